@@ -146,7 +146,7 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	run(a.List(ctx, analysislock.Failed, 10))
 	run(a.UnknownStatus(ctx, 10))
 	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed}))
-	run(a.Find(ctx, repo.Filter{Status: analysislock.Failed, Code: "c"}, 10))
+	run(a.Find(ctx, repo.Filter{Status: analysislock.Failed, Code: "c"}, "", 10))
 	run(a.OldestUnfinished(ctx))
 	if len(sent) < 10 {
 		t.Fatalf("%d queries were sent", len(sent))

@@ -39,10 +39,10 @@ type lockCodec struct {
 
 // stored is what Analysis.Stored holds.
 type stored struct {
-	updatedAsTimestamp bool     // the document's updatedAt is a Timestamp, and remains one
-	tokenAssumed       bool     // the document's lockToken is unusable; Lock.Token replaces it
-	params             string   // if it was read; see CreateWith
-	input              *request // sent with the acquisition; see Analyses.input
+	at           place    // an updatedAt that is a Timestamp remains one
+	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
+	params       string   // if it was read; see CreateWith
+	input        *request // sent with the acquisition; see Analyses.input
 }
 
 func (c analysisCodec) mask() []string { return c.fields.decision() }
@@ -64,9 +64,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	}
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
-	_, timestamp := data["updatedAt"].(time.Time)
 	params, _ := data["params"].(string)
-	a.Stored = stored{updatedAsTimestamp: timestamp, tokenAssumed: err != nil, params: params}
+	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params}
 	a.Lock.Finished = analysislock.Finished(a.Status)
 	if err != nil && !a.Lock.Finished {
 		a.Malformed = err
@@ -171,8 +170,8 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("lockToken", p.Token != n.Token || was.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	if len(us) > 0 {
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
-		set("updatedAt", !was.updatedAsTimestamp, timeValue(next.UpdatedAt))
-		set("updatedAt", was.updatedAsTimestamp, next.UpdatedAt)
+		set("updatedAt", was.at.Time == nil, timeValue(next.UpdatedAt))
+		set("updatedAt", was.at.Time != nil, next.UpdatedAt)
 		expires := c.keep > 0 && (c.keepAll || freed && finished)
 		set("expireAt", expires, now.Add(c.keep))
 		// An attempt must not lose its document because an earlier one had finished it.

@@ -49,18 +49,19 @@ func (f *Filter) check() error {
 const findPage = 1000
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories;
-// Malformed is set as by Page. They are in the order of Page. It makes a query for each
+// Malformed is set as by Page. They are in the order of Page, and begin after a Position or
+// Page's next; empty: with the first. It makes a query for each
 // 1,000, within 15 s. One that is updated meanwhile may be missed. Firestore compares
 // strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
 // those of Page.
-func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysislock.Analysis, err error) {
+func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) (all []analysislock.Analysis, err error) {
 	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
-	for next := ""; len(all) < limit; {
+	for len(all) < limit {
 		var found []analysislock.Analysis
-		if found, next, _, err = a.page(ctx, &f, next, min(limit-len(all), findPage), fields); err != nil {
+		if found, after, _, err = a.page(ctx, &f, after, min(limit-len(all), findPage), fields); err != nil {
 			return nil, err
 		}
-		if all = append(all, found...); next == "" {
+		if all = append(all, found...); after == "" {
 			break
 		}
 	}
@@ -103,18 +104,15 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 			return nil, "", at, err
 		}
 	}
-	var last *firestore.DocumentSnapshot
-	err = eachDocument(ctx, "list analyses", q, func(snap *firestore.DocumentSnapshot) bool {
-		found, last = append(found, a.decode(snap)), snap
-		return true
-	})
-	if err != nil || last == nil {
+	found, err = a.summaries(ctx, "list analyses", q)
+	if len(found) == 0 {
 		return nil, "", at, err
 	}
-	if len(found) == limit {
-		next = position(last)
+	last := &found[len(found)-1]
+	if at = last.ReadAt; len(found) == limit {
+		next = a.Position(last)
 	}
-	return slices.DeleteFunc(found, f.excludes), next, last.ReadTime, nil
+	return slices.DeleteFunc(found, f.excludes), next, at, nil
 }
 
 // selected returns the query of f, in the order of Page.
@@ -164,12 +162,12 @@ type place struct {
 	Number *float64   `json:",omitempty"`
 }
 
-// position returns the place of a document as text.
-func position(snap *firestore.DocumentSnapshot) string {
-	at := place{ID: snap.Ref.ID}
-	switch v := snap.Data()["updatedAt"].(type) {
+// placeOf returns the place of a document.
+func placeOf(id string, updatedAt any) place {
+	at := place{ID: id}
+	switch v := updatedAt.(type) {
 	case string:
-		at.Text = &v
+		at.Text = new(cut(v))
 	case time.Time:
 		at.Time = &v
 	case int64:
@@ -177,7 +175,13 @@ func position(snap *firestore.DocumentSnapshot) string {
 	case float64:
 		at.Number = &v
 	}
-	text, _ := json.Marshal(at) // finite numbers and strings can be encoded
+	return at
+}
+
+// Position returns where Page and Find begin to read what comes after d, which one of them has read.
+func (a *Analyses) Position(d *analysislock.Analysis) string {
+	s, _ := d.Stored.(stored)
+	text, _ := json.Marshal(s.at) // finite numbers and strings can be encoded
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
@@ -208,15 +212,16 @@ type Failure struct {
 }
 
 // sample is how many analyses Failures reads of each code.
-const sample = 100
+const sample = 20
 
-// Failures reads up to limit codes, sorted, and up to 100 FAILED analyses of each. It makes two
-// queries and a count for each, within 15 s. It needs the indexes of a Filter with Status and
-// Code. Errors: those of Page.
+// Failures reads up to limit codes, sorted, and of each up to 20 FAILED analyses, with no more
+// than Status, Error, UpdatedAt and FinishedBy. It makes two queries and a count for each,
+// within 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	codes, err := a.codes(ctx, a.codec.fields.Error+".code", limit)
+	path := a.codec.fields.Error + ".code"
+	codes, err := a.codes(ctx, path, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -224,12 +229,13 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err 
 		all = append(all, Failure{Code: code})
 	}
 
+	fields := []string{a.codec.fields.Status, path, a.codec.fields.Error + ".message", "updatedAt", "finishedBy"}
 	reads, ctx := errgroup.WithContext(ctx)
 	reads.SetLimit(8)
 	for i := range all {
 		reads.Go(func() (err error) {
 			f := Filter{Status: analysislock.Failed, Code: all[i].Code, ErrorOnly: true}
-			if all[i].Newest, _, _, err = a.page(ctx, &f, "", sample, a.codec.mask()); err != nil {
+			if all[i].Newest, _, _, err = a.page(ctx, &f, "", sample, fields); err != nil {
 				return err
 			}
 			all[i].N, err = a.Count(ctx, f)

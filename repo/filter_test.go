@@ -27,7 +27,7 @@ func found(t *testing.T, b *emulatortest.Backend, f repo.Filter, limit int) (ids
 		t.Fatal(err)
 	}
 	defer a.Close() //nolint:errcheck // nothing is written
-	all, err := a.Find(t.Context(), f, limit)
+	all, err := a.Find(t.Context(), f, "", limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 			b.Put(t, fmt.Sprint("o", i), map[string]any{"status": "FAILED", "updatedAt": time.Now().UTC().Format("2006-01-02T15:04:05") + "+09:00"})
 		}
 		for _, limit := range []int{n - 1, n, math.MaxInt} {
-			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, limit)
+			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, "", limit)
 			ids := map[string]bool{}
 			for i := range all {
 				ids[all[i].ID] = true
@@ -164,12 +164,12 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		if found, next, _, err := a.Page(t.Context(), within, "", 1); err != nil || len(found) != 0 || next == "" {
 			t.Errorf("a page with one excluded row: %d, next %q, %v; want none and another page", len(found), next, err)
 		}
-		if got, err := a.Find(t.Context(), within, 100); err != nil || len(got) != 13 {
+		if got, err := a.Find(t.Context(), within, "", 100); err != nil || len(got) != 13 {
 			t.Errorf("%d are found beside one that is excluded, %v; want 13", len(got), err)
 		}
 		for _, f := range []repo.Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
 			_, _, _, err := a.Page(t.Context(), f, "", 1)
-			_, findErr := a.Find(t.Context(), f, 1)
+			_, findErr := a.Find(t.Context(), f, "", 1)
 			_, countErr := a.Count(t.Context(), f)
 			if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(findErr, lease.ErrInvalidKey) || !errors.Is(countErr, lease.ErrInvalidKey) {
 				t.Errorf("%+v: %v; %v; %v", f, err, findErr, countErr)
@@ -192,6 +192,7 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{
 				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "b"},
+				"lockToken": 7, "history": []any{map[string]any{"attempt": 1}}, "progress": map[string]any{"message": "m"}, "finishedBy": "w",
 			})
 		}
 		for _, code := range []string{"b", "old"} {
@@ -210,7 +211,11 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 			for _, f := range all {
 				got += fmt.Sprint(f.Code, " ", f.N)
 				for i := range f.Newest {
-					got += " " + f.Newest[i].Error.Message
+					d := &f.Newest[i]
+					got += " " + d.Error.Message
+					if d.History != nil || d.Progress != nil || d.LastError != nil || d.Lock.Token != 0 || d.Lock.FinishedBy != "w" || d.UpdatedAt.IsZero() {
+						t.Errorf("of %s more, or less, is read than its page shows: %+v", d.ID, d)
+					}
 				}
 				got += ", "
 			}
@@ -221,7 +226,7 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		for i := range 101 {
 			b.Put(t, fmt.Sprint("y", i), map[string]any{"updatedAt": time.Now(), "status": "FAILED", "error": map[string]any{"code": "a"}})
 		}
-		if all, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 100 {
+		if all, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 20 {
 			t.Errorf("of many: %d, %v", len(all), err)
 		}
 	})

@@ -269,7 +269,7 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 		"List":       func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
 		"Page":       func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
 		"Active":     func(ctx context.Context, a *worker) error { _, _, _, _, err := a.Active(ctx, 1); return err },
-		"Find":       func(ctx context.Context, a *worker) error { _, err := a.Find(ctx, Filter{}, 1); return err },
+		"Find":       func(ctx context.Context, a *worker) error { _, err := a.Find(ctx, Filter{}, "", 1); return err },
 		"Codes":      func(ctx context.Context, a *worker) error { _, err := a.Codes(ctx, 1); return err },
 		"Failures":   func(ctx context.Context, a *worker) error { _, err := a.Failures(ctx, 1); return err },
 		"Unfinished": func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },

@@ -43,20 +43,22 @@ type Operator interface {
 	// errors are those of Source.Get, for a requeue *lease.HeldError while locked, and for
 	// Cancel lease.ErrFinished. Change may be called concurrently.
 	Change(ctx context.Context, what Change, id, who string, seen analysislock.Seen) (Delivery, error)
-	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before and
-	// that were updated before it; zero: the store's present time. It skips an analysis that is
+	// ChangeAll requeues or cancels up to limit analyses that f selects at the time last.Before and
+	// that were updated before it; zero: the store's present time. It begins after those that the
+	// change with the result last has handled. It skips an analysis that is
 	// held, or has changed since it was listed, and one that the change would not change. When
 	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, what Change, f func(now time.Time) Filter, who string, before time.Time, limit int, dryRun bool,
+		ctx context.Context, what Change, f func(now time.Time) Filter, who string, last Bulk, limit int, dryRun bool,
 	) (Bulk, error)
 }
 
 // Bulk is the result of a change of many analyses.
 type Bulk struct {
 	Before                   time.Time
-	Matched                  int64 // before the change
+	After                    string // where the next change begins; empty: with the first one
+	Matched                  int64  // before the change
 	Changed, Skipped, Failed int64
 }
 

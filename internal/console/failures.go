@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -26,8 +27,9 @@ type failuresPage struct {
 // group is a code with the lines that the messages of its newest analyses have.
 type group struct {
 	Failure
-	Lines  []line
-	Others int // further lines
+	Cancelled bool // by operators, as far as Newest shows
+	Lines     []line
+	Others    int // further lines
 }
 
 // line is the headline of a message with the number of the analyses that have it.
@@ -42,9 +44,10 @@ const maxLines = 8
 
 // grouped returns the group of f, the most frequent line first.
 func (s *Server) grouped(f *Failure) group {
-	g := group{Failure: *f}
+	g := group{Failure: *f, Cancelled: f.Code == analysislock.Cancelled}
 	for i := range f.Newest {
 		a := &f.Newest[i]
+		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
 		text := headline(a.Error.Message)
 		at := slices.IndexFunc(g.Lines, func(l line) bool { return l.Text == text })
 		if at < 0 {
@@ -77,14 +80,16 @@ func (s *Server) failed(c echo.Context) error {
 		p.Groups = append(p.Groups, s.grouped(f))
 	}
 	slices.SortStableFunc(p.Groups, func(a, b group) int {
-		if a.Code == analysislock.Cancelled { // no failure
+		if a.Cancelled { // no failure
 			return 1
-		} else if b.Code == analysislock.Cancelled {
+		} else if b.Cancelled {
 			return -1
 		}
 		return cmp.Compare(b.N, a.N)
 	})
-	p.Live, _ = r.age(at)
+	if p.Live, _ = r.age(at); r.busy != nil && !r.fresh() { // this page has no script
+		c.Response().Header().Set("Refresh", "2")
+	}
 	return s.render(c, http.StatusOK, "failures", p)
 }
 
@@ -104,7 +109,8 @@ type bulkPage struct {
 	Back   string // the address of the list
 	Done   bool
 	Left   int64  // of those that a form confirms
-	Seen   string // identifies what the form confirms: the time and the number
+	More   bool   // the form may change some of them
+	Seen   string // identifies what the form confirms: the time, the number and After
 	Books  bool
 }
 
@@ -114,7 +120,7 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if r.Method != http.MethodPost {
-			return s.bulk(c, v, time.Time{}, 0)
+			return s.bulk(c, v, Bulk{}, 0)
 		}
 		defer s.Track()() // a stop waits for the changes under way
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
@@ -122,17 +128,18 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 			return foreignForm
 		}
 		var before, n int64
-		if _, err := fmt.Sscanf(r.PostFormValue("seen"), "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
+		seen, after, _ := strings.Cut(r.PostFormValue("seen"), ".")
+		if _, err := fmt.Sscanf(seen, "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
 			return unconfirmed
 		}
-		return s.bulk(c, v, time.UnixMilli(before), n)
+		return s.bulk(c, v, Bulk{Before: time.UnixMilli(before), After: after}, n)
 	}
 }
 
-// bulk changes the confirmed number of the analyses that the address selects, until its time
-// is up or the server stops, even if the operator leaves the page during it. Without a number
-// it makes a dry run.
-func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
+// bulk changes the confirmed number of the analyses that the address selects, after those of
+// last, until its time is up or the server stops, even if the operator leaves the page during
+// it. Without a number it makes a dry run.
+func (s *Server) bulk(c echo.Context, v verb, last Bulk, confirmed int64) error {
 	p := bulkPage{
 		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: chosen(c), Action: c.Path(),
 		Done: confirmed > 0, Books: s.o.Books,
@@ -154,7 +161,7 @@ func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
 	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
-	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, before, limit, !p.Done)
+	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, last, limit, !p.Done)
 	if p.Done {
 		s.forget()
 	}
@@ -162,9 +169,11 @@ func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64)
 		return refused(err, p.Back)
 	}
 	p.Bulk = b
-	if p.Left = p.Matched; p.Done {
-		p.Left = max(min(confirmed, p.Matched)-p.Changed-p.Skipped-p.Failed, 0)
+	unseen := max(min(cmp.Or(confirmed, p.Matched), p.Matched)-p.Changed-p.Skipped-p.Failed, 0)
+	if p.Left = unseen; !p.Done { // nothing is changed yet
+		p.Left, p.After = p.Matched, ""
 	}
-	p.Seen = fmt.Sprintf("%d-%d", p.Before.UnixMilli(), p.Left)
+	p.More = p.Left > 0 && (p.Changed > 0 || p.Skipped > 0 && unseen > 0)
+	p.Seen = fmt.Sprintf("%d-%d.%s", p.Before.UnixMilli(), p.Left, p.After)
 	return s.render(c, http.StatusOK, "bulk", p)
 }

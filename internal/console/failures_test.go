@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -29,9 +30,11 @@ func failing() *memorySource {
 	const crash = "Traceback (most recent call last):\r\n  File \"x.py\"\n\traise E\nValueError: <b>the cause</b>\n"
 	source := newSource()
 	source.failed = 1291
+	cancelled := failed("c", time.Hour, "cancelled", "cancelled by me")
+	cancelled.Lock.FinishedBy = "operator"
 	source.failures = []console.Failure{
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
-		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{failed("c", time.Hour, "cancelled", "cancelled by me")}},
+		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{cancelled}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
 			failed("other", time.Minute, "a&b", "\n another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
 		}},
@@ -63,12 +66,16 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 		if n := source.calls("Failures"); n != 2+2 {
 			t.Errorf("read %d times, want every 16 s", n)
 		}
+		own := &source.failures[1]
+		own.Newest = append(own.Newest, failed("own", time.Hour, "cancelled", "by the customer"))
 		many := &source.failures[0]
 		for i := range 12 {
 			many.Newest = append(many.Newest, failed(fmt.Sprint("m", i), time.Hour, "a", fmt.Sprint("line ", min(i, 10))))
 		}
 		time.Sleep(time.Minute)
-		has(t, page(t, shared, "/failures"), "4 more messages are not shown.", `<h3>line 10 <b class="n">2</b></h3>`)
+		text = page(t, shared, "/failures")
+		has(t, text, "4 more messages are not shown.", `<h3>line 10 <b class="n">2</b></h3>`, "<code>cancelled</code>")
+		hasNot(t, text, "Cancelled by operators")
 		fresh := open(t, source, console.Options{})
 		source.change(func() { source.unavailable = true })
 		has(t, page(t, fresh, "/failures"), "Firestore does not answer. Nothing is known yet.")
@@ -78,28 +85,50 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	server, h := writable(t, failing())
 	before := storeNow()
-	h.bulk = console.Bulk{Before: before, Matched: 6234, Changed: 4997, Skipped: 3}
+	h.bulk = console.Bulk{Before: before, After: "dry", Matched: 6234, Changed: 4997, Skipped: 3}
 	const path = "/failures/requeue?code=a%26b"
 	text := page(t, server, path)
 	has(t, text, `id="matched">6,234<`, `id="would">4,997<`, `id="skipped">3<`, "Of the first 5,000", "Requeue 6,234</button>", "A delivery is booked for each", "operator-1")
 	h.want(t)
 	form := hidden(t, text)
-	h.bulk = console.Bulk{Before: before, Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}
+	h.bulk = console.Bulk{Before: before, After: " after p-1", Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}
 	w := post(t, server, path, form)
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	has(t, w.Body.String(), "1,200 requeued, 3 skipped, 1 failed, 5,030 left.", "Requeue the other 5,030</button>")
+	h.bulk = console.Bulk{Before: before, After: " after p-2", Matched: 6300, Skipped: 5000} // the next ones may be changed
+	w = post(t, server, path, hidden(t, w.Body.String()))
+	has(t, w.Body.String(), "0 requeued, 5,000 skipped, 0 failed, 30 left.", "Requeue the other 30</button>")
 	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 30}
 	w = post(t, server, path, hidden(t, w.Body.String()))
 	has(t, w.Body.String(), "30 requeued, 0 skipped, 0 failed, 0 left.")
 	hasNot(t, w.Body.String(), "confirm-submit")
 	at := before.UnixMilli()
-	h.want(t, fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1"), fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1"))
+	first := fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1")
+	h.want(t, first, first+" after p-1", fmt.Sprint("requeue up to 30 of FAILED a&b before ", at, " by operator-1 after p-2"))
 	// No more than was confirmed.
 	h.bulk.Before = before
 	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-7")}})
-	h.want(t, h.did[0], h.did[1], fmt.Sprint("requeue up to 7 of FAILED a&b before ", at, " by operator-1"))
+	h.want(t, h.did[0], h.did[1], h.did[2], fmt.Sprint("requeue up to 7 of FAILED a&b before ", at, " by operator-1"))
+}
+
+func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
+	const reason = "Error: boom"
+	for name, message := range map[string]string{
+		"a log first":     "python ended: loading\nTraceback (most recent call last):\n  File \"x.py\"\nKey" + reason + "\n\n",
+		"a head cut":      "  File \"x.py\", line 1\n    f()\nNo colon: KeyError: x\nKey" + reason,
+		"a cut in a line": "e 3, in f\n  File \"x.py\", line 1\nKey" + reason,
+		"Node":            "Error: try again\n/app/x.js:3\n  throw new TypeError\n  ^\n\nKey" + reason + "\n    at f (/app/x.js:3)\n\nNode.js v22",
+		"Node's code":     "node ended: node:fs:3\n\nError [ERR_X]: boom\n    at Error: f",
+		"Java":            "loading\na.b.KeyException: boom\n\tat a.b",
+		"the first line":  "panic: boom\nan Error: x\nError without a colon",
+	} {
+		want := map[string]string{"Node's code": "Error [ERR_X]: boom", "Java": "a.b.KeyException: boom", "the first line": "panic: boom"}[name]
+		source := newSource()
+		source.failures = []console.Failure{{Code: "a", N: 1, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", message)}}}
+		has(t, page(t, open(t, source, console.Options{}), "/failures"), "<h3>"+cmp.Or(want, "Key"+reason)+" <b")
+	}
 }
 
 func TestTheFailuresAreReadAgainAfterARequeue(t *testing.T) {
@@ -197,6 +226,12 @@ func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
 		}
 	}
 	h.want(t)
+	for matched, offered := range map[int64]bool{4: false, 5: true} { // four are READY
+		h.bulk = console.Bulk{Before: time.Now(), Matched: matched, Skipped: 4}
+		if text := page(t, server, "/failures/requeue?code=c"); strings.Contains(text, "confirm-submit") != offered {
+			t.Errorf("of %d: offered is %v", matched, !offered)
+		}
+	}
 	readOnly := open(t, failing(), console.Options{})
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		if w := ask(t, readOnly, method, "/failures/requeue?code=c", seen, "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusForbidden {

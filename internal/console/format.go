@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -46,15 +47,23 @@ func message(text string) string {
 	return printable.Lines(strings.TrimRight(text, "\n "))
 }
 
-// headline returns the line of a message that says what it is about: the first one. Where that
-// is the beginning of Python's traceback, the last line replaces it.
+var (
+	pythonTrace = regexp.MustCompile(`Traceback \(most recent call last\):|(?m:^  File ")`)
+	errorLine   = regexp.MustCompile(`(?s)^.*\n([\w.]*(?:Error|Exception)(?: \[\w+\])?:[^\n]*)`)
+)
+
+// headline returns the line of a message that says what it is about: the last one of Python's
+// traceback, else the last one that begins as Node's errors do, else the first one.
 func headline(text string) string {
-	lines := strings.Split(strings.TrimSpace(message(text)), "\n")
-	head, traceback := strings.CutSuffix(lines[0], "Traceback (most recent call last):")
-	if traceback {
-		head += lines[len(lines)-1]
+	text = message(text)
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if pythonTrace.MatchString(text) {
+		return lines[len(lines)-1]
 	}
-	return head
+	if found := errorLine.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return lines[0]
 }
 
 // number formats n with a comma between thousands.

@@ -233,7 +233,7 @@ func (p *listPage) group() {
 			return 0
 		}
 		groups := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
-		return cmp.Or(groups, a.first().Compare(b.first()), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(groups, a.sortTime().Compare(b.sortTime()), cmp.Compare(a.ID, b.ID))
 	})
 	for i := range p.Rows {
 		p.Rows[i].First = p.Rows[0].Group != "" && (i == 0 || p.Rows[i].Group != p.Rows[i-1].Group)
@@ -273,10 +273,13 @@ func liveAt(at time.Time) live {
 	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
 }
 
-// problem describes why the store has not answered, as the beginning of a sentence.
+// problem describes why the store has not answered, as the beginning of a sentence. Without an
+// error, a read is under way.
 func problem(err error) string {
 	var r *Refusal
 	switch {
+	case err == nil:
+		return "Firestore is still being read"
 	case errors.As(err, &r):
 		return "Firestore refuses: " + r.Text
 	case errors.Is(err, lease.ErrInvalidKey):

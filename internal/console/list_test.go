@@ -115,7 +115,7 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="unavailable"`)
 		hasNot(t, text, `data-id="a"`, "<b>")
 		source.change(func() { source.unavailable = false })
-		hasNot(t, polled(t, server, 4), "unavailable")
+		hasNot(t, polled(t, server, 3), "unavailable") // read after 4 and 12 s
 		known := storeNow().UTC().Format("15:04:05 UTC")
 		source.change(func() { source.unavailable = true })
 		words := "Firestore does not answer. What is shown is as of " + known
@@ -155,14 +155,14 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 		source.change(func() { source.delay = time.Hour })
 		time.Sleep(time.Minute)
 		for i := range 30 {
-			limit := 2 * time.Second // of the first pages, which find out
+			limit, why := 5*time.Second, "" // of the first pages, which find out
 			if i > 4 {
-				limit = 0
+				limit, why = 0, "Firestore does not answer. "
 			}
 			for target, want := range map[string]string{"/": `data-id="a"`, "/failures": "1,234"} {
 				began := time.Now()
 				text := page(t, server, target)
-				has(t, text, want, "Firestore does not answer. What is shown is as of ")
+				has(t, text, want, why+"What is shown is as of ")
 				if took := time.Since(began); took > limit {
 					t.Errorf("%s took %s", target, took)
 				}
@@ -194,6 +194,54 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 		if began, left := time.Now(), server.Drain(t.Context()); left > 0 || time.Since(began) > 0 {
 			t.Errorf("a stop took %s, %d are left", time.Since(began), left)
 		}
+	})
+}
+
+func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		server := open(t, source, console.Options{})
+		source.delay = 6 * time.Second
+		w := ask(t, server, http.MethodGet, "/failures", "")
+		has(t, w.Body.String(), "Firestore is still being read. Nothing is known yet.")
+		if w.Header().Get("Refresh") == "" {
+			t.Error("the page is not loaded again")
+		}
+		time.Sleep(2 * time.Second)
+		has(t, page(t, server, "/failures"), "1,234", "as of")
+		source.change(func() { source.delay = 1200 * time.Millisecond })
+		time.Sleep(2 * time.Hour)
+		hasNot(t, page(t, server, "/failures")+page(t, server, "/"), `id="missing"`, "unavailable")
+		source.change(func() { source.delay, source.unavailable = 0, true })
+		time.Sleep(20 * time.Second)
+		has(t, page(t, server, "/failures"), "Firestore does not answer. What is shown is as of ")
+		source.change(func() { source.unavailable = false })
+		time.Sleep(4 * time.Second)
+		w = ask(t, server, http.MethodGet, "/failures", "")
+		if hasNot(t, w.Body.String(), `id="missing"`); w.Header().Get("Refresh") != "" {
+			t.Error("a page with its data is loaded again")
+		}
+		source.change(func() { source.unavailable = true })
+		time.Sleep(time.Minute)
+		page(t, server, "/?code=x")
+		source.change(func() { source.unavailable, source.delay = false, time.Hour })
+		time.Sleep(4 * time.Second)
+		for _, tc := range []struct {
+			target string
+			want   time.Duration
+		}{{"/?code=x", time.Second}, {"/", 5 * time.Second}, {"/failures", time.Second}} { // after an error, an hour, and a late read
+			began := time.Now()
+			if page(t, server, tc.target); time.Since(began) != tc.want {
+				t.Errorf("%s took %s, want %s", tc.target, time.Since(began), tc.want)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		source.change(func() { source.delay = time.Millisecond })
+		if w = ask(t, server, http.MethodGet, "/failures", ""); w.Header().Get("Refresh") == "" {
+			t.Error("after an outage, the page is not loaded again")
+		}
+		time.Sleep(2 * time.Second)
+		hasNot(t, page(t, server, "/failures"), `id="missing"`)
 	})
 }
 

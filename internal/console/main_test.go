@@ -216,15 +216,15 @@ func (h *recorder) Change(ctx context.Context, what console.Change, id, who stri
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) console.Filter, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
+func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) console.Filter, who string, last console.Bulk, limit int, dryRun bool) (console.Bulk, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.filter = f(cmp.Or(before, h.bulk.Before))
+	h.filter = f(cmp.Or(last.Before, h.bulk.Before))
 	if !dryRun {
-		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", before.UnixMilli(), " by ", who))
+		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", last.Before.UnixMilli(), " by ", who, last.After))
 	}
 	return h.bulk, h.fail
 }

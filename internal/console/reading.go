@@ -7,9 +7,10 @@ import (
 
 const (
 	maxRead  = 10 * time.Second // the time limit of a read
-	maxWait  = 5 * time.Second  // after the begin of a read, a page waits no longer for it,
-	patience = time.Second      // nor longer than this if it can show an older value
-	outage   = time.Minute      // so long after an error, the store is taken not to answer
+	maxWait  = 5 * time.Second  // how long after its begin a page waits for a read
+	patience = time.Second      // the same if the value is fresh, the last attempt had an error, or another read is late
+	retry    = 4 * time.Second  // the longest pause from the begin of an attempt with an error to the next
+	outage   = time.Minute      // how long after the begin of a slow attempt with an error no page waits
 )
 
 // maxReadings are kept; then all are read again.
@@ -23,11 +24,12 @@ type reading struct {
 	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
 	err   error         // of the last attempt
+	slow  bool          // the last attempt had its error after patience: no page waits for the next
 	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
 }
 
 // shared begins to read the value with this key, unless the last attempt is recent or under
-// way. It waits for the attempt for a short time, and not at all after an error: it then
+// way. It waits for the attempt for a short time, and not at all after a slow error: it then
 // returns what was read before.
 func (s *Server) shared(key string, every time.Duration, read func(context.Context) (any, error)) reading {
 	s.mu.Lock()
@@ -40,19 +42,28 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 		r = &reading{every: every}
 		s.readings[key] = r
 	}
-	if now := time.Now(); r.busy == nil && now.Sub(r.tried) >= r.every {
+	pause := r.every
+	if r.err != nil {
+		pause = min(pause, retry)
+	}
+	if now := time.Now(); r.busy == nil && now.Sub(r.tried) >= pause {
 		if now.Sub(r.tried) > outage {
-			r.err = nil
+			r.err, r.slow = nil, false
 		}
 		r.tried, r.busy = now, make(chan struct{})
 		go s.attempt(r, read, s.Track()) // a stop ends it and waits for it
 	}
 
 	wait := maxWait
-	if !r.ended.IsZero() {
+	if r.fresh() || r.err != nil {
 		wait = patience
 	}
-	if busy, left := r.busy, wait-time.Since(r.tried); busy != nil && r.err == nil && left > 0 {
+	for _, other := range s.readings { // a page waits once for a store that does not answer
+		if other.busy != nil && time.Since(other.tried) >= maxWait {
+			wait = patience
+		}
+	}
+	if busy, left := r.busy, wait-time.Since(r.tried); busy != nil && !r.slow && left > 0 {
 		s.mu.Unlock()
 		select {
 		case <-busy:
@@ -77,7 +88,7 @@ func (s *Server) attempt(r *reading, read func(context.Context) (any, error), do
 	} else if r.err == nil {
 		s.o.Log.Warn("console cannot read Firestore", "error", err)
 	}
-	r.err = err
+	r.err, r.slow = err, err != nil && time.Since(r.tried) > patience
 	close(r.busy)
 	r.busy = nil
 }

@@ -80,8 +80,8 @@ func (r row) Began() time.Time {
 	return r.StartedAt
 }
 
-// first returns the time by which r is sorted in its Group.
-func (r row) first() time.Time {
+// sortTime returns the time by which r is sorted in its Group.
+func (r row) sortTime() time.Time {
 	switch r.Group {
 	case waiting:
 		return r.NextAttemptAt

@@ -130,8 +130,8 @@ func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], was 
 // Cancelled is the code of a cancelled analysis.
 const Cancelled = "cancelled"
 
-// operator is the FinishedBy of a cancelled analysis.
-const operator = "operator"
+// Operator is the FinishedBy of a cancelled analysis.
+const Operator = "operator"
 
 // Cancel makes an unfinished analysis FAILED with the code Cancelled, even if its lock is
 // held: a run in progress loses the lock. The error's message contains who. Cancel changes
@@ -143,7 +143,7 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		if cancelled(*d) {
 			return nil
 		}
-		lock, err := lease.Cancel(d.Lock, operator)
+		lock, err := lease.Cancel(d.Lock, Operator)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		d.fail(Cancelled, message)
 		return nil
 	}, func(was, is Analysis) bool {
-		requeued := is.Lock.FinishedBy == operator && was.Lock.FinishedBy != operator
+		requeued := is.Lock.FinishedBy == Operator && was.Lock.FinishedBy != Operator
 		return cancelled(is) || requeued
 	})
 }

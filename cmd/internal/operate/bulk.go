@@ -74,15 +74,15 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	if err != nil {
 		return nil, now, err
 	}
-	is := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
-	found, err = cl.analyses.Find(ctx, is, limit)
+	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
+	found, err = cl.analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.status+f.code != "" {
 		var codes []string
 		codes, err = cl.analyses.Codes(ctx, maxCodes)
 		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, "+
 			"the codes of errors are: %s\n", c.Name, printable.Line(cmp.Or(strings.Join(codes, ", "), "none")))
 	}
-	return found, cmp.Or(is.Before, now), explainIndex(err)
+	return found, cmp.Or(selected.Before, now), explainIndex(err)
 }
 
 // bulk is the flags of a change of all analyses that a filter selects.

@@ -175,7 +175,7 @@ func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
 		} {
 			for _, what := range tc.what {
 				b.Put(t, "x", with(tc.fields, doc{"updatedAt": now()}))
-				listed, err := cl.analyses.Find(t.Context(), repo.Filter{}, 10)
+				listed, err := cl.analyses.Find(t.Context(), repo.Filter{}, "", 10)
 				if err != nil || len(listed) != 1 {
 					t.Fatalf("%+v, %v, want one", listed, err)
 				}

@@ -185,27 +185,30 @@ func (o consoleOperator) Change(ctx context.Context, what console.Change, id, wh
 // ChangeAll implements console.Operator.
 func (o consoleOperator) ChangeAll(
 	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string,
-	before time.Time, limit int, dryRun bool,
+	last console.Bulk, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
-	result.Before = before
-	if before.IsZero() {
+	result.Before, result.After = last.Before, last.After
+	if last.Before.IsZero() {
 		if result.Before, err = o.analyses.Now(ctx); err != nil {
 			return result, refusal(err)
 		}
 	}
-	is := f(result.Before)
-	if is.Before.IsZero() || is.Before.After(result.Before) {
-		is.Before = result.Before
+	selected := f(result.Before)
+	if selected.Before.IsZero() || selected.Before.After(result.Before) {
+		selected.Before = result.Before
 	}
-	if result.Matched, err = o.analyses.Count(ctx, is); err != nil {
+	if result.Matched, err = o.analyses.Count(ctx, selected); err != nil {
 		return result, refusal(err)
 	}
-	found, err := o.analyses.Find(ctx, is, limit)
+	found, err := o.analyses.Find(ctx, selected, last.After, limit)
 	if err != nil {
 		return result, refusal(err)
 	}
+	if len(found) < limit { // without those before last.After
+		result.Matched = int64(len(found))
+	}
 
-	b, uninterrupted := bulk{filter: filter{status: is.Status}, dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
+	b, uninterrupted := bulk{filter: filter{status: selected.Status}, dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
 	var mu sync.Mutex
 	n := map[string]*int64{didChange: &result.Changed, wouldChange: &result.Changed, skipped: &result.Skipped, failed: &result.Failed}
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
@@ -219,9 +222,12 @@ func (o consoleOperator) ChangeAll(
 		*n[outcome]++
 		return queueRefuses(err) // it is logged
 	})
+	if handled := result.Changed + result.Skipped + result.Failed; handled > 0 { // in the order of found
+		result.After = o.analyses.Position(&found[handled-1])
+	}
 	if !dryRun {
 		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
-			"command", what, "status", is.Status, "code", is.Code, "since", is.Since, "before", is.Before, "by", who,
+			"command", what, "status", selected.Status, "code", selected.Code, "since", selected.Since, "before", selected.Before, "by", who,
 			"matched", result.Matched, "changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
 	}
 	return result, nil

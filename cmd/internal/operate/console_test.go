@@ -156,7 +156,7 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 		t.Helper()
 		want.Before = before
 		failed := func(time.Time) console.Filter { return console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true} }
-		if got, err := o.ChangeAll(ctx, console.Requeue, failed, "operator-1", before, limit, dryRun); err != nil || got != want {
+		if got, err := o.ChangeAll(ctx, console.Requeue, failed, "operator-1", console.Bulk{Before: before}, limit, dryRun); got.Matched != want.Matched || got.Changed != want.Changed || got.Skipped != want.Skipped || err != nil {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
@@ -178,6 +178,37 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, `msg="changed by an operator"`) != 5 || strings.Count(text, "by=operator-1") != 8 || strings.Count(text, `msg="all that a filter selects changed by an operator" command=requeue status=FAILED code=c `) != 3 || strings.Contains(text, "confidential") {
 		t.Error(text)
+	}
+}
+
+// The first requeue is interrupted in the middle, and the second before its first change.
+func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	ended := func(string) {}
+	cl, _ := openBilled(t, b, func(method string) { ended(method) })
+	for i := range 28 {
+		at := time.Now().Add(-time.Hour - time.Duration(i)*time.Second)
+		b.Put(t, fmt.Sprint("x", i), map[string]any{"status": []string{"READY", "FAILED"}[min(i/4, 1)], "updatedAt": []any{iso8601.Format(at), at}[i%2]})
+	}
+	all := func(now time.Time) console.Filter { return console.Filter{Since: now.Add(-24 * time.Hour)} }
+	last, changed, skipped := console.Bulk{Before: time.Now()}, int64(0), int64(0)
+	for i := 0; i < 20 && changed+skipped < 28; i++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		at, limit := []string{"/BatchGetDocuments", "/RunQuery", "/none"}[min(i, 2)], []int{28, 28, 5}[min(i, 2)]
+		ended = func(method string) {
+			if strings.HasSuffix(method, at) {
+				cancel()
+			}
+		}
+		var err error
+		last, err = consoleOperator{cl, slog.New(slog.DiscardHandler)}.ChangeAll(ctx, console.Requeue, all, "me", last, limit, false)
+		if cancel(); err != nil || i == 0 && last.Changed == 24 {
+			t.Fatalf("%+v, %v", last, err)
+		}
+		changed, skipped = changed+last.Changed, skipped+last.Skipped
+	}
+	if changed != 24 || skipped != 4 || last.Matched != last.Changed {
+		t.Errorf("%d are changed, %d skipped, the last %+v; want 24, 4, and no others matched", changed, skipped, last)
 	}
 }
 
@@ -229,7 +260,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 				return f
 			}
 			o := consoleOperator{cl, slog.New(slog.DiscardHandler)}
-			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", time.Time{}, 10, true)
+			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", console.Bulk{}, 10, true)
 			if err != nil || time.Since(dry.Before) > time.Minute {
 				t.Fatalf("%+v: before %s, %v", tc.filter, dry.Before, err)
 			}
@@ -237,13 +268,13 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			for _, id := range []string{"later", "later2"} { // after the dry run
 				b.Put(t, id, map[string]any{"status": cmp.Or(tc.filter.Status, "QUEUED"), "updatedAt": iso8601.Format(time.Now()), "error": map[string]any{"code": "c"}})
 			}
-			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", dry.Before, 10, false)
-			tc.want.Before = dry.Before
+			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", console.Bulk{Before: dry.Before}, 10, false)
+			tc.want.Before, tc.want.After, got.After = dry.Before, dry.After, dry.After
 			if err != nil || got != tc.want || dry != tc.want {
 				t.Errorf("%s %+v: %+v, dry %+v, %v; want %+v", tc.what, tc.filter, got, dry, err, tc.want)
 			}
 			changed := []string{}
-			all, err := cl.analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, 10)
+			all, err := cl.analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
 			for i := range all {
 				if !strings.HasPrefix(all[i].ID, "later") {
 					changed = append(changed, all[i].ID)

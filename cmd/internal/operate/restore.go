@@ -44,7 +44,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", now.UnixMicro()))
 	}
 
-	all, err := cl.analyses.Find(ctx, repo.Filter{All: true}, math.MaxInt)
+	all, err := cl.analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
