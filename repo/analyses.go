@@ -51,8 +51,8 @@ type Analyses struct {
 	unlocking  *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
-	// stopped has the documents after which the queries of Orphaned go on, if they did not end.
-	stopped [3]atomic.Pointer[firestore.DocumentSnapshot]
+	// stopped has the documents after which the queries of Orphaned continue, three in each order.
+	stopped [6]atomic.Pointer[firestore.DocumentSnapshot]
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

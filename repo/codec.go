@@ -215,10 +215,10 @@ func cut(v any) string {
 	return s
 }
 
-// parseTime reads ISO 8601 of any precision, a Timestamp, or the milliseconds, microseconds or
-// nanoseconds of the epoch, which it distinguishes by their size: the milliseconds of the year
-// 9999 are the microseconds of 1978. A missing value is the zero time. ok is false for a value that is not a time. ISO 8601
-// without a zone is read as UTC.
+// parseTime reads ISO 8601 of any precision, a Timestamp, or a number of milliseconds,
+// microseconds or nanoseconds since 1970. It chooses the unit by the number's size: a number over
+// maxMillis is of microseconds, or if it is too large for these, of nanoseconds. A missing value is
+// the zero time. ok is false for a value that is not a time. ISO 8601 without a zone is read as UTC.
 func parseTime(v any) (t time.Time, ok bool) {
 	switch v := v.(type) {
 	case nil:

@@ -39,7 +39,8 @@ func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting, stu
 			return nil, nil, nil, at, err
 		}
 	}
-	q := a.stale(at.Add(-a.TTL()), at, limit+len(waiting)) // those that wait may be among them
+	// Those that wait may be among them.
+	q := a.stale(at.Add(-a.TTL()), at).OrderBy("updatedAt", firestore.Asc).Limit(limit + len(waiting))
 	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(a.codec.mask()...)); err != nil {
 		return nil, nil, nil, at, err
 	}
@@ -99,7 +100,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished("updatedAt", limit), "updatedAt", lowest)
+	found, err := a.eachType(ctx, "list unfinished analyses", limit, "updatedAt", lowest)
 	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.UpdatedAt.IsZero() })
 	oldestFirst(found)
 	return found[:min(limit, len(found))], err
@@ -108,17 +109,21 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 // maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
 const maxUnfoundReads = 10_000
 
-// Unfound reads, without inputs and results, up to limit analyses that recovery does not find,
-// although they have no status of another program: those that are QUEUED or PROCESSING and have
-// no updatedAt that can be read, and those without a status that were never acquired.
+// Unfound reads status, times, attempts and lock of up to limit analyses that recovery does not
+// find, although they have no status of another program: those that are QUEUED or PROCESSING and
+// have no updatedAt that can be read, and those without a status that were never acquired.
 // Malformed is set as by Page. It makes a query, three counts, and if these show that
 // analyses have no status another query, within 15 s. Errors: those of Page.
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	f, all := a.codec.fields, a.documents.collection
+	mask := []string{
+		f.Status, "createdAt", "updatedAt", "attempts", "nextAttemptAt",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
+	}
 	find := func(q firestore.Query, unfound func(snap *firestore.DocumentSnapshot, d *analysislock.Analysis) bool) error {
-		q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).Select(a.codec.mask()...)
+		q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).Select(mask...)
 		return eachDocument(ctx, "find analyses that recovery does not find", q, func(snap *firestore.DocumentSnapshot) bool {
 			if d := a.decode(snap); len(found) < limit && unfound(snap, &d) {
 				found = append(found, d)
@@ -126,7 +131,7 @@ func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock
 			return len(found) < limit
 		})
 	}
-	err = find(all.Where(f.Status, "in", []string{f.Queued, f.Processing}), func(_ *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
+	err = find(a.unfinished(), func(_ *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
 		return d.UpdatedAt.IsZero()
 	})
 	without, counted := count(ctx, all.Query)
@@ -166,7 +171,7 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	all, err := a.eachType(ctx, "find the oldest unfinished analysis", a.unfinished("createdAt", 1), "createdAt", storedForms(time.UnixMilli(0)))
+	all, err := a.eachType(ctx, "find the oldest unfinished analysis", 1, "createdAt", storedForms(time.UnixMilli(0)))
 	for i := range all {
 		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
 			oldest, found = *d, true
@@ -178,11 +183,12 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 // lowest lists the least value of each type that updatedAt may have.
 var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
-// eachType runs q once with each of values as the lower bound of a field that is a time. A
-// bound restricts a query to values of the bound's type. Without one, Firestore sorts all
-// numbers before all Timestamps, and these before all strings, so that within a limit one
-// type could leave no room for another.
-func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, field string, values []any) (all []analysislock.Analysis, err error) {
+// eachType reads up to limit unfinished analyses, sorted by a field that is a time, with each of
+// values as the lower bound of the field. A bound restricts a query to values of the bound's
+// type. Without one, Firestore sorts all numbers before all Timestamps, and these before all
+// strings, so that within a limit one type could leave no room for another.
+func (a *Analyses) eachType(ctx context.Context, what string, limit int, field string, values []any) (all []analysislock.Analysis, err error) {
+	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit)
 	for _, v := range values {
 		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(a.codec.mask()...))
 		if err != nil {

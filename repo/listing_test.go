@@ -241,11 +241,11 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 			t.Errorf("%d, %v; want 2", len(found), err)
 		}
 		for id, at := range map[string]any{"dated": time.Now(), "far": time.Now().AddDate(9, 0, 0), "text": "23.11.2026", "bool": true} {
-			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "input": "x"})
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "lockOwner": "w", "lastError": map[string]any{"code": "c"}})
 		}
 		b.Put(t, "ran", map[string]any{"lockToken": 1})
 		found, err = a.Unfound(t.Context(), 100)
-		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null" || found[2].Input != nil {
+		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null" || found[2].LastError != nil || found[2].Lock.Owner != "w" {
 			t.Errorf("%q, %v", got, err)
 		}
 		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {

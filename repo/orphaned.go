@@ -17,30 +17,35 @@ import (
 // The limits of one call of Orphaned. It leaves time to book what it has found.
 const (
 	orphanPage     = 1000             // documents that are read at once: Firestore bills them, needed or not
-	maxOrphanReads = 100_000          // documents that each of the three reads in all
-	orphanTimeout  = 30 * time.Second // a third for each
+	maxOrphanReads = 100_000          // documents that a query reads in all
+	orphanTimeout  = 40 * time.Second // a quarter for each query
 )
+
+// errOrphanTime is the cause where Orphaned or one of its queries has used up its own time.
+var errOrphanTime = errors.New("repo: the time to find orphaned analyses has passed")
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
 // can finish: their lock is not held, and no delivery is booked for them, or it is late by
 // one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
 // one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
-// first. They also find times that are not lease.Credible. An analysis that is QUEUED or
-// PROCESSING is not found earlier than one TTL after its last update, by none of the queries.
-// Each time may be a string, a Timestamp or a number; see parseTime. Unfound returns those that
-// are not found. more reports that there may be others.
+// first. They also find times that are not lease.Credible. No query finds an analysis that is
+// QUEUED or PROCESSING within one TTL after its last update. Each time may be a string, a
+// Timestamp or a number; see parseTime. Unfound returns those that are not found. more reports
+// that there may be others.
 //
 // The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
-// pages of 1,000, within 10 s each. A query that was ended so goes on there in the next call,
-// so that what it reads in vain hides no others. After an error Orphaned continues with the
-// next query. It skips a malformed analysis, or one whose id analysislock.CheckID refuses, with
-// a warning.
+// pages of 1,000, within 10 s each. If a query reaches one of these limits, which is no error
+// unless it has read nothing, Orphaned also runs it in the opposite order, with the same limits,
+// and within 40 s in all. The next call continues both where they ended. So what a query reads in
+// vain hides no others, even if each call is the first of its process. After an error Orphaned
+// continues with the next query, and runs none in the opposite order. It skips a malformed
+// analysis, or one whose id analysislock.CheckID refuses, with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
 // contains a link that creates it.
 func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout, errOrphanTime)
 	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
@@ -50,27 +55,49 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
 	found := map[string]bool{} // several queries may find one
-	// Only the last query may read many that wait: they hide none that the others find.
-	queries := [...]firestore.Query{
-		a.late("lockExpiresAt", "<=", now, now, size), a.late("nextAttemptAt", "<", cutoff, now, size), a.stale(cutoff, now, size),
-	}
-	for i := range queries {
-		all, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
-			d := a.decode(snap)
-			if found[d.ID] || d.Malformed == nil && !a.orphaned(&d) {
-				return true
-			}
-			if found[d.ID] = true; d.Malformed != nil {
-				skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-				return true
-			}
-			due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
-			return len(due) < limit
-		})
-		err, more = errors.Join(err, failed), more || !all
-		if len(due) == limit {
-			break
+	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+		d := a.decode(snap)
+		if found[d.ID] || d.Malformed == nil && !a.orphaned(&d) {
+			return true
 		}
+		if found[d.ID] = true; d.Malformed != nil {
+			skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
+			return true
+		}
+		due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
+		return len(due) < limit
+	}
+
+	// Only the last query may read many that wait: they hide none that the others find.
+	all := a.documents.collection.Query
+	queries := [...]struct {
+		query firestore.Query
+		field string
+	}{
+		{anyOf(all, orAhead("lockExpiresAt", "<=", now, now)), "lockExpiresAt"},
+		{anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)), "nextAttemptAt"},
+		{a.stale(cutoff, now), "updatedAt"},
+	}
+	ended := map[string]bool{} // the fields of the queries that have found all
+	for n := range a.stopped {
+		q, order := queries[n%len(queries)], firestore.Asc
+		if n >= len(queries) {
+			order = firestore.Desc
+		}
+		if ended[q.field] || order == firestore.Desc && (err != nil || ctx.Err() != nil) {
+			continue
+		}
+		var failed error
+		ended[q.field], failed = a.orphanPages(ctx, q.query.OrderBy(q.field, order), &a.stopped[n], size, visit)
+		if errors.Is(context.Cause(ctx), errOrphanTime) { // it may have had too little for a page
+			failed = nil
+		}
+		if err = errors.Join(err, failed); len(due) == limit {
+			return due, true, err
+		}
+	}
+	for _, q := range queries {
+		more = more || !ended[q.field]
 	}
 	return due, more, err
 }
@@ -87,15 +114,18 @@ func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
 }
 
 // orphanPages calls each for the documents of q, in pages, until each returns false. It begins
-// after stopped, if that is not nil, and stores there where its time or its reads have ended.
-// asked is the local time of the page's request. all is false if there may be others.
+// after stopped, if that is not nil. If its time or its reads end first, it stores the last
+// document in stopped; that is no error, unless it has read none. asked is the local time of
+// the page's request. all is false if there may be others.
 func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
 	each func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
 ) (all bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, orphanTimeout/3)
+	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout/4, errOrphanTime)
 	defer cancel()
-	q = q.Select(a.codec.fields.Status, "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
+	q = q.Limit(size).Select(a.codec.fields.Status, "updatedAt", "nextAttemptAt",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
 	last := stopped.Swap(nil)
+	first := last
 	for range maxOrphanReads / size {
 		page := q
 		if last != nil {
@@ -109,6 +139,9 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *
 		if err != nil {
 			stopped.Store(last)
 		}
+		if err != nil && last != first && errors.Is(context.Cause(ctx), errOrphanTime) {
+			return false, nil
+		}
 		if err != nil || enough || read < size {
 			return err == nil && !enough, err
 		}
@@ -117,25 +150,16 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *
 	return false, nil
 }
 
-// late returns a query of the analyses whose field is before t, or is not credible at now, the
-// oldest first. It needs only Firestore's automatic index of the field.
-func (a *Analyses) late(field, operator string, t, now time.Time, limit int) firestore.Query {
-	return anyOf(a.documents.collection.Query, orAhead(field, operator, t, now)).OrderBy(field, firestore.Asc).Limit(limit)
-}
-
 // stale returns a query of the unfinished analyses whose update was before cutoff, or is not
 // credible at now.
-func (a *Analyses) stale(cutoff, now time.Time, limit int) firestore.Query {
-	return anyOf(a.unfinished("updatedAt", limit), orAhead("updatedAt", "<", cutoff, now))
+func (a *Analyses) stale(cutoff, now time.Time) firestore.Query {
+	return anyOf(a.unfinished(), orAhead("updatedAt", "<", cutoff, now))
 }
 
-// unfinished returns a query of the unfinished analyses that have field, sorted by it.
-func (a *Analyses) unfinished(field string, limit int) firestore.Query {
+// unfinished returns a query of the unfinished analyses.
+func (a *Analyses) unfinished() firestore.Query {
 	f := a.codec.fields
-	return a.documents.collection.
-		Where(f.Status, "in", []string{f.Queued, f.Processing}).
-		OrderBy(field, firestore.Asc).
-		Limit(limit)
+	return a.documents.collection.Where(f.Status, "in", []string{f.Queued, f.Processing})
 }
 
 // orAhead returns filters that compare a field with t, or find it so far ahead of now that it is

@@ -308,44 +308,58 @@ func (s *weighed) RecvMsg(m any) error {
 	return err
 }
 
-// The query that may read many that wait has a time of its own, and is the last. It goes on
-// where it stopped, so that they hide nobody for ever.
-func TestAQueryThatTakesTooLongHidesNobodyFromTheOthers(t *testing.T) {
+// The query that may read many that wait has a time of its own, and is the last. It also runs in
+// the opposite order, and continues where it stopped, so that they hide nobody for ever.
+func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, s grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+		took := 6 * time.Second
+		slow := grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, s grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			if strings.HasSuffix(m, "RunQuery") {
-				time.Sleep(6 * time.Second)
+				time.Sleep(took)
 			}
 			return s(ctx, d, cc, m, o...)
-		}))
-		ago := func(d time.Duration) any { return timeValue(time.Now().Add(-d)) }
-		for n := range 25 { // three pages
-			b.Put(t, fmt.Sprint("waits", n), map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "nextAttemptAt": ago(-time.Minute)})
+		})
+		a, began := open(t, b, slow), time.Now()
+		ago := func(d time.Duration) any { return timeValue(began.Add(-d)) }
+		for n := range 25 { // more than a page before the ordinary one, and after it
+			b.Put(t, fmt.Sprint("waits", n), map[string]any{"status": "QUEUED", "updatedAt": ago(time.Duration(7+n%2*2) * time.Minute), "nextAttemptAt": ago(-time.Hour)})
 		}
 		b.Put(t, "crashed", map[string]any{"status": "PROCESSING", "lockOwner": "w", "lockToken": 1, "lockExpiresAt": ago(time.Minute), "updatedAt": ago(6 * time.Minute)})
 		b.Put(t, "purged", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute), "nextAttemptAt": ago(7 * time.Minute)})
 		due, more, err := a.Orphaned(t.Context(), 10)
-		if len(due) != 2 || !more || !errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("%+v, more %v, %v; want both, and ErrUnavailable", due, more, err)
+		if len(due) != 2 || !more || err != nil {
+			t.Errorf("%+v, more %v, %v; want both, more, and no error", due, more, err)
 		}
 		b.Delete(t, "crashed")
 		b.Delete(t, "purged")
 		b.Put(t, "malformed", map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "lockToken": "7"})
-		b.Put(t, "ordinary", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute)})
-		calls := 1
-		for ; calls < 4 && len(due) != 1; calls++ {
-			due, more, err = a.Orphaned(t.Context(), 10)
+		for range 2 { // each order returns to its beginning
+			b.Put(t, "ordinary", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute)})
+			due = nil
+			for calls := 0; calls < 4 && len(due) == 0; calls++ {
+				due, more, err = a.Orphaned(t.Context(), 10)
+			}
+			if len(due) != 1 || due[0].Doc.ID != "ordinary" || !more || err != nil {
+				t.Errorf("%+v, more %v, %v; want the one between them", due, more, err)
+			}
+			b.Delete(t, "ordinary")
 		}
-		if len(due) != 1 || due[0].Doc.ID != "ordinary" || more || err != nil {
-			t.Errorf("after %d calls: %+v, more %v, %v; want the one behind them", calls, due, more, err)
+		for _, minutes := range []time.Duration{6, 10} { // the last, and the first
+			b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(minutes * time.Minute)})
+			if due, _, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || err != nil {
+				t.Errorf("a new process: %+v, %v; want the one at the end", due, err)
+			}
 		}
-		b.Delete(t, "ordinary")
-		b.Put(t, "first", map[string]any{"status": "QUEUED", "updatedAt": ago(time.Hour)})
-		for n := range 60 { // more than 30 s of the query before
+		took = 7 * time.Second // too long for a page in what is left of the 40 s
+		for n := range 60 {    // more than 30 s of the query before
 			b.Put(t, fmt.Sprint("ready", n), map[string]any{"status": "READY", "nextAttemptAt": ago(time.Hour)})
 		}
-		if due, _, _ = a.Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "first" {
-			t.Errorf("%+v; want the one at the beginning, to which it returns", due)
+		if due, more, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || !more || err != nil {
+			t.Errorf("%+v, more %v, %v; want the first, more, and no error", due, more, err)
+		}
+		took = 11 * time.Second
+		if _, more, err = a.Orphaned(t.Context(), 10); !more || !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("more %v, %v; want ErrUnavailable, as nothing was read", more, err)
 		}
 	})
 }

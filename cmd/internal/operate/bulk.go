@@ -66,7 +66,7 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 
 // find reads up to limit analyses that f selects. before is the time of --older-than, or else
 // Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it. If there are
-// none, it prints which statuses and codes there are.
+// none, it prints which statuses there are and, if they can be read, which codes.
 func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	found []analysislock.Analysis, before time.Time, err error,
 ) {
@@ -77,10 +77,11 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.status+f.code != "" {
-		var codes []string
-		codes, err = cl.analyses.Codes(ctx, maxCodes)
-		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, "+
-			"the codes of errors are: %s\n", c.Name, printable.Line(cmp.Or(strings.Join(codes, ", "), "none")))
+		known := ""
+		if codes, err := cl.analyses.Codes(ctx, maxCodes); err == nil {
+			known = ", the codes of errors are: " + printable.Line(cmp.Or(strings.Join(codes, ", "), "none"))
+		}
+		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED%s\n", c.Name, known)
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
 }
@@ -244,9 +245,10 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change to an analysis that is still as d, and returns the outcome and of a
-// skip the reason. It skips one that is held, or has changed, unless b.running. If its status is not selected, it skips one that is READY, and one that a requeue has reset
-// already: a command that is run again books no second delivery.
+// change makes the change to an analysis that is still as d, and returns the outcome and, of a
+// skip, the reason. Unless b.running, it skips an analysis that is held or has changed. It skips
+// an analysis that is READY, or that a requeue has already reset, unless the filter selects its
+// status. So a command that is run again books no second delivery.
 func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis,
 	log *slog.Logger,
 ) (outcome, reason string, err error) {

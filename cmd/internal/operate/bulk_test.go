@@ -96,7 +96,7 @@ func skewed(t *testing.T) (*emulatortest.Backend, *Client, func() time.Time) {
 }
 
 // The times of a filter are before Firestore's: without that, everything would match.
-func TestAFilterFailsWithAnyOfItsReadings(t *testing.T) {
+func TestAFilterFailsWithItsReadingsButNotWithThoseOfTheCodes(t *testing.T) {
 	for failing := range 4 { // the time, the list, and the two kinds of codes
 		synctest.Test(t, func(t *testing.T) {
 			b, calls := emulatortest.Embedded(t), 0
@@ -112,13 +112,25 @@ func TestAFilterFailsWithAnyOfItsReadings(t *testing.T) {
 			}
 			defer a.Close() //nolint:errcheck // nothing is written
 			var f filter
-			c := cli.NewCall(cli.Command{}, []string{"--code", "c", "--since", "1h"}, cli.Streams{Err: io.Discard}, nil)
+			var printed strings.Builder
+			c := cli.NewCall(cli.Command{}, []string{"--code", "c", "--since", "1h"}, cli.Streams{Err: &printed}, nil)
 			f.flags(c)
 			if _, err := c.Parse(0, 0); err != nil {
 				t.Fatal(err)
 			}
-			if found, _, err := (&Client{analyses: a}).find(t.Context(), c, &f, 10); status.Code(err) != codes.PermissionDenied || len(found) > 0 {
-				t.Errorf("after %d calls: %v, %v", failing, found, err)
+			cl := &Client{analyses: a}
+			found, _, err := cl.find(t.Context(), c, &f, 10)
+			if listed := failing >= 2; listed != (err == nil) || listed != strings.HasSuffix(printed.String(), ", READY and FAILED\n") || len(found) > 0 {
+				t.Errorf("after %d calls: %v, %v, %q", failing, found, err, printed.String())
+			}
+			b.Put(t, "dated", map[string]any{"status": "QUEUED", "updatedAt": time.Now()})
+			for _, limit := range []int{1, 2} { // three queries list the dated; there is no room for others, or their query fails
+				calls = failing - 3
+				printed.Reset()
+				found, err = cl.unfinished(t.Context(), c, limit)
+				if warned := strings.Contains(printed.String(), "are not all listed: "); err != nil || len(found) != 1 || warned != (limit == 2) {
+					t.Errorf("unfinished, %d at most: %v, %v, %q", limit, found, err, printed.String())
+				}
 			}
 		})
 	}

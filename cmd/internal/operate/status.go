@@ -110,12 +110,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
 		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			undated, err := cl.analyses.Unfound(ctx, limit)
-			if err != nil || len(undated) == limit {
-				return undated, err
-			}
-			dated, err := cl.analyses.Unfinished(ctx, limit)
-			return slices.Concat(undated, dated), err
+			return cl.unfinished(ctx, c, limit)
 		}, *limit)
 	case filtered:
 		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
@@ -126,6 +121,20 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 		return cl.analyses.List(ctx, "", limit)
 	}, *limit)
+}
+
+// unfinished reads up to limit analyses: those that are dated, and if there is room those that
+// recovery does not find. Without the latter, which take longer, it prints a warning.
+func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
+	dated, err := cl.analyses.Unfinished(ctx, limit)
+	if err != nil || len(dated) == limit {
+		return dated, err
+	}
+	undated, err := cl.analyses.Unfound(ctx, limit-len(dated))
+	if err != nil {
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("those that recovery does not find are not all listed: %w", err))
+	}
+	return slices.Concat(dated, undated), nil
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
@@ -257,24 +266,29 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.C
 }
 
 // printTable prints an analysis a row, with so much of its last column as the ID leaves room for.
+// Beside long IDs the last column is a line of its own.
 func printTable(c *cli.Call, all []analysislock.Analysis) {
-	const row, others = "%-*s  %-10s  %3v  %5s  %-8s  %s\n", 36
+	const row, others = "%-*s  %-10s  %3v  %5s  %-8s%s\n", 36
 	width := len("ID")
 	for i := range all {
 		width = max(width, utf8.RuneCountInString(printable.Line(all[i].ID)))
 	}
-	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", "LOCK, ERROR")
+	before, room := "  ", tableWidth-width-others
+	if room < minLast {
+		before, room = "\n    ", tableWidth-4
+	}
+	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", before+"LOCK, ERROR")
 	for i := range all {
 		d, updated := &all[i], ""
 		if ago := max(0, d.ReadAt.Sub(d.UpdatedAt)); !d.UpdatedAt.IsZero() {
 			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
 		cli.Print(c.Out, row, width, printable.Line(d.ID), cli.Shorten(printable.Line(statusOrNone(d.Status)), 10), d.Attempts,
-			percent(d.Progress), updated, lockAndError(d, max(minLast, tableWidth-width-others)))
+			percent(d.Progress), updated, strings.TrimRight(before+lockAndError(d, room), "\n "))
 	}
 }
 
-// The widths of a table, of an owner in it and, beside a long ID, of its last column, in characters.
+// The widths of a table, of an owner in it and, at least, of its last column beside the ID, in characters.
 const tableWidth, ownerWidth, minLast = 80, 12, 16
 
 // lockAndError describes in room characters who holds an analysis, or when its next attempt is,

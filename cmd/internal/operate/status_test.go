@@ -28,6 +28,9 @@ func TestTablesFit80Columns(t *testing.T) {
 	printTable(c, []analysislock.Analysis{held, waits, bad, old})
 	held.ID, waits.ID = "a", "b"
 	printTable(c, []analysislock.Analysis{held, waits, dead})
+	const uuid = "019abcde-0123-4567-89ab-0123456789ab"
+	waits.ID, held.ID, old.Error = uuid, "long", nil
+	printTable(c, []analysislock.Analysis{held, waits, old})
 	history := shownAnalysis{Analysis: analysislock.Analysis{History: []analysislock.Attempt{{Number: 10, StartedAt: at, EndedAt: at.Add(1499999 * time.Millisecond), Outcome: "shutting_down", Code: failed.Code, Message: failed.Message}}}}
 	printHistory(c, &history)
 	for line := range strings.Lines(out.String()) {
@@ -38,7 +41,8 @@ func TestTablesFit80Columns(t *testing.T) {
 	for _, want := range []string{
 		id + "  PROCESSING   10  100 %  59m59s", id + "  QUEUED ", id + "  ANA…LYZING", id + "  FAILED       10  100 %  10000 h ", "aa_code\n", "  waits, 5m0s left\n", "… 4m59s left\n", "\na   PROCESSING   10  100 %  59m59s    held by work…0f/ABCD, 4m59s left\n",
 		"\nd   PROCESSING   10  100 %  59m59s    left by work…0f/ABCD, expired 1.0 s ago\n",
-		"\nb   QUEUED       10  100 %  59m59s    waits, 5m0s left; last: analyzer_failed\n", "\n10       ", "\n         analyzer_failed: frame ", "\\nKeyError: 'x'\n",
+		"\nb   QUEUED       10  100 %  59m59s    waits, 5m0s left; last: analyzer_failed\n", "\n10       ",
+		"  UPDATED \n    LOCK, ERROR\nlong  ", "\n    held by work…0f/ABCD, 4m59s left; last: analyzer_failed\n" + uuid + "  QUEUED       10  100 %  59m59s  \n    waits, 5m0s left; last: analyzer_failed\n" + id, "10000 h \n\n", "\n         analyzer_failed: frame ", "\\nKeyError: 'x'\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
