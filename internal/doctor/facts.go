@@ -63,6 +63,7 @@ type Settings struct {
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
 	Secrets      []string // that its containers use
+	Images       []string // of its containers
 	Twice        []string // variables that the container sets more than once
 	Probes       []string // the paths of the container's probes
 	// Serving is the revision that gets the most requests, Newest has the settings that were

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,14 @@ func (r *reader) askService(ctx context.Context, name string, into *Service, set
 				return err
 			}
 		}
+		template, err := parseService(got, nil)
+		if err != nil {
+			return err
+		}
 		into.Settings, err = parseService(got, serves)
+		if reflect.DeepEqual(template, into.Settings) { // such as after a roll-back: nothing waits for traffic
+			into.Newest = into.Serving
+		}
 		return err
 	})
 	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {

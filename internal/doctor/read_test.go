@@ -254,7 +254,8 @@ func TestTheSettingsAreThoseOfTheRevisionThatServes(t *testing.T) {
 	}{
 		"all to the newest":     {[]string{target(100, "w-2", ""), target(0, "w-1", "candidate")}, "[]", ""},
 		"all to an earlier one": {[]string{target(0, "w-2", "candidate"), target(100, "w-1", "")}, "[traffic run-timeout]", "w-2, which gets 0 % of the requests; most go to w-1"},
-		"a share to the newest": {[]string{target(10, "w-2", ""), target(90, "w-1", "")}, "[traffic run-timeout]", "w-2, which gets 10 %"},
+		"all to one like it":    {[]string{target(100, "w-0", "")}, "[]", ""},
+		"a share to the newest": {[]string{target(10, "w-2", ""), target(90, "w-1", "")}, "[run-timeout traffic]", ""},
 		"two entries of one":    {[]string{target(40, "w-1", ""), target(30, "w-2", "a"), target(30, "w-2", "b")}, "[]", ""},
 		"the latest":            {[]string{`{"latestRevision":true,"percent":100}`}, "[]", ""},
 	} {
@@ -266,6 +267,11 @@ func TestTheSettingsAreThoseOfTheRevisionThatServes(t *testing.T) {
 			}
 			earlier := run.Revision{Spec: &run.RevisionSpec{}, Metadata: got.Spec.Template.Metadata}
 			*earlier.Spec = *got.Spec.Template.Spec
+			like, err := json.Marshal(earlier)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.answers[location+"/revisions/w-0"] = string(like)
 			earlier.Spec.TimeoutSeconds = 300
 			text, err := json.Marshal(earlier)
 			if err != nil {

@@ -66,7 +66,7 @@ func (d deployment) dispatches() []Finding {
 		fmt.Sprintf("Set --max-concurrent-dispatches=%d on the queue.", places-1)),
 		findIf(n >= places, Problem,
 			fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): when all are under way, recovery's call is answered 429, and so is each further task, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
-			fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max-instances).", places))...)
+			fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max).", places))...)
 }
 
 func (d deployment) queueGivesUp() []Finding {

@@ -41,7 +41,11 @@ func (s service) rules(settings, callers Part) []rule {
 // traffic finds a change of a setting that has no effect: a release sends the requests to one
 // revision, and a change makes another.
 func (s service) traffic() []Finding {
-	return findIf(s.Serving != s.Newest, Problem,
+	severity := Problem
+	if s.NewestShare > 0 { // a release is under way
+		severity = Advice
+	}
+	return findIf(s.Serving != s.Newest, severity,
 		fmt.Sprintf("%s was changed last in revision %s, which gets %d %% of the requests; most go to %s, whose settings are judged here.",
 			s.Name, s.Newest, s.NewestShare, s.Serving),
 		"If that was not intended, send them to the newest revision after its smoke test (docs/operations.md, Change a setting).")

@@ -72,6 +72,9 @@ func parseService(s *run.Service, serves *run.Revision) (set Settings, err error
 		Secrets:      secrets(spec),
 	}
 	set.Serving, set.Newest, set.NewestShare = serving(s)
+	for _, c := range spec.Containers {
+		set.Images = append(set.Images, c.Image)
+	}
 	for _, v := range container.Env {
 		if v == nil {
 			continue

@@ -32,10 +32,12 @@ func (l Logs) Delivered(ctx context.Context, id string, since time.Time) (servic
 	return l.find(ctx, since, `jsonPayload.message="delivery"`, `jsonPayload.outcome="ready"`, fmt.Sprintf("jsonPayload.analysis_id=%q", id))
 }
 
-// Recovered waits for the log line of a recovery of the service that succeeded lately.
+// Recovered waits for the log line of a recovery that succeeded lately, of the service NAME-worker
+// or of NAME-recovery, which the module may run beside it.
 func (l Logs) Recovered(ctx context.Context, service string) error {
-	_, err := l.find(ctx, time.Now().Add(-recoveryWindow),
-		`jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`, fmt.Sprintf("resource.labels.service_name=%q", service))
+	beside := strings.TrimSuffix(service, "-worker") + "-recovery"
+	_, err := l.find(ctx, time.Now().Add(-recoveryWindow), `jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`,
+		fmt.Sprintf("resource.labels.service_name=(%q OR %q)", service, beside))
 	return err
 }
 

@@ -35,7 +35,12 @@ func logs(t *testing.T, at time.Time, after int, lines ...string) doctor.Logs {
 					limit, err := time.Parse(time.RFC3339, strings.Trim(since, `"`))
 					matches = matches && err == nil && !at.Before(limit)
 				} else {
-					matches = matches && strings.Contains(line, term)
+					name, either, several := strings.Cut(term, "=(")
+					found := !several && strings.Contains(line, term)
+					for value := range strings.SplitSeq(strings.TrimSuffix(either, ")"), " OR ") {
+						found = found || several && strings.Contains(line, name+"="+value)
+					}
+					matches = matches && found
 				}
 			}
 			if matches {
@@ -69,6 +74,7 @@ func TestASmokeTestFindsItsLineAndARecovery(t *testing.T) {
 		"a delivery that was skipped": {0, 0, delivery + `jsonPayload.outcome="already_finished"`, false, doctor.ErrNoLine},
 		"another's":                   {0, 0, strings.Replace(delivery, `"x"`, `"y"`, 1) + `jsonPayload.outcome="ready"`, false, doctor.ErrNoLine},
 		"a recovery":                  {9 * time.Minute, 0, recovery + `jsonPayload.outcome="recovered"`, true, nil},
+		"a recovery beside it":        {0, 0, strings.Replace(recovery, "worker-1", "worker-1-recovery", 1) + `jsonPayload.outcome="recovered"`, true, nil},
 		"an old one":                  {11 * time.Minute, 0, recovery + `jsonPayload.outcome="recovered"`, true, doctor.ErrNoLine},
 		"one without a queue":         {0, 0, recovery + `jsonPayload.outcome="no_queue"`, true, doctor.ErrNoLine},
 		"one of another service":      {0, 0, strings.Replace(recovery, "worker-1", "worker-2", 1) + `jsonPayload.outcome="recovered"`, true, doctor.ErrNoLine},
