@@ -96,8 +96,8 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 			return due, true, err
 		}
 	}
-	for _, q := range queries {
-		more = more || !ended[q.field]
+	for i := range queries {
+		more = more || !ended[queries[i].field]
 	}
 	return due, more, err
 }

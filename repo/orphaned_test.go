@@ -344,8 +344,8 @@ func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 			}
 			b.Delete(t, "ordinary")
 		}
-		for _, minutes := range []time.Duration{6, 10} { // the last, and the first
-			b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(minutes * time.Minute)})
+		for _, age := range []time.Duration{6 * time.Minute, 10 * time.Minute} { // the last, and the first
+			b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(age)})
 			if due, _, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || err != nil {
 				t.Errorf("a new process: %+v, %v; want the one at the end", due, err)
 			}
