@@ -36,6 +36,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 		"lapsed rooms: the query": {map[string][]fault{query: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }},
 		"ping of rooms":           {map[string][]fault{read: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { return r.Ping(ctx) }},
 		"count":                   {map[string][]fault{count: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Count(ctx, Filter{}); return err }},
+		"unfound: a count":        {map[string][]fault{count: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Unfound(ctx, 1); return err }},
 		"recovery: the time":      {map[string][]fault{read: {denied}}, findOrphaned},
 		"recovery: the first":     {map[string][]fault{query: {denied}}, findOrphaned},
 		"recovery: the second":    {map[string][]fault{query: {nil, denied, denied}}, findOrphaned},

@@ -391,6 +391,10 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 				if got, err := rooms.Lapsed(t.Context(), 10); len(got) != 1 || got[0].Room != "expired" {
 					t.Errorf("lapsed: %v, %v; want expired", got, err)
 				}
+				running, _, _, _, err := a.Active(t.Context(), 10)
+				if len(running) != 1 || running[0].ID != "held" || err != nil {
+					t.Errorf("running: %+v, %v; want held", running, err)
+				}
 				due, _, _ := a.Orphaned(t.Context(), 1)
 				if next, err := a.MarkDue(t.Context(), due[0]); err != nil || !next.Equal(theirs().Truncate(time.Millisecond)) {
 					t.Errorf("marked for %v, %v; want %v", next, err, theirs())
