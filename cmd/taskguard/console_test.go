@@ -21,6 +21,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // consoleOf runs `taskguard console` in this process and returns its address; stop ends
@@ -165,6 +166,14 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	code, text := confirm(t, address, "unlock", "y")
 	if code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=y"`) || !strings.Contains(log.String(), `msg="no delivery is booked" command=unlock analysis_id=y by=`) {
 		t.Errorf("unlock without its queue: %d %s\n%s", code, text, log)
+	}
+	for i := range 100 { // 16 at once; the others must be left alone
+		put(t, q.env, fmt.Sprint("f", i), failedFor("c", time.Hour))
+	}
+	_, text = browse(t, http.MethodGet, address+"/all/requeue?state=FAILED", "")
+	browse(t, http.MethodPost, address+"/all/requeue?state=FAILED", formOf(text))
+	if n := must(analyses(t, q.env).Count(t.Context(), repo.Filter{Status: analysislock.Failed}))(t); n < 60 || n > 99 {
+		t.Errorf("%d are still FAILED, want that a change of all ends where the queue refuses", n)
 	}
 }
 
