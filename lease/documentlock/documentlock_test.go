@@ -62,7 +62,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	},
 	"ALockIsTrustedFromTheStartOfTheRequest": func(t *testing.T, s *store, _ *Locks) {
 		slow := leasetest.NewFaulty(s, leasetest.Every(leasetest.Swap, leasetest.SlowReply))
-		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 26*time.Second {
+		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 25*time.Second {
 			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
 		}
 	},

@@ -405,6 +405,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 	},
 	"AChangeDuringTheFirstReadingIsNotMissed": func(t *testing.T, n *feedTest) {
 		n.start(t)
+		n.subscribe(t, "other")                                             // the stream is open
 		n.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply)) // reads a free room; the reply takes a second
 		time.AfterFunc(time.Millisecond, func() { acquire(t, n.locks, "r", "s/1") })
 		sub := n.subscribe(t, "r")
