@@ -25,6 +25,7 @@ host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
 : "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
 : "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
+mkdir -p "$STATE" # a build that builds nothing has not made it
 : "${WORKER:?}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; DOCLOCK may be empty
 : "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds
@@ -138,10 +139,15 @@ wait_until_it_works() {
 
 # self_test lets the worker run its analyzer at the address $1, once: it may take long.
 self_test() {
-  local bearer
+  local bearer known='"ok"|"not_configured"'
+  # The worker that serves may be older than the route: changed settings need no self-test then.
+  [ "$(<"$STATE/$WORKER.image")" != "$(<"$STATE/$WORKER.old")" ] || known+='|"no_such_route"'
   bearer=$(token "$(address "$WORKER")") || { log "no token as $CALLER"; return 1; }
-  answers "$bearer" '200|404' "$1/internal/self-test" '"ok"|"not_configured"' --max-time "$SELF_TEST_SECONDS" --data '' || return
-  [[ $answer == *'"ok"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
+  answers "$bearer" '200|404' "$1/internal/self-test" "$known" --max-time "$SELF_TEST_SECONDS" --data '' || return
+  case $answer in
+  *'"no_such_route"'*) log "$WORKER: NOT TESTED: this worker has no self-test" ;;
+  *'"not_configured"'*) log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set" ;;
+  esac
 }
 
 # new_image prints the flags of gcloud for an image, which belong to one container.
@@ -225,7 +231,7 @@ shift_traffic() {
   done
   for service in $(services); do # cleanup.json keeps this tag's image
     image=$(<"$STATE/$service.image")
-    gcloud artifacts docker tags add "$image" "${image%@*}:serving" --quiet || log "$service: $image has no tag serving"
+    gcloud artifacts docker tags add "$image" "${image%@*}:serving-$WORKER" --quiet || log "$service: $image has no tag serving-$WORKER"
   done
   log "released: $(services | tr '\n' ' ')"
 }

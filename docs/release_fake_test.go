@@ -191,9 +191,10 @@ func (s *release) prepare(verb string) {
 	}
 }
 
-// byHand leaves the variables of the module's output environment, and no images of a build.
-func (s *release) byHand() {
-	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE=", "WORKER=", "CALLER=", "TMPDIR="+s.dir,
+// byHand leaves the variables of the module's output environment, and no images of a build,
+// whose folder of state does not exist.
+func (s *release) byHand(state string) {
+	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE="+state, "WORKER=", "CALLER=", "TMPDIR="+s.dir,
 		"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r", "TASK_TARGET_URL=https://"+workerHost, "TASK_CALLER=caller@p.iam")
 }
 
@@ -206,7 +207,7 @@ func (s *release) wantOneSelfTestBeforeTraffic() {
 		s.t.Errorf("%d self-tests of the candidate before it has traffic, want 1 and no other", n)
 	}
 	for line := range strings.Lines(s.read("calls")) {
-		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving --quiet\n$`).MatchString(tags) {
+		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving-w --quiet\n$`).MatchString(tags) {
 			s.t.Errorf("the tag of what serves: %s", tags)
 		}
 		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +44,9 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 		"the settings of the template": {verb: settings, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}},
+		"the settings of a worker without a self-test": {verb: settings, files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}, changes: []string{
+			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
+		}, prints: "NOT TESTED: this worker has no self-test"},
 		"an application's first image": {env: "APP=deploy/sidecar/app", files: map[string]string{"w.template": "w,8080,registry/w@sha256:0\n"},
 			other:  map[string]string{"w.template": "w,8080,registry/w@sha256:0\n", "w.traffic": traffic["w"], "d.traffic": traffic["d"]},
 			prints: "w has no container app yet: nothing is released. Its first image is\nregistry/w@sha256:1"},
@@ -61,7 +65,7 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			}
 
 			if s.prepare(c.verb); c.verb == settings {
-				if s.byHand(); !s.call(c.verb) {
+				if s.byHand(filepath.Join(s.dir, "build", "state")); !s.call(c.verb) {
 					t.Errorf("%s fails", c.verb)
 				}
 			}
@@ -108,7 +112,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"no recovery":                    {verb: "smoke", files: map[string]string{"recovery": "503"}, changes: old, prints: "/internal/tasks/recover answers 503"},
 		"no token":                       {verb: "smoke", files: map[string]string{"fail-token": ""}, changes: old},
 		"the analyzer is broken":         {verb: "smoke", files: map[string]string{"self-test": `500 {"reason":"self_test_failed","error":"ok"}`}, changes: old, prints: "/internal/self-test answers 500"},
-		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"not_found"}`}, changes: old},
+		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}, changes: old, prints: "/internal/self-test answers 404"},
 		"the settings do not start":      {verb: "settings", files: map[string]string{"unready-" + workerCandidate: never}, changes: settings},
 		"the settings fail with traffic": {verb: "settings", files: map[string]string{"unready-" + workerHost: never}, changes: slices.Concat(settings, back[:4])},
 		"the share fails":                {verb: "shift", env: "SHARE=10", files: map[string]string{"errors": `{"status":"success","data":{"result":[{"metric":{},"value":[1,"0.5"]}]}}`}, changes: share, prints: "fails more often"},
@@ -136,7 +140,7 @@ func (f failure) happen(t *testing.T) *release {
 	t.Helper()
 	s := newRelease(t, "d")
 	if s.env = append(s.env, f.env); f.verb == "settings" {
-		s.byHand()
+		s.byHand("")
 	}
 	if strings.HasPrefix(f.env, "APP=") {
 		s.write("w.image", "registry/app@sha256:10")
