@@ -184,30 +184,38 @@ smoke() {
   done
 }
 
-# failing is the PromQL of the share of failed deliveries of the revisions that match $1.
-failing() {
+# queries sets two of PromQL, of the revisions that match $1: the number of their deliveries, if
+# there are any, and the failed share.
+queries() {
   local name=${WORKER%-worker} here="{monitored_resource=\"cloud_run_revision\",service_name=\"$WORKER\",$1" time="[${SHARE_SECONDS}s]"
   local deliveries="logging_googleapis_com:user_${name//-/_}_deliveries$here"
   # A delivery whose instance crashes has an answer 5xx and no line.
   local crashed="(sum(increase(run_googleapis_com:request_count$here,response_code_class=\"5xx\"}$time)) or vector(0))"
-  printf '%s' "((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed)" \
-    " / ((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
+  count="((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
+  failing="((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed) / $count"
+}
+
+# nothing succeeds if Cloud Monitoring has no result for the query $1, and sets $result.
+nothing() {
+  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
+    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$1" \
+      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query") || die "$WORKER: its errors are not known"
+  [[ $result =~ \"result\":\ *\[\ *\] ]]
 }
 
 # try_share gives the worker's candidate a share of the traffic for a time, and reads from
 # Cloud Monitoring whether it fails more often than the others.
 try_share() {
-  local revision main query result
+  local revision main others count failing result
   revision=$(<"$STATE/$WORKER.revision") main=$(main_revision "$WORKER")
   run update-traffic "$WORKER" --to-revisions="$revision=$SHARE,$main=$((100 - SHARE))"
   log "$WORKER: $revision has $SHARE % of the traffic for $SHARE_SECONDS s"
   sleep "$SHARE_SECONDS" & wait $! # so that a signal ends it
   # It has a result if 5 percentage points more of the candidate's deliveries fail.
-  query="$(failing "revision_name=\"$revision\"") > 0.05 + ($(failing "revision_name!=\"$revision\"") or vector(0))"
-  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
-    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$query" \
-      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query")
-  [[ $result =~ \"result\":\ *\[\ *\] ]] || die "$WORKER: $revision fails more often than the other revisions: $result"
+  queries "revision_name!=\"$revision\"" && others=$failing
+  queries "revision_name=\"$revision\""
+  ! nothing "$count" || die "$WORKER: NOT JUDGED: no delivery of the candidate was counted in $SHARE_SECONDS s: repeat it with a longer time or a larger share"
+  nothing "$failing > 0.05 + ($others or vector(0))" || die "$WORKER: $revision fails more often than the other revisions: $result"
 }
 
 declare -A before=() # the earlier shares, of the services whose traffic it has changed

@@ -59,7 +59,7 @@ once "after-$verb-$service"
 	fakeCurl = `#!/usr/bin/env bash
 set -eu
 echo "curl $*" >>"$FAKE/calls"
-url=${*: -1}
+call=$* url=${*: -1}
 authorization=$(cat)
 while [ $# -gt 0 ]; do
   case $1 in --output) output=$2 ;; --data) data=$2 ;; esac
@@ -69,6 +69,10 @@ case $url in
 */prometheus/api/v1/query)
   [ ! -e "$FAKE/fail-errors" ] || { echo 'curl: (22) 403' >&2; exit 22; }
   [ "$authorization" = "Authorization: Bearer the-access-token" ] && [ "$(cut -d, -f1,2 "$FAKE/w.traffic" | paste -sd' ')" = "w-new,10 w-1,90" ]
+  if [[ $call != *0.05* ]]; then # how many there were
+    cat "$FAKE/deliveries" 2>/dev/null || echo '{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"9"]}]}}'
+    exit
+  fi
   cat "$FAKE/errors" 2>/dev/null || echo '{"status":"success","data":{"resultType":"vector","result":[]}}'
   exit ;;
 *:generateIdToken)
@@ -212,7 +216,9 @@ func (s *release) wantOneSelfTestBeforeTraffic() {
 		}
 		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {
 			checkQuery(s.t, "the share", metrics(readMonitoring(s.t)), strings.ReplaceAll(query, "user_w_", "user_taskguard_"))
-			if strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4 {
+			if judges := strings.Contains(query, "0.05"); !judges && (strings.Count(query, `revision_name="w-new"`) != 2 || strings.Contains(query, "outcome=")) {
+				s.t.Errorf("the query does not count the candidate's deliveries: %s", query)
+			} else if judges && (strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4) {
 				s.t.Errorf("the query does not compare the candidate with the others: %s", query)
 			}
 		}

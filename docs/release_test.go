@@ -116,6 +116,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"the settings do not start":      {verb: "settings", files: map[string]string{"unready-" + workerCandidate: never}, changes: settings},
 		"the settings fail with traffic": {verb: "settings", files: map[string]string{"unready-" + workerHost: never}, changes: slices.Concat(settings, back[:4])},
 		"the share fails":                {verb: "shift", env: "SHARE=10", files: map[string]string{"errors": `{"status":"success","data":{"result":[{"metric":{},"value":[1,"0.5"]}]}}`}, changes: share, prints: "fails more often"},
+		"no delivery of the share":       {verb: "shift", env: "SHARE=10", files: map[string]string{"deliveries": `{"status":"success","data":{"resultType":"vector","result":[]}}`}, changes: share, prints: "w: NOT JUDGED: no delivery of the candidate"},
 		"the errors are not known":       {verb: "shift", env: "SHARE=10", files: map[string]string{"fail-errors": ""}, changes: share},
 		"cancelled during the share":     {verb: "shift", env: "SHARE=10", files: map[string]string{"after-update-traffic-w": cancel}, changes: share},
 		"a broken application":           {verb: "smoke", env: "APP=deploy/sidecar/app", files: map[string]string{"self-test": `500 {}`}, changes: []string{"update w --async --no-traffic --container=app --image=registry/app@sha256:9"}},
