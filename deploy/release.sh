@@ -18,6 +18,7 @@
 # that serves. It is the image of the container $CONTAINER of the worker, or of each service's
 # container with the port. Terraform or service.yaml set the rest.
 set -euo pipefail
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "release.sh needs bash 4.4 or later, not $BASH_VERSION: on a Mac, brew install bash" >&2; exit 1; }
 shopt -s inherit_errexit
 
 # By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK is known.
@@ -144,14 +145,21 @@ self_test() {
   [ "$(<"$STATE/$WORKER.image")" != "$(<"$STATE/$WORKER.old")" ] || known+='|"no_such_route"'
   bearer=$(token "$(address "$WORKER")") || { log "no token as $CALLER"; return 1; }
   answers "$bearer" '200|404' "$1/internal/self-test" "$known" --max-time "$SELF_TEST_SECONDS" --data '' || return
-  case $answer in
-  *'"no_such_route"'*) log "$WORKER: NOT TESTED: this worker has no self-test" ;;
-  *'"not_configured"'*) log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set" ;;
-  esac
+  [[ $answer != *'"no_such_route"'* ]] || log "$WORKER: NOT TESTED: this worker has no self-test"
+  [[ $answer != *'"not_configured"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
 }
 
 # new_image prints the flags of gcloud for an image, which belong to one container.
 new_image() { printf '%s\n' ${CONTAINER:+"--container=$CONTAINER"} "--image=$1"; }
+
+# images prints the flags of service $1's image $2, and of the image of the application that
+# serves beside it, where the template has another one, as after a roll-back.
+images() {
+  local all app
+  all=$(containers "$1")
+  if [[ $CONTAINER || $'\n'$all != *$'\n'app,* ]] || ! app=$(CONTAINER=app serving "$1") || [ "$app" = "$(CONTAINER=app image_of <<<"$all")" ]; then new_image "$2"; return; fi
+  printf '%s\n' "--container=$(awk -F, '$2 { print $1 }' <<<"$all")" "--image=$2" --container=app "--image=$app"
+}
 
 candidate() {
   local service image old revision all
@@ -168,7 +176,7 @@ candidate() {
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
     printf '%s' "$old" >"$STATE/$service.old"
     log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --no-traffic --async $(new_image "$old")
-    run update "$service" --no-traffic --tag="$tag" $(new_image "$image")
+    run update "$service" --no-traffic --tag="$tag" $(images "$service" "$image")
     read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
     printf '%s' "$revision" >"$STATE/$service.revision"
     log "$service: $revision has no traffic yet"

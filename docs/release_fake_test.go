@@ -33,14 +33,14 @@ verb=$3 service=$4
 once() { [ ! -e "$FAKE/$1" ] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
 once "before-$verb-$service"
 [ ! -e "$FAKE/fail-$verb-$service" ] || { echo "ERROR: $verb" >&2; exit 1; }
-container=$service
+container=$service images=()
 for flag; do
-  case $flag in --to-revisions=*) to=${flag#*=} ;; --container=*) container=${flag#*=} ;; --image=*) image=${flag#*=} ;; --tag=*) tag=${flag#*=} ;; esac
+  case $flag in --to-revisions=*) to=${flag#*=} ;; --container=*) container=${flag#*=} ;; --image=*) image=${flag#*=} images+=("$container,$image") ;; --tag=*) tag=${flag#*=} ;; esac
 done
 case $verb in
 update)
   [[ "$*" == *" --no-traffic"* && $image == *@sha256:* ]]
-  sed -i "s|^\($container,.*,\).*|\1$image|" "$FAKE/$service.template"
+  for set in "${images[@]}"; do sed -i "s|^\(${set%%,*},.*,\).*|\1${set#*,}|" "$FAKE/$service.template"; done
   [ -z "${tag-}" ] || echo "$service-new,,$tag,https://$tag---$service-hash.a.run.app" >"$FAKE/$service.tagged" ;;
 update-traffic) [ -e "$FAKE/ignore-$service" ] || tr , '\n' <<<"$to" | sed 's/=\(.*\)/,\1,,/' >"$FAKE/$service.traffic" ;;
 describe)

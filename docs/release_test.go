@@ -44,6 +44,9 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 		"the settings of the template": {verb: settings, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}},
+		"settings, with the application that serves": {verb: settings, files: map[string]string{"w.template": "app,,registry/app@sha256:8\nw,8080,registry/w@sha256:0\n"}, changes: []string{
+			"update w --no-traffic --tag=candidate --container=w --image=registry/w@sha256:0 --container=app --image=registry/app@sha256:9", strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
+		}},
 		"the settings of a worker without a self-test": {verb: settings, files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}, prints: "NOT TESTED: this worker has no self-test"},
@@ -81,6 +84,13 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 				s.wantOneSelfTestBeforeTraffic()
 			}
 		})
+	}
+}
+
+func TestAReleaseNamesTheBashThatItNeeds(t *testing.T) {
+	s := newRelease(t)
+	if s.bash(`OLD=(3 2 57); eval "$(sed 's/BASH_VERSINFO/OLD/g' ../deploy/release.sh)"`) || !strings.Contains(s.output.String(), "release.sh needs bash 4.4") {
+		t.Errorf("with bash 3.2 it prints\n%s", &s.output)
 	}
 }
 
