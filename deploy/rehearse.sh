@@ -92,8 +92,12 @@ settings() {
     die "$revision has the traffic, and not MAX_ATTEMPTS=9"
 }
 
-# share releases the same programs with 10 percent first.
-share() { release_with _SETTINGS=yes,_SHARE=10,_SHARE_SECONDS=300; }
+# share releases the same programs with 50 percent first, while there are deliveries.
+share() {
+  release_with _SETTINGS=yes,_SHARE=50,_SHARE_SECONDS=300 &
+  while kill -0 $! 2>/dev/null; do taskguard submit --input '{"text": "a share"}' && sleep 10; done
+  wait $!
+}
 
 # rollback gives the traffic to an older revision by hand, and back.
 rollback() {
@@ -105,13 +109,14 @@ rollback() {
   worker update-traffic --to-revisions="$now=100"
 }
 
-# broken releases an analyzer that does not answer, which must get no traffic.
+# broken releases an analyzer that does not answer: it must get no traffic, because of the self-test.
 broken() {
   local before
   before=$(shares)
-  worker update --no-traffic --update-env-vars='^;^ANALYZER=http://localhost:1/;SMOKE_INPUT={"text":"a test"}'
-  ! release_with _SETTINGS=yes || die "a broken analyzer was released"
-  worker update --no-traffic --update-env-vars=ANALYZER=builtin:document --remove-env-vars=SMOKE_INPUT
+  worker update --no-traffic --update-env-vars=ANALYZER=http://localhost:1/
+  ! release_with _SETTINGS=yes 2>&1 | tee broken.log || die "a broken analyzer was released"
+  grep -q '/internal/self-test answers' broken.log || die "the release failed, but not by the self-test"
+  worker update --no-traffic --update-env-vars=ANALYZER=builtin:document
   [ "$(shares)" = "$before" ] || die "the broken release changed the traffic: $(shares)"
 }
 

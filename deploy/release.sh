@@ -18,6 +18,7 @@
 # that serves. It is the image of the container $CONTAINER of the worker, or of each service's
 # container with the port. Terraform or service.yaml set the rest.
 set -euo pipefail
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "release.sh needs bash 4.4 or later, not $BASH_VERSION: on a Mac, brew install bash" >&2; exit 1; }
 shopt -s inherit_errexit
 
 # By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK is known.
@@ -25,6 +26,7 @@ host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
 : "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
 : "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
+mkdir -p "$STATE" # a build that builds nothing has not made it
 : "${WORKER:?}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; DOCLOCK may be empty
 : "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds
@@ -138,14 +140,26 @@ wait_until_it_works() {
 
 # self_test lets the worker run its analyzer at the address $1, once: it may take long.
 self_test() {
-  local bearer
+  local bearer known='"ok"|"not_configured"'
+  # The worker that serves may be older than the route: changed settings need no self-test then.
+  [ "$(<"$STATE/$WORKER.image")" != "$(<"$STATE/$WORKER.old")" ] || known+='|"no_such_route"'
   bearer=$(token "$(address "$WORKER")") || { log "no token as $CALLER"; return 1; }
-  answers "$bearer" '200|404' "$1/internal/self-test" '"ok"|"not_configured"' --max-time "$SELF_TEST_SECONDS" --data '' || return
-  [[ $answer == *'"ok"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
+  answers "$bearer" '200|404' "$1/internal/self-test" "$known" --max-time "$SELF_TEST_SECONDS" --data '' || return
+  [[ $answer != *'"no_such_route"'* ]] || log "$WORKER: NOT TESTED: this worker has no self-test"
+  [[ $answer != *'"not_configured"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
 }
 
 # new_image prints the flags of gcloud for an image, which belong to one container.
 new_image() { printf '%s\n' ${CONTAINER:+"--container=$CONTAINER"} "--image=$1"; }
+
+# images prints the flags of service $1's image $2, and of the image of the application that
+# serves beside it, where the template has another one, as after a roll-back.
+images() {
+  local all app
+  all=$(containers "$1")
+  if [[ $CONTAINER || $'\n'$all != *$'\n'app,* ]] || ! app=$(CONTAINER=app serving "$1") || [ "$app" = "$(CONTAINER=app image_of <<<"$all")" ]; then new_image "$2"; return; fi
+  printf '%s\n' "--container=$(awk -F, '$2 { print $1 }' <<<"$all")" "--image=$2" --container=app "--image=$app"
+}
 
 candidate() {
   local service image old revision all
@@ -162,7 +176,7 @@ candidate() {
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
     printf '%s' "$old" >"$STATE/$service.old"
     log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --no-traffic --async $(new_image "$old")
-    run update "$service" --no-traffic --tag="$tag" $(new_image "$image")
+    run update "$service" --no-traffic --tag="$tag" $(images "$service" "$image")
     read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
     printf '%s' "$revision" >"$STATE/$service.revision"
     log "$service: $revision has no traffic yet"
@@ -178,30 +192,38 @@ smoke() {
   done
 }
 
-# failing is the PromQL of the share of failed deliveries of the revisions that match $1.
-failing() {
+# queries sets two of PromQL, of the revisions that match $1: the number of their deliveries, if
+# there are any, and the failed share.
+queries() {
   local name=${WORKER%-worker} here="{monitored_resource=\"cloud_run_revision\",service_name=\"$WORKER\",$1" time="[${SHARE_SECONDS}s]"
   local deliveries="logging_googleapis_com:user_${name//-/_}_deliveries$here"
   # A delivery whose instance crashes has an answer 5xx and no line.
   local crashed="(sum(increase(run_googleapis_com:request_count$here,response_code_class=\"5xx\"}$time)) or vector(0))"
-  printf '%s' "((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed)" \
-    " / ((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
+  count="((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
+  failing="((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed) / $count"
+}
+
+# nothing succeeds if Cloud Monitoring has no result for the query $1, and sets $result.
+nothing() {
+  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
+    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$1" \
+      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query") || die "$WORKER: its errors are not known"
+  [[ $result =~ \"result\":\ *\[\ *\] ]]
 }
 
 # try_share gives the worker's candidate a share of the traffic for a time, and reads from
 # Cloud Monitoring whether it fails more often than the others.
 try_share() {
-  local revision main query result
+  local revision main others count failing result
   revision=$(<"$STATE/$WORKER.revision") main=$(main_revision "$WORKER")
   run update-traffic "$WORKER" --to-revisions="$revision=$SHARE,$main=$((100 - SHARE))"
   log "$WORKER: $revision has $SHARE % of the traffic for $SHARE_SECONDS s"
   sleep "$SHARE_SECONDS" & wait $! # so that a signal ends it
   # It has a result if 5 percentage points more of the candidate's deliveries fail.
-  query="$(failing "revision_name=\"$revision\"") > 0.05 + ($(failing "revision_name!=\"$revision\"") or vector(0))"
-  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
-    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$query" \
-      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query")
-  [[ $result =~ \"result\":\ *\[\ *\] ]] || die "$WORKER: $revision fails more often than the other revisions: $result"
+  queries "revision_name!=\"$revision\"" && others=$failing
+  queries "revision_name=\"$revision\""
+  ! nothing "$count" || die "$WORKER: NOT JUDGED: no delivery of the candidate was counted in $SHARE_SECONDS s: repeat it with a longer time or a larger share"
+  nothing "$failing > 0.05 + ($others or vector(0))" || die "$WORKER: $revision fails more often than the other revisions: $result"
 }
 
 declare -A before=() # the earlier shares, of the services whose traffic it has changed
@@ -225,7 +247,7 @@ shift_traffic() {
   done
   for service in $(services); do # cleanup.json keeps this tag's image
     image=$(<"$STATE/$service.image")
-    gcloud artifacts docker tags add "$image" "${image%@*}:serving" --quiet || log "$service: $image has no tag serving"
+    gcloud artifacts docker tags add "$image" "${image%@*}:serving-$WORKER" --quiet || log "$service: $image has no tag serving-$WORKER"
   done
   log "released: $(services | tr '\n' ' ')"
 }

@@ -63,7 +63,7 @@ var leftUnset = map[string]string{
 	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
 	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
-	"SMOKE_INPUT":  "only for a self-test",
+	"SMOKE_INPUT":  "of the module's smoke_env",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
 	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
 	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",

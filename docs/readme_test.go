@@ -94,7 +94,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	want := []string{
 		"artifactregistry.writer build repositories taskguard",
 		"storage.objectViewer build buckets my-project_cloudbuild",
-		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project",
+		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project", "projects/my-project/taskguardOperations " + oncall + " projects my-project",
 		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project_cloudbuild",
 		"run.developer build services worker", "run.developer build services doclock",
 		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",

@@ -33,14 +33,14 @@ verb=$3 service=$4
 once() { [ ! -e "$FAKE/$1" ] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
 once "before-$verb-$service"
 [ ! -e "$FAKE/fail-$verb-$service" ] || { echo "ERROR: $verb" >&2; exit 1; }
-container=$service
+container=$service images=()
 for flag; do
-  case $flag in --to-revisions=*) to=${flag#*=} ;; --container=*) container=${flag#*=} ;; --image=*) image=${flag#*=} ;; --tag=*) tag=${flag#*=} ;; esac
+  case $flag in --to-revisions=*) to=${flag#*=} ;; --container=*) container=${flag#*=} ;; --image=*) image=${flag#*=} images+=("$container,$image") ;; --tag=*) tag=${flag#*=} ;; esac
 done
 case $verb in
 update)
   [[ "$*" == *" --no-traffic"* && $image == *@sha256:* ]]
-  sed -i "s|^\($container,.*,\).*|\1$image|" "$FAKE/$service.template"
+  for set in "${images[@]}"; do sed -i "s|^\(${set%%,*},.*,\).*|\1${set#*,}|" "$FAKE/$service.template"; done
   [ -z "${tag-}" ] || echo "$service-new,,$tag,https://$tag---$service-hash.a.run.app" >"$FAKE/$service.tagged" ;;
 update-traffic) [ -e "$FAKE/ignore-$service" ] || tr , '\n' <<<"$to" | sed 's/=\(.*\)/,\1,,/' >"$FAKE/$service.traffic" ;;
 describe)
@@ -59,7 +59,7 @@ once "after-$verb-$service"
 	fakeCurl = `#!/usr/bin/env bash
 set -eu
 echo "curl $*" >>"$FAKE/calls"
-url=${*: -1}
+call=$* url=${*: -1}
 authorization=$(cat)
 while [ $# -gt 0 ]; do
   case $1 in --output) output=$2 ;; --data) data=$2 ;; esac
@@ -69,6 +69,10 @@ case $url in
 */prometheus/api/v1/query)
   [ ! -e "$FAKE/fail-errors" ] || { echo 'curl: (22) 403' >&2; exit 22; }
   [ "$authorization" = "Authorization: Bearer the-access-token" ] && [ "$(cut -d, -f1,2 "$FAKE/w.traffic" | paste -sd' ')" = "w-new,10 w-1,90" ]
+  if [[ $call != *0.05* ]]; then # how many there were
+    cat "$FAKE/deliveries" 2>/dev/null || echo '{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"9"]}]}}'
+    exit
+  fi
   cat "$FAKE/errors" 2>/dev/null || echo '{"status":"success","data":{"resultType":"vector","result":[]}}'
   exit ;;
 *:generateIdToken)
@@ -191,9 +195,10 @@ func (s *release) prepare(verb string) {
 	}
 }
 
-// byHand leaves the variables of the module's output environment, and no images of a build.
-func (s *release) byHand() {
-	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE=", "WORKER=", "CALLER=", "TMPDIR="+s.dir,
+// byHand leaves the variables of the module's output environment, and no images of a build,
+// whose folder of state does not exist.
+func (s *release) byHand(state string) {
+	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE="+state, "WORKER=", "CALLER=", "TMPDIR="+s.dir,
 		"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r", "TASK_TARGET_URL=https://"+workerHost, "TASK_CALLER=caller@p.iam")
 }
 
@@ -206,12 +211,14 @@ func (s *release) wantOneSelfTestBeforeTraffic() {
 		s.t.Errorf("%d self-tests of the candidate before it has traffic, want 1 and no other", n)
 	}
 	for line := range strings.Lines(s.read("calls")) {
-		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving --quiet\n$`).MatchString(tags) {
+		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving-w --quiet\n$`).MatchString(tags) {
 			s.t.Errorf("the tag of what serves: %s", tags)
 		}
 		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {
 			checkQuery(s.t, "the share", metrics(readMonitoring(s.t)), strings.ReplaceAll(query, "user_w_", "user_taskguard_"))
-			if strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4 {
+			if judges := strings.Contains(query, "0.05"); !judges && (strings.Count(query, `revision_name="w-new"`) != 2 || strings.Contains(query, "outcome=")) {
+				s.t.Errorf("the query does not count the candidate's deliveries: %s", query)
+			} else if judges && (strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4) {
 				s.t.Errorf("the query does not compare the candidate with the others: %s", query)
 			}
 		}

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +44,12 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 		"the settings of the template": {verb: settings, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}},
+		"settings, with the application that serves": {verb: settings, files: map[string]string{"w.template": "app,,registry/app@sha256:8\nw,8080,registry/w@sha256:0\n"}, changes: []string{
+			"update w --no-traffic --tag=candidate --container=w --image=registry/w@sha256:0 --container=app --image=registry/app@sha256:9", strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
+		}},
+		"the settings of a worker without a self-test": {verb: settings, files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}, changes: []string{
+			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
+		}, prints: "NOT TESTED: this worker has no self-test"},
 		"an application's first image": {env: "APP=deploy/sidecar/app", files: map[string]string{"w.template": "w,8080,registry/w@sha256:0\n"},
 			other:  map[string]string{"w.template": "w,8080,registry/w@sha256:0\n", "w.traffic": traffic["w"], "d.traffic": traffic["d"]},
 			prints: "w has no container app yet: nothing is released. Its first image is\nregistry/w@sha256:1"},
@@ -61,7 +68,7 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			}
 
 			if s.prepare(c.verb); c.verb == settings {
-				if s.byHand(); !s.call(c.verb) {
+				if s.byHand(filepath.Join(s.dir, "build", "state")); !s.call(c.verb) {
 					t.Errorf("%s fails", c.verb)
 				}
 			}
@@ -77,6 +84,13 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 				s.wantOneSelfTestBeforeTraffic()
 			}
 		})
+	}
+}
+
+func TestAReleaseNamesTheBashThatItNeeds(t *testing.T) {
+	s := newRelease(t)
+	if s.bash(`OLD=(3 2 57); eval "$(sed 's/BASH_VERSINFO/OLD/g' ../deploy/release.sh)"`) || !strings.Contains(s.output.String(), "release.sh needs bash 4.4") {
+		t.Errorf("with bash 3.2 it prints\n%s", &s.output)
 	}
 }
 
@@ -108,10 +122,11 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"no recovery":                    {verb: "smoke", files: map[string]string{"recovery": "503"}, changes: old, prints: "/internal/tasks/recover answers 503"},
 		"no token":                       {verb: "smoke", files: map[string]string{"fail-token": ""}, changes: old},
 		"the analyzer is broken":         {verb: "smoke", files: map[string]string{"self-test": `500 {"reason":"self_test_failed","error":"ok"}`}, changes: old, prints: "/internal/self-test answers 500"},
-		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"not_found"}`}, changes: old},
+		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}, changes: old, prints: "/internal/self-test answers 404"},
 		"the settings do not start":      {verb: "settings", files: map[string]string{"unready-" + workerCandidate: never}, changes: settings},
 		"the settings fail with traffic": {verb: "settings", files: map[string]string{"unready-" + workerHost: never}, changes: slices.Concat(settings, back[:4])},
 		"the share fails":                {verb: "shift", env: "SHARE=10", files: map[string]string{"errors": `{"status":"success","data":{"result":[{"metric":{},"value":[1,"0.5"]}]}}`}, changes: share, prints: "fails more often"},
+		"no delivery of the share":       {verb: "shift", env: "SHARE=10", files: map[string]string{"deliveries": `{"status":"success","data":{"resultType":"vector","result":[]}}`}, changes: share, prints: "w: NOT JUDGED: no delivery of the candidate"},
 		"the errors are not known":       {verb: "shift", env: "SHARE=10", files: map[string]string{"fail-errors": ""}, changes: share},
 		"cancelled during the share":     {verb: "shift", env: "SHARE=10", files: map[string]string{"after-update-traffic-w": cancel}, changes: share},
 		"a broken application":           {verb: "smoke", env: "APP=deploy/sidecar/app", files: map[string]string{"self-test": `500 {}`}, changes: []string{"update w --async --no-traffic --container=app --image=registry/app@sha256:9"}},
@@ -136,7 +151,7 @@ func (f failure) happen(t *testing.T) *release {
 	t.Helper()
 	s := newRelease(t, "d")
 	if s.env = append(s.env, f.env); f.verb == "settings" {
-		s.byHand()
+		s.byHand("")
 	}
 	if strings.HasPrefix(f.env, "APP=") {
 		s.write("w.image", "registry/app@sha256:10")

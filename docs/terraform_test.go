@@ -77,7 +77,17 @@ func evaluated(t *testing.T, name string, into any) {
 	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	maps.Copy(all["smallest"], all[name]) // which has the differences alone
+	env := map[string]string{} // the others have the differences alone
+	for _, of := range []string{"smallest", name} {
+		if text := all[of]["worker_env"]; text != nil && json.Unmarshal(text, &env) != nil {
+			t.Fatalf("%s: %s", of, text)
+		}
+	}
+	maps.Copy(all["smallest"], all[name])
+	var err error
+	if all["smallest"]["worker_env"], err = json.Marshal(env); err != nil {
+		t.Fatal(err)
+	}
 	data, err := json.Marshal(all["smallest"])
 	if err != nil {
 		t.Fatal(err)
@@ -183,36 +193,37 @@ func callsModule(t *testing.T, path string) (given map[string]string) {
 // refused, in production only.
 func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	want := map[string]string{
-		"google_artifact_registry_repository_iam_member.build":   "artifactregistry.writer",
-		"google_cloud_run_v2_service_iam_member.build":           "run.developer",
-		"google_cloud_run_v2_service_iam_member.caller":          "run.invoker",
-		"google_cloud_run_v2_service_iam_member.viewer":          "run.viewer",
-		"google_cloud_tasks_queue_iam_member.enqueuer":           "cloudtasks.enqueuer",
-		"google_cloud_tasks_queue_iam_member.operator":           "cloudtasks.taskDeleter cloudtasks.viewer",
-		"google_project_iam_custom_role.operations":              "run.operations.get",
-		"google_project_iam_member.build_logs":                   "logging.logWriter monitoring.viewer",
-		"google_project_iam_member.responder":                    "cloudscheduler.admin monitoring.snoozeEditor",
-		"google_cloud_tasks_queue_iam_member.responder":          "cloudtasks.queueAdmin",
-		"google_cloud_run_v2_service_iam_member.responder":       "run.developer",
-		"google_service_account_iam_member.responder_deploys_as": "iam.serviceAccountUser",
-		"google_service_account_iam_member.responder_calls_as":   "iam.serviceAccountOpenIdTokenCreator",
-		"google_cloud_run_v2_service_iam_member.sweep":           "run.invoker",
-		"google_cloud_run_v2_service_iam_member.recovery":        "run.invoker",
-		"google_project_iam_member.build_waits":                  "google_project_iam_custom_role.operations",
-		"google_project_iam_member.cloud_sql":                    "cloudsql.client",
-		"google_project_iam_member.database":                     "datastore.user",
-		"google_project_iam_member.operator":                     "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
-		"google_project_iam_member.telemetry":                    "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
-		"google_project_iam_member.test_logs":                    "logging.logWriter",
-		"google_secret_manager_secret_iam_member.pusher":         "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.session":        "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.worker":         "secretmanager.secretAccessor",
-		"google_service_account_iam_member.build_calls_as":       "iam.serviceAccountOpenIdTokenCreator",
-		"google_service_account_iam_member.build_deploys_as":     "iam.serviceAccountUser",
-		"google_service_account_iam_member.signs_as_caller":      "iam.serviceAccountUser",
-		"google_storage_bucket_iam_member.build":                 "storage.objectViewer",
-		"google_storage_bucket_iam_member.test":                  "storage.objectViewer",
-		"google_storage_bucket_iam_member.volume":                "storage.objectUser storage.objectViewer",
+		"google_artifact_registry_repository_iam_member.build":     "artifactregistry.writer",
+		"google_cloud_run_v2_service_iam_member.build":             "run.developer",
+		"google_cloud_run_v2_service_iam_member.caller":            "run.invoker",
+		"google_cloud_run_v2_service_iam_member.viewer":            "run.viewer",
+		"google_cloud_tasks_queue_iam_member.enqueuer":             "cloudtasks.enqueuer",
+		"google_cloud_tasks_queue_iam_member.operator":             "cloudtasks.taskDeleter cloudtasks.viewer",
+		"google_project_iam_custom_role.operations":                "run.operations.get run.revisions.get run.revisions.list",
+		"google_artifact_registry_repository_iam_member.responder": "artifactregistry.reader",
+		"google_project_iam_member.build_logs":                     "logging.logWriter monitoring.viewer",
+		"google_project_iam_member.responder":                      "cloudscheduler.admin monitoring.snoozeEditor",
+		"google_cloud_tasks_queue_iam_member.responder":            "cloudtasks.queueAdmin",
+		"google_cloud_run_v2_service_iam_member.responder":         "run.developer",
+		"google_service_account_iam_member.responder_deploys_as":   "iam.serviceAccountUser",
+		"google_service_account_iam_member.responder_calls_as":     "iam.serviceAccountOpenIdTokenCreator",
+		"google_cloud_run_v2_service_iam_member.sweep":             "run.invoker",
+		"google_cloud_run_v2_service_iam_member.recovery":          "run.invoker",
+		"google_project_iam_member.build_waits":                    "google_project_iam_custom_role.operations",
+		"google_project_iam_member.cloud_sql":                      "cloudsql.client",
+		"google_project_iam_member.database":                       "datastore.user",
+		"google_project_iam_member.operator":                       "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
+		"google_project_iam_member.telemetry":                      "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_project_iam_member.test_logs":                      "logging.logWriter",
+		"google_secret_manager_secret_iam_member.pusher":           "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.session":          "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.worker":           "secretmanager.secretAccessor",
+		"google_service_account_iam_member.build_calls_as":         "iam.serviceAccountOpenIdTokenCreator",
+		"google_service_account_iam_member.build_deploys_as":       "iam.serviceAccountUser",
+		"google_service_account_iam_member.signs_as_caller":        "iam.serviceAccountUser",
+		"google_storage_bucket_iam_member.build":                   "storage.objectViewer",
+		"google_storage_bucket_iam_member.test":                    "storage.objectViewer",
+		"google_storage_bucket_iam_member.volume":                  "storage.objectUser storage.objectViewer",
 	}
 	roles := regexp.MustCompile(`(?:"(?:roles/)?|role +=\s*)([a-z]+(?:\.[a-z][A-Za-z]+)+|google_project_iam_custom_role\.\w+)(?:"|\.name)`)
 	lists := map[string]string{} // the locals that a resource refers to for its roles
@@ -272,6 +283,7 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {
+			"local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)",
 			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
 			"if n > 100 || var.worker_gpu != null]", "containers.value.liveness ? [containers.value] : []",
@@ -283,13 +295,15 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
 			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
 		},
-		"google_cloud_run_v2_service_iam_member.sweep":           {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
-		"google_project_iam_member.responder":                    {`"operations"], var.responders)`},
-		"google_cloud_tasks_queue_iam_member.responder":          {"toset(var.responders)"},
-		"google_cloud_run_v2_service_iam_member.responder":       {"var.responders)"},
-		"google_service_account_iam_member.responder_deploys_as": {"var.responders)"},
-		"google_service_account_iam_member.responder_calls_as":   {"toset(var.responders)"},
-		"google_cloud_run_v2_service.recovery":                   {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
+		"google_cloud_run_v2_service_iam_member.sweep":             {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
+		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor"], var.responders)`},
+		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`, "? google_project_iam_custom_role.operations.name"},
+		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},
+		"google_cloud_tasks_queue_iam_member.responder":            {"toset(var.responders)"},
+		"google_cloud_run_v2_service_iam_member.responder":         {"var.responders)"},
+		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
+		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
+		"google_cloud_run_v2_service.recovery":                     {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
 		// A call or an alert before its time fails, or causes a false alarm.
 		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
@@ -377,7 +391,7 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 	w, c := service(t, "service.yaml")
 	for name, want := range map[string]any{
 		"worker_concurrency": w.Spec.Template.Spec.ContainerConcurrency, "worker_cpu": c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
-		"worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
+		"smoke_input": regexp.QuoteMeta(strings.ReplaceAll(environmentOf(c)["SMOKE_INPUT"], `"`, `\"`)), "worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
 	} {
 		if text := read(t, moduleFolder+"/variables_worker.tf"); !regexp.MustCompile(`variable "` + name + `" \{\n.*\n.*\n  default     = "?` + fmt.Sprint(want) + `"?\n`).MatchString(text) {
 			t.Errorf("the default of %s is not service.yaml's %v", name, want)

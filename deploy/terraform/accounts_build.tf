@@ -33,13 +33,14 @@ moved {
   to   = google_project_iam_member.build_logs["roles/logging.logWriter"]
 }
 
-# To wait for a service's change, gcloud reads an operation, which belongs to the project.
+# To wait for a service's change, gcloud reads an operation, which belongs to the project,
+# as do the revisions that doctor and release.sh read.
 # The predefined roles with this permission can also read every service.
 resource "google_project_iam_custom_role" "operations" {
   project     = var.project
   role_id     = "${replace(var.name, "-", "_")}Operations"
   title       = "${var.name}: wait for changes of Cloud Run"
-  permissions = ["run.operations.get"]
+  permissions = ["run.operations.get", "run.revisions.get", "run.revisions.list"]
 
   depends_on = [google_project_service.api]
 }

@@ -15,10 +15,10 @@ locals {
 }
 
 resource "google_project_iam_member" "operator" {
-  for_each = { for pair in setproduct(local.operator_roles, var.operators) : join(" ", pair) => { role = pair[0], member = pair[1] } }
+  for_each = { for pair in setproduct(concat(local.operator_roles, ["operations"]), var.operators) : join(" ", pair) => { role = pair[0], member = pair[1] } }
 
   project = var.project
-  role    = each.value.role
+  role    = each.value.role == "operations" ? google_project_iam_custom_role.operations.name : each.value.role
   member  = each.value.member
 }
 
@@ -43,15 +43,25 @@ resource "google_cloud_run_v2_service_iam_member" "viewer" {
 }
 
 # What the steps of docs/operations.md need beside that: a change of traffic or of settings
-# by release.sh, with its wait and its calls; the queue; the jobs and snoozes, which have no
+# by release.sh, with its images and its calls; the queue; the jobs and snoozes, which have no
 # narrower resource than the project.
 
 resource "google_project_iam_member" "responder" {
-  for_each = { for pair in setproduct(["cloudscheduler.admin", "monitoring.snoozeEditor", "operations"], var.responders) : join(" ", pair) => { role = pair[0], member = pair[1] } }
+  for_each = { for pair in setproduct(["cloudscheduler.admin", "monitoring.snoozeEditor"], var.responders) : join(" ", pair) => { role = pair[0], member = pair[1] } }
 
   project = var.project
-  role    = each.value.role == "operations" ? google_project_iam_custom_role.operations.name : "roles/${each.value.role}"
+  role    = "roles/${each.value.role}"
   member  = each.value.member
+}
+
+resource "google_artifact_registry_repository_iam_member" "responder" {
+  for_each = toset(var.responders)
+
+  project    = var.project
+  location   = var.region
+  repository = var.repository
+  role       = "roles/artifactregistry.reader"
+  member     = each.key
 }
 
 resource "google_cloud_tasks_queue_iam_member" "responder" {

@@ -77,8 +77,9 @@ locals {
     ANALYZER_ENV = join(",", [for name in concat(keys(var.worker_env), keys(var.worker_secrets)) : name if !startswith(name, "OTEL_")])
   } : name => value if startswith(local.analyzer, "exec:") && value != "" }
 
-  keep_env = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
-  otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
+  smoke_env = { for name, input in { SMOKE_INPUT = var.smoke_input } : name => input if input != "" } # var.worker_env may replace it
+  keep_env  = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
+  otlp_env  = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
 
   # Google's own endpoint, to which the services send as their accounts. It takes no
   # metrics without a region. Not in otlp_env: worker_env and doclock_env may replace it.

@@ -56,7 +56,7 @@ variable "worker_gpu" {
 }
 
 variable "recovery_service" {
-  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. It runs worker_image, with each apply: no build releases it."
+  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. It runs worker_image, with each apply: no build releases it, so before an apply worker_image must be the digest that serves."
   type        = bool
   default     = false
 }

@@ -89,6 +89,12 @@ variable "firestore_transactions" {
   }
 }
 
+variable "smoke_input" {
+  description = "SMOKE_INPUT: a small input of the analyzer, as JSON. A release runs the analyzer on it, without a document, before any traffic; empty: it does not."
+  type        = string
+  default     = "{\"text\":\"a test\"}"
+}
+
 variable "worker_env" {
   description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. A program, exec:, gets these and worker_secrets, without OTEL_…, unless ANALYZER_ENV is one of them. No secrets: they would be in Terraform's state."
   type        = map(string)

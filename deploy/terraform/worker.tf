@@ -132,7 +132,7 @@ resource "google_cloud_run_v2_service" "worker" {
       }
 
       dynamic "env" {
-        for_each = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
+        for_each = merge(local.otlp_region, local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)
         content {
           name  = env.key
           value = env.value
