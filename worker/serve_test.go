@@ -68,12 +68,10 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 			t.Fatal(err)
 		}
 		set(t, collection(t, b, "analyses").Doc("x"), map[string]any{"status": "QUEUED"})
-		var stop *delivery.StopError
+		stops := make(chan error, 1)
 		h := g.Handler(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
 			<-ctx.Done()
-			if !errors.As(context.Cause(ctx), &stop) {
-				t.Errorf("the run ended by %v", context.Cause(ctx))
-			}
+			stops <- context.Cause(ctx)
 			time.Sleep(time.Minute)
 			return nil, nil
 		}})
@@ -86,8 +84,9 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "worker: 1 runs are still going") || time.Since(began) != 9*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if left := stop.Deadline.Sub(began); left != 8500*time.Millisecond {
-			t.Errorf("locks are released until %v after the stop", left)
+		var stop *delivery.StopError
+		if cause := <-stops; !errors.As(cause, &stop) || stop.Deadline.Sub(began) != 8500*time.Millisecond {
+			t.Errorf("the run ended by %v, want that locks are released until 8.5 s after the stop", cause)
 		}
 		if state := q.conn.GetState(); state != connectivity.Shutdown {
 			t.Errorf("the queue's connection: %v", state)

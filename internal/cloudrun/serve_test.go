@@ -27,31 +27,36 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 	for name, failed := range map[string]bool{"stopped": false, "listener failed": true} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
-			var events []string
+			done := make(chan string, 10)
 			l := silent{make(chan struct{})}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			s := Service{
-				Limits: DefaultLimits(), Log: NewLogger(&log, "json", 0), Stop: func() { events = append(events, "stop") },
-				Drain: func(ctx context.Context) { events = append(events, fmt.Sprint("drain ", ctx.Err())) },
+				Limits: DefaultLimits(), Log: NewLogger(&log, "json", 0), Stop: func() { done <- "stop" },
+				Drain: func(ctx context.Context) { done <- fmt.Sprint("drain ", ctx.Err()) },
 				Flush: func(ctx context.Context) {
 					deadline, _ := ctx.Deadline()
-					events = append(events, "flush for "+time.Until(deadline).String())
+					done <- "flush for " + time.Until(deadline).String()
 					close(l.closed)
 				},
 				Background: []func(context.Context){func(ctx context.Context) {
 					<-ctx.Done()
 					time.Sleep(time.Second)
-					events = append(events, "background")
+					done <- "background"
 				}},
 			}
 			if failed {
-				s.Flush = func(context.Context) { events = append(events, "flush for 2s") }
+				s.Flush = func(context.Context) { done <- "flush for 2s" }
 				close(l.closed)
 			} else {
 				time.AfterFunc(time.Minute, stop)
 			}
 			err := s.Serve(ctx, l, slog.String("setting", "x"))
+			close(done)
+			var events []string
+			for event := range done {
+				events = append(events, event)
+			}
 			if want := []string{"stop", "drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
 				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
 			}

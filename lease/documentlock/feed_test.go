@@ -264,6 +264,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		n.start(t)
 		n.subscribe(t, "r")
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		if got := n.log.String(); strings.Count(got, "level=WARN") != 1 {
 			t.Errorf("log %q; want one warning", got)
 		}
