@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// silent is a listener to which nobody connects.
+// silent is a listener without clients.
 type silent struct{ closed chan struct{} }
 
 func (l silent) Accept() (net.Conn, error) { <-l.closed; return nil, errors.New("listener failed") }
