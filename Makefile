@@ -27,9 +27,9 @@ lint:
 # types checks the JSDoc types of the browser's modules, and writes locks.d.ts.
 TSC := npx -y -p typescript@5.9.3 tsc --allowJs --strict --target es2022 --lib es2022,dom,dom.iterable
 types:
-	$(TSC) --noEmit --checkJs internal/doclock/web/*.js internal/console/assets/*.js
-	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types internal/doclock/web/locks.js
-	cp bin/types/locks.d.ts internal/doclock/web/
+	$(TSC) --noEmit --checkJs locks/document/server/web/*.js cmd/internal/console/assets/*.js
+	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types locks/document/server/web/locks.js
+	cp bin/types/locks.d.ts locks/document/server/web/
 
 # settings writes what Terraform makes of the module's settings: testdata/settings.json, the
 # files of deploy/monitoring for gcloud, and the table of deploy/terraform/README.md.
@@ -52,10 +52,10 @@ demo:
 
 # What docs/RELIABILITY.md describes, with its figures.
 explore:
-	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/proof
+	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/testing/proof
 
 simulate:
-	cd internal/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
+	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
 
 chaos:
 	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos

@@ -1,4 +1,4 @@
-// Package docs tests that the documents in this folder, and deploy/, match the code.
+// Package docs tests that the documents in this folder match the code.
 package docs
 
 import (
@@ -11,62 +11,56 @@ import (
 
 const firestoreClient = "cloud.google.com/go/firestore"
 
-// rooms are the packages that the packages with a prefix may import, besides their own room,
-// the standard library and other modules: docs/ARCHITECTURE.md's picture. The longest
-// prefix counts.
-var rooms = map[string][]string{
-	"lease":        {},
-	"orchestrator": {},
-	"repo":         {"lease"},
-	"internal":     {"lease", "orchestrator"}, // what answers requests
-	"worker":       {"internal", "lease", "orchestrator", "repo", "internal/cloudrun"},
-	"emulator":     {"internal/wire"},
-	"deploy":       {}, // files, and a test of the example
-	"docs":         {"orchestrator", "worker"},
-
-	"internal/wire":           {},
-	"internal/cloudrun":       {"internal", "lease", "repo"},
-	"internal/console":        {"internal", "lease", "repo"},
-	"internal/doctor":         {"internal", "lease", "orchestrator", "worker", "internal/cloudrun", "internal/workerservice", "internal/doclockservice"},
-	"internal/workerservice":  {"internal", "lease", "orchestrator", "repo", "worker", "internal/cloudrun"},
-	"internal/doclockservice": {"internal", "lease", "repo", "internal/cloudrun"},
-	"cmd":                     {"internal", "lease", "orchestrator", "repo", "worker", "emulator", "internal/cloudrun", "internal/console", "internal/doctor", "internal/workerservice", "internal/doclockservice"},
-
-	// Only for tests.
-	"internal/emulatortest": {"emulator"},
-	"internal/examplestest": {"orchestrator"},
-	"internal/proof":        {},
+// floors are the rooms of docs/ARCHITECTURE.md's picture, from the ground up. A package
+// imports its own room and the floors below.
+var floors = [][]string{
+	{"lease", "orchestrator", "emulator"},
+	{"internal"},
+	{"locks"},
+	{"repo"},
+	{"worker"},
+	{"cmd/internal"},
+	{"cmd"},
+	{"deploy", "docs", "internal/testing"}, // tests, and examples of applications
 }
 
-// roomOf returns the longest prefix of rooms that the path of a package of ours has.
-func roomOf(pkg string) (room string, known bool) {
-	for at := strings.TrimPrefix(pkg, "taskguard/"); ; at = path.Dir(at) {
-		if _, known := rooms[at]; known || at == "." {
-			return at, known
+// floorOf returns the room of a package of ours, by the longest prefix of its path, and the
+// room's floor; -1: it has none.
+func floorOf(pkg string) (room string, floor int) {
+	for room = strings.TrimPrefix(pkg, "taskguard/"); room != "."; room = path.Dir(room) {
+		floor := slices.IndexFunc(floors, func(rooms []string) bool { return slices.Contains(rooms, room) })
+		if floor >= 0 {
+			return room, floor
 		}
 	}
+	return room, -1
 }
 
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-var testOnly = []string{"taskguard/lease/leasetest", "taskguard/internal/emulatortest", "taskguard/internal/proof", "taskguard/internal/examplestest"}
+// testOnly reports whether only tests may import a package.
+func testOnly(pkg string) bool {
+	return pkg == "taskguard/lease/leasetest" || strings.HasPrefix(pkg, "taskguard/internal/testing/")
+}
 
-func TestTheArrowsPointOneWay(t *testing.T) {
+func TestNoImportPointsUpward(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {
-		room, known := roomOf(pkg)
-		if !known {
-			t.Errorf("%s is not in the table", pkg)
+		room, floor := floorOf(pkg)
+		if floor < 0 {
+			t.Errorf("%s is on no floor", pkg)
 		}
-		for _, imp := range imports {
-			ours := strings.HasPrefix(imp, "taskguard/")
-			to, _ := roomOf(imp)
+
+		for _, imported := range imports {
+			to, below := floorOf(imported)
+			ours := strings.HasPrefix(imported, "taskguard/")
+			client := imported == firestoreClient || strings.HasPrefix(imported, firestoreClient+"/")
 			switch {
-			case ours && to != room && !slices.Contains(rooms[room], to):
-				t.Errorf("%s imports %s", pkg, imp)
-			case room == "lease" && !ours && strings.Contains(imp, "."):
-				t.Errorf("%s imports %s, which is not the standard library", pkg, imp)
-			case (imp == firestoreClient || strings.HasPrefix(imp, firestoreClient+"/")) && room != "repo" && room != "emulator" && room != "internal/emulatortest" && pkg != example:
+			case ours && to != room && below >= floor:
+				t.Errorf("%s imports %s, which is not below it", pkg, imported)
+			case room == "lease" && !ours && strings.Contains(imported, "."):
+				t.Errorf("%s imports %s, which is not the standard library", pkg, imported)
+			case client && room != "repo" && room != "emulator" && room != "internal/testing" && pkg != example:
 				t.Errorf("%s imports the Firestore client; only repo may", pkg)
 			}
 		}
@@ -75,11 +69,8 @@ func TestTheArrowsPointOneWay(t *testing.T) {
 
 func TestTestOnlyPackagesAreInNoBinary(t *testing.T) {
 	for pkg, deps := range list(t, "{{join .Deps \" \"}}", "./cmd/...") {
-		if slices.Contains(testOnly, pkg) {
-			continue
-		}
 		for _, dep := range deps {
-			if slices.Contains(testOnly, dep) || dep == "testing" {
+			if testOnly(dep) || dep == "testing" {
 				t.Errorf("%s depends on %s", pkg, dep)
 			}
 		}
@@ -92,6 +83,16 @@ func TestTheServicesCarryNoEmulator(t *testing.T) {
 			if strings.HasPrefix(dep, "taskguard/emulator") {
 				t.Errorf("%s depends on %s", pkg, dep)
 			}
+		}
+	}
+}
+
+// An application that imports worker links neither exporters nor what only our programs use.
+func TestTheLibraryCarriesNoExporter(t *testing.T) {
+	programs := []string{"taskguard/cmd/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/", "go.opentelemetry.io/proto/otlp", "github.com/KimMachineGun/automemlimit", "github.com/grpc-ecosystem/grpc-gateway"}
+	for _, dep := range list(t, "{{join .Deps \" \"}}", "./worker")["taskguard/worker"] {
+		if slices.ContainsFunc(programs, func(prefix string) bool { return strings.HasPrefix(dep, prefix) }) {
+			t.Errorf("worker depends on %s", dep)
 		}
 	}
 }

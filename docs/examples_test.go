@@ -45,7 +45,7 @@ func TestThePageOfTheLocksShowsTheProxyAsItIs(t *testing.T) {
 }
 
 func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
-	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../internal/doclock/web/testdata/package-lock.json": 1} {
+	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../locks/document/server/web/testdata/package-lock.json": 1} {
 		lock := read(t, file)
 		if n := strings.Count(lock, `"integrity": "sha512-`); n < packages {
 			t.Errorf("%s: %d packages have a checksum", file, n)

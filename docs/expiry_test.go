@@ -17,7 +17,7 @@ var comparisons = []string{"Before", "After", "Compare"}
 func TestExpiryIsJudgedByTheRulesAlone(t *testing.T) {
 	judged := 0
 	for path, file := range sources(t) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "lease/leasetest/") || strings.HasPrefix(path, "internal/proof/") {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "lease/leasetest/") || strings.HasPrefix(path, "internal/testing/proof/") {
 			continue
 		}
 		for _, name := range expiriesCompared(file) {

@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	doclock "taskguard/internal/doclockservice"
-	"taskguard/internal/emulatortest"
-	worker "taskguard/internal/workerservice"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
@@ -68,31 +66,6 @@ func same(t *testing.T, what string, page, code []string) {
 	}
 }
 
-// asked returns the variables that parse looks up in several environments, since one
-// variable decides which others are read.
-func asked(parse func(lookup func(string) (string, bool)), environments ...map[string]string) []string {
-	names := map[string]bool{}
-	for _, env := range environments {
-		parse(func(name string) (string, bool) {
-			names[name] = true
-			v, ok := env[name]
-			return v, ok
-		})
-	}
-	return ours(sorted(names))
-}
-
-// ours removes the variables that OpenTelemetry's SDK reads.
-func ours(names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "OTEL_") })
-}
-
-func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
-	environments := []map[string]string{nil, {"TASK_AUTH": "oidc", "SESSION_AUTH": "oidc"}, {"TASK_AUTH": "iam", "TASK_QUEUE": "projects/p/locations/l/queues/q"}}
-	same(t, "variable", ours(named(t, "### `worker`")), asked(func(lookup func(string) (string, bool)) { _, _ = worker.ParseConfig(lookup) }, environments...))
-	same(t, "variable", ours(named(t, "### `doclock`")), asked(func(lookup func(string) (string, bool)) { _, _ = doclock.ParseConfig(lookup) }, environments...))
-}
-
 var (
 	route = regexp.MustCompile(`\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"`)
 	// defaultPath matches the path of a kind of work that names none.
@@ -102,7 +75,7 @@ var (
 
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../internal/doclock/server.go"} {
+	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
 		src := must(os.ReadFile(path))(t)
 		for _, r := range route.FindAllStringSubmatch(string(src), -1) {
 			code[r[1]+" "+r[2]] = true

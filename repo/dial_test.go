@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 // network connects to a server in memory. It can drop its connections without closing them:
@@ -70,9 +70,9 @@ func TestAWatchContinuesAfterItsConnectionWasDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		others := openRooms(t, b)
-		snapshots, ended := make(chan documentlock.Snapshot, 10), make(chan error, 1)
+		snapshots, ended := make(chan document.Snapshot, 10), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { ended <- r.Watch(ctx, func(s documentlock.Snapshot) { snapshots <- s }) }()
+		go func() { ended <- r.Watch(ctx, func(s document.Snapshot) { snapshots <- s }) }()
 		defer func() {
 			cancel()
 			<-ended

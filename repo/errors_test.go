@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/documentlock"
 	"taskguard/lease/iso8601"
+	"taskguard/locks/document"
 )
 
 var denied = dropped(codes.PermissionDenied)
@@ -288,7 +288,7 @@ func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 		if _, err := r.Load(t.Context(), "secret"); err != nil {
 			t.Fatal(err)
 		}
-		if got := log.String(); !strings.Contains(got, "room_hash="+documentlock.Hash("secret")) || strings.Contains(got, "secret") {
+		if got := log.String(); !strings.Contains(got, "room_hash="+document.Hash("secret")) || strings.Contains(got, "secret") {
 			t.Errorf("%s", got)
 		}
 	})
@@ -312,11 +312,11 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 				t.Errorf("%s: %v, want ErrConflict", name, err)
 			}
 		}
-		if _, err := r.Swap(t.Context(), "a", lease.Cell[documentlock.Lock]{Exists: true}, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
+		if _, err := r.Swap(t.Context(), "a", lease.Cell[document.Lock]{Exists: true}, document.Lock{}); !errors.Is(err, lease.ErrConflict) {
 			t.Errorf("room: %v, want ErrConflict", err)
 		}
 		_, loaded := r.Load(t.Context(), "a/b")
-		_, swapped := r.Swap(t.Context(), "a/b", lease.Cell[documentlock.Lock]{}, documentlock.Lock{})
+		_, swapped := r.Swap(t.Context(), "a/b", lease.Cell[document.Lock]{}, document.Lock{})
 		if !errors.Is(loaded, lease.ErrInvalidKey) || !errors.Is(swapped, lease.ErrInvalidKey) {
 			t.Errorf("%v, %v; want ErrInvalidKey", loaded, swapped)
 		}
@@ -324,7 +324,7 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 }
 
 // lock decodes the lock of a document, and returns the log.
-func lock(fields map[string]any) (a analysislock.Analysis, room documentlock.Lock, log string) {
+func lock(fields map[string]any) (a analysislock.Analysis, room document.Lock, log string) {
 	var b bytes.Buffer
 	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: func(id string) slog.Attr { return slog.String("id", id) }}
 	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}

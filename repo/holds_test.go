@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -9,21 +9,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 // anOwned returns a record owned by s/1, at the time of a reading.
-func anOwned(at time.Time) documentlock.Lock {
+func anOwned(at time.Time) document.Lock {
 	at = at.Truncate(time.Millisecond)
-	return documentlock.Lock{
+	return document.Lock{
 		Lease:    lease.Lease{Owner: "s/1", Token: 7, HeartbeatAt: at, ExpiresAt: at.Add(30 * time.Second)},
 		LockedAt: at, Holder: "HOLDER", Name: "A Name",
 	}
 }
 
-func mustLoad(t *testing.T, r onRooms) lease.Cell[documentlock.Lock] {
+func mustLoad(t *testing.T, r onRooms) lease.Cell[document.Lock] {
 	t.Helper()
 	c, err := r.Load(t.Context(), "a")
 	if err != nil {
@@ -32,7 +32,7 @@ func mustLoad(t *testing.T, r onRooms) lease.Cell[documentlock.Lock] {
 	return c
 }
 
-func mustSwap(t *testing.T, r onRooms, prev lease.Cell[documentlock.Lock], next documentlock.Lock) lease.Cell[documentlock.Lock] {
+func mustSwap(t *testing.T, r onRooms, prev lease.Cell[document.Lock], next document.Lock) lease.Cell[document.Lock] {
 	t.Helper()
 	c, err := r.Swap(t.Context(), "a", prev, next)
 	if err != nil {
@@ -81,23 +81,23 @@ func TestRooms(t *testing.T) {
 		"WhatIsNotKeptIsDeleted": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
 			c := mustSwap(t, r, missing, anOwned(missing.At))
-			gone := mustSwap(t, r, c, documentlock.Lock{})
+			gone := mustSwap(t, r, c, document.Lock{})
 			if gone.Exists || gone.At.Before(c.At) || gone.Asked.Before(c.Asked) || r.fields(t, "a") != nil {
 				t.Errorf("%+v; document %v", gone, r.fields(t, "a"))
 			}
 			again := mustLoad(t, r)
 			mustSwap(t, r, again, anOwned(again.At))
-			if _, err := r.Swap(t.Context(), "a", c, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) || !mustLoad(t, r).Exists {
+			if _, err := r.Swap(t.Context(), "a", c, document.Lock{}); !errors.Is(err, lease.ErrConflict) || !mustLoad(t, r).Exists {
 				t.Errorf("deleted as it was before: %v, want ErrConflict", err)
 			}
 		},
 		"NothingBecomesOfNothing": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
-			if c := mustSwap(t, r, missing, documentlock.Lock{}); c.Exists {
+			if c := mustSwap(t, r, missing, document.Lock{}); c.Exists {
 				t.Errorf("%+v", c)
 			}
 			mustSwap(t, r, missing, anOwned(missing.At))
-			if _, err := r.Swap(t.Context(), "a", missing, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
+			if _, err := r.Swap(t.Context(), "a", missing, document.Lock{}); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("err = %v, want ErrConflict", err)
 			}
 		},

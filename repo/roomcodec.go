@@ -5,25 +5,25 @@ import (
 
 	"cloud.google.com/go/firestore"
 
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
-// roomCodec is the codec of rooms. documentlock.Locks leaves attempts, finished and
+// roomCodec is the codec of rooms. document.Locks leaves attempts, finished and
 // finishedBy zero, so the documents of rooms have no such fields.
 type roomCodec struct{ lockCodec }
 
-var _ codec[documentlock.Lock] = roomCodec{}
+var _ codec[document.Lock] = roomCodec{}
 
 func (roomCodec) mask() []string { return nil }
 
-func (c roomCodec) decode(r reading) (documentlock.Lock, error) {
+func (c roomCodec) decode(r reading) (document.Lock, error) {
 	data := r.fields
 	l, err := c.decodeLock(r)
 	if err != nil { // the token that replaces it lets the room be unlocked and swept
 		c.warn(r, "lockToken", data["lockToken"])
 	}
 	l.Finished, _ = data["finished"].(bool)
-	lock := documentlock.Lock{Lease: l}
+	lock := document.Lock{Lease: l}
 	lock.LockedAt, _ = parseTime(data["lockedAt"])
 	lock.Holder, _ = data["holder"].(string)
 	lock.Name, _ = data["holderName"].(string)
@@ -31,7 +31,7 @@ func (c roomCodec) decode(r reading) (documentlock.Lock, error) {
 	return lock, nil
 }
 
-func (roomCodec) changes(prev documentlock.Lock, next *documentlock.Lock, _ time.Time) []firestore.Update {
+func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
 	was := roomFields(prev)
 	var us []firestore.Update
 	for path, v := range roomFields(*next) {
@@ -47,7 +47,7 @@ func (roomCodec) changes(prev documentlock.Lock, next *documentlock.Lock, _ time
 
 // roomFields returns the fields of l, with firestore.Delete for a field that is not
 // stored. Their values are comparable.
-func roomFields(l documentlock.Lock) map[string]any {
+func roomFields(l document.Lock) map[string]any {
 	return map[string]any{
 		"lockToken":       l.Token,
 		"lockOwner":       orDelete(l.Owner),
@@ -64,7 +64,7 @@ func roomFields(l documentlock.Lock) map[string]any {
 }
 
 // newRoom returns the document of l.
-func newRoom(l documentlock.Lock) map[string]any {
+func newRoom(l document.Lock) map[string]any {
 	fields := roomFields(l)
 	for path, v := range fields {
 		if v == any(firestore.Delete) {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/internal/emulatortest"
-	"taskguard/lease/documentlock"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/locks/document"
 )
 
 // D4: an extension and a sweep at the time of the expiry, with the real client. A lock that
@@ -27,7 +27,7 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 			first := locked(t, l, room, "s/1")
 			var (
 				extended error
-				after    documentlock.State
+				after    document.State
 				swept    int
 				both     sync.WaitGroup
 			)
@@ -46,7 +46,7 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 			both.Wait()
 			c := mustLoad(t, r)
 			switch {
-			case extended == nil && c.Doc != after.Lock, extended != nil && !errors.Is(extended, documentlock.ErrNotLocked), swept == 1 && c.Exists:
+			case extended == nil && c.Doc != after.Lock, extended != nil && !errors.Is(extended, document.ErrNotLocked), swept == 1 && c.Exists:
 				t.Fatalf("%d: extended %+v, %v; swept %d; then %+v", i, after, extended, swept, c)
 			}
 			was[fmt.Sprintf("extended %v, swept %d", extended == nil, swept)]++
@@ -73,19 +73,19 @@ func delayed() grpc.DialOption {
 func TestARoomsCommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 	for verb, op := range map[string]struct {
 		held bool
-		do   func(ctx context.Context, l *documentlock.Locks) (bool, error)
+		do   func(ctx context.Context, l *document.Locks) (bool, error)
 		want bool // held after it
 	}{
-		"acquire": {false, func(ctx context.Context, l *documentlock.Locks) (bool, error) {
+		"acquire": {false, func(ctx context.Context, l *document.Locks) (bool, error) {
 			s, err := l.Acquire(ctx, "a", "s/1")
 			return s.Mine, err
 		}, true},
-		"extend": {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) {
+		"extend": {true, func(ctx context.Context, l *document.Locks) (bool, error) {
 			s, err := l.Extend(ctx, "a", "s/1")
 			return s.Mine, err
 		}, true},
-		"release": {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) { return l.Release(ctx, "a", "s/1") }, false},
-		"break":   {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) { return l.Break(ctx, "a") }, false},
+		"release": {true, func(ctx context.Context, l *document.Locks) (bool, error) { return l.Release(ctx, "a", "s/1") }, false},
+		"break":   {true, func(ctx context.Context, l *document.Locks) (bool, error) { return l.Break(ctx, "a") }, false},
 	} {
 		for _, code := range doubtful {
 			for how, f := range map[string]fault{"carried out": lost(code), "dropped": dropped(code)} {

@@ -9,20 +9,20 @@ import (
 	"google.golang.org/api/option"
 
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 // Rooms gives access to the document locks of one collection, with one document for each
-// room. It is safe for concurrent use. A document exists while documentlock.Lock.Kept
+// room. It is safe for concurrent use. A document exists while document.Lock.Kept
 // reports true. Its id is the room's: every method returns lease.ErrInvalidKey for a room
-// that documentlock.CheckRoom refuses. Each heartbeat writes an indexed time, and
+// that document.CheckRoom refuses. Each heartbeat writes an indexed time, and
 // Firestore accepts about 500 such writes a second in a collection: those of 5,000 rooms.
-type Rooms struct{ documents *documents[documentlock.Lock] }
+type Rooms struct{ documents *documents[document.Lock] }
 
 var (
-	_ lease.Store[documentlock.Lock] = (*Rooms)(nil)
-	_ documentlock.Finder            = (*Rooms)(nil)
-	_ documentlock.Watcher           = (*Rooms)(nil)
+	_ lease.Store[document.Lock] = (*Rooms)(nil)
+	_ document.Finder            = (*Rooms)(nil)
+	_ document.Watcher           = (*Rooms)(nil)
 )
 
 // OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
@@ -35,10 +35,10 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	if err != nil {
 		return nil, err
 	}
-	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
-	return &Rooms{&documents[documentlock.Lock]{
+	policy := lease.Policy{TTL: document.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
+	return &Rooms{&documents[document.Lock]{
 		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
-		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", documentlock.Hash(id)) }}},
+		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", document.Hash(id)) }}},
 	}}, nil
 }
 
@@ -52,9 +52,9 @@ func (r *Rooms) Ping(ctx context.Context) error {
 }
 
 // Load makes one read, within 5 s.
-func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.Lock], error) {
-	if err := documentlock.CheckRoom(room); err != nil {
-		return lease.Cell[documentlock.Lock]{}, err
+func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[document.Lock], error) {
+	if err := document.CheckRoom(room); err != nil {
+		return lease.Cell[document.Lock]{}, err
 	}
 	return r.documents.Load(ctx, room)
 }
@@ -62,11 +62,11 @@ func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.
 // Swap makes one commit, within 5 s. It creates the document if prev does not exist,
 // deletes it if next is not Kept, and otherwise updates the fields that changed. The
 // commit fails if the document has changed since prev was read.
-func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentlock.Lock], next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
-	err := documentlock.CheckRoom(room)
+func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.Lock], next document.Lock) (lease.Cell[document.Lock], error) {
+	err := document.CheckRoom(room)
 	switch {
 	case err != nil:
-		return lease.Cell[documentlock.Lock]{}, err
+		return lease.Cell[document.Lock]{}, err
 	case prev.Exists && next.Kept():
 		return r.documents.Swap(ctx, room, prev, next)
 	case prev.Exists:
@@ -83,15 +83,15 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentl
 
 // create creates the document. If the reply is lost, the client sends the creation
 // again, and gets a conflict with its own first try.
-func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
+func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (lease.Cell[document.Lock], error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
 	written, err := r.documents.collection.Doc(room).Create(ctx, newRoom(next))
 	if err != nil {
-		return lease.Cell[documentlock.Lock]{}, storeError("create", r.documents.what, room, err)
+		return lease.Cell[document.Lock]{}, storeError("create", r.documents.what, room, err)
 	}
-	return lease.Cell[documentlock.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
+	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
 // remove deletes the document if it has not changed since prev was read. Firestore returns

@@ -6,10 +6,10 @@ import (
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
 	"taskguard/lease/leasetest"
+	"taskguard/locks/document"
 )
 
 // onRooms is the store under test, with another program's access to its documents.
@@ -48,37 +48,37 @@ func (r onRooms) fields(t testing.TB, room string) map[string]any {
 	return snap.Data()
 }
 
-func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[documentlock.Lock] {
-	doc := func(s lease.Store[documentlock.Lock], key string) *firestore.DocumentRef {
+func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
+	doc := func(s lease.Store[document.Lock], key string) *firestore.DocumentRef {
 		return s.(onRooms).others.Doc(key)
 	}
-	return leasetest.Suite[documentlock.Lock]{
-		New: func(t testing.TB) lease.Store[documentlock.Lock] { return openRooms(t, backend(t)) },
-		Create: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+	return leasetest.Suite[document.Lock]{
+		New: func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
+		Create: func(t testing.TB, s lease.Store[document.Lock], key string) {
 			s.(onRooms).put(t, key, map[string]any{"unlocked": true, "touched": 0})
 		},
-		Delete: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+		Delete: func(t testing.TB, s lease.Store[document.Lock], key string) {
 			if _, err := doc(s, key).Delete(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
-		Touch: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+		Touch: func(t testing.TB, s lease.Store[document.Lock], key string) {
 			if _, err := doc(s, key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll); err != nil {
 				t.Fatal(err)
 			}
 		},
-		Touched: func(t testing.TB, s lease.Store[documentlock.Lock], key string) int {
+		Touched: func(t testing.TB, s lease.Store[document.Lock], key string) int {
 			n, _ := s.(onRooms).fields(t, key)["touched"].(int64)
 			return int(n)
 		},
-		Of:      func(l *documentlock.Lock) *lease.Lease { return &l.Lease },
-		Note:    func(l documentlock.Lock) string { return l.Holder },
-		SetNote: func(l *documentlock.Lock, note string) { l.Holder = note },
+		Of:      func(l *document.Lock) *lease.Lease { return &l.Lease },
+		Note:    func(l document.Lock) string { return l.Holder },
+		SetNote: func(l *document.Lock, note string) { l.Holder = note },
 	}
 }
 
 func TestRoomsOnEmbedded(t *testing.T) {
 	s := roomSuite(emulatortest.Embedded)
-	s.TTL, s.Bubble = documentlock.DefaultTTL, true
+	s.TTL, s.Bubble = document.DefaultTTL, true
 	leasetest.Run(t, s)
 }

@@ -8,14 +8,14 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 // Lapsed reads up to limit documents whose lockExpiresAt, a string, is before
 // Firestore's time, the oldest first. It makes one read and one query, within 15 s, and
 // needs only Firestore's automatic index of the field. It skips, with a warning, a
 // document whose id no room can have.
-func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, error) {
+func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	now, err := r.documents.now(ctx)
@@ -27,13 +27,13 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 		Where("lockExpiresAt", "<", timeValue(now)).
 		OrderBy("lockExpiresAt", firestore.Asc).
 		Limit(limit)
-	var found []documentlock.Change
+	var found []document.Change
 	skips := skipped{log: r.documents.log, message: "document lock skipped"}
 	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) bool {
 		if c, err := r.cell(snap, asked); err != nil {
-			skips.add(ctx, slog.String("room_hash", documentlock.Hash(snap.Ref.ID)), err)
+			skips.add(ctx, slog.String("room_hash", document.Hash(snap.Ref.ID)), err)
 		} else {
-			found = append(found, documentlock.Change{Room: snap.Ref.ID, Cell: c})
+			found = append(found, document.Change{Room: snap.Ref.ID, Cell: c})
 		}
 		return true
 	})
@@ -45,7 +45,7 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 // connection receives nothing any more (see connect), Google's client opens it again by
 // itself. That takes up to a minute and is not reported. Watch skips, with a warning, a
 // document whose id no room can have. It calls each in this goroutine.
-func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) error {
+func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next
 	defer cancel()
 	stream := r.documents.collection.Snapshots(ctx)
@@ -54,21 +54,21 @@ func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) err
 		if err != nil {
 			return queryError("watch rooms", err)
 		}
-		s := documentlock.Snapshot{At: q.ReadTime, Asked: time.Now(), All: all}
+		s := document.Snapshot{At: q.ReadTime, Asked: time.Now(), All: all}
 		skips := skipped{log: r.documents.log, message: "document lock skipped"}
 		for _, change := range q.Changes {
 			room := change.Doc.Ref.ID
-			deleted := lease.Cell[documentlock.Lock]{At: s.At, Asked: s.Asked}
+			deleted := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked}
 			if change.Kind == firestore.DocumentRemoved {
-				s.Changes = append(s.Changes, documentlock.Change{Room: room, Cell: deleted})
+				s.Changes = append(s.Changes, document.Change{Room: room, Cell: deleted})
 				continue
 			}
 			c, err := r.cell(change.Doc, s.Asked)
 			if err != nil {
-				skips.add(ctx, slog.String("room_hash", documentlock.Hash(room)), err)
+				skips.add(ctx, slog.String("room_hash", document.Hash(room)), err)
 				c = deleted
 			}
-			s.Changes = append(s.Changes, documentlock.Change{Room: room, Cell: c})
+			s.Changes = append(s.Changes, document.Change{Room: room, Cell: c})
 		}
 		skips.end(ctx)
 		each(s)
@@ -76,9 +76,9 @@ func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) err
 }
 
 // cell decodes a document that a query found.
-func (r *Rooms) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[documentlock.Lock], error) {
-	if err := documentlock.CheckRoom(snap.Ref.ID); err != nil {
-		return lease.Cell[documentlock.Lock]{}, err
+func (r *Rooms) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[document.Lock], error) {
+	if err := document.CheckRoom(snap.Ref.ID); err != nil {
+		return lease.Cell[document.Lock]{}, err
 	}
 	return r.documents.cell(snapshot(snap), asked)
 }

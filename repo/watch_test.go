@@ -11,17 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 // watched returns the snapshots of a Watch that ends with the test.
-func watched(t *testing.T, r *Rooms) <-chan documentlock.Snapshot {
+func watched(t *testing.T, r *Rooms) <-chan document.Snapshot {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	snaps, done := make(chan documentlock.Snapshot, 1000), make(chan error)
-	go func() { done <- r.Watch(ctx, func(s documentlock.Snapshot) { snaps <- s }) }()
+	snaps, done := make(chan document.Snapshot, 1000), make(chan error)
+	go func() { done <- r.Watch(ctx, func(s document.Snapshot) { snaps <- s }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err == nil {
@@ -32,19 +32,19 @@ func watched(t *testing.T, r *Rooms) <-chan documentlock.Snapshot {
 }
 
 // next returns the next snapshot, and fails the test if there is none.
-func next(t *testing.T, snaps <-chan documentlock.Snapshot) documentlock.Snapshot {
+func next(t *testing.T, snaps <-chan document.Snapshot) document.Snapshot {
 	t.Helper()
 	select {
 	case s := <-snaps:
 		return s
 	case <-time.After(time.Minute):
 		t.Fatal("no snapshot within a minute")
-		return documentlock.Snapshot{}
+		return document.Snapshot{}
 	}
 }
 
 // shown formats a snapshot.
-func shown(s documentlock.Snapshot) string {
+func shown(s document.Snapshot) string {
 	words := make([]string, 0, len(s.Changes)+1)
 	for i := range s.Changes {
 		c := &s.Changes[i]
@@ -104,7 +104,7 @@ func TestMalformedRoomsAreSkippedWithALimitedNumberOfWarnings(t *testing.T) {
 		}
 		log.Reset()
 		changes := next(t, watched(t, r.Rooms)).Changes
-		if i := slices.IndexFunc(changes, func(c documentlock.Change) bool { return c.Room == "good" }); i < 0 || changes[i].Cell.Doc.Owner != "s/1" {
+		if i := slices.IndexFunc(changes, func(c document.Change) bool { return c.Room == "good" }); i < 0 || changes[i].Cell.Doc.Owner != "s/1" {
 			t.Errorf("watched: %+v", changes)
 		}
 		for _, c := range changes {
@@ -123,21 +123,21 @@ func TestALockTakenOnOneInstanceIsAnnouncedOnAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		locks := locksFor(t, openRooms(t, b), 2*time.Second)
 		sub := subscribed(t, openRooms(t, b), 2*time.Second, "a")
-		expect(t, sub, documentlock.Current, false)
+		expect(t, sub, document.Current, false)
 
 		lock := locked(t, locks, "a", "s/1")
-		e := expect(t, sub, documentlock.Acquired, true)
+		e := expect(t, sub, document.Acquired, true)
 		if e.Holder != lock.Lock.Holder || !e.ExpiresAt.Equal(lock.Lock.ExpiresAt) {
 			t.Errorf("event %+v of %+v", e, lock.Lock)
 		}
 		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
 			t.Fatal(freed, err)
 		}
-		expect(t, sub, documentlock.Released, false)
+		expect(t, sub, document.Released, false)
 
 		lock = locked(t, locks, "a", "s/2")
-		expect(t, sub, documentlock.Acquired, true)
-		e = expect(t, sub, documentlock.Expired, false)
+		expect(t, sub, document.Acquired, true)
+		e = expect(t, sub, document.Expired, false)
 		if at := time.UnixMicro(e.Version); at.Before(lock.Lock.ExpiresAt) {
 			t.Errorf("announced at %v, before the expiry at %v", at, lock.Lock.ExpiresAt)
 		}
@@ -146,18 +146,18 @@ func TestALockTakenOnOneInstanceIsAnnouncedOnAnother(t *testing.T) {
 		}
 
 		locked(t, locks, "a", "s/3")
-		expect(t, sub, documentlock.Acquired, true)
+		expect(t, sub, document.Acquired, true)
 		if broken, err := locks.Break(t.Context(), "a"); err != nil || !broken {
 			t.Fatal(broken, err)
 		}
-		expect(t, sub, documentlock.Unlocked, false)
+		expect(t, sub, document.Unlocked, false)
 	})
 }
 
 // subscribed returns a subscription to a Feed of r that runs until the test ends.
-func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *documentlock.Subscription {
+func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *document.Subscription {
 	t.Helper()
-	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, nil)
+	feed := document.NewFeed(locksFor(t, r, ttl), r, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); feed.Run(ctx) }()
@@ -170,7 +170,7 @@ func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *docume
 }
 
 // expect returns the next event, and fails the test if it is another.
-func expect(t *testing.T, sub *documentlock.Subscription, reason string, locked bool) documentlock.Event {
+func expect(t *testing.T, sub *document.Subscription, reason string, locked bool) document.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -181,16 +181,16 @@ func expect(t *testing.T, sub *documentlock.Subscription, reason string, locked 
 	return e
 }
 
-func locksFor(t testing.TB, s lease.Store[documentlock.Lock], ttl time.Duration) *documentlock.Locks {
+func locksFor(t testing.TB, s lease.Store[document.Lock], ttl time.Duration) *document.Locks {
 	t.Helper()
-	l, err := documentlock.New(s, ttl)
+	l, err := document.New(s, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func locked(t testing.TB, l *documentlock.Locks, room, owner string) documentlock.State {
+func locked(t testing.TB, l *document.Locks, room, owner string) document.State {
 	t.Helper()
 	s, err := l.Acquire(t.Context(), room, owner)
 	if err != nil || !s.Mine {
@@ -204,7 +204,7 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		r := openRooms(t, b)
 		locks := locksFor(t, r, 0)
 		r.put(t, "a", map[string]any{"lockToken": "one", "lockOwner": "s/1", "lockExpiresAt": "9999-01-01T00:00:00.000Z"})
-		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*documentlock.HeldError)) {
+		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*document.HeldError)) {
 			t.Errorf("acquire: %v; want it held", err)
 		}
 		if _, err := locks.Extend(t.Context(), "a", "s/1"); err != nil {

@@ -4,19 +4,20 @@ import (
 	"encoding/json"
 	"slices"
 
-	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
+	"taskguard/internal/env"
+	"taskguard/repo"
 )
 
 // FromEnv reads Options from the variables of the worker, with lookup such as os.LookupEnv:
 // those in docs/reference.md but PORT, ANALYZER, ANALYZER_OUTPUT and those of logs and telemetry. Its
 // error has one line for each problem, which names the variable.
 func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
-	e := cloudrun.NewEnvironment(lookup)
+	e := env.NewEnvironment(lookup)
 	at := e.Firestore()
 	o := Options{
 		Project: at.Project, Database: at.Database, Emulator: at.Emulator,
-		Collection:         e.Collection("ANALYSES_COLLECTION", "analyses"),
+		Collection:         e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection),
 		Lock:               e.LockPolicy(),
 		RunTimeout:         e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout),
 		CheckpointInterval: e.Duration("CHECKPOINT_INTERVAL", delivery.DefaultCheckpointInterval),
@@ -48,7 +49,7 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 }
 
 // queue reads the queue of the follow-ups, their target and their caller.
-func queue(e *cloudrun.Environment, auth cloudrun.TaskAuth) Queue {
+func queue(e *env.Environment, auth env.TaskAuth) Queue {
 	c := e.TaskQueue()
 	switch {
 	case c == (Queue{}), auth.Mode == "none":

@@ -18,8 +18,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
-	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
+	"taskguard/internal/env"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
@@ -64,7 +64,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 		return nil, fmt.Errorf("worker: options: %w", err)
 	}
 	if o.Project == "" {
-		if o.Project, err = cloudrun.ProjectHere(ctx, o.Emulator); err != nil {
+		if o.Project, err = env.ProjectHere(ctx, o.Emulator); err != nil {
 			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
 		}
 	}
@@ -214,7 +214,7 @@ func (g *Guard) Recovery() http.Handler {
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.
 func (g *Guard) Health() http.Handler {
-	ping := func(ctx context.Context) error { return cloudrun.Located(g.options.Emulator, g.any.Ping(ctx)) }
+	ping := func(ctx context.Context) error { return env.Located(g.options.Emulator, g.any.Ping(ctx)) }
 	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, ping) }) })
 	return g.server
 }

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/worker"

@@ -15,8 +15,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
-	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
+	"taskguard/internal/env"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
@@ -121,17 +121,17 @@ func (o Options) check() (all []problem) {
 		}
 	}
 
-	add("Project", cloudrun.CheckName("GOOGLE_CLOUD_PROJECT", o.Project))
-	add("Database", cloudrun.CheckName("FIRESTORE_DATABASE", o.Database))
-	add("Emulator", cloudrun.CheckAddress("FIRESTORE_EMULATOR_HOST", o.Emulator))
-	add("Collection", cloudrun.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
-	add("Lock", cloudrun.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
+	add("Project", env.CheckName("GOOGLE_CLOUD_PROJECT", o.Project))
+	add("Database", env.CheckName("FIRESTORE_DATABASE", o.Database))
+	add("Emulator", env.CheckAddress("FIRESTORE_EMULATOR_HOST", o.Emulator))
+	add("Collection", env.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
+	add("Lock", env.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
 
 	queue, longest, why := o.Queue != (Queue{}), 24*time.Hour, "Cloud Run ends a request after one hour"
 	if queue {
 		longest, why = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
 		add("Queue", o.Queue.Filled().Check())
-		add("Queue", cloudrun.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
+		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
 	}
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
 	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, why)
@@ -146,7 +146,7 @@ func (o Options) check() (all []problem) {
 	refuse(o.RetryMin < 0, "RetryMin", "RETRY_MIN", "%v is negative", o.RetryMin)
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
 	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
-	add("Keep", cloudrun.CheckKeep(o.Keep, queue))
+	add("Keep", env.CheckKeep(o.Keep, queue))
 	refuse(o.SelfTest != nil && !json.Valid(o.SelfTest), "SelfTest", "SMOKE_INPUT", "it is not JSON")
 	return all
 }

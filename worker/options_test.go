@@ -21,7 +21,7 @@ import (
 	"taskguard/worker"
 )
 
-// Open and FromEnv share the check; internal/workerservice tests FromEnv.
+// Open and FromEnv share the check; cmd/internal/workerservice tests FromEnv.
 func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
 	for want, o := range map[string]worker.Options{

@@ -18,7 +18,7 @@ import (
 
 	"cloud.google.com/go/firestore"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
 )
 

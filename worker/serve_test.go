@@ -18,7 +18,7 @@ import (
 
 	"taskguard/emulator/oidc"
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
 )
 

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/worker"

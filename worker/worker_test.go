@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
 )
 

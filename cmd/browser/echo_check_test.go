@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/doclockservice"
+	"taskguard/cmd/internal/doclockservice"
 )
 
 // Site is a document lock service.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"taskguard/emulator/oidc"
-	"taskguard/internal/emulatortest"
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/emulatortest"
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/api/option"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/doclock"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
+	"taskguard/locks/document/server"
 	"taskguard/repo"
 )
 
@@ -70,7 +70,7 @@ const (
 // lockSite is a document lock server on an embedded Firestore.
 type lockSite struct {
 	url   string
-	locks *documentlock.Locks
+	locks *document.Locks
 
 	mu       sync.Mutex
 	requests map[string]int // to the lock's route, by method
@@ -80,13 +80,13 @@ type lockSite struct {
 func newLockSite(t *testing.T, ttl time.Duration) *lockSite {
 	t.Helper()
 	rooms := newRooms(t)
-	locks := must(documentlock.New(rooms, ttl))(t)
-	sessions := must(doclock.NewCookies([]byte(strings.Repeat("secret", 6))))(t)
+	locks := must(document.New(rooms, ttl))(t)
+	sessions := must(server.NewCookies([]byte(strings.Repeat("secret", 6))))(t)
 	work, stop := context.WithCancel(context.Background())
-	feed := documentlock.NewFeed(locks, rooms, nil)
+	feed := document.NewFeed(locks, rooms, nil)
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(work) })
-	server := doclock.NewServer(work, locks, feed, sessions, doclock.Options{Finder: rooms})
+	server := server.NewServer(work, locks, feed, sessions, server.Options{Finder: rooms})
 	s := &lockSite{locks: locks, requests: map[string]int{}}
 	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/lock") {

@@ -14,10 +14,10 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
-const web = "../../internal/doclock/web/"
+const web = "../../locks/document/server/web/"
 
 // serverless makes the helpers of load work without a server: quick locks the project,
 // and fail's faults meet the Worker of the file, and the release of a Web Lock.

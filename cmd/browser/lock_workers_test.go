@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
 // renewing takes the project as `lease`, and waits for a heartbeat.

@@ -3,8 +3,8 @@
 package main
 
 import (
-	"taskguard/internal/cloudrun"
-	"taskguard/internal/doclockservice"
+	"taskguard/cmd/internal/doclockservice"
+	"taskguard/cmd/internal/service"
 )
 
-func main() { cloudrun.Exit("doclock", doclockservice.Main) }
+func main() { service.Exit("doclock", doclockservice.Main) }

@@ -11,10 +11,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
-	"taskguard/lease/operatorpool"
+	"taskguard/locks/operator"
 )
 
 // text returns a text in the user's language.
@@ -26,7 +26,7 @@ func (c *call) text(japanese, english string) string {
 }
 
 // name returns how a text names an operator: in English with the ID, as names are Japanese.
-func (c *call) name(o operatorpool.Operator) string {
+func (c *call) name(o operator.Operator) string {
 	name := printable.Line(o.Name)
 	if c.english && o.Name != o.ID {
 		name = printable.Line(o.ID) + " (" + name + ")"
@@ -90,8 +90,8 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 		fmt.Fprintf(&b, c.text("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n"), printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
 	labels := map[string]string{
-		operatorpool.Available: c.text("利用可能", "available"), operatorpool.Own: c.text("使用中", "in use"),
-		operatorpool.Busy: c.text("他セッションで使用中", "in use by another session"),
+		operator.Available: c.text("利用可能", "available"), operator.Own: c.text("使用中", "in use"),
+		operator.Busy: c.text("他セッションで使用中", "in use by another session"),
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
@@ -116,14 +116,14 @@ func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 
 // message returns the text of an error for users (O2).
 func (c *call) message(err error) string {
-	var busy *operatorpool.BusyError
-	var unknown *operatorpool.UnknownError
+	var busy *operator.BusyError
+	var unknown *operator.UnknownError
 	switch {
 	case errors.As(err, &busy):
 		return c.text(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
 	case errors.As(err, &unknown):
 		return c.text(printable.Line(unknown.ID)+"というオペレータはいません", "unknown operator: "+printable.Line(unknown.ID))
-	case errors.Is(err, operatorpool.ErrNoneFree):
+	case errors.Is(err, operator.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):
 		return c.text("状態ファイルを読み書きする権限がありません: ", "no permission for the state file: ") + err.Error()

@@ -27,8 +27,8 @@ import (
 	"slices"
 	"strings"
 
-	"taskguard/internal/printable"
-	"taskguard/lease/operatorpool"
+	"taskguard/cmd/internal/printable"
+	"taskguard/locks/operator"
 )
 
 // Exit codes.
@@ -68,7 +68,7 @@ type call struct {
 	surroundings
 	operators, state, session string
 	json, english             bool
-	pool                      *operatorpool.Pool
+	pool                      *operator.Pool
 }
 
 func main() {
@@ -172,22 +172,22 @@ func (c *call) open() error {
 		if err != nil {
 			return err
 		}
-		c.state = operatorpool.Path(host)
+		c.state = operator.Path(host)
 	}
 	if c.session == "" {
-		c.session = operatorpool.SessionID(c.getenv, parent)
+		c.session = operator.SessionID(c.getenv, parent)
 	}
-	file, err := operatorpool.Open(c.state)
+	file, err := operator.Open(c.state)
 	if err != nil {
 		return err
 	}
-	storage, err := operatorpool.NewStorage(file, c.state, c.session, operatorpool.Options{
+	storage, err := operator.NewStorage(file, c.state, c.session, operator.Options{
 		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
 	})
 	if err != nil {
 		return err
 	}
-	if c.pool, err = operatorpool.New(storage, operators, nil); err != nil {
+	if c.pool, err = operator.New(storage, operators, nil); err != nil {
 		return c.operatorsError(err)
 	}
 	return nil

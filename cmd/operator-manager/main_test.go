@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // asProgram makes the test binary behave as operator-manager itself.

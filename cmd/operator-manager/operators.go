@@ -11,7 +11,7 @@ import (
 	"os"
 	"time"
 
-	"taskguard/lease/operatorpool"
+	"taskguard/locks/operator"
 )
 
 // operatorsFile is used where neither --operators nor OPERATORS_FILE names another. If
@@ -25,13 +25,13 @@ const operatorsExample = `{"operators": [{"id": "tsukuyomi", "name": "つくよ�
 
 // operators is the content of that file.
 type operators struct {
-	Operators []operatorpool.Operator `json:"operators"`
-	Timeout   *int64                  `json:"operatorTimeout"` // milliseconds
+	Operators []operator.Operator `json:"operators"`
+	Timeout   *int64              `json:"operatorTimeout"` // milliseconds
 }
 
 // readOperators returns the operators of the file at path, and their timeout; empty:
 // operatorsFile, or the seed's.
-func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) {
+func readOperators(path string) ([]operator.Operator, time.Duration, error) {
 	var o operators
 	data, err := os.ReadFile(cmp.Or(path, operatorsFile))
 	if path == "" && errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +40,7 @@ func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) 
 	if err == nil {
 		err = json.Unmarshal(data, &o)
 	}
-	timeout := operatorpool.DefaultTimeout
+	timeout := operator.DefaultTimeout
 	if err == nil && o.Timeout != nil {
 		timeout = time.Duration(*o.Timeout) * time.Millisecond
 		if *o.Timeout <= 0 || *o.Timeout > math.MaxInt64/int64(time.Millisecond) {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // report is the demo's JSON.

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/lease/documentlock"
-	"taskguard/lease/projectlock"
+	"taskguard/locks/document"
+	"taskguard/locks/project"
 	"taskguard/repo"
 )
 
@@ -32,7 +32,7 @@ func rooms(t *testing.T, env vars) *repo.Rooms {
 
 func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 	env, dir := store(t), t.TempDir()
-	locks := must(documentlock.New(rooms(t, env), 0))(t)
+	locks := must(document.New(rooms(t, env), 0))(t)
 	for name, c := range map[string]struct{ script, ended string }{
 		"a command that ends":            {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "exit status 9"},
 		"a command that ignores SIGTERM": {`trap 'echo asked' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "killed"},
@@ -43,7 +43,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 			if got := h.line(t); got != "web-lock" {
 				t.Fatal(got)
 			}
-			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); !errors.As(err, new(*documentlock.HeldError)) {
+			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); !errors.As(err, new(*document.HeldError)) {
 				t.Errorf("the browser: %v; want the room held", err)
 			}
 			if broken, err := locks.Break(t.Context(), "p:project"); err != nil || !broken {
@@ -65,7 +65,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 
 func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
 	env, dir := store(t), t.TempDir()
-	locks := must(documentlock.New(rooms(t, env), 0))(t)
+	locks := must(document.New(rooms(t, env), 0))(t)
 	must(locks.Acquire(t.Context(), "p:project", "browser"))(t)
 	h := startHold(t, env, "--dir", dir, "--", "echo", "never")
 	if out := h.end(t, 1, "project p is locked by another program or browser (in Firestore, room p:project) until 2", "--wait 10m (acquire-denied)"); out != "" {
@@ -117,8 +117,8 @@ func TestAfterHoldWasKilledTheLockExpires(t *testing.T) {
 	pid := must(strconv.Atoi(strings.TrimPrefix(h.line(t), "up ")))(t)
 	check(t, h.Process.Kill())
 	_ = h.Wait() // killed
-	l := must(projectlock.New(projectlock.Config{Project: "p", Dir: dir}))(t)
-	if _, err := l.Acquire(context.Background(), projectlock.AcquireOptions{Wait: 10 * time.Second}); err != nil {
+	l := must(project.New(project.Config{Project: "p", Dir: dir}))(t)
+	if _, err := l.Acquire(context.Background(), project.AcquireOptions{Wait: 10 * time.Second}); err != nil {
 		t.Error(err)
 	}
 	if runtime.GOOS == "linux" && alive(pid) {

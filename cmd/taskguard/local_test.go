@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/emulatortest"
+	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/taskqueue"
-	"taskguard/internal/workerservice"
+	"taskguard/internal/testing/emulatortest"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}

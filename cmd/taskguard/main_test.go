@@ -24,7 +24,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
@@ -210,11 +210,11 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) {
 // put writes a document as another program may: an analysis by its id, another by its path.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
-	must(document(t, env, id).Set(t.Context(), fields))(t)
+	must(fieldsOf(t, env, id).Set(t.Context(), fields))(t)
 }
 
 // document is one as another program sees it.
-func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
+func fieldsOf(t *testing.T, env vars, id string) *gcp.DocumentRef {
 	t.Helper()
 	conn := must(grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	client := must(gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"], option.WithGRPCConn(conn)))(t)

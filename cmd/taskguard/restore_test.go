@@ -18,7 +18,7 @@ func TestRestoreRaisesTheTokensOfAllThatAreNotLocked(t *testing.T) {
 	put(t, env, "at the limit", map[string]any{"status": "QUEUED", "lockToken": 1000, "updatedAt": "2026-01-01T00:00:00.000Z"})
 	put(t, env, "above", map[string]any{"status": "QUEUED", "lockToken": 1001})
 	put(t, env, "stale", map[string]any{"status": "PROCESSING", "lockToken": 3, "lockOwner": "w/1", "lockExpiresAt": "2026-01-01T00:00:00.000Z"})
-	all := document(t, env, "x").Parent
+	all := fieldsOf(t, env, "x").Parent
 	for i := range 1000 {
 		if _, err := all.Doc(fmt.Sprint("z", i)).Set(t.Context(), map[string]any{"status": "READY", "lockToken": 1000}); err != nil {
 			t.Fatal(err)

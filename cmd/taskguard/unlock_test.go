@@ -9,7 +9,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/documentlock"
+	"taskguard/locks/document"
 )
 
 var changedKeys = []string{"id", "was", "status", "lock_was", "delivery"}
@@ -114,7 +114,7 @@ func TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish(t *testing.
 	env := q.env.with("KEEP_FINISHED", "1000h")
 	taskguard(t, env, "submit", "--input", "1", "--id", "x").want(t, cli.ExitDone)
 	taskguard(t, env, "cancel", "x").want(t, cli.ExitDone)
-	snap := must(document(t, env, "x").Get(t.Context()))(t)
+	snap := must(fieldsOf(t, env, "x").Get(t.Context()))(t)
 	fields := snap.Data()
 	expires, _ := fields["expireAt"].(time.Time)
 	if kept := expires.Sub(snap.UpdateTime); kept < 999*time.Hour || kept > 1001*time.Hour || fields["lockToken"].(int64) < 1e15 {
@@ -178,7 +178,7 @@ func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
 
 func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	env := store(t)
-	locks := must(documentlock.New(rooms(t, env), 0))(t)
+	locks := must(document.New(rooms(t, env), 0))(t)
 	state := must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	lock := state.Lock
 	o := taskguard(t, env, "unlock", "--room", "a room", "--json").

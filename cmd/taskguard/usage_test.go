@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {

@@ -3,8 +3,8 @@
 package main
 
 import (
-	"taskguard/internal/cloudrun"
-	"taskguard/internal/workerservice"
+	"taskguard/cmd/internal/service"
+	"taskguard/cmd/internal/workerservice"
 )
 
-func main() { cloudrun.Exit("worker", workerservice.Main) }
+func main() { service.Exit("worker", workerservice.Main) }

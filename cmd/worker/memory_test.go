@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 const (

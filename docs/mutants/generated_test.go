@@ -21,24 +21,25 @@ import (
 
 // elsewhere has the packages whose tests are tried on a package too.
 var elsewhere = map[string][]string{
-	"lease":                {"lease/leasetest"},
-	"lease/analysislock":   {"repo"},
-	"lease/documentlock":   {"repo"},
-	"lease/iso8601":        {"lease/analysislock"},
-	"lease/operatorpool":   {"cmd/operator-manager"},
-	"internal/cloudrun":    {"worker", "internal/workerservice", "internal/doclockservice"},
-	"internal/delivery":    {"worker"},
-	"internal/doclock":     {"internal/doclockservice"},
-	"internal/doctor":      {"cmd/taskguard"},
-	"internal/lifecycle":   {"internal/delivery", "internal/doclock", "worker"},
-	"internal/telemetry":   {"internal/cloudrun", "internal/delivery"},
-	"internal/wire":        {"emulator/firestore"},
-	"cmd/doclock":          {"internal/doclockservice"},
-	"cmd/internal/cli":     {"cmd/internal/operate", "cmd/operator-manager", "cmd/taskguard"},
-	"cmd/internal/hold":    {"cmd/taskguard"},
-	"cmd/internal/local":   {"cmd/taskguard"},
-	"cmd/internal/operate": {"cmd/taskguard"},
-	"worker":               {"internal/workerservice"},
+	"lease":                  {"lease/leasetest"},
+	"lease/analysislock":     {"repo"},
+	"locks/document":         {"repo"},
+	"lease/iso8601":          {"lease/analysislock"},
+	"locks/operator":         {"cmd/operator-manager"},
+	"internal/env":           {"worker", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
+	"cmd/internal/service":   {"cmd/internal/workerservice", "cmd/internal/doclockservice"},
+	"internal/delivery":      {"worker"},
+	"locks/document/server":  {"cmd/internal/doclockservice"},
+	"cmd/internal/doctor":    {"cmd/taskguard"},
+	"internal/lifecycle":     {"internal/delivery", "locks/document/server", "worker"},
+	"internal/telemetry":     {"cmd/internal/service", "internal/delivery"},
+	"emulator/internal/wire": {"emulator/firestore"},
+	"cmd/doclock":            {"cmd/internal/doclockservice"},
+	"cmd/internal/cli":       {"cmd/internal/operate", "cmd/operator-manager", "cmd/taskguard"},
+	"cmd/internal/hold":      {"cmd/taskguard"},
+	"cmd/internal/local":     {"cmd/taskguard"},
+	"cmd/internal/operate":   {"cmd/taskguard"},
+	"worker":                 {"cmd/internal/workerservice"},
 }
 
 // generatedOf returns the packages that are mutated, all but those for tests and examples,
@@ -54,7 +55,7 @@ func generatedOf(t *testing.T) map[string][]string {
 	all := map[string][]string{}
 	for _, pkg := range strings.Fields(string(list)) {
 		pkg = strings.TrimPrefix(pkg, "taskguard/")
-		if !regexp.MustCompile(`^docs|^internal/(emulatortest|examplestest|proof)$|/leasetest$`).MatchString(pkg) {
+		if !regexp.MustCompile(`^docs|^internal/testing/|^deploy|/leasetest$`).MatchString(pkg) {
 			all[pkg] = append([]string{pkg}, elsewhere[pkg]...)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc"
 
-	"taskguard/internal/wire"
+	"taskguard/emulator/internal/wire"
 )
 
 const (

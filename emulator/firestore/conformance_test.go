@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 type (

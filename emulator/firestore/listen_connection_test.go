@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // line makes a client's connections, and can cut them.

@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
-	"taskguard/internal/wire"
+	"taskguard/emulator/internal/wire"
 )
 
 const (

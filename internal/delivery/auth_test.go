@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"taskguard/emulator/oidc"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/testing/emulatortest"
 )
 
 const (

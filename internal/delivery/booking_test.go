@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // clocked returns a Firestore whose clock is ahead of this process's clock.

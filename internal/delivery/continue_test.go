@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

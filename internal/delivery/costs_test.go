@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/cloudrun"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/telemetry"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
@@ -68,7 +68,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 			time.Sleep(time.Until(end))
 			return "done", nil
 		})
-		w.guard.Log = cloudrun.NewLogger(w.log, "json", 0)
+		w.guard.Log = telemetry.NewLogger(w.log, "json", 0)
 		measured := map[string]bool{}
 		measure := func(what string, minus []string, times int, do func()) {
 			t.Helper()

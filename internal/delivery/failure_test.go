@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"

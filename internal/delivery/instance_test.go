@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

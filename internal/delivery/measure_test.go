@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 	"taskguard/repo"

@@ -17,8 +17,8 @@ import (
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // Its task is not rejected: the body of another try may arrive.

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
 

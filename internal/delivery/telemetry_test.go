@@ -18,11 +18,10 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
@@ -167,8 +166,8 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		m := measured(t)
-		h := cloudrun.Traced(serverOf(t.Context(), &delivery.Guard{
-			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+		h := telemetry.Traced(serverOf(t.Context(), &delivery.Guard{
+			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: telemetry.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
 		}, auth{}))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 		for _, header := range tc.headers {

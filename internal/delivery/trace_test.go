@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 func TestMain(m *testing.M) {

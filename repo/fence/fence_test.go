@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	embedded "taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 )
 

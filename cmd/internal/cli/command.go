@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 )
 
 // Exit codes.
@@ -131,7 +131,7 @@ func Similar(a, b string) bool {
 }
 
 // packagePrefix matches the names of our packages with which errors begin.
-var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|documentlock|projectlock): )+`)
+var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|document|project): )+`)
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"taskguard/internal/cloudrun"
+	"taskguard/internal/env"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -21,10 +21,10 @@ const (
 )
 
 // Environment returns a reader of the call's environment. Check returns its problems.
-func (c *Call) Environment() *cloudrun.Environment { return cloudrun.NewEnvironment(c.Lookup) }
+func (c *Call) Environment() *env.Environment { return env.NewEnvironment(c.Lookup) }
 
 // Check returns the problems of e as an EnvironmentError.
-func Check(e *cloudrun.Environment) error {
+func Check(e *env.Environment) error {
 	if err := e.Err(); err != nil {
 		return EnvironmentError{err}
 	}
@@ -36,7 +36,7 @@ func Missing(name string) error { return EnvironmentError{fmt.Errorf("%s: must b
 
 // Place is the collection of a kind of work in a database.
 type Place struct {
-	cloudrun.Firestore
+	env.Firestore
 	worker.Kind
 }
 
@@ -71,9 +71,9 @@ func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, 
 }
 
 // Rooms connects to the document locks, which may have a database of their own.
-func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, error) {
+func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	e := c.Environment()
-	f, collection := e.Firestore(), e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks")
+	f, collection := e.Firestore(), e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
 	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
 	if f.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")

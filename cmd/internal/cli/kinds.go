@@ -9,7 +9,8 @@ import (
 	"os"
 	"strings"
 
-	"taskguard/internal/cloudrun"
+	"taskguard/internal/env"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -17,8 +18,8 @@ const analysis = "analysis"
 
 // Kinds reads the kinds of work: those of KINDS, a JSON array or the @FILE that has one, or
 // else analysis. The collection of analysis is that of ANALYSES_COLLECTION, unless KINDS has one.
-func Kinds(e *cloudrun.Environment) (all []worker.Kind) {
-	analyses, text := e.Collection("ANALYSES_COLLECTION", "analyses"), e.Text("KINDS", "")
+func Kinds(e *env.Environment) (all []worker.Kind) {
+	analyses, text := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection), e.Text("KINDS", "")
 	if text == "" {
 		k, _ := worker.Kind{Collection: analyses}.Filled() // a wrong collection is reported
 		return []worker.Kind{k}
@@ -63,7 +64,7 @@ func (c *Call) TakesKind(without string) {
 
 // Places reads where the documents of the kinds are: of that of --kind, or else of all. It
 // returns all problems of e too.
-func (c *Call) Places(e *cloudrun.Environment) (all []Place, err error) {
+func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	at, kinds := e.Firestore(), Kinds(e)
 	if at.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 )
 
 // Print writes to a standard stream. It ignores the error: Run notices a failing

@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
-	"taskguard/lease/projectlock"
+	"taskguard/locks/document"
+	"taskguard/locks/project"
 )
 
 // Exit codes of shells.
@@ -98,13 +98,13 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 		return err
 	}
 	defer closeRemote()
-	l, err := projectlock.New(projectlock.Config{Project: o.project, Remote: remote, Dir: o.dir, Log: c.Log()})
+	l, err := project.New(project.Config{Project: o.project, Remote: remote, Dir: o.dir, Log: c.Log()})
 	if err != nil {
 		return cli.UsageError(err.Error())
 	}
 	subscribe(c, l, o)
 	r := &runner{Call: c, project: o.project, group: &processGroup{path: path, args: command}}
-	return r.run(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
+	return r.run(ctx, l, project.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
 
 // parse reads the flags, which end where the command begins.
@@ -134,7 +134,7 @@ func parse(c *cli.Call) (o options, command []string, _ error) {
 }
 
 // openRemote opens the store of the environment's project; nil: it names none.
-func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[documentlock.Lock], closeRemote func(), _ error) {
+func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[document.Lock], closeRemote func(), _ error) {
 	if c.Value("GOOGLE_CLOUD_PROJECT") == "" && c.Value(cli.FirestoreEmulator) == "" {
 		cli.Print(c.Err, "taskguard hold: GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, which excludes programs on this machine, but none that holds the lock in Firestore\n")
 		return nil, func() {}, nil
@@ -147,21 +147,21 @@ func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[documentlock.Lo
 }
 
 // subscribe reports the lock's events.
-func subscribe(c *cli.Call, l *projectlock.Locker, o options) {
+func subscribe(c *cli.Call, l *project.Locker, o options) {
 	out := json.NewEncoder(c.Err)
 	var mu sync.Mutex
-	l.Subscribe(func(e projectlock.Event) {
+	l.Subscribe(func(e project.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
 		case c.JSON:
 			_ = out.Encode(e) // an asyncWriter never fails
-		case e.Type == projectlock.FallbackEngaged && e.Reason != projectlock.Unsupported:
+		case e.Type == project.FallbackEngaged && e.Reason != project.Unsupported:
 			cli.Print(c.Err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which excludes programs on this machine, but none that still reaches Firestore\n")
 		}
 	})
 	if o.telemetry {
-		l.Subscribe(projectlock.NewTelemetry(o.dir, c.Log()).Record)
+		l.Subscribe(project.NewTelemetry(o.dir, c.Log()).Record)
 	}
 }
 
@@ -175,7 +175,7 @@ type runner struct {
 }
 
 // run runs the command under l and returns its exit code as a cli.ExitError.
-func (r *runner) run(ctx context.Context, l *projectlock.Locker, o projectlock.AcquireOptions, signals <-chan os.Signal) error {
+func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOptions, signals <-chan os.Signal) error {
 	// From here on a signal is for the command, and does not end ctx.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -205,7 +205,7 @@ type signalError syscall.Signal
 func (e signalError) Error() string { return "interrupted: " + syscall.Signal(e).String() }
 
 // command runs the command and returns when no process of its group runs.
-func (r *runner) command(ctx context.Context, ls projectlock.Lease) (err error) {
+func (r *runner) command(ctx context.Context, ls project.Lease) (err error) {
 	env := append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
 		"PROJECT_LOCK_TOKEN="+strconv.FormatInt(ls.Token, 10), "PROJECT_LOCK_STRATEGY="+string(ls.Strategy))
 	if err := ctx.Err(); err != nil {
@@ -225,7 +225,7 @@ func (r *runner) command(ctx context.Context, ls projectlock.Lease) (err error) 
 
 // explain returns the error of an acquisition with its cause first.
 func (r *runner) explain(err error) error {
-	var failed *projectlock.Error
+	var failed *project.Error
 	var held *lease.HeldError
 	var file *fs.PathError
 	switch {
@@ -233,7 +233,7 @@ func (r *runner) explain(err error) error {
 		return err
 	case errors.As(err, &held):
 		where := "in Firestore, room " + r.project + ":project"
-		if failed.Code == projectlock.FallbackConflict {
+		if failed.Code == project.FallbackConflict {
 			where = "file project/.lock"
 		}
 		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
@@ -248,7 +248,7 @@ func (r *runner) explain(err error) error {
 func (r *runner) exit(ctx context.Context, err error) error {
 	var signalled signalError
 	var coded cli.ExitError
-	var locked *projectlock.Error
+	var locked *project.Error
 	switch {
 	case errors.As(err, &coded):
 		return coded
@@ -256,7 +256,7 @@ func (r *runner) exit(ctx context.Context, err error) error {
 		return cli.ExitError{Code: exitSignal + int(signalled), Err: fmt.Errorf("taskguard hold: %w", signalled)}
 	case !r.started && err != nil:
 		return r.explain(err)
-	case errors.As(err, &locked) && locked.Code != projectlock.ReleaseFailed:
+	case errors.As(err, &locked) && locked.Code != project.ReleaseFailed:
 		return fmt.Errorf("the lock was lost; the command ended with %s: %w", describe(r.status), err)
 	case err != nil:
 		cli.Print(r.Err, "taskguard hold: %s\n", printable.Lines(err.Error()))

@@ -16,8 +16,8 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
-	"taskguard/lease/projectlock"
+	"taskguard/locks/document"
+	"taskguard/locks/project"
 )
 
 // blockedWriter is a Writer that returns when it is closed.
@@ -48,24 +48,24 @@ func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
 // failingStore is a Firestore that does not answer.
 type failingStore struct{}
 
-func (failingStore) Load(context.Context, string) (lease.Cell[documentlock.Lock], error) {
-	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+func (failingStore) Load(context.Context, string) (lease.Cell[document.Lock], error) {
+	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
 }
 
-func (failingStore) Swap(context.Context, string, lease.Cell[documentlock.Lock], documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
-	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+func (failingStore) Swap(context.Context, string, lease.Cell[document.Lock], document.Lock) (lease.Cell[document.Lock], error) {
+	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
 }
 
 func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errs bytes.Buffer
 		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
-		l, err := projectlock.New(projectlock.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		l, err := project.New(project.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		subscribe(c, l, options{})
-		err = l.WithProjectLock(t.Context(), projectlock.AcquireOptions{}, func(_ context.Context, ls projectlock.Lease) error {
+		err = l.WithProjectLock(t.Context(), project.AcquireOptions{}, func(_ context.Context, ls project.Lease) error {
 			if ls.Strategy != "file-lock" {
 				t.Errorf("the lock is %s", ls.Strategy)
 			}
@@ -82,7 +82,7 @@ func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
 	if r.group.signal(syscall.SIGTERM) {
 		t.Error("a command that has not started got a signal")
 	}
-	err := r.exit(t.Context(), r.command(t.Context(), projectlock.Lease{}))
+	err := r.exit(t.Context(), r.command(t.Context(), project.Lease{}))
 	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 128+15 {
 		t.Errorf("%v; want 143", err)
 	}

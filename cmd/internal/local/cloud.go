@@ -23,10 +23,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
-	"taskguard/internal/workerservice"
 	"taskguard/repo"
 )
 
@@ -57,7 +57,7 @@ type cloud struct {
 // or in the embedded Firestore, which has no address yet.
 func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
 	e := call.Environment()
-	c.place.Firestore, c.place.Collection = e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")
+	c.place.Firestore, c.place.Collection = e.Firestore(), e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
 	c.place.Project = cmp.Or(c.place.Project, project)
 	if err := cli.Check(e); err != nil {
 		return err

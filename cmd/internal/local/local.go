@@ -23,10 +23,10 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
+	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
-	doclock "taskguard/internal/doclockservice"
 	"taskguard/lease/analysislock"
 )
 

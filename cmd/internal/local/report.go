@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 )
 

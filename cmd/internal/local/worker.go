@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/workerservice"
+	"taskguard/cmd/internal/workerservice"
 	"taskguard/orchestrator"
 )
 

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/console"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

@@ -23,11 +23,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
-	"taskguard/internal/console"
-	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

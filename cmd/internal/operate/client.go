@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/console"
+	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/printable"
 	"taskguard/internal/delivery"
-	"taskguard/internal/printable"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"

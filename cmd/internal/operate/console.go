@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/cloudrun"
-	"taskguard/internal/console"
+	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/service"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/telemetry"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
@@ -55,7 +56,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	o.KeysURL = c.Value("TASK_JWKS_URL")
-	o.Log = cloudrun.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), slog.LevelInfo)
+	o.Log = telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), slog.LevelInfo)
 	page, err := NewConsole(ctx, c, o)
 	if err != nil {
 		return err
@@ -152,8 +153,8 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		i := slices.IndexFunc(kinds[1:], func(k console.Kind) bool { return strings.HasPrefix(r.URL.Path, k.Root+"/") }) + 1
 		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
 	}
-	err := cloudrun.Service{
-		Handler: http.HandlerFunc(handler), Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
+	err := service.Service{
+		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Background: s.background, Stop: stop,
 		Drain: func(ctx context.Context) {
 			for _, page := range pages {
 				page.Drain(ctx)

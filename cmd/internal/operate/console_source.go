@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"taskguard/internal/console"
+	"taskguard/cmd/internal/console"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

@@ -20,8 +20,8 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
-	"taskguard/internal/console"
-	"taskguard/internal/emulatortest"
+	"taskguard/cmd/internal/console"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/doctor"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/doctor"
+	"taskguard/cmd/internal/printable"
 )
 
 // diagnosis is the output of doctor --json.

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/internal/taskqueue"
 	"taskguard/orchestrator"
 )

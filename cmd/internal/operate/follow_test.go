@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/printable"
 	"taskguard/internal/delivery"
-	"taskguard/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
 	"taskguard/lease/iso8601"
+	"taskguard/locks/document"
 )
 
 // unlockRoom releases a room's lock by force. Its holder finds the lock gone, and
@@ -24,7 +24,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	if err := cli.Reach(ctx, cli.FirestoreEmulator, in.Emulator, cli.AdviceRestart); err != nil {
 		return err
 	}
-	locks, err := documentlock.New(rooms, 0)
+	locks, err := document.New(rooms, 0)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		return err
 	}
 	// The room's id is a user's input: it is logged as a hash, as the document lock does.
-	log := c.Log().With("command", c.Name, "room_hash", documentlock.Hash(room), "project", in.Project,
+	log := c.Log().With("command", c.Name, "room_hash", document.Hash(room), "project", in.Project,
 		"by", operator(), "lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	text := "is unlocked; subscribers are notified"
 	if unlocked {

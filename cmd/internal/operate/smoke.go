@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/doctor"
+	"taskguard/cmd/internal/doctor"
 	"taskguard/lease/analysislock"
 )
 

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

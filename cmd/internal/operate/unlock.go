@@ -8,8 +8,8 @@ import (
 	"os/user"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/console"
-	"taskguard/internal/printable"
+	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -16,8 +16,8 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
-	"taskguard/internal/emulatortest"
-	"taskguard/internal/proof"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/proof"
 	"taskguard/repo"
 )
 

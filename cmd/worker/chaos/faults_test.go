@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"taskguard/internal/proof"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/proof"
 	"taskguard/lease/iso8601"
 )
 

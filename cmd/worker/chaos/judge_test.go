@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/proof"
+	"taskguard/internal/testing/proof"
 )
 
 func valid(h proof.History) bool { return len(h.Wrong) == 0 }

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/firestore"
-	"taskguard/internal/emulatortest"
-	"taskguard/internal/workerservice"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // role makes the test binary another program: the worker, as cmd/worker is, the embedded

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"taskguard/internal/proof"
+	"taskguard/internal/testing/proof"
 	"taskguard/lease/iso8601"
 )
 

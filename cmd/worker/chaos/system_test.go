@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"taskguard/emulator/google"
-	"taskguard/internal/emulatortest"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // system is a Firestore behind a proxy, and an analyzer.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/proof"
+	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 	"taskguard/orchestrator"
 )
 

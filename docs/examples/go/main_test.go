@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestTheExampleInGoRuns(t *testing.T) {

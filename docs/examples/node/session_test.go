@@ -6,8 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"taskguard/internal/doclock"
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
+	"taskguard/locks/document/server"
 )
 
 func TestASessionMadeInNodeIsAccepted(t *testing.T) {
@@ -25,7 +25,7 @@ func TestSessionJSIsAModule(t *testing.T) {
 }
 
 func caller(secret string, r *http.Request) (owner, name string, err error) {
-	cookies, err := doclock.NewCookies([]byte(secret))
+	cookies, err := server.NewCookies([]byte(secret))
 	if err != nil {
 		return "", "", err
 	}

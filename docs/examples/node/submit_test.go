@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestTheExampleInNodeRuns(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestTheExampleInPythonParses(t *testing.T) {

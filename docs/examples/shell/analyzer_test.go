@@ -5,7 +5,7 @@ package shell
 import (
 	"testing"
 
-	"taskguard/internal/examplestest"
+	"taskguard/internal/testing/examplestest"
 )
 
 func TestTheAnalyzerInShellContinues(t *testing.T) {

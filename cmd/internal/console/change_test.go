@@ -1,0 +1,290 @@
+package console_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// post sends a form as a page of the console does, and returns the answer.
+func post(t testing.TB, s *console.Server, path string, form url.Values) *httptest.ResponseRecorder {
+	t.Helper()
+	return ask(t, s, http.MethodPost, path, form.Encode(), "Sec-Fetch-Site", "same-origin")
+}
+
+// confirmed sends the form of the confirmation page of a change.
+func confirmed(t testing.TB, s *console.Server, verb, id string) *httptest.ResponseRecorder {
+	t.Helper()
+	path := "/" + verb + "?id=" + url.QueryEscape(id)
+	return post(t, s, path, hidden(t, page(t, s, path)))
+}
+
+func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
+	for verb, log := range map[string]string{"unlock": "The log names", "requeue": "The log names", "cancel": "The log and the error's message name"} {
+		s, h := writable(t, newSource(heldBy("a b", "w/1", 3, -time.Minute)))
+		has(t, page(t, s, "/analysis?id=a+b"), `href="/`+verb+`?id=a%20b"`)
+		text := page(t, s, "/"+verb+"?id=a+b")
+		if got, want := strings.Contains(text, "A delivery is booked"), verb != "cancel"; got != want {
+			t.Errorf("%s announces a delivery: %v, want %v", verb, got, want)
+		}
+		has(t, text, "a b", "PROCESSING", "w/1", "What will happen", log+" <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
+		w := confirmed(t, s, verb, "a b")
+		location := w.Header().Get("Location")
+		if w.Code != http.StatusSeeOther || location != "/analysis?id=a+b&did="+verb+"&done=booked" {
+			t.Fatalf("%s: %d, to %s", verb, w.Code, location)
+		}
+		h.want(t, verb+" a b by operator-1")
+		has(t, page(t, s, location), `id="notice"`, "ed. A delivery is booked.")
+	}
+}
+
+func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
+	done := analysis("done", "READY")
+	done.Lock.Finished = true
+	corrupted := analysis("corrupted", "PROCESSING")
+	corrupted.Malformed = errOdd
+	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done, corrupted))
+	hasNot(t, page(t, s, "/analysis?id=corrupted"), "data-action")
+	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+		if w := ask(t, s, http.MethodGet, "/"+verb+"?id=corrupted", ""); w.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s of a malformed one: %d", verb, w.Code)
+		}
+	}
+	for target, want := range map[string]string{
+		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
+		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
+		"/cancel?id=held": "The lock is taken from", "/cancel?id=free": "Its state becomes FAILED", "/cancel?id=done": "Nothing will be changed",
+	} {
+		has(t, page(t, s, target), want)
+	}
+	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
+	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
+	text := page(t, s, "/")
+	has(t, rowOf(t, text, "held"), "/unlock?id=held", "/cancel?id=held")
+	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	text = page(t, s, "/analysis?id=held")
+	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
+	hasNot(t, text, "/requeue?id=held")
+	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
+
+	// Each address is below the root of the kind.
+	below := open(t, newSource(heldBy("a", "w", 1, time.Hour), at(analysis("b", "QUEUED"), time.Hour)), console.Options{Operator: &recorder{}, Root: "/kind/x", Limit: 1})
+	for _, target := range []string{"/", "/?state=QUEUED", "/?after=1", "/analysis?id=a&show=all", "/failures", "/cancel?id=a", "/requeue?id=b", "/all/cancel?state=QUEUED", "/failures/requeue?code=c"} {
+		for _, link := range regexp.MustCompile(`(href|src|action|data-poll)="/[^"]*`).FindAllString(page(t, below, target), -1) {
+			if !strings.Contains(link, `="/kind/x/`) {
+				t.Errorf("%s has %s", target, link)
+			}
+		}
+	}
+}
+
+func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(t *testing.T) {
+	resumable, locked := analysis("a", "FAILED"), heldBy("held", "w/1", 3, time.Hour)
+	resumable.Lock.Finished = true
+	resumable.Checkpoint = &analysislock.Checkpoint{Value: "secret position"}
+	locked.Checkpoint = resumable.Checkpoint
+	s, h := writable(t, newSource(resumable, locked, analysis("without", "FAILED")))
+	const choice = `type="checkbox" id="fresh" name="fresh" value="yes"`
+	text := page(t, s, "/requeue?id=a")
+	has(t, text, choice, "It continues from its checkpoint")
+	for _, other := range []string{"/requeue?id=without", "/requeue?id=held", "/unlock?id=a", "/cancel?id=a"} {
+		hasNot(t, page(t, s, other), choice, "It continues from its checkpoint")
+	}
+	form := hidden(t, text)
+	post(t, s, "/requeue?id=a", form)
+	form.Set("fresh", "yes")
+	w := post(t, s, "/requeue?id=a", form)
+	if want := "/analysis?id=a&did=requeue&done=booked"; w.Header().Get("Location") != want {
+		t.Errorf("to %s, want %s", w.Header().Get("Location"), want)
+	}
+	post(t, s, "/unlock?id=a", form) // only a requeue has the choice
+	h.want(t, "requeue a by operator-1", "requeue-fresh a by operator-1", "unlock a by operator-1")
+	one := page(t, s, "/analysis?id=a&show=all")
+	has(t, one, `id="fact-checkpoint">yes; a requeue continues from it`)
+	has(t, page(t, s, "/analysis?id=held"), `id="fact-checkpoint">yes; the next attempt continues from it`)
+	hasNot(t, one, "secret position")
+	has(t, page(t, s, "/analysis?id=without"), `id="fact-checkpoint"><span class="hint">none`)
+}
+
+func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
+	s, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
+	good := hidden(t, page(t, s, "/unlock?id=a"))
+	for name, tc := range map[string]struct {
+		query  string
+		body   string
+		header []string
+		want   int
+	}{
+		"cross-site":             {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
+		"same-site":              {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden},
+		"cross-site, navigating": {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusForbidden},
+		"another origin":         {"id=a", good.Encode(), []string{"Origin", "https://evil.example"}, http.StatusForbidden},
+		"another port":           {"id=a", good.Encode(), []string{"Origin", "http://localhost:1"}, http.StatusForbidden},
+		"no proof":               {"id=a", good.Encode(), []string{"Accept", "text/html"}, http.StatusForbidden},
+		"no origin":              {"id=a", good.Encode(), []string{"Origin", "null"}, http.StatusForbidden},
+		"the lock not seen":      {"id=a", "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"a form in the address":  {"id=a&" + good.Encode(), "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"no id":                  {"", good.Encode(), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusBadRequest},
+		"a rebound name":         {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "same-origin", "Host", "evil.example"}, http.StatusMisdirectedRequest},
+		"a body without end":     {"id=a", good.Encode() + "&x=" + strings.Repeat("x", 20<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+	} {
+		if w := ask(t, s, http.MethodPost, "/unlock?"+tc.query, tc.body, tc.header...); w.Code != tc.want {
+			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tc.want)
+		}
+	}
+	if w := ask(t, s, http.MethodGet, "/unlock?id=a&"+good.Encode(), ""); w.Code != http.StatusOK {
+		t.Errorf("GET: %d", w.Code)
+	}
+	h.want(t)
+	// A page may come from another instance, and a browser may send only the origin.
+	other, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
+	if w := ask(t, other, http.MethodPost, "/unlock?id=a", good.Encode(), "Origin", "http://localhost:8590"); w.Code != http.StatusSeeOther {
+		t.Errorf("to another instance: %d", w.Code)
+	}
+	h.want(t, "unlock a by operator-1")
+}
+
+func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
+	s := open(t, newSource(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
+	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "/cancel", "<button id=\"confirm")
+	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			w := ask(t, s, method, "/"+verb+"?id=a", "", "Sec-Fetch-Site", "same-origin")
+			if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "--write") {
+				t.Errorf("%s /%s: %d %s", method, verb, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+func TestTheNoticeOfAChangeIsOneOfFixedTexts(t *testing.T) {
+	s, _ := writable(t, newSource(analysis("a", "QUEUED")))
+	for query, want := range map[string]string{
+		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, because no queue is configured",
+		"did=unlock&done=not_needed": "Unlocked. It is finished", "did=cancel&done=not_needed": "Cancelled. It is finished",
+	} {
+		has(t, page(t, s, "/analysis?id=a&"+query), `id="notice"`, want)
+	}
+	for _, query := range []string{"", "did=unlock", "done=booked", "did=x&done=booked", "did=unlock&done=x", "did=unlock&done=failed"} {
+		hasNot(t, page(t, s, "/analysis?id=a&"+query), `id="notice"`)
+	}
+}
+
+func TestABookingThatFailsCanBeRepeated(t *testing.T) {
+	for verb, past := range map[string]string{"unlock": "Unlocked", "requeue": "Requeued"} {
+		s, h := writable(t, newSource(analysis("a", "QUEUED")))
+		h.booked = console.Failed
+		w := confirmed(t, s, verb, "a")
+		if w.Code != http.StatusBadGateway {
+			t.Errorf("%s: %d", verb, w.Code)
+		}
+		has(t, w.Body.String(), past+", but no delivery could be booked", `href="/unlock?id=a"`)
+		h.booked = console.Booked
+		if w = confirmed(t, s, "unlock", "a"); w.Code != http.StatusSeeOther {
+			t.Errorf("repeated: %d %s", w.Code, w.Body)
+		}
+	}
+}
+
+func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
+		form := hidden(t, page(t, s, "/unlock?id=a"))
+		request, leave := context.WithCancel(t.Context())
+		h.during = func(ctx context.Context) {
+			leave()
+			if ctx.Err() != nil {
+				t.Error("it ends with its page")
+			}
+			<-ctx.Done() // before a stop has no more time for it
+		}
+		h.fail = lease.ErrUnavailable
+		code := 0
+		go func() {
+			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/unlock?id=a", strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			code = w.Code
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		if left := s.Drain(ctx); left != 0 {
+			t.Errorf("%d left", left)
+		}
+		synctest.Wait()
+		if code != http.StatusServiceUnavailable {
+			t.Errorf("%d", code)
+		}
+		h.want(t, "unlock a by operator-1")
+	})
+}
+
+func TestARefusedChangeNamesTheReason(t *testing.T) {
+	for _, tc := range []struct {
+		fail error
+		code int
+		want string
+	}{
+		{&lease.HeldError{Owner: "w/<9>", Remaining: 90 * time.Second}, http.StatusConflict, "it is locked by w/&lt;9&gt; for 1 min 30 s more. Cancel it first"},
+		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
+		{fmt.Errorf("x: %w", lease.ErrFinished), http.StatusConflict, "it is finished"},
+		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
+		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
+		{&console.Refusal{Text: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
+		{errOdd, http.StatusBadGateway, "odd"},
+	} {
+		s, h := writable(t, newSource(analysis("a", "QUEUED")))
+		h.fail = tc.fail
+		w := confirmed(t, s, "requeue", "a")
+		if w.Code != tc.code {
+			t.Errorf("%v: %d, want %d", tc.fail, w.Code, tc.code)
+		}
+		has(t, w.Body.String(), tc.want, `role="alert"`)
+	}
+}
+
+func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
+	for name, tc := range map[string]struct{ was, is console.Detail }{
+		"another owner and token":      {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 4, time.Hour)},
+		"another token":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 4, time.Hour)},
+		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},
+		"a stale one that was renewed": {heldBy("a", "w/1", 3, -time.Minute), heldBy("a", "w/1", 3, time.Hour)},
+		"one that has expired":         {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 3, -time.Minute)},
+		"another state":                {analysis("a", "FAILED"), analysis("a", "READY")}, // as a worker in another language may leave it
+		"a lock that was deleted":      {heldBy("a", "w/1", 3, time.Hour), analysis("a", "PROCESSING")},
+	} {
+		for _, verb := range []string{"unlock", "requeue", "cancel"} {
+			source := newSource(tc.was)
+			s, h := writable(t, source)
+			path := "/" + verb + "?id=a"
+			form := hidden(t, page(t, s, path))
+			source.put(tc.is)
+			w := post(t, s, path, form)
+			if w.Code != http.StatusConflict {
+				t.Errorf("%s, %s: %d", verb, name, w.Code)
+			}
+			has(t, w.Body.String(), `id="changed"`, "It has changed since you looked", "nothing was changed", tc.is.Status, tc.is.Lock.Owner)
+			h.want(t)
+			if again := post(t, s, path, hidden(t, w.Body.String())); again.Code != http.StatusSeeOther {
+				t.Errorf("%s, %s: confirmed again: %d", verb, name, again.Code)
+			}
+			if want := (analysislock.Seen{Status: tc.is.Status, Grant: tc.is.Lock.Grant()}); h.seen != want {
+				t.Errorf("%s, %s: changed %+v, want %+v, which was shown", verb, name, h.seen, want)
+			}
+		}
+	}
+}

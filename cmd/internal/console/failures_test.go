@@ -1,0 +1,269 @@
+package console_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease/analysislock"
+)
+
+// failed returns an analysis that failed ago.
+func failed(id string, ago time.Duration, code, message string) analysislock.Analysis {
+	d := at(analysis(id, "FAILED"), ago)
+	d.Error, d.ReadAt = &analysislock.Error{Code: code, Message: message}, storeNow()
+	return d.Analysis
+}
+
+// failing returns a source with 1,234 failures with the code a&b, 4 with another, 50 that are
+// cancelled, and 3 with none of these codes.
+func failing() *memorySource {
+	const crash = "Traceback (most recent call last):\r\n  File \"x.py\"\n\traise E\nValueError: <b>the cause</b>\n"
+	source := newSource()
+	source.failed = 1291
+	cancelled := failed("c", time.Hour, "cancelled", "cancelled by me")
+	cancelled.Lock.FinishedBy = "operator"
+	source.failures = []console.Failure{
+		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
+		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{cancelled}},
+		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
+			failed("other", time.Minute, "a&b", "\n another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
+		}},
+	}
+	return source
+}
+
+func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		server, _ := writable(t, source)
+		text := page(t, server, "/failures")
+		has(t, text, `<h2><code>a&amp;b</code> <b class="n">1,234</b></h2>`, `<h3>ValueError: &lt;b&gt;the cause&lt;/b&gt; <b class="n">2</b></h3>`, `<h3>another <b class="n">1</b></h3>`, "<h3>no message",
+			`href="/analysis?id=newest"`, ">2 min ago</time>", "These are the messages of the last 4.", `href="/?state=FAILED&amp;code=a%26b"`, `href="/failures/requeue?code=a%26b"`,
+			"<h3>panic: x ", "<div>panic: x\n\nthe end</div>", "Cancelled by operators", "3 more are FAILED with none of these codes.")
+		hasNot(t, text, `\n`, `\r`, `\t`, "id=older")
+		order := regexp.MustCompile(`data-code="([^"]*)"|<h3>(\w+)`).FindAllString(text, -1)
+		if got, want := strings.Join(order, " "), `data-code="a&amp;b" <h3>ValueError <h3>another <h3>no data-code="a" <h3>panic data-code="cancelled" <h3>cancelled`; got != want {
+			t.Errorf("the order is %s, want %s", got, want)
+		}
+		hasNot(t, text, "console.js") // nothing is read until the operator asks
+		hasNot(t, page(t, open(t, source, console.Options{}), "/failures"), "/failures/requeue")
+
+		shared := open(t, source, console.Options{})
+		for range 20 {
+			page(t, shared, "/failures")
+			time.Sleep(time.Second)
+		}
+		if n := source.calls("Failures"); n != 2+2 {
+			t.Errorf("read %d times, want every 16 s", n)
+		}
+		own := &source.failures[1]
+		own.Newest = append(own.Newest, failed("own", time.Hour, "cancelled", "by the customer"))
+		many := &source.failures[0]
+		for i := range 12 {
+			many.Newest = append(many.Newest, failed(fmt.Sprint("m", i), time.Hour, "a", fmt.Sprint("line ", min(i, 10))))
+		}
+		time.Sleep(time.Minute)
+		text = page(t, shared, "/failures")
+		has(t, text, "4 more messages are not shown.", `<h3>line 10 <b class="n">2</b></h3>`, "<code>cancelled</code>")
+		hasNot(t, text, "Cancelled by operators")
+		fresh := open(t, source, console.Options{})
+		source.change(func() { source.unavailable = true })
+		has(t, page(t, fresh, "/failures"), "Firestore does not answer. Nothing is known yet.")
+	})
+}
+
+func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
+	server, h := writable(t, failing())
+	before := storeNow()
+	h.bulk = console.Bulk{Before: before, After: "dry", Matched: 6234, Changed: 4997, Skipped: 3}
+	const path = "/failures/requeue?code=a%26b"
+	text := page(t, server, path)
+	has(t, text, `id="matched">6,234<`, `id="would">4,997<`, `id="skipped">3<`, "Of the first 5,000", "Requeue 6,234</button>", "A delivery is booked for each", "operator-1")
+	h.want(t)
+	form := hidden(t, text)
+	h.bulk = console.Bulk{Before: before, After: " after p-1", Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}
+	w := post(t, server, path, form)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	has(t, w.Body.String(), "1,200 requeued, 3 skipped, 1 failed, 5,030 left.", "Requeue the other 5,030</button>")
+	h.bulk = console.Bulk{Before: before, After: " after p-2", Matched: 6300, Skipped: 5000} // the next ones may be changed
+	w = post(t, server, path, hidden(t, w.Body.String()))
+	has(t, w.Body.String(), "0 requeued, 5,000 skipped, 0 failed, 30 left.", "Requeue the other 30</button>")
+	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 30}
+	w = post(t, server, path, hidden(t, w.Body.String()))
+	has(t, w.Body.String(), "30 requeued, 0 skipped, 0 failed, 0 left.")
+	hasNot(t, w.Body.String(), "confirm-submit")
+	at := before.UnixMilli()
+	first := fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1")
+	h.want(t, first, first+" after p-1", fmt.Sprint("requeue up to 30 of FAILED a&b before ", at, " by operator-1 after p-2"))
+	// No more than was confirmed.
+	h.bulk.Before = before
+	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-7")}})
+	h.want(t, h.did[0], h.did[1], h.did[2], fmt.Sprint("requeue up to 7 of FAILED a&b before ", at, " by operator-1"))
+}
+
+func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
+	const reason = "Error: boom"
+	for name, message := range map[string]string{
+		"a log first":     "python ended: loading\nTraceback (most recent call last):\n  File \"x.py\"\nKey" + reason + "\n\n",
+		"a head cut":      "  File \"x.py\", line 1\n    f()\nNo colon: KeyError: x\nKey" + reason,
+		"a cut in a line": "e 3, in f\n  File \"x.py\", line 1\nKey" + reason,
+		"Node":            "Error: try again\n/app/x.js:3\n  throw new TypeError\n  ^\n\nKey" + reason + "\n    at f (/app/x.js:3)\n\nNode.js v22",
+		"Node's code":     "node ended: node:fs:3\n\nError [ERR_X]: boom\n    at Error: f",
+		"Java":            "loading\na.b.KeyException: boom\n\tat a.b",
+		"the first line":  "panic: boom\nan Error: x\nError without a colon",
+	} {
+		want := map[string]string{"Node's code": "Error [ERR_X]: boom", "Java": "a.b.KeyException: boom", "the first line": "panic: boom"}[name]
+		source := newSource()
+		source.failures = []console.Failure{{Code: "a", N: 1, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", message)}}}
+		has(t, page(t, open(t, source, console.Options{}), "/failures"), "<h3>"+cmp.Or(want, "Key"+reason)+" <b")
+	}
+}
+
+func TestTheFailuresAreReadAgainAfterARequeue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		source.put(analysis("x", "QUEUED"))
+		server := open(t, source, console.Options{Operator: &recorder{}})
+		page(t, server, "/")
+		confirmed(t, server, "cancel", "x")
+		page(t, server, "/")
+		if n := source.calls("Page"); n != 2 {
+			t.Errorf("after a change the list was read %d times, want again", n)
+		}
+		has(t, page(t, server, "/failures"), "1,234")
+		source.change(func() { source.failures, source.failed = source.failures[:1], 7 })
+		page(t, server, "/failures/requeue?code=a%26b") // a dry run
+		has(t, page(t, server, "/failures"), "1,234")
+		post(t, server, "/failures/requeue?code=a%26b", url.Values{"seen": {"1-5"}})
+		text := page(t, server, "/failures")
+		has(t, text, "3 more are FAILED with none of these codes.")
+		hasNot(t, text, "1,234")
+	})
+}
+
+func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
+	server, h := writable(t, newSource(analysis("a", "QUEUED"), at(analysis("b", "FAILED"), 2*time.Hour)))
+	for query, want := range map[string]bool{"": false, "q=a": false, "state=QUEUED": true, "state=READY": false, "since=1h": true, "older=1h": true, "since=1h&q=a": false} {
+		text := page(t, server, "/?"+query)
+		if query = strings.ReplaceAll(query, "&", "&amp;"); want {
+			has(t, text, `href="/all/requeue?`+query+`"`, `href="/all/cancel?`+query+`"`)
+		} else {
+			hasNot(t, text, "/all/")
+		}
+	}
+	hasNot(t, page(t, open(t, newSource(analysis("a", "QUEUED")), console.Options{}), "/?state=QUEUED"), "/all/")
+
+	before := storeNow()
+	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 20, Skipped: 9, Failed: 1}
+	filter := console.Filter{Status: "QUEUED", Code: "c", Since: before.Add(-2 * time.Hour), Before: before.Add(-time.Hour)}
+	const query = "?code=c&older=1h&since=2h&state=QUEUED"
+	for verb, past := range map[string]string{"requeue": "requeued", "cancel": "cancelled"} {
+		path := "/all/" + verb + query
+		h.did = nil
+		text := page(t, server, path+"&after=x")
+		has(t, text, `id="matched">30<`, `id="would">20<`, `id="skipped">9<`, `id="would-fail">1<`, `>2h<`, `>1h<`, "Would be "+past, "operator-1", `action="/all/`+verb+`?code=c&amp;older=1h&amp;since=2h&amp;state=QUEUED"`)
+		if h.want(t); h.filter != filter {
+			t.Errorf("the dry run has %+v, want %+v", h.filter, filter)
+		}
+		w := post(t, server, path, hidden(t, text))
+		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed, 0 left.")
+		h.want(t, fmt.Sprint(verb, " up to 30 of QUEUED c before ", before.UnixMilli(), " by operator-1"))
+		filter.Since, filter.Before = filter.Since.Truncate(time.Millisecond), filter.Before.Truncate(time.Millisecond)
+		if got := h.filter; !got.Since.Equal(filter.Since) || !got.Before.Equal(filter.Before) {
+			t.Errorf("the change has %+v, want %+v, as the dry run", got, filter)
+		}
+		filter.Since, filter.Before = before.Add(-2*time.Hour), before.Add(-time.Hour)
+	}
+	if w := ask(t, server, http.MethodGet, "/all/unlock?state=QUEUED", ""); w.Code != http.StatusNotFound {
+		t.Errorf("all are unlocked: %d", w.Code)
+	}
+	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
+	if want := (console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}); h.filter != want {
+		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)
+	}
+	h.did = nil
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, path := range []string{
+			"/failures/requeue", "/failures/requeue?code=", "/failures/requeue?code=%ff", "/failures/requeue?since=1h", "/all/requeue", "/all/cancel?q=a", "/all/cancel?state=QUEUED&q=a", "/all/cancel?since=tomorrow", "/all/requeue?after=x",
+		} {
+			if w := ask(t, server, method, path, "seen=7-7", "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusBadRequest {
+				t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			}
+		}
+	}
+	h.want(t)
+}
+
+func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
+	server, h := writable(t, failing())
+	seen := fmt.Sprint("seen=", time.Now().UnixMilli(), "-5")
+	for name, tc := range map[string]struct {
+		body   string
+		header []string
+		want   int
+	}{
+		"cross-site":   {seen, []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
+		"no proof":     {seen, nil, http.StatusForbidden},
+		"not the form": {"x=y", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"no number":    {"seen=7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"none":         {"seen=7-0", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"no time":      {"seen=0-7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+	} {
+		if w := ask(t, server, http.MethodPost, "/failures/requeue?code=c", tc.body, tc.header...); w.Code != tc.want {
+			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tc.want)
+		}
+	}
+	h.want(t)
+	for matched, offered := range map[int64]bool{4: false, 5: true} { // four are READY
+		h.bulk = console.Bulk{Before: time.Now(), Matched: matched, Skipped: 4}
+		if text := page(t, server, "/failures/requeue?code=c"); strings.Contains(text, "confirm-submit") != offered {
+			t.Errorf("of %d: offered is %v", matched, !offered)
+		}
+	}
+	readOnly := open(t, failing(), console.Options{})
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		if w := ask(t, readOnly, method, "/failures/requeue?code=c", seen, "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusForbidden {
+			t.Errorf("read-only, %s: %d", method, w.Code)
+		}
+	}
+}
+
+func TestARequeueOfFailuresEndsInTimeAndAtAStop(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			work, stop := context.WithCancel(t.Context())
+			h := &recorder{during: func(ctx context.Context) { <-ctx.Done() }}
+			server := console.NewServer(work, failing(), console.Options{Operator: h})
+			began := time.Now()
+			if stops {
+				time.AfterFunc(time.Second, stop)
+			}
+			request, leave := context.WithCancel(t.Context())
+			leave() // it goes on without its page
+			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/failures/requeue?code=c", strings.NewReader("seen=1-5"))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			server.ServeHTTP(httptest.NewRecorder(), r)
+			want := 20 * time.Second
+			if stops {
+				want = time.Second
+			}
+			if took := time.Since(began); took != want || len(h.did) != 1 {
+				t.Errorf("stopped: %v: took %s, and did %q", stops, took, h.did)
+			}
+			stop()
+		})
+	}
+}

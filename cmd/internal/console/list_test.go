@@ -1,0 +1,376 @@
+package console_test
+
+import (
+	"context"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// polled asks for the list as an open page does, every 4 s, and returns the last answer.
+func polled(t *testing.T, h http.Handler, times int) (text string) {
+	t.Helper()
+	for range times {
+		time.Sleep(4 * time.Second)
+		text = page(t, h, "/")
+	}
+	return text
+}
+
+func TestALaterPageShowsTheChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(analysis("a", "QUEUED"), analysis("b", "READY"))
+		server := open(t, source, console.Options{})
+		has(t, page(t, server, "/"), `data-poll="/?"`, `data-live="static"`, `data-id="a"`, `data-id="b"`)
+		source.put(at(analysis("a", "FAILED"), 0))
+		source.put(at(analysis("c", "QUEUED"), 0))
+		source.change(func() { delete(source.all, "b") })
+		text := polled(t, server, 2)
+		has(t, rowOf(t, text, "a"), ">FAILED<")
+		if got := strings.Join(ids(text), " "); got != "a c" {
+			t.Errorf("listed are %s, want a c", got)
+		}
+		has(t, page(t, server, "/analysis?id=a"), `data-poll="/analysis?id=a"`, `data-live="static"`)
+		source.change(func() { delete(source.all, "a") })
+		if w := ask(t, server, http.MethodGet, "/analysis?id=a", ""); w.Code != http.StatusNotFound {
+			t.Errorf("a deleted one: %d", w.Code)
+		}
+	})
+}
+
+// No write marks the expiry of a lock.
+func TestALockThatExpiresIsShownAsStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := newSource(heldBy("a", "w/1", 1, 5*time.Second))
+		slow.delay = 3 * time.Second
+		has(t, page(t, open(t, slow, console.Options{}), "/"), `data-lock="held"`) // the answer took 3 s, and may be as old
+		server := open(t, newSource(heldBy("a", "w/1", 1, 3*time.Second)), console.Options{})
+		for _, want := range []string{"held", "stale"} { // after 0 and 4 s, before it is read again
+			for _, target := range []string{"/", "/analysis?id=a"} {
+				has(t, page(t, server, target), `data-lock="`+want+`"`)
+			}
+			time.Sleep(4 * time.Second)
+		}
+	})
+}
+
+func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(analysis("a", "QUEUED"))
+		server := open(t, source, console.Options{})
+		want := func(what, calls string) {
+			t.Helper()
+			synctest.Wait()
+			got := ""
+			for _, method := range []string{"Page", "Active", "Count", "Oldest"} {
+				got += fmt.Sprint(method, " ", source.calls(method), " ")
+			}
+			if got != calls {
+				t.Errorf("%s: %s, want %s", what, got, calls)
+			}
+		}
+		want("at first", "Page 0 Active 0 Count 0 Oldest 0 ")
+		var pages sync.WaitGroup
+		for i := range 20 {
+			pages.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second / 5) // they do not ask at the same time
+				for range 15 {
+					w := httptest.NewRecorder()
+					r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", http.NoBody)
+					server.ServeHTTP(w, r)
+					if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `data-id="a"`) {
+						t.Errorf("%d %s", w.Code, w.Body)
+					}
+					time.Sleep(4 * time.Second)
+				}
+			})
+		}
+		pages.Wait()
+		const minute = "Page 8 Active 16 Count 4 Oldest 4 " // Active of this source counts twice
+		want("after a minute of twenty pages", minute)
+		time.Sleep(time.Hour)
+		want("after an hour without a page", minute)
+	})
+}
+
+// The holder may have renewed it since.
+func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(heldBy("a", "w/1", 1, 3*time.Minute), analysis("b", "QUEUED"))
+		server := open(t, source, console.Options{})
+		source.change(func() { source.unavailable = true })
+		text := page(t, server, "/")
+		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="unavailable"`)
+		hasNot(t, text, `data-id="a"`, "<b>")
+		source.change(func() { source.unavailable = false })
+		hasNot(t, polled(t, server, 3), "unavailable") // read after 4 and 12 s
+		known := storeNow().UTC().Format("15:04:05 UTC")
+		source.change(func() { source.unavailable = true })
+		words := "Firestore does not answer. What is shown is as of " + known
+		text = polled(t, server, 2)
+		has(t, text, words+".", `data-live="unavailable"`)
+		for minutes := range 5 {
+			time.Sleep(time.Minute)
+			has(t, page(t, server, "/?q=old"), "Firestore does not answer. Nothing is known yet.")
+			text = page(t, server, "/")
+			has(t, rowOf(t, text, "a"), `data-lock="held"`)
+			has(t, text, fmt.Sprint(words, ", ", minutes+1, " min ago."), "All</a>") // the numbers are unknown too
+			hasNot(t, text, `id="oldest"`)
+		}
+		if n := source.calls("Get"); n > 0 {
+			t.Errorf("read %d single analyses from a store that does not answer", n)
+		}
+		if w := ask(t, server, http.MethodGet, "/analysis?id=a", ""); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "Firestore does not answer.") {
+			t.Errorf("one analysis: %d %s", w.Code, w.Body)
+		}
+		source.change(func() { source.unavailable = false; source.all["b"] = analysis("b", "READY") })
+		text = polled(t, server, 3)
+		has(t, text, `data-live="static"`, "READY")
+		has(t, rowOf(t, text, "a"), `data-lock="stale"`)
+	})
+}
+
+// It neither answers nor refuses.
+func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		source.put(analysis("a", "QUEUED"))
+		work, stop := context.WithCancel(t.Context())
+		server := console.NewServer(work, source, console.Options{})
+		for _, target := range []string{"/", "/failures"} {
+			page(t, server, target)
+		}
+		source.change(func() { source.delay = time.Hour })
+		time.Sleep(time.Minute)
+		for i := range 30 {
+			limit, why := 5*time.Second, "" // of the first pages, which find out
+			if i > 4 {
+				limit, why = 0, "Firestore does not answer. "
+			}
+			for target, want := range map[string]string{"/": `data-id="a"`, "/failures": "1,234"} {
+				began := time.Now()
+				text := page(t, server, target)
+				has(t, text, want, why+"What is shown is as of ")
+				if took := time.Since(began); took > limit {
+					t.Errorf("%s took %s", target, took)
+				}
+			}
+			time.Sleep(4 * time.Second)
+		}
+		began := time.Now()
+		// Another page, of which nothing is known, holds up no page.
+		var pages sync.WaitGroup
+		for _, target := range []string{"/?code=x", "/?code=x", "/?state=READY", "/?q=b", "/analysis?id=a"} {
+			pages.Go(func() { ask(t, server, http.MethodGet, target, "") })
+		}
+		page(t, server, "/")
+		if took := time.Since(began); took > 0 {
+			t.Errorf("beside others, a page took %s", took)
+		}
+		pages.Wait()
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("all took %s", took)
+		}
+		// After a long time the error says nothing about the present.
+		time.Sleep(10 * time.Minute)
+		source.change(func() { source.delay = 500 * time.Millisecond })
+		hasNot(t, page(t, server, "/")+page(t, server, "/failures"), "does not answer")
+		source.change(func() { source.delay = time.Hour })
+		time.Sleep(time.Minute)
+		page(t, server, "/")
+		stop()
+		if began, left := time.Now(), server.Drain(t.Context()); left > 0 || time.Since(began) > 0 {
+			t.Errorf("a stop took %s, %d are left", time.Since(began), left)
+		}
+	})
+}
+
+func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		server := open(t, source, console.Options{})
+		source.delay = 6 * time.Second
+		w := ask(t, server, http.MethodGet, "/failures", "")
+		has(t, w.Body.String(), "Firestore is still being read. Nothing is known yet.")
+		if w.Header().Get("Refresh") == "" {
+			t.Error("the page is not loaded again")
+		}
+		time.Sleep(2 * time.Second)
+		has(t, page(t, server, "/failures"), "1,234", "as of")
+		source.change(func() { source.delay = 1200 * time.Millisecond })
+		time.Sleep(2 * time.Hour)
+		hasNot(t, page(t, server, "/failures")+page(t, server, "/"), `id="missing"`, "unavailable")
+		source.change(func() { source.delay, source.unavailable = 0, true })
+		time.Sleep(20 * time.Second)
+		has(t, page(t, server, "/failures"), "Firestore does not answer. What is shown is as of ")
+		source.change(func() { source.unavailable = false })
+		time.Sleep(4 * time.Second)
+		w = ask(t, server, http.MethodGet, "/failures", "")
+		if hasNot(t, w.Body.String(), `id="missing"`); w.Header().Get("Refresh") != "" {
+			t.Error("a page with its data is loaded again")
+		}
+		source.change(func() { source.unavailable = true })
+		time.Sleep(time.Minute)
+		page(t, server, "/?code=x")
+		source.change(func() { source.unavailable, source.delay = false, time.Hour })
+		time.Sleep(4 * time.Second)
+		for _, tc := range []struct {
+			target string
+			want   time.Duration
+		}{{"/?code=x", time.Second}, {"/", 5 * time.Second}, {"/failures", time.Second}} { // after an error, an hour, and a late read
+			began := time.Now()
+			if page(t, server, tc.target); time.Since(began) != tc.want {
+				t.Errorf("%s took %s, want %s", tc.target, time.Since(began), tc.want)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		source.change(func() { source.delay = time.Millisecond })
+		if w = ask(t, server, http.MethodGet, "/failures", ""); w.Header().Get("Refresh") == "" {
+			t.Error("after an outage, the page is not loaded again")
+		}
+		time.Sleep(2 * time.Second)
+		hasNot(t, page(t, server, "/failures"), `id="missing"`)
+	})
+}
+
+func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(analysis("a", "QUEUED"), analysis("b", "FAILED"), analysis("odd", "ARCHIVED"))
+		server := open(t, source, console.Options{Limit: 1})
+		for _, query := range []string{"", "?state=FAILED", "?q=a", "?after=2"} {
+			has(t, page(t, server, "/"+query), "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>")
+		}
+		source.change(func() { source.countErr = errOdd })
+		time.Sleep(time.Minute)
+		text := page(t, server, "/")
+		has(t, text, `data-id="a"`, `data-live="static"`, "<bdi>FAILED</bdi></a>")
+	})
+}
+
+// at returns d, updated ago.
+func at(d console.Detail, ago time.Duration) console.Detail {
+	d.UpdatedAt = storeNow().Add(-ago)
+	return d
+}
+
+// waits returns an analysis whose next attempt begins after left.
+func waits(id string, left time.Duration) console.Detail {
+	d := analysis(id, "QUEUED")
+	d.NextAttemptAt = storeNow().Add(left)
+	d.LastError = &analysislock.Error{Code: "flaky"}
+	return d
+}
+
+func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
+		late.NextAttemptAt = storeNow().Add(2 * time.Hour) // as a worker in another language may leave it
+		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
+		late.History = []analysislock.Attempt{{Token: 0, StartedAt: storeNow().Add(-time.Hour)}} // of a run before this one
+		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
+		done := at(analysis("done", "READY"), time.Second)
+		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-time.Second)
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("left", "PROCESSING"), 30*time.Minute),
+			at(waits("recent", -5*time.Minute), time.Hour), at(analysis("foreign", "ARCHIVED"), 5*time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
+		server := open(t, source, console.Options{Limit: 6, TTL: 10 * time.Minute})
+		text := page(t, server, "/")
+		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past left done fresh"; got != want {
+			t.Errorf("listed are %s, want %s", got, want)
+		}
+		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
+		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
+		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
+		has(t, rowOf(t, text, "fresh"), "waiting in the queue")
+		has(t, rowOf(t, text, "lost"), "stuck", `data-overdue="true"`)
+		has(t, rowOf(t, text, "done"), `duration">1 s<`)
+		has(t, text, `id="oldest"`, `created <span data-since`)
+		// The other pages have the rest, each once.
+		seen := ids(text)
+		for next := `href="/(\?[^"]*)">Next page`; ; {
+			link := regexp.MustCompile(next).FindStringSubmatch(text)
+			if link == nil {
+				break
+			}
+			text = page(t, server, "/"+html.UnescapeString(link[1]))
+			has(t, text, `id="newest"`)
+			hasNot(t, text, `class="group"`, `id="oldest"`)
+			seen = append(seen, ids(text)...)
+		}
+		if slices.Sort(seen); strings.Join(seen, " ") != "done due early foreign fresh late later left lost past recent soon" {
+			t.Errorf("the pages have %s", seen)
+		}
+	})
+}
+
+func TestAPageNamesWhatFirestoreRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(analysis("a", "QUEUED"))
+		server := open(t, source, console.Options{})
+		no := &console.Refusal{Text: "no index", Err: errOdd}
+		for _, tc := range []struct {
+			active, page error
+			want         string
+		}{
+			{no, nil, "Firestore refuses: no index. Nothing is known yet."},
+			{nil, lease.ErrInvalidKey, "There can be no such id or page. Nothing is known yet."},
+			{nil, nil, `data-live="static"`},
+			{no, nil, "Firestore refuses: no index. What is shown is as of "},
+			{nil, no, "Firestore refuses: no index. What is shown is as of "},
+		} {
+			source.change(func() { source.activeErr, source.pageErr = tc.active, tc.page })
+			time.Sleep(2 * time.Minute)
+			text := page(t, server, "/")
+			has(t, text, tc.want, "All <b>1</b>")
+			if got := len(ids(text)); got != 1 && !strings.Contains(tc.want, "Nothing") {
+				t.Errorf("%s: %d are listed", tc.want, got)
+			}
+		}
+	})
+}
+
+func TestAPageWhoseAnalysesAreAllOnTheFirstPageSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(at(analysis("new", "READY"), 0), at(waits("waits", time.Hour), time.Minute), at(analysis("old", "READY"), time.Hour))
+		server := open(t, source, console.Options{Limit: 1})
+		for query, want := range map[string]string{"?after=1": "All of this page run, wait or are stuck: they are on the first page.<", "?after=3": "There are no more analyses.<"} {
+			has(t, page(t, server, "/"+query), `<p class="note" id="empty">`+want)
+		}
+	})
+}
+
+func TestAValueThatNoAnalysisHasIsRefusedBeforeItIsRead(t *testing.T) {
+	source := newSource(analysis("a", "READY"))
+	server := open(t, source, console.Options{})
+	long := strings.Repeat("x", 1501)
+	for query, want := range map[string]string{
+		"since=tomorrow": "“tomorrow” is no time", "older=tomorrow": "“tomorrow” is no time", "since=90m&older=-1h": "“-1h” is no time",
+		"code=%ff": "not UTF-8", "state=%ff": "not UTF-8", "code=a&code=%ff": "not UTF-8", "after=%ff": "not UTF-8", "q=%ff": "not UTF-8", "since=%ff": "not UTF-8",
+		"code=" + long: "too long", "state=" + long: "too long", "q=" + long: "No analysis can have this id", "q=a%2Fb": "No analysis can have this id",
+	} {
+		w := ask(t, server, http.MethodGet, "/?"+query, "")
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%.40s: %d %s", query, w.Code, w.Body)
+		}
+	}
+	for i := range 33 {
+		page(t, server, fmt.Sprint("/?code=", long[2:], i%10, "&since=", i, "h"))
+	}
+	if n := source.calls("Page"); n != 33 {
+		t.Errorf("%d lists were read, want 33", n)
+	}
+	if n := source.calls("Count"); n != 2 { // with 32 readings all are forgotten, which bounds the memory
+		t.Errorf("the totals were read %d times, want twice", n)
+	}
+}

@@ -1,0 +1,172 @@
+package console_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+func TestEachStateIsShownByItsName(t *testing.T) {
+	failed := analysis("d", "FAILED")
+	failed.Error = &analysislock.Error{Code: "too_large", Message: "the result is too large\n\tby 5"}
+	s := open(t, newSource(analysis("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), analysis("c", "READY"), failed, analysis("e", "PAUSED"), analysis("f", "")), console.Options{Every: quick})
+	text := page(t, s, "/")
+	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
+		has(t, rowOf(t, text, id), ">"+state+"</bdi>", `data-state="`+state+`"`)
+		has(t, page(t, s, "/analysis?id="+id), ">"+state+"</bdi>")
+	}
+	has(t, rowOf(t, text, "d"), "too_large")
+	has(t, rowOf(t, text, "d"), "the result is too large</span>")
+	text = page(t, s, "/analysis?id=d")
+	has(t, text, "too_large", "the result is too large\n    by 5</p>")
+	if order := regexp.MustCompile(`id="(fact-state|fact-error|timeline|fact-lock)"`).FindAllString(text, -1); strings.Join(order, "") != `id="fact-state"id="fact-error"id="timeline"id="fact-lock"` {
+		t.Errorf("the order is %s", order)
+	}
+}
+
+func TestALockIsJudgedByTheStoresClock(t *testing.T) {
+	stale := heldBy("stale", "w/2", 8, -time.Minute)
+	done := analysis("done", "READY")
+	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
+	done.LastError = &analysislock.Error{Code: "flaky"}
+	stale.LastError = done.LastError
+	failed := analysis("failed", "FAILED")
+	failed.Lock.Finished, failed.LastError, failed.Error = true, done.LastError, &analysislock.Error{Code: "attempts_exhausted"}
+	refused := failed
+	refused.ID, refused.Error = "refused", &analysislock.Error{Code: "too_large"}
+	stale.Lock.FinishedBy, refused.Lock.FinishedBy = "w/0", "w/0"
+	corrupted := analysis("corrupted", "PROCESSING")
+	corrupted.Malformed = errors.New("lockToken is a string")
+	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, failed, refused, corrupted, analysis("left", "PROCESSING")), console.Options{Every: quick})
+	text := page(t, s, "/")
+	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">1 min 30 s<", `data-until="`, ">5 min</span> ago")
+	has(t, rowOf(t, text, "stale"), `data-lock="stale"`, ">stale<", "last by", "w/2")
+	hasNot(t, rowOf(t, text, "stale"), "data-until")
+	has(t, rowOf(t, text, "free"), `data-lock="free"`, ">waiting in the queue<")
+	has(t, rowOf(t, text, "left"), `data-lock="free"`, ">free<")
+	has(t, rowOf(t, text, "done"), `data-lock="free"`)
+	has(t, rowOf(t, text, "corrupted"), `data-lock="malformed"`, "lockToken is a string", `class="number attempts"></td>`)
+	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
+	has(t, page(t, s, "/analysis?id=corrupted"), "lockToken is a string", `data-lock="malformed"`)
+	has(t, page(t, s, "/analysis?id=done"), "Finished by")
+	has(t, page(t, s, "/analysis?id=failed"), "flaky", "of the last failed attempt<")
+	has(t, page(t, s, "/analysis?id=refused"), "flaky", "of an earlier attempt, which was repeated<", "Finished by", "w/0")
+	has(t, page(t, s, "/analysis?id=stale"), "flaky", ", which will be repeated<")
+	hasNot(t, page(t, s, "/analysis?id=stale"), "Finished by", "w/0")
+	hasNot(t, text, "/unlock?", "/requeue?")
+	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky")
+}
+
+func TestThePageFiltersTheList(t *testing.T) {
+	flaky, gone := analysis("flaky", "QUEUED"), analysis("gone", "FAILED")
+	flaky.LastError, gone.Error = &analysislock.Error{Code: "a&b"}, &analysislock.Error{Code: "a&b"}
+	w := at(waits("waits", time.Hour), 3*time.Hour)
+	w.UpdatedAt = w.UpdatedAt.Truncate(time.Second)
+	updated := w.UpdatedAt.UTC().Format(time.RFC3339)
+	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, w), console.Options{Every: quick})
+	for query, want := range map[string]string{
+		"":                                  "held waits Alphabet alpha gone flaky beta",
+		"?state=QUEUED":                     "waits alpha flaky",
+		"?code=a%26b&state=FAILED":          "gone",
+		"?since=150m&older=1h":              "beta",
+		"?since=2006-01-02T15:04:05Z":       "held waits Alphabet alpha gone flaky beta",
+		"?since=" + updated + "&older=150m": "waits",
+		"?older=" + updated:                 "",
+		"?q=al":                             "alpha",
+		"?q=alphabet&state=READY":           "",
+	} {
+		text := page(t, s, "/"+query)
+		if got := strings.Join(ids(text), " "); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+		has(t, text, `>All <b>7</b>`) // whatever is shown of it
+	}
+	search := page(t, s, "/?q=al")
+	has(t, search, `name="q" type="search" value="al"`)
+	hasNot(t, search, `id="oldest"`)
+	second := flaky
+	second.ID = "second"
+	few := open(t, newSource(flaky, second), console.Options{Every: quick, Limit: 1})
+	has(t, page(t, few, "/?state=QUEUED&code=a%26b&since=2h&older=1m"), `id="next" href="/?after=1&amp;code=a%26b&amp;older=1m&amp;since=2h&amp;state=QUEUED"`)
+	has(t, page(t, s, "/?state=READY&code=c&since=2h&after=1"), `data-filter="READY" href="/?code=c&amp;since=2h&amp;state=READY" aria-current="page"`, `name="state" value="READY"`,
+		`data-poll="/?after=1&amp;code=c&amp;since=2h&amp;state=READY"`, `name="since" value="2h"`, `name="code" value="c"`, `id="newest" href="/?code=c&amp;since=2h&amp;state=READY"`)
+}
+
+// hostileTexts must appear in pages only as text.
+var hostileTexts = []string{
+	`"><script>alert(1)</script>`, `'onmouseover='alert(1)`, "javascript:alert(1)", "\u202egpj.exe", "a\x00b\nc\x1b[2J", "🦊 <b>&amp;", "`${1}`{{.}}",
+	strings.Repeat("é", 750), "a b+c%2F?d=e#f",
+}
+
+func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
+	source := newSource()
+	for i, text := range hostileTexts {
+		w := heldBy(text, "owner "+text, int64(i+1), time.Hour)
+		w.Status = "state " + text
+		w.Error, w.LastError = &analysislock.Error{Code: "code " + text, Message: "message " + text}, &analysislock.Error{Code: "last " + text, Message: text}
+		w.Input, w.Result = encoded(t, text), encoded(t, map[string]string{text: text})
+		w.Progress = &analysislock.Progress{Message: "report " + text}
+		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
+		source.all[text] = w
+		source.failures = append(source.failures, console.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w.Analysis}})
+	}
+	s, _ := writable(t, source)
+	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}
+	for _, text := range hostileTexts {
+		q := url.QueryEscape(text)
+		one := page(t, s, "/analysis?show=all&id="+q)
+		has(t, one, `href="/analysis?id=`) // its own link
+		pages = append(pages, one, page(t, s, "/unlock?id="+q), page(t, s, "/requeue?id="+q), page(t, s, "/cancel?id="+q), ask(t, s, http.MethodGet, "/analysis?id=no"+q, "").Body.String())
+	}
+	for _, text := range pages {
+		hasNot(t, strings.Replace(text, `<script type="module" src="/console.js"></script>`, "", 1), "<script", "<b>&", "\u202e", "\x00", "\x1b", `"'onmouse`, `href="javascript`, `action="javascript`)
+	}
+	if rows := ids(pages[0]); len(rows) != len(hostileTexts) {
+		t.Errorf("%d rows: %q", len(rows), rows)
+	}
+	has(t, pages[0], `\u202egpj.exe`, `a\x00b\nc\x1b[2J`, "🦊")
+}
+
+func encoded(t testing.TB, v any) json.RawMessage {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
+	w := analysis("a", "READY")
+	w.Input, w.Result = encoded(t, map[string]string{"name": "secret.txt"}), encoded(t, strings.Repeat("pad\u00e9", 40<<10)+"end")
+	s := open(t, newSource(w, analysis("b", "QUEUED")), console.Options{Every: quick})
+	text := page(t, s, "/analysis?id=a")
+	hasNot(t, text+page(t, s, "/"), "secret", "padé")
+	has(t, text, `href="/analysis?id=a&amp;show=all"`, "Not shown")
+	text = page(t, s, "/analysis?id=a&show=all")
+	has(t, text, "secret.txt", "padé", "the first 64 KiB are shown")
+	hasNot(t, text, "end&#34;")
+	if len(text) > 80<<10 {
+		t.Errorf("the page has %d bytes", len(text))
+	}
+	has(t, page(t, s, "/analysis?id=b&show=all"), "None.")
+}
+
+func TestSimilarIDsAreDistinguishable(t *testing.T) {
+	long := strings.Repeat("0123456789", 10)
+	s := open(t, newSource(analysis("a b", "QUEUED"), analysis("a\u00a0b", "QUEUED"), analysis("a\u3000b", "QUEUED"), analysis("a  b", "QUEUED"), analysis(long+"-1", "QUEUED"), analysis(long+"-2", "QUEUED")), console.Options{Every: quick})
+	text := page(t, s, "/")
+	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
+	for _, id := range []string{long + "-1", long + "-2"} {
+		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
+	}
+}

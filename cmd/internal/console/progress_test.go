@@ -1,0 +1,61 @@
+package console_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+func TestTheListShowsTheProgressOfRunningAnalyses(t *testing.T) {
+	running, stale, wordless := heldBy("running", "w/1", 3, time.Hour), heldBy("stale", "w/1", 3, -time.Minute), heldBy("wordless", "w/1", 3, time.Hour)
+	fraction := 0.416
+	running.Progress = &analysislock.Progress{Fraction: &fraction, Message: "page 7 of 17, " + strings.Repeat("x", 900) + " the end"}
+	stale.Progress, wordless.Progress = running.Progress, &analysislock.Progress{Message: "reads"}
+	text := page(t, open(t, newSource(running, stale, wordless), console.Options{Every: quick}), "/")
+	has(t, rowOf(t, text, "running"), `<progress max="100" value="42"`, "42 %", "page 7 of 17", "the end</span>", `data-label="Progress"`)
+	hasNot(t, rowOf(t, text, "running"), strings.Repeat("x", 64))
+	hasNot(t, rowOf(t, text, "stale"), "<progress", "page 7")
+	has(t, rowOf(t, text, "wordless"), "reads")
+	hasNot(t, rowOf(t, text, "wordless"), "<progress", " %")
+}
+
+func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
+	a := heldBy("a", "w/9", 9, time.Hour)
+	fraction, at := 0.5, storeNow().Add(-90*time.Second)
+	a.Progress = &analysislock.Progress{Fraction: &fraction, Message: "page 7", At: at}
+	began := storeNow().Add(-time.Hour)
+	a.History = []analysislock.Attempt{
+		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(350 * time.Millisecond), Outcome: "retry", Code: "exit_1", Message: "not\nnow"},
+		{Number: 2, Token: 8, Owner: "w/8", StartedAt: began.Add(2 * time.Minute)},
+		{Number: 3, Token: 9, Owner: "w/9", StartedAt: storeNow().Add(-10*time.Minute - time.Second)},
+	}
+	source := newSource(a, analysis("new", "QUEUED"))
+	s := open(t, source, console.Options{Every: quick})
+	text := page(t, s, "/analysis?id=a")
+	has(t, text, `id="fact-progress"`, "50 %", "page 7", ">1 min</span> ago")
+	timeline := regexp.MustCompile(`(?s)<li data-outcome=.*?</li>`)
+	for i, want := range [][]string{
+		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago"},
+		{`"no end recorded"`, "attempt 2, token 8", "w/8"},
+		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow", "the next attempt began 1 min 59 s later"},
+	} {
+		has(t, timeline.FindAllString(text, -1)[i], want...)
+	}
+	has(t, page(t, s, "/analysis?id=new"), `aria-labelledby="timeline-title" hidden`)
+	done := a
+	done.History = []analysislock.Attempt{{Number: 1, Token: 9, Owner: "w/9", StartedAt: began, EndedAt: began.Add(time.Minute), Outcome: "failed"}}
+	done.Status, done.Lock = "FAILED", lease.Lease{Token: 9, Finished: true}
+	source.put(done)
+	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `x="0" width="1000"`)
+	a.Lock.ExpiresAt = storeNow().Add(-time.Second)
+	source.put(a)
+	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `"no end recorded"`, "token 9")
+	a.Malformed = errOdd
+	source.put(a)
+	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `"unknown"`, "token 9")
+}

@@ -1,0 +1,227 @@
+package doclockservice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"go.uber.org/goleak"
+
+	"taskguard/internal/testing/emulatortest"
+)
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	goleak.VerifyTestMain(m)
+}
+
+// hang is how long a test waits for something that should happen at once.
+const hang = 30 * time.Second
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// embedded starts an embedded Firestore for the services of a test.
+func embedded(t *testing.T) (project string) {
+	t.Helper()
+	b := emulatortest.Embedded(t)
+	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
+	return b.Project
+}
+
+// instance is a service inside the test's process.
+type instance struct {
+	url      string
+	log      *emulatortest.Log
+	l        net.Listener
+	stop     context.CancelFunc
+	returned chan error
+}
+
+// start serves until the test ends; more are variables.
+func start(t testing.TB, project string, more ...string) *instance {
+	t.Helper()
+	cfg := must(parse(append([]string{secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + project}, more...)...))(t)
+	i := &instance{log: &emulatortest.Log{}, l: listen(t), returned: make(chan error, 1)}
+	i.url = "http://" + i.l.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	i.stop = stop
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		i.returned <- Serve(ctx, cfg, i.l, slog.New(slog.NewTextHandler(i.log, nil)))
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	return i
+}
+
+// wait waits for Serve to return.
+func (i *instance) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-i.returned:
+		return err
+	case <-time.After(hang):
+		t.Fatal("Serve does not return")
+		return nil
+	}
+}
+
+// client returns a client that keeps its session, also with another instance.
+func client(t testing.TB) *http.Client {
+	t.Helper()
+	jar := must(cookiejar.New(nil))(t)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Jar: jar, Transport: transport, Timeout: hang}
+}
+
+// ask makes a request about the room of that id and decodes the answer.
+func (i *instance) ask(t testing.TB, c *http.Client, method, path string) (status int, body map[string]any) {
+	t.Helper()
+	r := must(http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody))(t)
+	resp, err := c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, body
+}
+
+// received is a message of a socket.
+type received struct {
+	Expires time.Time `json:"expires_at"`
+	Reason  string
+	Version int64
+
+	raw string
+}
+
+// socket receives all messages of a socket.
+func (i *instance) socket(t testing.TB, c *http.Client, path string) <-chan received {
+	t.Helper()
+	conn, _, err := websocket.Dial(t.Context(), i.url+path, &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar, Transport: c.Transport}}) //nolint:bodyclose // the library closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := make(chan received, 1000)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(to)
+		for {
+			_, data, err := conn.Read(context.Background())
+			m := received{raw: string(data)}
+			if err != nil || json.Unmarshal(data, &m) != nil {
+				return
+			}
+			to <- m
+		}
+	})
+	t.Cleanup(func() { _ = conn.CloseNow(); reading.Wait() })
+	return to
+}
+
+// next is the next message, of the reason wanted.
+func next(t testing.TB, events <-chan received, reason string) received {
+	t.Helper()
+	select {
+	case m := <-events:
+		if m.Reason != reason {
+			t.Fatalf("got %q, want %s", m.raw, reason)
+		}
+		return m
+	case <-time.After(hang):
+		t.Fatalf("no message, want %s", reason)
+		return received{}
+	}
+}
+
+const lockPath = "/api/documents/room/lock"
+
+func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
+	i := start(t, embedded(t), "LOCKS_PER_SESSION=2", "SOCKETS_PER_SESSION=1")
+	c := client(t)
+	for status := 0; status != http.StatusOK; {
+		status, _ = i.ask(t, c, http.MethodGet, "/health/ready")
+	}
+	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
+		t.Fatal(status, body)
+	}
+	for room, want := range []int{http.StatusOK, http.StatusTooManyRequests} { // one lock more is allowed
+		if status, body := i.ask(t, c, http.MethodPost, fmt.Sprintf("/api/documents/%d/lock", room)); status != want {
+			t.Errorf("lock %d: %d %v, want %d", room+2, status, body, want)
+		}
+	}
+	events := i.socket(t, c, lockPath+"/ws")
+	next(t, events, "current")
+	_, resp, err := websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}) //nolint:bodyclose // a Dial that fails has read it
+	if err == nil || resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("a second socket: %v", err)
+	}
+	i.stop()
+	for range events { // until the server has closed it
+	}
+	if err := i.wait(t); err != nil {
+		t.Error(err)
+	}
+	if log := i.log.String(); strings.Contains(log, "still open") || strings.Contains(log, "0123456789abcdef") {
+		t.Errorf("a socket was left, or the secret is in the log: %s", log)
+	}
+}
+
+func TestServeReturnsWhenItsListenerFailsAndFirestoreIsUnavailable(t *testing.T) {
+	t.Setenv("FIRESTORE_EMULATOR_HOST", listen(t).Addr().String()) // accepts, and never answers
+	i := start(t, "unavailable")
+	_ = i.l.Close()
+	if err := i.wait(t); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("error = %v, want the listener's", err)
+	}
+}
+
+func TestTheSweepRunsByItself(t *testing.T) {
+	i := start(t, embedded(t), "DOCUMENT_LOCK_TTL=1s", "SWEEP_INTERVAL=50ms")
+	c := client(t)
+	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
+		t.Fatal(status, body)
+	}
+	for deadline := time.Now().Add(hang); !strings.Contains(i.log.String(), "swept=1"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing is swept: %s", i.log)
+		}
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}

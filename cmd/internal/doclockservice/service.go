@@ -1,0 +1,114 @@
+// Package doclockservice runs the document lock as a process: environment → Config → wire
+// → serve. It is all of cmd/doclock, and part of taskguard local.
+package doclockservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"taskguard/cmd/internal/service"
+	"taskguard/internal/env"
+	"taskguard/internal/taskauth"
+	"taskguard/internal/telemetry"
+	"taskguard/locks/document"
+	"taskguard/locks/document/server"
+	"taskguard/repo"
+)
+
+// Main serves until SIGTERM or SIGINT and returns the exit code: 0, 2 for a
+// configuration error, 1 for any other.
+func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
+	cfg, err := ParseConfig(lookup)
+	if err != nil {
+		return 2, err
+	}
+	return cfg.Main(ctx, stdout, func(ctx context.Context, l net.Listener, log *slog.Logger) error {
+		return Serve(ctx, cfg, l, log)
+	})
+}
+
+// Serve serves on l until ctx ends or l fails. Then it closes the sockets, so that
+// their clients connect elsewhere, and waits up to 8 s for them and for requests in
+// progress. It returns the listener's error, or that of opening its parts; the end of
+// ctx is no error.
+func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
+	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	running, err := wire(ctx, work, cfg, rooms, log)
+	if err != nil {
+		return errors.Join(err, rooms.Close(), l.Close())
+	}
+	running.Stop = stop
+	return errors.Join(running.Serve(ctx, l, cfg.attrs()...), rooms.Close())
+}
+
+// wire returns the service that cfg describes, without a call to any of its parts. work is the
+// context of all sockets.
+func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (running service.Service, err error) {
+	locks, err := document.New(rooms, cfg.TTL)
+	if err != nil {
+		return running, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
+	}
+	o := server.Options{
+		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
+	}
+	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
+	if err != nil {
+		return running, err
+	}
+	var background []func(context.Context)
+	if ours {
+		o.Tasks, background = verifier, append(background, verifier.Run)
+	}
+
+	var sessions server.Sessions
+	switch cfg.Sessions {
+	case authCookie, authApplication:
+		var cookies *server.Cookies
+		if cookies, err = server.NewCookies([]byte(cfg.Secret)); err == nil {
+			cookies.Application = cfg.Sessions == authApplication
+			sessions = cookies
+		}
+	case authOIDC:
+		cfg.Token.Log = log
+		var people *taskauth.Verifier
+		if people, err = taskauth.New(cfg.Token); err == nil {
+			sessions, background = server.Accounts{Verifier: people}, append(background, people.Run)
+		}
+	default:
+		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s, %s", cfg.Sessions, authCookie, authApplication, authOIDC)
+	}
+	if err != nil {
+		return running, err
+	}
+	exports, err := cfg.Telemetry.Export(ctx, log) // last of all, so that only the service has to stop it
+	if err != nil {
+		return running, err
+	}
+
+	o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
+	feed := document.NewFeed(locks, rooms, log)
+	doclock := server.NewServer(work, locks, feed, sessions, o)
+	background = append(background, feed.Run, func(ctx context.Context) {
+		doclock.AwaitReady(ctx, func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) })
+	})
+	if cfg.Sweep > 0 {
+		background = append(background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
+	}
+	return service.Service{
+		Handler: doclock, Limits: cfg.Limits, Background: background, Flush: exports.Stop, Log: log,
+		Drain: func(ctx context.Context) {
+			if left := doclock.Drain(ctx); left > 0 {
+				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
+			}
+		},
+	}, nil
+}

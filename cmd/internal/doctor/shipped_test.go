@@ -1,0 +1,155 @@
+package doctor_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/cmd/internal/doclockservice"
+	"taskguard/cmd/internal/workerservice"
+)
+
+// leftUnset holds the variables that the files and the Terraform module leave out, and
+// why; "worker NAME" is about the worker alone.
+var leftUnset = map[string]string{
+	"PORT": "Cloud Run sets it", "K_SERVICE": "Cloud Run sets it", "K_REVISION": "Cloud Run sets it",
+	"FIRESTORE_EMULATOR_HOST": "for tests", "CLOUD_TASKS_EMULATOR_HOST": "for tests", "TASK_JWKS_URL": "for tests",
+	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
+	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
+	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
+	"SMOKE_INPUT":  "of the module's smoke_env",
+	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
+	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
+	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",
+}
+
+// acceptEnvironment fails if a service refuses the environment, does not read one of
+// its variables, or reads one that is neither set nor in a reason.
+func acceptEnvironment(t *testing.T, file, name string, env map[string]string, reasons ...map[string]string) {
+	t.Helper()
+	parse := func(l func(string) (string, bool)) error { _, err := workerservice.ParseConfig(l); return err }
+	if name == "doclock" {
+		parse = func(l func(string) (string, bool)) error { _, err := doclockservice.ParseConfig(l); return err }
+	}
+	read := map[string]bool{}
+	if err := parse(func(key string) (string, bool) { read[key] = true; v, ok := env[key]; return v, ok }); err != nil {
+		t.Errorf("%s: the service would not start: %v", file, err)
+	}
+	for key := range env {
+		if !read[key] && !strings.HasPrefix(key, "OTEL_") { // which the SDK reads
+			t.Errorf("%s sets %s, which %s does not read", file, key, name)
+		}
+	}
+	for key := range read {
+		_, set := env[key]
+		known := set || strings.HasPrefix(key, "OTEL_")
+		for _, reason := range append(reasons, leftUnset) {
+			known = known || reason[key]+reason[name+" "+key] != ""
+		}
+		if !known {
+			t.Errorf("%s lacks %s", file, key)
+		}
+	}
+}
+
+func TestServiceFilesSetTheVariablesThatTheServicesRead(t *testing.T) {
+	shipped := files(t)
+	acceptEnvironment(t, "service.yaml", "worker", shipped.Worker.Environment)
+	acceptEnvironment(t, "doclock.yaml", "doclock", shipped.Doclock.Environment)
+}
+
+// moduleEnvironments returns the services' variables in a case of the module's settings,
+// whose file has of each case what differs from the smallest.
+func moduleEnvironments(t *testing.T, name string) (worker, doclock map[string]string) {
+	t.Helper()
+	var all map[string]struct {
+		Worker  map[string]string `json:"worker_env"`
+		Doclock map[string]string `json:"doclock_env"`
+	}
+	data := []byte(read(t, deploy+"terraform/testdata/settings.json"))
+	if err := json.Unmarshal(data, &all); err != nil {
+		t.Fatal(err)
+	}
+
+	worker, doclock = maps.Clone(all["smallest"].Worker), all[name].Doclock
+	maps.Copy(worker, all[name].Worker)
+	if doclock == nil {
+		doclock = all["smallest"].Doclock
+	}
+	return worker, doclock
+}
+
+func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
+	mayBeSet := map[string]string{
+		"LOG_LEVEL":           "worker_env, doclock_env",
+		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env", "RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
+		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
+	}
+	for _, name := range []string{"everything", "smallest", "application", "theirs", "platform"} {
+		worker, doclock := moduleEnvironments(t, name)
+		acceptEnvironment(t, "the module", "worker", worker, mayBeSet)
+		doclock["SESSION_SECRET"] = strings.Repeat("secret", 8)
+		acceptEnvironment(t, "the module", "doclock", doclock, mayBeSet)
+	}
+}
+
+// asked returns the variables that parse looks up in several environments, since one
+// variable decides which others are read.
+func asked(parse func(lookup func(string) (string, bool)), environments ...map[string]string) []string {
+	names := map[string]bool{}
+	for _, env := range environments {
+		parse(func(name string) (string, bool) {
+			names[name] = true
+			v, ok := env[name]
+			return v, ok
+		})
+	}
+	return ours(slices.Sorted(maps.Keys(names)))
+}
+
+// ours removes the variables that OpenTelemetry's SDK reads.
+func ours(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "OTEL_") })
+}
+
+var variableOfRow = regexp.MustCompile("(?m)^\\| [^|]*\\|")
+
+// TestTheReferenceHasTheVariablesThatTheServicesRead compares both ways.
+func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
+	environments := []map[string]string{nil, {"TASK_AUTH": "oidc", "SESSION_AUTH": "oidc"}, {"TASK_AUTH": "iam", "TASK_QUEUE": "projects/p/locations/l/queues/q"}}
+	for name, parse := range map[string]func(func(string) (string, bool)){
+		"worker":  func(lookup func(string) (string, bool)) { _, _ = workerservice.ParseConfig(lookup) },
+		"doclock": func(lookup func(string) (string, bool)) { _, _ = doclockservice.ParseConfig(lookup) },
+	} {
+		_, section, _ := strings.Cut(read(t, "../../../docs/reference.md"), "\n### `"+name+"`\n")
+		section, _, _ = strings.Cut(section, "\n#")
+		listed := map[string]bool{}
+		for _, cell := range variableOfRow.FindAllString(section, -1) {
+			for _, variable := range quotedName.FindAllStringSubmatch(cell, -1) {
+				listed[variable[1]] = true
+			}
+		}
+
+		page, code := ours(slices.Sorted(maps.Keys(listed))), asked(parse, environments...)
+		if diff := cmp.Diff(page, code); diff != "" || len(code) < 3 {
+			t.Errorf("%s: -reference.md +read:\n%s", name, diff)
+		}
+	}
+}
+
+var quotedName = regexp.MustCompile("`([^`]+)`")
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

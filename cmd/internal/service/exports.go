@@ -1,0 +1,113 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/metric"
+	nometric "go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	notrace "go.opentelemetry.io/otel/trace/noop"
+)
+
+// Exports send a process's traces and metrics to a collector, until Stop. Its methods
+// may be called concurrently.
+//
+// On Cloud Run, where CPU is given only while a request is open, the SDK's timers stand
+// still between two requests: due data leaves with the next request, or at the stop.
+// Counts only grow, so they are not lost. Spans may be, without a message: 2,048 wait.
+//
+// OpenTelemetry's global providers are not set: Google's client libraries would add
+// spans of their own, under names that change with their versions.
+type Exports struct {
+	Tracers trace.TracerProvider // of no spans, if no traces are sent
+	Meters  metric.MeterProvider // likewise
+	On      bool                 // whether anything is sent
+
+	shutdown []func(context.Context) error
+	end      context.CancelFunc // ends every export
+	stop     sync.Once
+}
+
+// The SDK's first retry comes after 5 s by default, and a stop has 2 s for the flush.
+const firstRetry, longestRetry, allRetries = 300 * time.Millisecond, time.Second, 20 * time.Second
+
+// Export begins to send. It makes no call yet, and returns errors of the configuration.
+// Later failures are warnings in the log.
+func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
+	x := &Exports{Tracers: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider(), On: t.Traces != "" || t.Metrics != "", end: func() {}}
+	if !x.On {
+		return x, nil
+	}
+	sender, err := t.resource(ctx)
+	if err != nil {
+		return nil, err
+	}
+	until, end := context.WithCancel(context.WithoutCancel(ctx))
+	x.end = end
+	if t.Traces != "" {
+		to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces), otlptracehttp.WithHTTPClient(t.client(until, t.Traces)),
+			otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
+		if err != nil {
+			end()
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
+		}
+		p := sdktrace.NewTracerProvider(sdktrace.WithResource(sender), sdktrace.WithBatcher(spanSink{to, &sink{until: until, log: log, signal: "traces"}}))
+		x.Tracers, x.shutdown = p, append(x.shutdown, p.Shutdown)
+	}
+	if t.Metrics != "" {
+		to, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics), otlpmetrichttp.WithHTTPClient(t.client(until, t.Metrics)),
+			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
+		if err != nil {
+			x.Stop(ctx)
+			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
+		}
+		p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(sender),
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricSink{to, &sink{until: until, log: log, signal: "metrics"}})))
+		x.Meters, x.shutdown = p, append(x.shutdown, p.Shutdown)
+	}
+	return x, nil
+}
+
+// resource returns the sender. Each process has an id of its own, or a backend would mix
+// the counts of several.
+func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
+	attrs := []attribute.KeyValue{attribute.String("service.name", t.Service), attribute.String("service.instance.id", rand.Text())}
+	if t.Version != "" {
+		attrs = append(attrs, attribute.String("service.version", t.Version))
+	}
+	if t.Project != "" && (google(t.Traces) || google(t.Metrics)) {
+		attrs = append(attrs, attribute.String("gcp.project_id", t.Project))
+	}
+	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attrs...), resource.WithFromEnv())
+	if err != nil {
+		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES: the SDK cannot read it") // its error has the value
+	}
+	return sender, nil
+}
+
+// Stop sends the remaining data until ctx ends, and returns when no export is under way.
+// Only the first call has an effect.
+func (x *Exports) Stop(ctx context.Context) {
+	x.stop.Do(func() {
+		defer x.end()
+		defer context.AfterFunc(ctx, x.end)()
+		var all sync.WaitGroup
+		for _, shutdown := range x.shutdown {
+			// With ctx itself it would return before its exports. A failure is a warning.
+			all.Go(func() { _ = shutdown(context.WithoutCancel(ctx)) })
+		}
+		all.Wait()
+	})
+}

@@ -1,0 +1,34 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestDefaultLimitsStopWithinNineSeconds(t *testing.T) {
+	m := DefaultLimits()
+	if want := (Limits{10 * time.Second, 30 * time.Second, 2 * time.Minute, 65536, 8 * time.Second, time.Second / 2, 2 * time.Second}); m != want {
+		t.Errorf("limits = %+v", m)
+	}
+	s := m.Server(nil, slog.New(slog.DiscardHandler))
+	if s.ReadHeaderTimeout != m.Header || s.ReadTimeout != m.Request || s.IdleTimeout != m.Idle || s.MaxHeaderBytes != m.HeaderBytes || s.WriteTimeout != 0 {
+		t.Errorf("server = %+v", s)
+	}
+}
+
+// A run that does not end takes all of the drain, and a collector that never answers
+// all of the flush.
+func TestTheSlowestStopEndsWithinNineSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, wait := slog.New(slog.DiscardHandler), func(ctx context.Context) { <-ctx.Done() }
+		m := DefaultLimits()
+		began := time.Now()
+		Service{Limits: m, Flush: wait, Log: log, Drain: wait}.shut(t.Context(), m.Server(nil, log))
+		if took := time.Since(began); took < m.Drain || took >= 9*time.Second {
+			t.Errorf("took %v, want all of the drain, and less than 9s", took)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+// Package workerservice runs the worker as a process: environment → Config → wire → serve.
+// cmd/worker consists of it; cmd/taskguard's demo and local start it too.
+package workerservice
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+
+	"taskguard/cmd/internal/service"
+	"taskguard/worker"
+)
+
+// Main runs the worker until SIGTERM or SIGINT and returns the exit code: 0, 2 for a
+// configuration error, 1 for any other error.
+func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
+	cfg, err := ParseConfig(lookup)
+	if err != nil {
+		return 2, err
+	}
+	return cfg.Main(ctx, stdout, func(ctx context.Context, l net.Listener, log *slog.Logger) error {
+		return Serve(ctx, cfg, l, log)
+	})
+}
+
+// Serve answers on l until ctx ends or l fails; then it takes no more deliveries,
+// cancels the runs, and gives them 8 s to release their locks, book deliveries and
+// answer. It returns the error of the listener or of what it could not open, and nil
+// after the end of ctx.
+func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
+	o := cfg.Options
+	o.Project, o.Log = cfg.Project, log
+	exports, err := cfg.Telemetry.Export(ctx, log)
+	if err == nil && exports.On {
+		o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
+	}
+	var guard *worker.Guard
+	if err == nil {
+		guard, err = worker.Open(ctx, o)
+	}
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	cfg.Auth.Warn(ctx, log)
+	running := service.Service{
+		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}), Limits: cfg.Limits, Flush: exports.Stop, Log: log,
+		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
+		// release of its lock and the booking of another delivery.
+		Drain: func(ctx context.Context) {
+			if err := guard.Shutdown(ctx); err != nil {
+				log.WarnContext(ctx, "not everything has ended", "error", err)
+			}
+		},
+	}
+	return running.Serve(ctx, l, cfg.attrs()...)
+}

@@ -1,0 +1,125 @@
+package deploy
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/internal/delivery"
+)
+
+// runbook returns the sections of operations.md that have an alert's name.
+func runbook(t *testing.T) map[string]string {
+	t.Helper()
+	_, after, _ := strings.Cut(read(t, "../docs/operations.md"), "\n## Runbook\n")
+	all, _, _ := strings.Cut(after, "\n## ")
+	sections := map[string]string{}
+	for _, s := range strings.Split(all, "\n### ")[1:] {
+		heading, _, _ := strings.Cut(s, "\n")
+		sections[heading] = s
+	}
+	return sections
+}
+
+var (
+	anyCommand = regexp.MustCompile("`(?:taskguard|gcloud|terraform) [a-z]")
+	// An alert of this form fires if lines are missing.
+	absence = regexp.MustCompile(`unless sum\(increase\(logging_[^>]*> 0$|vector\(0\)\) < \d+$`)
+)
+
+func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
+	alerts, sections := readMonitoring(t).Alerts, runbook(t)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(alerts)), slices.Sorted(maps.Keys(sections))); diff != "" {
+		t.Errorf("-alerts +runbook:\n%s", diff)
+	}
+	for name, s := range sections {
+		if absence.MatchString(alerts[name].Query) && !strings.Contains(s, "`LOG_LEVEL` above info, or `LOG_FORMAT=text`") {
+			t.Errorf("%s is about missing lines, and does not name the settings that suppress them", name)
+		}
+		if !strings.Contains(s, "\n1. ") || !anyCommand.MatchString(s) {
+			t.Errorf("%s has no cause or no command", name)
+		}
+	}
+}
+
+var (
+	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
+	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
+	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
+	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
+)
+
+// commands returns the commands of taskguard.
+func commands(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/main.go"), -1) {
+		all[c[1]] = true
+	}
+	if len(all) < 5 {
+		t.Fatalf("%d commands", len(all))
+	}
+	return all
+}
+
+// A page that is read in an emergency names no command, field or variable that does not
+// exist.
+func TestOperationsNamesWhatExists(t *testing.T) {
+	page, has := read(t, "../docs/operations.md"), commands(t)
+	for _, c := range invoked.FindAllStringSubmatch(page, -1) {
+		if c[1] != "commands" && !has[c[1]] {
+			t.Errorf("there is no taskguard %s", c[1])
+		}
+	}
+	variables := map[string]bool{}
+	for _, b := range parseModule(t) {
+		variables[b.name()] = true
+	}
+	for _, v := range variableNamed.FindAllStringSubmatch(page, -1) {
+		if !variables["var."+v[1]] {
+			t.Errorf("the module has no variable %s", v[1])
+		}
+	}
+	fields := map[string]bool{"message": true}
+	for _, f := range delivery.LogFields() {
+		fields[f.Name] = true
+	}
+	for _, f := range payloadField.FindAllStringSubmatch(page, -1) {
+		if !fields[f[1]] {
+			t.Errorf("the worker writes no %s", f[1])
+		}
+	}
+}
+
+// A setting that needs a new revision has no effect without its traffic.
+func TestARunbooksChangeNamesWhoMakesItAndHow(t *testing.T) {
+	atOnce := []string{"worker_max_instances", "worker_min_instances", "max_concurrent_dispatches", "worker_env"}
+	for name, section := range runbook(t) {
+		for line := range strings.Lines(section) {
+			variables := variableNamed.FindAllStringSubmatch(line, -1)
+			waits := strings.Contains(line, "`LOG_LEVEL` above") || slices.ContainsFunc(variables, func(v []string) bool { return !slices.Contains(atOnce, v[1]) })
+			for want, needed := range map[string]bool{
+				"n owner":              strings.Contains(line, "`terraform apply`") || len(variables) > 0,
+				"a responder":          strings.Contains(line, "(#roll-back)") || strings.Contains(line, " resume "),
+				"](#change-a-setting)": waits,
+			} {
+				if needed && !strings.Contains(line, want) {
+					t.Errorf("%s: the line lacks %q: %s", name, want, line)
+				}
+			}
+		}
+	}
+}
+
+func TestTheChangelogHasEachCommandOfAUser(t *testing.T) {
+	changes := read(t, "../CHANGELOG.md")
+	for name := range commands(t) {
+		if name != "worker" && name != "analyze" && !regexp.MustCompile("`(taskguard )?"+name+"[ `]").MatchString(changes) {
+			t.Errorf("CHANGELOG.md lacks taskguard %s", name)
+		}
+	}
+}

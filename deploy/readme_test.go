@@ -1,0 +1,192 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeProgram replaces each program that deploy/README.md calls. It records its
+// arguments, a line each call, and prints an answer.
+const fakeProgram = `#!/usr/bin/env bash
+IFS=$'\t'
+echo "${0##*/}	$*" >>"$CALLS"
+IFS=' '
+case "${0##*/} $*" in
+"gcloud projects describe "*) echo 123456789012 ;;
+"go run "*) echo "europe-west1-docker.pkg.dev/my-project/taskguard/${*##*/}@sha256:0000000000000000000000000000000000000000000000000000000000000000" ;;
+"openssl "*) echo secret ;;
+"gcloud secrets create "*) cat >/dev/null ;;
+"gcloud beta monitoring channels create "*) echo projects/my-project/notificationChannels/7 ;;
+esac
+`
+
+var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?\n)```")
+
+// follow runs the commands of sections of deploy/README.md in a copy of the folder, and
+// returns that copy's parent and the words of each call.
+func follow(t *testing.T, sections ...string) (folder string, calls [][]string) {
+	t.Helper()
+	folder = t.TempDir()
+	bin, log := filepath.Join(folder, "bin"), filepath.Join(folder, "calls")
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
+	check(t, os.Mkdir(bin, 0o755))
+	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl", "git"} {
+		check(t, os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755))
+	}
+	script := "set -euo pipefail\n"
+	for _, name := range sections {
+		_, section, found := strings.Cut(string(readDeploy(t, "README.md")), "\n## "+name+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		blocks := shellBlock.FindAllStringSubmatch(section, -1)
+		if !found || len(blocks) == 0 {
+			t.Fatalf("README.md has no commands under %q", name)
+		}
+		for _, b := range blocks {
+			script += b[1]
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir, cmd.Env = folder, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "CALLS=" + log, "HOME=" + folder}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for line := range strings.Lines(read(t, log)) {
+		calls = append(calls, strings.Split(strings.TrimRight(line, "\n"), "\t"))
+	}
+	return folder, calls
+}
+
+var databaseCondition = regexp.MustCompile(`resource\.name == '([^']*)'`)
+
+// granted returns the grants of gcloud's calls, one of a line: role, member, resource.
+func granted(t *testing.T, calls [][]string) (all []string) {
+	t.Helper()
+	short := strings.NewReplacer("serviceAccount:taskguard-", "", "@my-project.iam.gserviceaccount.com", "", "projects/my-project/databases/", "", "roles/", "", "taskguard-", "")
+	for _, words := range calls {
+		at := slices.Index(words, "add-iam-policy-binding")
+		if at < 0 {
+			continue
+		}
+		flags := map[string]string{}
+		for _, w := range words[at+2:] {
+			name, value, _ := strings.Cut(w, "=")
+			flags[name] = value
+		}
+		on := words[at-1] + " " + strings.TrimPrefix(words[at+1], "gs://")
+		if condition := databaseCondition.FindStringSubmatch(flags["--condition"]); condition != nil {
+			on = "database " + condition[1]
+		}
+		all = append(all, short.Replace(flags["--role"]+" "+flags["--member"]+" "+on))
+	}
+	return slices.Sorted(slices.Values(all))
+}
+
+// The module's roles are those of TestTheModuleGrantsTheseRolesAndNoOthers.
+func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
+	const api, oncall = "serviceAccount:api", "group:oncall@example.com"
+	want := []string{
+		"artifactregistry.writer build repositories taskguard",
+		"storage.objectViewer build buckets my-project_cloudbuild",
+		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project", "projects/my-project/taskguardOperations " + oncall + " projects my-project",
+		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project_cloudbuild",
+		"run.developer build services worker", "run.developer build services doclock",
+		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",
+		"iam.serviceAccountOpenIdTokenCreator build service-accounts caller",
+		"run.invoker caller services worker",
+		"secretmanager.secretAccessor doclock secrets session",
+		"datastore.user worker database (default)", "datastore.user doclock database doclock", "datastore.user " + oncall + " database doclock",
+		"datastore.user " + api + " database (default)", "datastore.user " + oncall + " database (default)",
+		"cloudscheduler.viewer " + oncall + " projects my-project", "logging.viewer " + oncall + " projects my-project",
+		"monitoring.viewer " + oncall + " projects my-project", "serviceusage.serviceUsageConsumer " + oncall + " projects my-project",
+		"cloudtasks.viewer " + oncall + " queues analyses", "cloudtasks.taskDeleter " + oncall + " queues analyses",
+		"run.viewer " + oncall + " services worker", "run.viewer " + oncall + " services doclock",
+	}
+	for _, member := range []string{"worker", api, oncall} {
+		want = append(want, "cloudtasks.enqueuer "+member+" queues analyses", "iam.serviceAccountUser "+member+" service-accounts caller")
+	}
+	_, calls := follow(t, "First, on either path", "With gcloud alone")
+	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
+		t.Errorf("-want +README.md:\n%s", diff)
+	}
+}
+
+func TestTheREADMEsStepsCallTheModule(t *testing.T) {
+	folder, calls := follow(t, "First, on either path", "With Terraform", "With Cloud Build")
+	given := callsModule(t, filepath.Join(folder, "production", "main.tf"))
+	for variable, want := range map[string]string{
+		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project_cloudbuild",
+		"submitters": "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
+	} {
+		if !strings.Contains(given[variable], want) {
+			t.Errorf("production/main.tf has %s = %s, want %s", variable, given[variable], want)
+		}
+	}
+	if all := granted(t, calls); len(all) > 0 {
+		t.Errorf("granted beside the module: %q", all)
+	}
+	var enabled []string
+	for _, words := range calls {
+		if len(words) > 3 && words[1] == "services" && words[2] == "enable" {
+			for _, api := range words[3:] {
+				enabled = append(enabled, strings.TrimSuffix(api, ".googleapis.com"))
+			}
+		}
+	}
+	var s settings
+	evaluated(t, "everything", &s)
+	if diff := cmp.Diff(slices.Sorted(slices.Values(s.APIs)), slices.Sorted(slices.Values(enabled))); diff != "" {
+		t.Errorf("-module +README.md:\n%s", diff)
+	}
+}
+
+func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
+	want := []string{
+		"serviceusage.serviceUsageConsumer doclock projects my-project", "serviceusage.serviceUsageConsumer worker projects my-project",
+		"telemetry.metricsWriter worker projects my-project", "telemetry.tracesWriter doclock projects my-project", "telemetry.tracesWriter worker projects my-project",
+	}
+	_, calls := follow(t, "First, on either path", "Traces and metrics")
+	if diff := cmp.Diff(want, granted(t, calls)); diff != "" {
+		t.Errorf("-want +README.md:\n%s", diff)
+	}
+	for _, pair := range want {
+		role, account := strings.Fields(pair)[0], strings.Fields(pair)[1]
+		if !strings.Contains(read(t, moduleFolder+"/accounts.tf"), `["`+account+`", "`+role+`"]`) {
+			t.Errorf("the module lacks %s", pair)
+		}
+	}
+}
+
+// The names in the files are those of all other tests, so these are others.
+func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
+	folder := t.TempDir()
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
+	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
+		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(string(readDeploy(t, "README.md")), -1), "")
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir = folder
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, path := range files(t, folder+"/deploy/monitoring/*/*.json") {
+		if text := read(t, path); strings.Contains(text, "my-project") || strings.Contains(text, "europe-west1") {
+			t.Errorf("%s:\n%s", path, text)
+		}
+	}
+	for name, image := range map[string]string{"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": ""} {
+		path := filepath.Join(folder, "deploy", name)
+		now := read(t, path)
+		if !strings.Contains(now, image) || strings.Contains(now, "my-project") || strings.Contains(now, "123456789012") || strings.Contains(now, "europe-west1") {
+			t.Errorf("%s:\n%s", name, now)
+		}
+		if read(t, path+".orig") != string(readDeploy(t, name)) {
+			t.Errorf("%s.orig is not the original %s", name, name)
+		}
+	}
+}

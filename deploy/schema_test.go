@@ -1,0 +1,155 @@
+package deploy
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// providerSchema returns the provider's arguments by path, as the checked-in list has
+// them, and the version that the list is of.
+func providerSchema(t *testing.T) (version string, kinds map[string]string) {
+	t.Helper()
+	paths, err := filepath.Glob(moduleFolder + "/testdata/schema-google-*.txt")
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("%q, %v", paths, err)
+	}
+	kinds = map[string]string{}
+	for line := range strings.Lines(read(t, paths[0])) {
+		if path, kind, ok := strings.Cut(strings.TrimSpace(line), " "); ok && path != "#" {
+			kinds[path] = kind
+		}
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(paths[0]), "schema-google-"), ".txt"), kinds
+}
+
+// Terraform's own validation needs the provider, which these tests do not have.
+func TestTheModuleUsesArgumentsThatTheProviderHas(t *testing.T) {
+	version, kinds := providerSchema(t)
+	if major, minor, _ := strings.Cut(version, "."); !strings.Contains(read(t, moduleFolder+"/versions.tf"), `version = "~> `+major+"."+strings.TrimSuffix(minor, ".0")+`"`) {
+		t.Errorf("the list is of version %s, which is not the lowest that versions.tf allows", version)
+	}
+	used := 0
+	for _, b := range parseModule(t) {
+		if b.Type == "resource" || b.Type == "data" {
+			root := strings.TrimSuffix(b.name(), "."+b.Labels[1])
+			for _, wrong := range misused(kinds, root, b.Body, &used) {
+				t.Errorf("%s: the provider's %s", b.name(), wrong)
+			}
+		}
+		for _, wrong := range misread(kinds, b.Body) {
+			t.Errorf("%s refers to %s, which the provider does not have", b.name(), wrong)
+		}
+	}
+	if used < 200 {
+		t.Errorf("only %d arguments and blocks were compared", used)
+	}
+}
+
+var metaArguments = []string{"count", "depends_on", "for_each", "lifecycle"}
+
+// misused returns what is wrong with the arguments and blocks of a body.
+func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *int) (wrong []string) {
+	given := map[string]bool{}
+	resource := strings.Count(strings.TrimPrefix(path, "data."), ".") == 0
+	for name := range body.Attributes {
+		if resource && slices.Contains(metaArguments, name) {
+			continue
+		}
+		given[name] = true
+		*used++
+		if kind := kinds[path+"."+name]; kind != "required" && kind != "optional" {
+			wrong = append(wrong, fmt.Sprintf("%s.%s is no argument, but %q", path, name, kind))
+		}
+	}
+	for _, b := range body.Blocks {
+		name, inner := b.Type, b.Body
+		if name == "lifecycle" && resource {
+			for _, ignored := range inner.Attributes["ignore_changes"].Expr.(*hclsyntax.TupleConsExpr).Exprs {
+				traversal, _ := hcl.AbsTraversalForExpr(ignored)
+				if field := path + "." + attributes(traversal); kinds[field] == "" {
+					wrong = append(wrong, field+" to ignore does not exist")
+				}
+			}
+			continue
+		}
+		if name == "dynamic" {
+			name, inner = b.Labels[0], inner.Blocks[0].Body
+		}
+		given[name] = true
+		*used++
+		if kind := kinds[path+"."+name]; !strings.HasSuffix(kind, " block") {
+			wrong = append(wrong, fmt.Sprintf("%s.%s is no block, but %q", path, name, kind))
+		}
+		wrong = append(wrong, misused(kinds, path+"."+name, inner, used)...)
+	}
+	for field, kind := range kinds {
+		name, inside := strings.CutPrefix(field, path+".")
+		if inside && !strings.Contains(name, ".") && strings.HasPrefix(kind, "required") && !given[name] {
+			wrong = append(wrong, field+" is required")
+		}
+	}
+	return wrong
+}
+
+// attributes returns the names of a traversal without its indexes, joined by dots.
+func attributes(traversal hcl.Traversal) string {
+	var names []string
+	for _, step := range traversal {
+		switch step := step.(type) {
+		case hcl.TraverseRoot:
+			names = append(names, step.Name)
+		case hcl.TraverseAttr:
+			names = append(names, step.Name)
+		}
+	}
+	return strings.Join(names, ".")
+}
+
+var attributeRead = regexp.MustCompile(`^((?:data\.)?google_\w+)\.\w+\.(\w+)`)
+
+// misread returns the attributes of resources that a body reads and the provider does
+// not have.
+func misread(kinds map[string]string, body *hclsyntax.Body) (wrong []string) {
+	for _, a := range body.Attributes {
+		for _, traversal := range a.Expr.Variables() {
+			if m := attributeRead.FindStringSubmatch(attributes(traversal)); len(m) == 3 && kinds[m[1]+"."+m[2]] == "" {
+				wrong = append(wrong, m[0])
+			}
+		}
+	}
+	for _, b := range body.Blocks {
+		wrong = append(wrong, misread(kinds, b.Body)...)
+	}
+	return wrong
+}
+
+// A name without the variable is in the way of a second deployment in the project.
+func TestTheModulesNamesHaveTheVariable(t *testing.T) {
+	for name, want := range map[string]string{
+		"google_service_account.this":              `account_id   = "${var.name}-${each.key}"`,
+		"google_logging_metric.taskguard":          `name        = "${var.name}/${each.key}"`,
+		"google_monitoring_alert_policy.taskguard": `display_name          = each.key`,
+	} {
+		if !strings.Contains(resource(t, name).text, want) {
+			t.Errorf("%s lacks %s", name, want)
+		}
+	}
+	for _, b := range parseModule(t) {
+		if b.Type != "resource" {
+			continue
+		}
+		_, body, _ := strings.Cut(b.text, "{")
+		for line := range strings.Lines(body) {
+			if _, value, ok := strings.Cut(line, ` = `); ok && strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
+				t.Errorf("%s has a name of its own: %s", b.name(), line)
+			}
+		}
+	}
+}

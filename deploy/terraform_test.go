@@ -1,0 +1,412 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"google.golang.org/api/run/v1"
+)
+
+const moduleFolder = "terraform"
+
+// block is a block of the module and its text.
+type block struct {
+	*hclsyntax.Block
+	text string
+}
+
+// name returns what other blocks call it, such as var.project.
+func (b block) name() string {
+	return map[string]string{"variable": "var.", "data": "data."}[b.Type] + strings.Join(b.Labels, ".")
+}
+
+// parseModule returns the blocks of the module, and fails where terraform fmt would
+// change a file.
+func parseModule(t *testing.T) (all []block) {
+	t.Helper()
+	paths, err := filepath.Glob(moduleFolder + "/*.tf")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		all = append(all, parseTerraform(t, path)...)
+	}
+	return all
+}
+
+func parseTerraform(t *testing.T, path string) (all []block) {
+	t.Helper()
+	src := []byte(read(t, path))
+	f, diags := hclparse.NewParser().ParseHCL(src, path)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	if !bytes.Equal(hclwrite.Format(src), src) {
+		t.Errorf("%s: terraform fmt would change it", path)
+	}
+	for _, b := range f.Body.(*hclsyntax.Body).Blocks {
+		all = append(all, block{b, string(src[b.Range().Start.Byte:b.CloseBraceRange.End.Byte])})
+	}
+	return all
+}
+
+// settings is what Terraform makes of the module's settings, by case: see the test in
+// deploy/terraform, which keeps the file true.
+type settings struct {
+	WorkerEnv  map[string]string `json:"worker_env"`
+	DoclockEnv map[string]string `json:"doclock_env"`
+	Request    int64             `json:"request_seconds"`
+	APIs       []string          `json:"apis"`
+}
+
+func evaluated(t *testing.T, name string, into any) {
+	t.Helper()
+	var all map[string]map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{} // the others have the differences alone
+	for _, of := range []string{"smallest", name} {
+		if text := all[of]["worker_env"]; text != nil && json.Unmarshal(text, &env) != nil {
+			t.Fatalf("%s: %s", of, text)
+		}
+	}
+	maps.Copy(all["smallest"], all[name])
+	var err error
+	if all["smallest"]["worker_env"], err = json.Marshal(env); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(all["smallest"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names adds the first names of every reference in the body to used, as "a.b", and the
+// names that the body declares for itself to own.
+func names(body *hclsyntax.Body, used, own map[string]bool) {
+	for _, a := range body.Attributes {
+		for _, ref := range a.Expr.Variables() {
+			parts := []string{ref.RootName()}
+			for _, step := range ref[1:min(len(ref), 3)] {
+				if attr, ok := step.(hcl.TraverseAttr); ok {
+					parts = append(parts, attr.Name)
+				}
+			}
+			if parts[0] != "data" {
+				parts = parts[:min(len(parts), 2)]
+			}
+			used[strings.Join(parts, ".")] = true
+		}
+	}
+	for _, b := range body.Blocks {
+		if b.Type == "dynamic" {
+			own[b.Labels[0]] = true
+		}
+		names(b.Body, used, own)
+	}
+}
+
+func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
+	declared, usedAnywhere := map[string]bool{}, map[string]bool{}
+	module := parseModule(t)
+	for _, b := range module {
+		declared[b.name()] = true
+		if b.Type == "locals" {
+			for name := range b.Body.Attributes {
+				declared["local."+name] = true
+			}
+		}
+	}
+	for _, b := range module {
+		used, own := map[string]bool{}, map[string]bool{"each": true, "count": true, "path": true, "template": true}
+		names(b.Body, used, own)
+		for name := range used {
+			root, _, qualified := strings.Cut(name, ".") // otherwise a type, or a field to ignore
+			if qualified && !declared[name] && !own[root] {
+				t.Errorf("%s refers to %s, which is not declared", b.name(), name)
+			}
+			usedAnywhere[name] = usedAnywhere[name] || name != b.name()
+		}
+	}
+	for name := range declared {
+		if kind, _, _ := strings.Cut(name, "."); (kind == "var" || kind == "local") && !usedAnywhere[name] {
+			t.Errorf("%s is not used", name)
+		}
+	}
+}
+
+// callsModule fails unless a configuration calls the module with variables that it has,
+// all required ones among them, and outputs the environment.
+func callsModule(t *testing.T, path string) (given map[string]string) {
+	t.Helper()
+	var variables, required []string
+	for _, b := range parseModule(t) {
+		if b.Type == "variable" {
+			variables = append(variables, b.Labels[0])
+			if b.Body.Attributes["default"] == nil {
+				required = append(required, b.Labels[0])
+			}
+		}
+	}
+	given = map[string]string{}
+	output := false
+	for _, b := range parseTerraform(t, path) {
+		output = output || b.Type == "output" && b.Labels[0] == "environment"
+		for name, a := range b.Body.Attributes {
+			if b.Type != "module" || name == "source" {
+				continue
+			}
+			given[name] = string(a.Expr.Range().SliceBytes([]byte(read(t, path))))
+			if !slices.Contains(variables, name) {
+				t.Errorf("%s: the module has no variable %s", path, name)
+			}
+		}
+	}
+	for _, name := range required {
+		if given[name] == "" {
+			t.Errorf("%s does not set %s", path, name)
+		}
+	}
+	if !output {
+		t.Errorf("%s does not output the environment", path)
+	}
+	return given
+}
+
+// One more role is an unneeded permission, and one less is a call that is
+// refused, in production only.
+func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
+	want := map[string]string{
+		"google_artifact_registry_repository_iam_member.build":     "artifactregistry.writer",
+		"google_cloud_run_v2_service_iam_member.build":             "run.developer",
+		"google_cloud_run_v2_service_iam_member.caller":            "run.invoker",
+		"google_cloud_run_v2_service_iam_member.viewer":            "run.viewer",
+		"google_cloud_tasks_queue_iam_member.enqueuer":             "cloudtasks.enqueuer",
+		"google_cloud_tasks_queue_iam_member.operator":             "cloudtasks.taskDeleter cloudtasks.viewer",
+		"google_project_iam_custom_role.operations":                "run.operations.get run.revisions.get run.revisions.list",
+		"google_artifact_registry_repository_iam_member.responder": "artifactregistry.reader",
+		"google_project_iam_member.build_logs":                     "logging.logWriter monitoring.viewer",
+		"google_project_iam_member.responder":                      "cloudscheduler.admin monitoring.snoozeEditor",
+		"google_cloud_tasks_queue_iam_member.responder":            "cloudtasks.queueAdmin",
+		"google_cloud_run_v2_service_iam_member.responder":         "run.developer",
+		"google_service_account_iam_member.responder_deploys_as":   "iam.serviceAccountUser",
+		"google_service_account_iam_member.responder_calls_as":     "iam.serviceAccountOpenIdTokenCreator",
+		"google_cloud_run_v2_service_iam_member.sweep":             "run.invoker",
+		"google_cloud_run_v2_service_iam_member.recovery":          "run.invoker",
+		"google_project_iam_member.build_waits":                    "google_project_iam_custom_role.operations",
+		"google_project_iam_member.cloud_sql":                      "cloudsql.client",
+		"google_project_iam_member.database":                       "datastore.user",
+		"google_project_iam_member.operator":                       "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
+		"google_project_iam_member.telemetry":                      "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_project_iam_member.test_logs":                      "logging.logWriter",
+		"google_secret_manager_secret_iam_member.pusher":           "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.session":          "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.worker":           "secretmanager.secretAccessor",
+		"google_service_account_iam_member.build_calls_as":         "iam.serviceAccountOpenIdTokenCreator",
+		"google_service_account_iam_member.build_deploys_as":       "iam.serviceAccountUser",
+		"google_service_account_iam_member.signs_as_caller":        "iam.serviceAccountUser",
+		"google_storage_bucket_iam_member.build":                   "storage.objectViewer",
+		"google_storage_bucket_iam_member.test":                    "storage.objectViewer",
+		"google_storage_bucket_iam_member.volume":                  "storage.objectUser storage.objectViewer",
+	}
+	roles := regexp.MustCompile(`(?:"(?:roles/)?|role +=\s*)([a-z]+(?:\.[a-z][A-Za-z]+)+|google_project_iam_custom_role\.\w+)(?:"|\.name)`)
+	lists := map[string]string{} // the locals that a resource refers to for its roles
+	module := parseModule(t)
+	for _, b := range module {
+		for name, a := range b.Body.Attributes {
+			if b.Type == "locals" {
+				lists["local."+name] = string(a.Expr.Range().SliceBytes([]byte(read(t, a.Range().Filename))))
+			}
+		}
+	}
+	got := map[string]string{}
+	for _, b := range module {
+		if !strings.Contains(b.name(), "_iam_") {
+			continue
+		}
+		text := b.text
+		for _, list := range []string{"local.operator_roles", "local.operator_queue_roles"} {
+			if strings.Contains(text, list+",") {
+				text += lists[list]
+			}
+		}
+		found := map[string]bool{}
+		for _, role := range roles.FindAllStringSubmatch(text, -1) {
+			found[role[1]] = true
+		}
+		got[b.name()] = strings.Join(sorted(found), " ")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// resource returns a resource of the module.
+func resource(t *testing.T, name string) block {
+	t.Helper()
+	for _, b := range parseModule(t) {
+		if b.Type == "resource" && b.name() == name {
+			return b
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return block{}
+}
+
+// These lines prevent an accident each, and Terraform accepts the module without them.
+func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
+	for name, words := range map[string][]string{
+		"google_firestore_database.this": {
+			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`, `var.delete_database ? "DELETE" : "ABANDON"`,
+			`"POINT_IN_TIME_RECOVERY_ENABLED"`,
+		},
+		// Google refuses an index that another deployment on the collection has made.
+		"google_firestore_index.analyses": {`i if var.create_indexes }`},
+		// An application may store an expireAt of its own.
+		"google_firestore_field.exempt":      {`o if var.create_indexes }`, `each.key == "expireAt" ? var.keep_finished_days[*] : []`},
+		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
+		// An apply must not undo what a build has deployed.
+		"google_cloud_run_v2_service.worker": {
+			"local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)",
+			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
+			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
+			"if n > 100 || var.worker_gpu != null]", "containers.value.liveness ? [containers.value] : []",
+			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
+			"google_project_iam_member.cloud_sql,", "google_storage_bucket_iam_member.volume,",
+		},
+		"google_cloud_run_v2_service.doclock": {
+			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
+			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
+			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
+		},
+		"google_cloud_run_v2_service_iam_member.sweep":             {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
+		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor"], var.responders)`},
+		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`, "? google_project_iam_custom_role.operations.name"},
+		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},
+		"google_cloud_tasks_queue_iam_member.responder":            {"toset(var.responders)"},
+		"google_cloud_run_v2_service_iam_member.responder":         {"var.responders)"},
+		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
+		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
+		"google_cloud_run_v2_service.recovery":                     {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
+		// A call or an alert before its time fails, or causes a false alarm.
+		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
+		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
+		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
+	} {
+		text := resource(t, name).text
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s lacks %s", name, w)
+			}
+		}
+	}
+	if text := resource(t, "google_cloud_run_v2_service.worker").text; strings.Contains(text, "template[0].revision") {
+		t.Error("a release names its revision, and Cloud Run refuses a second of that name: after a release no apply could change the worker")
+	}
+	text := resource(t, "google_cloud_tasks_queue.analyses").text
+	for line := range strings.Lines(read(t, "queue.yaml")) {
+		flag, _, ok := strings.Cut(line, ":")
+		field := strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_")
+		if ok && strings.HasPrefix(flag, "--") && flag != "--location" && !regexp.MustCompile(field+` += local\.(queue_flags\["`+flag+`"\]|`+field+`\n)`).MatchString(text) {
+			t.Errorf("the module's queue does not take %s from queue.yaml", flag)
+		}
+	}
+}
+
+// Without its API Google refuses a resource in an empty project.
+func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
+	apis := map[string]string{
+		"artifact": "artifactregistry", "cloud_run": "run", "cloud_scheduler": "cloudscheduler", "cloud_tasks": "cloudtasks", "firestore": "firestore",
+		"logging": "logging", "monitoring": "monitoring", "project": "cloudresourcemanager", "secret_manager": "secretmanager", "service_account": "iam",
+		"storage": "", // always enabled
+	}
+	need := map[string]bool{"cloudbuild": true, "iamcredentials": true} // of the build and its smoke test
+	for _, b := range parseModule(t) {
+		if b.Type != "resource" {
+			continue
+		}
+		known := false
+		for prefix, api := range apis {
+			if strings.HasPrefix(b.Labels[0], "google_"+prefix) {
+				known, need[api] = true, true
+			}
+		}
+		if !known {
+			t.Errorf("which API does %s need?", b.Labels[0])
+		}
+	}
+	delete(need, "")
+	var s settings
+	evaluated(t, "everything", &s)
+	if diff := cmp.Diff(sorted(need), slices.Sorted(slices.Values(s.APIs))); diff != "" {
+		t.Errorf("-needed +enabled:\n%s", diff)
+	}
+}
+
+// A deployment by gcloud and one by Terraform are the same.
+func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
+	var everything, app settings
+	evaluated(t, "everything", &everything)
+	evaluated(t, "application", &app)
+	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv} {
+		s, c := service(t, file)
+		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")
+		set := environmentOf(c)
+		for variable, value := range env {
+			if got, ok := set[variable]; got != value && !strings.HasPrefix(variable, "OTEL_") {
+				t.Errorf("the module sets %s=%q for %s, %s %q (%v)", variable, value, name, file, got, ok)
+			}
+		}
+		module := resource(t, "google_cloud_run_v2_service."+name)
+		timeout, places := module.text, fmt.Sprint(s.Spec.Template.Spec.ContainerConcurrency)
+		if name == "worker" {
+			timeout, places = fmt.Sprintf("timeout = \"%ds\"", everything.Request), "var.worker_concurrency"
+		}
+		for want, in := range map[string]string{
+			fmt.Sprintf(`timeout += "%ds"`, s.Spec.Template.Spec.TimeoutSeconds): timeout,
+			"max_instance_request_concurrency = " + places:                       module.text,
+		} {
+			if !regexp.MustCompile(want).MatchString(in) {
+				t.Errorf("%s: the module's %s has no %s", file, name, want)
+			}
+		}
+		agreeOnProbes(t, file, c, module)
+	}
+	w, c := service(t, "service.yaml")
+	for name, want := range map[string]any{
+		"worker_concurrency": w.Spec.Template.Spec.ContainerConcurrency, "worker_cpu": c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
+		"smoke_input": regexp.QuoteMeta(strings.ReplaceAll(environmentOf(c)["SMOKE_INPUT"], `"`, `\"`)), "worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
+	} {
+		if text := read(t, moduleFolder+"/variables_worker.tf"); !regexp.MustCompile(`variable "` + name + `" \{\n.*\n.*\n  default     = "?` + fmt.Sprint(want) + `"?\n`).MatchString(text) {
+			t.Errorf("the default of %s is not service.yaml's %v", name, want)
+		}
+	}
+}
+
+// agreeOnProbes compares the first container's probes.
+func agreeOnProbes(t *testing.T, file string, c *run.Container, module block) {
+	t.Helper()
+	for name, p := range map[string]*run.Probe{"startup_probe": c.StartupProbe, "liveness_probe": c.LivenessProbe} {
+		want := fmt.Sprintf(`%s \{\s+period_seconds    = %d\s+timeout_seconds   = %d\s+failure_threshold = %d\s+http_get \{\s+path = %q`,
+			name, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold, p.HttpGet.Path)
+		if !regexp.MustCompile(want).MatchString(module.text) {
+			t.Errorf("%s: the module's %s differs", file, name)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"taskguard/emulator/internal/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newServer serves one method, test.Wait/Wait, by handler.
+func newServer(handler func(context.Context)) *wire.Server {
+	return wire.NewServer(1<<20, func(r grpc.ServiceRegistrar) {
+		r.RegisterService(&grpc.ServiceDesc{
+			ServiceName: "test.Wait", HandlerType: (*any)(nil),
+			Methods: []grpc.MethodDesc{{MethodName: "Wait", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				if err := decode(&emptypb.Empty{}); err != nil {
+					return nil, err
+				}
+				handler(ctx)
+				return &emptypb.Empty{}, nil
+			}}},
+		}, struct{}{})
+	})
+}
+
+func call(conn *grpc.ClientConn) error {
+	return conn.Invoke(context.Background(), "/test.Wait/Wait", &emptypb.Empty{}, &emptypb.Empty{})
+}
+
+func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
+	entered := make(chan struct{})
+	var left atomic.Bool
+	s := newServer(func(ctx context.Context) {
+		close(entered)
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond)
+		left.Store(true)
+	})
+	conn, err := s.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	failed := make(chan error)
+	go func() { failed <- call(conn) }()
+	<-entered
+	s.Close()
+	if !left.Load() {
+		t.Error("Close returned before the handler")
+	}
+	if err := <-failed; err == nil {
+		t.Error("the call succeeded")
+	}
+	if _, err := s.Dial(); !errors.Is(err, wire.ErrClosed) {
+		t.Errorf("Dial after Close: %v, want ErrClosed", err)
+	}
+	s.Close()
+}

@@ -1,0 +1,36 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/compute/metadata"
+)
+
+// ProjectHere asks the metadata server for the project, which only Google's machines have.
+func ProjectHere(ctx context.Context, emulator string) (string, error) {
+	const problem = "GOOGLE_CLOUD_PROJECT: not set, and there is no metadata server"
+	if emulator != "" {
+		return "", errors.New("GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST, to any name")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if !metadata.OnGCEWithContext(ctx) {
+		return "", errors.New(problem)
+	}
+	id, err := metadata.ProjectIDWithContext(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", problem, err)
+	}
+	return id, nil
+}
+
+// Located adds the emulator's address to an error of Firestore.
+func Located(emulator string, err error) error {
+	if err == nil || emulator == "" {
+		return err
+	}
+	return fmt.Errorf("emulator %s: %w", emulator, err)
+}

@@ -1,0 +1,99 @@
+package env
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+
+	"taskguard/internal/taskauth"
+)
+
+// keysURL names where to find the tokens' public keys; unset: Google's.
+const keysURL = "TASK_JWKS_URL"
+
+// TaskAuth configures how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
+type TaskAuth struct {
+	Mode  string           // oidc: by this service; iam: by Cloud Run; none: not at all
+	Token taskauth.Options // of a valid token, with oidc
+}
+
+// TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode
+// is required unless there is a default. With others, TASK_JWKS_URL is also read for
+// other tokens.
+func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
+	a.Mode = e.Text("TASK_AUTH", def)
+	e.ForTests("FIRESTORE_EMULATOR_HOST")
+	switch a.Mode {
+	case "":
+		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+	case "oidc", "iam":
+	case "none":
+		if emulator == "" || e.onCloudRun() {
+			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST, and not to be on Cloud Run, where K_SERVICE is set")
+		}
+	default:
+		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
+	}
+	if a.Mode != "oidc" {
+		e.Unused("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
+		if !others {
+			e.Unused("belongs to TASK_AUTH=oidc", keysURL)
+		}
+		return a
+	}
+	a.Token = e.token()
+	return a
+}
+
+// token reads the claims of a valid token.
+func (e *Environment) token() taskauth.Options {
+	o := taskauth.Options{Audience: e.Text("TASK_AUDIENCE", ""), Accounts: e.List("TASK_SERVICE_ACCOUNTS")}
+	if o.Audience == "" {
+		e.Problem("TASK_AUDIENCE", "must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
+	}
+	if len(o.Accounts) == 0 {
+		e.Problem("TASK_SERVICE_ACCOUNTS", "must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
+	}
+	for _, account := range o.Accounts {
+		if !strings.Contains(account, "@") {
+			e.Problem("TASK_SERVICE_ACCOUNTS", "%q is not the e-mail address of a service account", account)
+		}
+	}
+	o.KeysURL = e.KeysURL()
+	return o
+}
+
+// KeysURL reads TASK_JWKS_URL.
+func (e *Environment) KeysURL() string {
+	e.ForTests(keysURL)
+	v := e.Text(keysURL, "")
+	if u, err := url.Parse(v); v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+		e.Problem(keysURL, "is not an http or https URL")
+	}
+	return v
+}
+
+// Verifier returns what verifies tokens; ours is false if this service does not.
+func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
+	switch a.Mode {
+	case "oidc":
+		o := a.Token
+		o.Log = log
+		v, err = taskauth.New(o)
+		return v, true, err
+	case "iam", "none":
+		a.Warn(ctx, log)
+		return nil, false, nil
+	}
+	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)
+}
+
+// Warn logs a warning if the callers seem to be unchecked.
+func (a TaskAuth) Warn(ctx context.Context, log *slog.Logger) {
+	if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {
+		log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of the callers to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")
+	}
+}

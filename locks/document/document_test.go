@@ -1,0 +1,337 @@
+package document
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// cases are behaviours of a room "r", each on stores of its own, whose clocks differ from
+// this machine's, and in virtual time. The TTL is 30 s.
+var cases = map[string]func(t *testing.T, s *store, l *Locks){
+	"AFreeRoomIsLockedFor30s": func(t *testing.T, s *store, l *Locks) { // D1
+		got := acquire(t, l, "r", "s/1")
+		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 30*time.Second || !got.Locked || got.Lock.Holder == "" {
+			t.Errorf("%+v lives %v, want 30 s and a holder", got, lived)
+		}
+		if until := time.Until(got.Until); until <= 26*time.Second || until > 27*time.Second {
+			t.Errorf("can be relied on for %v, want the margin of a tenth less", until)
+		}
+		if r := s.records["r"]; r.lock != got.Lock {
+			t.Errorf("record %+v, want %+v", r.lock, got.Lock)
+		}
+	},
+	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
+		first := acquire(t, l, "r", "s/1")
+		time.Sleep(29 * time.Second)
+		extended, err := l.Extend(t.Context(), "r", "s/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.records["r"]
+		_, err = l.Acquire(t.Context(), "r", "s/2")
+		var held *HeldError
+		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(extended.Lock.ExpiresAt) {
+			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
+		}
+		if inner := (*lease.HeldError)(nil); !errors.As(err, &inner) {
+			t.Errorf("err = %#v is no lease.HeldError", err)
+		}
+		if s.records["r"] != before {
+			t.Error("the record was touched")
+		}
+	},
+	"AnExpiredLockIsTakenByAnother": func(t *testing.T, _ *store, l *Locks) { // D1
+		last := acquire(t, l, "r", "s/1")
+		for i := range 20 {
+			time.Sleep(30 * time.Second)
+			next := acquire(t, l, "r", fmt.Sprint("s/", i%2))
+			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder || next.Lock.Attempts != 0 {
+				t.Errorf("%+v after %+v; want a larger token and another holder", next.Lock, last.Lock)
+			}
+			last = next
+		}
+	},
+	"ALockIsTrustedFromTheStartOfTheRequest": func(t *testing.T, s *store, _ *Locks) {
+		slow := leasetest.NewFaulty(s, leasetest.Every(leasetest.Swap, leasetest.SlowReply))
+		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 25*time.Second {
+			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
+		}
+	},
+	"BothCommitsOfAnAcquisitionHaveEightSecondsTogether": func(t *testing.T, s *store, _ *Locks) {
+		slow := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowReply, leasetest.Unavailable))
+		slow.Delay = 6 * time.Second
+		began := time.Now()
+		_, err := on(t, slow).Acquire(t.Context(), "r", "s/1")
+		if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took != timeout {
+			t.Errorf("%v after %v", err, took)
+		}
+	},
+	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
+		want := acquire(t, l, "r", "s/1").Lock
+		for range 3 {
+			time.Sleep(time.Second)
+			if _, err := l.Extend(t.Context(), "r", "s/1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		got := acquire(t, l, "r", "s/1").Lock
+		want.HeartbeatAt, want.ExpiresAt = want.HeartbeatAt.Add(4*time.Second), want.ExpiresAt.Add(4*time.Second)
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	},
+	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, s *store, l *Locks) { // D2: 404; R7, R8
+		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
+			t.Errorf("free: %v, want ErrNotLocked; records %v", err, s.records)
+		}
+		acquire(t, l, "r", "s/1")
+		time.Sleep(30 * time.Second)
+		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("expired: %v, want ErrNotLocked", err)
+		}
+		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
+			t.Errorf("release: %v, %v; want false and no error", freed, err)
+		}
+	},
+	"AReleaseByAnotherLeavesTheLock": func(t *testing.T, s *store, l *Locks) { // C: 403
+		acquire(t, l, "r", "s/1")
+		before := s.records["r"]
+		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed || s.records["r"] != before {
+			t.Errorf("%v, %v; record %+v", freed, err, s.records["r"])
+		}
+		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
+			t.Errorf("extend: %v, want ErrNotYours", err)
+		}
+	},
+	"AReleaseWhoseReplyIsLostIsDoneAlsoIfAnotherAcquiresNext": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		lost := leasetest.NewFaulty(s, func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && c.N == 2 {
+				acquire(t, l, "r", "s/2")
+			}
+			return leasetest.On(leasetest.Swap, leasetest.DropAfter)(c)
+		})
+		if freed, err := on(t, lost).Release(t.Context(), "r", "s/1"); err != nil || !freed || lost.Calls(leasetest.Load) != 2 {
+			t.Errorf("%v, %v", freed, err)
+		}
+	},
+	"GetShowsWhetherTheRoomIsLockedAndByTheOwner": func(t *testing.T, _ *store, l *Locks) { // C: GET
+		acquire(t, l, "r", "s/1")
+		for owner, mine := range map[string]bool{"s/1": true, "s/2": false, "": false} {
+			got, err := l.Get(t.Context(), "r", owner)
+			if err != nil || !got.Locked || got.Mine != mine || got.Lock.LockedAt.IsZero() || got.Until.IsZero() == mine {
+				t.Errorf("as %q: %+v, %v", owner, got, err)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		if got, err := l.Get(t.Context(), "r", "s/1"); err != nil || got.Locked || got.Mine || got.Lock != (Lock{}) {
+			t.Errorf("expired: %+v, %v", got, err)
+		}
+	},
+	"ASaveIsConfirmedOnlyForTheHolderUnderItsToken": func(t *testing.T, _ *store, l *Locks) { // X: saving unchecked
+		if _, err := l.Confirm(t.Context(), "r", "s/1", 1); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("free: %v, want ErrNotLocked", err)
+		}
+		token := acquire(t, l, "r", "s/1").Lock.Token
+		time.Sleep(20 * time.Second)
+		got, err := l.Confirm(t.Context(), "r", "s/1", token)
+		if left := time.Until(got.Until); err != nil || left <= 6*time.Second || left > 7*time.Second {
+			t.Errorf("%v, for %v; want the remaining 10 s less 3", err, left)
+		}
+		for owner, token := range map[string]int64{"s/1": token - 1, "s/2": token} {
+			if _, err := l.Confirm(t.Context(), "r", owner, token); !errors.Is(err, ErrNotYours) {
+				t.Errorf("%s, %d: %v, want ErrNotYours", owner, token, err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("expired: %v, want ErrNotLocked", err)
+		}
+	},
+	"AnOperatorUnlocksAnyHolder": func(t *testing.T, s *store, l *Locks) {
+		if broken, err := l.Break(t.Context(), "r"); err != nil || broken {
+			t.Errorf("free: %v, %v", broken, err)
+		}
+		token := acquire(t, l, "r", "s/1").Lock.Token
+		if broken, err := l.Break(t.Context(), "r"); err != nil || !broken || !s.records["r"].lock.Unlocked {
+			t.Errorf("%v, %v; record %+v", broken, err, s.records["r"])
+		}
+		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("its holder: %v, want ErrNotLocked", err)
+		}
+		next := acquire(t, l, "r", "s/2")
+		if next.Lock.Token <= token || next.Lock.Unlocked {
+			t.Errorf("the next is %+v; want a token over %d", next.Lock, token)
+		}
+	},
+	"TheRecordOfAnUnlockIsSweptLater": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		if _, err := l.Break(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(unlockedFor) // in which feeds learn the reason
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 0 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; records %v", n, err, s.records)
+		}
+		time.Sleep(time.Second)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; records %v", n, err, s.records)
+		}
+	},
+	"TokensGrowOverDeletion": func(t *testing.T, s *store, l *Locks) { // D4
+		var last int64
+		for range 100 {
+			got := acquire(t, l, "r", "s/1").Lock.Token
+			if got <= last {
+				t.Fatalf("token %d after %d", got, last)
+			}
+			last = got
+			if _, err := l.Release(t.Context(), "r", "s/1"); err != nil || len(s.records) != 0 {
+				t.Fatal(err, s.records)
+			}
+		}
+	},
+	"ASweepDeletesExpiredLocksAndNoOthers": func(t *testing.T, s *store, l *Locks) { // D4
+		acquire(t, l, "a", "s/1")
+		acquire(t, l, "b", "s/1")
+		time.Sleep(20 * time.Second)
+		acquire(t, l, "c", "s/1")
+		time.Sleep(10*time.Second + time.Millisecond)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
+	"ASweepHasManyPages": func(t *testing.T, s *store, l *Locks) {
+		for i := range 2*sweepBatch + 1 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2*sweepBatch+1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; left %d", n, err, len(s.records))
+		}
+	},
+	"ARoomThatCannotBeSweptDoesNotStopTheOthers": func(t *testing.T, s *store, _ *Locks) {
+		for i := range 200 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 199 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
+	"ASweepEndsIfAllThatItFindsAreHeld": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		f := &stale{found: slices.Repeat([]Change{{"r", s.cell("r", time.Now())}}, sweepBatch)}
+		if n, err := l.Sweep(t.Context(), f); err != nil || n != 0 || f.calls != 1 {
+			t.Errorf("swept %d in %d pages, %v", n, f.calls, err)
+		}
+	},
+	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
+		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
+		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("err = %v, want ErrInvalidKey", err)
+		}
+		if _, err := l.Acquire(t.Context(), "r", ""); err == nil {
+			t.Error("acquired without an owner")
+		}
+	},
+}
+
+// stale is a Finder whose index is behind. It fails after some pages.
+type stale struct {
+	found []Change
+	calls int
+}
+
+func (f *stale) Lapsed(context.Context, int) ([]Change, error) {
+	if f.calls++; f.calls > 3 {
+		return nil, errors.New("too many pages")
+	}
+	return f.found, nil
+}
+
+// refusing refuses to change a room.
+type refusing struct {
+	*store
+	room string
+}
+
+func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+	if room == r.room {
+		return lease.Cell[Lock]{}, lease.ErrRefused
+	}
+	time.Sleep(time.Second) // the refusal comes before most of them
+	return r.store.Swap(ctx, room, prev, next)
+}
+
+func TestLocks(t *testing.T) {
+	for name, run := range cases {
+		t.Run(name, func(t *testing.T) {
+			for _, ahead := range clocks {
+				synctest.Test(t, func(t *testing.T) {
+					s, l := open(t)
+					s.ahead = ahead
+					run(t, s, l)
+				})
+			}
+		})
+	}
+}
+
+// An acquirer reads that there is no record, and another takes and frees the room
+// before its commit arrives: its token must still be larger.
+func TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, quick := open(t)
+		late := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowRequest))
+		var slow State
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			slow = acquire(t, on(t, late), "r", "slow")
+		}()
+		synctest.Wait() // it has read
+		time.Sleep(time.Millisecond)
+		between := acquire(t, quick, "r", "quick")
+		if freed, err := quick.Release(t.Context(), "r", "quick"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		<-done
+		if slow.Lock.Token <= between.Lock.Token {
+			t.Errorf("token %d after %d", slow.Lock.Token, between.Lock.Token)
+		}
+	})
+}
+
+func TestTheTTLIsConfiguration(t *testing.T) { // D6
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(&store{}, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := acquire(t, l, "r", "s/1")
+		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 5*time.Second {
+			t.Errorf("lives %v, want 5 s", lived)
+		}
+		time.Sleep(time.Millisecond) // else the expiry would be one millisecond later, to differ
+		extended, err := l.Extend(t.Context(), "r", "s/1")
+		if lived := extended.Lock.ExpiresAt.Sub(extended.Lock.HeartbeatAt); err != nil || lived != 5*time.Second { // X: another TTL to extend
+			t.Errorf("extended for %v, %v", lived, err)
+		}
+	})
+	for _, ttl := range []time.Duration{-time.Second, time.Second - 1} {
+		if _, err := New(&store{}, ttl); err == nil {
+			t.Errorf("a TTL of %v is no error", ttl)
+		}
+	}
+}

@@ -1,0 +1,416 @@
+package document
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// feedTest is a Feed on a store, which runs from start until the test ends.
+type feedTest struct {
+	*store
+	faulty *leasetest.Faulty[Lock] // by which the feed reads
+	locks  *Locks                  // by which others write
+	feed   *Feed
+	log    bytes.Buffer
+}
+
+func TestFeed(t *testing.T) {
+	for about, cases := range map[string]map[string]func(t *testing.T, n *feedTest){
+		"Events": eventCases, "Run": runCases, "Subscription": subscriptionCases,
+	} {
+		for name, run := range cases {
+			t.Run(about+"/"+name, func(t *testing.T) {
+				for _, ahead := range clocks {
+					synctest.Test(t, func(t *testing.T) {
+						s, l := open(t)
+						s.ahead = ahead
+						n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
+						n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
+						run(t, n)
+					})
+				}
+			})
+		}
+	}
+}
+
+func (n *feedTest) start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); n.feed.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+}
+
+func (n *feedTest) subscribe(t *testing.T, room string) *Subscription {
+	t.Helper()
+	sub, err := n.feed.Subscribe(t.Context(), room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// startWith takes the room r for s/1 and subscribes to it on a running feed.
+func (n *feedTest) startWith(t *testing.T) *Subscription {
+	t.Helper()
+	n.start(t)
+	acquire(t, n.locks, "r", "s/1")
+	sub := n.subscribe(t, "r")
+	want(t, sub, "current true")
+	return sub
+}
+
+// want compares the pending event of sub; "" is none.
+func want(t *testing.T, sub *Subscription, what string) {
+	t.Helper()
+	synctest.Wait()
+	got := ""
+	if e := sub.take(); e != nil {
+		got = fmt.Sprint(e.Reason, " ", e.Locked)
+		if e.Locked == (e.Holder == "") || e.Locked == e.ExpiresAt.IsZero() || e.Room != sub.room.id {
+			t.Errorf("event %+v", e)
+		}
+	}
+	if got != what {
+		t.Fatalf("event %q, want %q", got, what)
+	}
+}
+
+// release frees r, which s/1 holds.
+func (n *feedTest) release(t *testing.T) {
+	t.Helper()
+	if freed, err := n.locks.Release(t.Context(), "r", "s/1"); err != nil || !freed {
+		t.Fatal(freed, err)
+	}
+}
+
+// interrupt ends the streams and makes new ones fail until resume.
+func (n *feedTest) interrupt() {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.cut)
+}
+
+func (n *feedTest) resume() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut = make(chan struct{})
+}
+
+// watched counts the streams so far, and those that are open.
+func (n *feedTest) watched() (all, open int) {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.watches, len(n.streams)
+}
+
+// eventCases are about which events there are.
+var eventCases = map[string]func(t *testing.T, n *feedTest){
+	"AcquiredAndReleasedAreReportedToEverySubscriber": func(t *testing.T, n *feedTest) { // D1
+		n.start(t)
+		a, b := n.subscribe(t, "r"), n.subscribe(t, "r")
+		for _, sub := range []*Subscription{a, b} {
+			want(t, sub, "current false")
+		}
+		acquire(t, n.locks, "r", "s/1")
+		for _, sub := range []*Subscription{a, b} {
+			want(t, sub, "acquired true")
+		}
+		n.release(t)
+		for _, sub := range []*Subscription{a, b} {
+			want(t, sub, "released false")
+			want(t, sub, "")
+		}
+	},
+	"ALockExpires30sAfterItsLastHeartbeatAndIsSweptOnce": func(t *testing.T, n *feedTest) { // D2, D4, D5, D7
+		sub := n.startWith(t)
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			if _, err := n.locks.Extend(t.Context(), "r", "s/1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		disconnected := on(t, leasetest.NewFaulty(n.store, leasetest.Always(leasetest.Unavailable)))
+		if _, err := disconnected.Extend(t.Context(), "r", "s/1"); err == nil { // gives up after 8 s
+			t.Error("extended without a connection")
+		}
+		time.Sleep(22*time.Second - time.Millisecond)
+		want(t, sub, "")
+		if got := n.faulty.Calls(leasetest.Load); got != 1 {
+			t.Errorf("%d readings, want only the subscription's", got)
+		}
+		time.Sleep(time.Millisecond)
+		want(t, sub, "expired false")
+		time.Sleep(time.Second)
+		if swept, err := n.locks.Sweep(t.Context(), n); err != nil || swept != 1 {
+			t.Fatal(swept, err)
+		}
+		time.Sleep(time.Hour)
+		want(t, sub, "")
+	},
+	"AnOperatorsUnlockIsReportedAsSuch": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		if broken, err := n.locks.Break(t.Context(), "r"); err != nil || !broken {
+			t.Fatal(broken, err)
+		}
+		want(t, sub, "unlocked false")
+		time.Sleep(time.Hour)
+		if _, err := n.locks.Sweep(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		want(t, sub, "")
+	},
+	"VersionsGrowWithinAMicrosecond": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		at, last := n.now().Add(time.Second), sub.room.latest.Version
+		for i := range 3 {
+			lock := n.records["r"].lock
+			lock.Holder = fmt.Sprint(i)
+			n.feed.apply(Snapshot{At: at.Add(time.Duration(i)), Asked: time.Now(), Changes: []Change{{"r", lease.Cell[Lock]{Doc: lock, Exists: true}}}})
+			if e := sub.take(); e == nil || e.Version <= last {
+				t.Errorf("event %+v after version %d", e, last)
+			} else {
+				last = e.Version
+			}
+		}
+	},
+	"ALockThatIsRevivedAfterItsExpiryIsReportedAgain": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		time.Sleep(30 * time.Second)
+		want(t, sub, "expired false")
+		before := sub.room.latest.Version
+		lock := n.records["r"].lock
+		lock.ExpiresAt = lock.ExpiresAt.Add(30 * time.Second)
+		n.put("r", lock) // a heartbeat decided before the expiry and committed after it
+		revived, err := sub.Next(t.Context())
+		if err != nil || !revived.Locked || revived.Holder != lock.Holder || revived.Version <= before {
+			t.Errorf("%+v after version %d, %v", revived, before, err)
+		}
+		time.Sleep(30 * time.Second)
+		want(t, sub, "expired false")
+	},
+}
+
+// runCases are about streams and timers.
+var runCases = map[string]func(t *testing.T, n *feedTest){
+	"AFailedReadingAtTheExpiryIsRepeated": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		n.interrupt()
+		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.DropBefore))
+		time.Sleep(45 * time.Second)
+		want(t, sub, "")
+		n.faulty.SetPlan(nil)
+		time.Sleep(5 * time.Second)
+		want(t, sub, "expired false")
+	},
+	"SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		n.subscribe(t, "r")
+		n.interrupt()
+		acquire(t, n.locks, "r", "s/1")
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current true")
+		time.Sleep(30 * time.Second)
+		want(t, sub, "expired false")
+	},
+	"WhatHappenedWhileTheStreamWasDownIsReported": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		n.interrupt()
+		n.release(t)
+		acquire(t, n.locks, "r", "s/2")
+		n.resume()
+		time.Sleep(time.Second)
+		want(t, sub, "acquired true")
+		n.interrupt()
+		if freed, err := n.locks.Release(t.Context(), "r", "s/2"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		n.resume()
+		time.Sleep(time.Second)
+		want(t, sub, "released false")
+	},
+	"AStalledStreamIsReplacedWithin30s": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current false")
+		n.mu.Lock()
+		n.stalled = true
+		n.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		acquire(t, n.locks, "r", "s/1")
+		want(t, sub, "")
+		time.Sleep(10 * time.Second)
+		want(t, sub, "acquired true")
+		if n.log.Len() > 0 {
+			t.Errorf("logged: %s", &n.log)
+		}
+	},
+	"AStreamThatDeliversNothingHasFailed": func(t *testing.T, n *feedTest) {
+		n.silent = true
+		n.start(t)
+		n.subscribe(t, "r")
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := n.log.String(); strings.Count(got, "level=WARN") != 1 {
+			t.Errorf("log %q; want one warning", got)
+		}
+	},
+	"WithoutSubscribersThereIsNoStream": func(t *testing.T, n *feedTest) { // each change would cost a read
+		n.start(t)
+		time.Sleep(time.Hour)
+		if all, _ := n.watched(); all != 0 {
+			t.Fatal("a stream without a subscriber")
+		}
+		sub := n.subscribe(t, "r")
+		time.Sleep(time.Hour)
+		if all, open := n.watched(); all != 121 || open != 1 {
+			t.Errorf("%d streams, %d open; want 121, one after the other", all, open)
+		}
+		sub.Close()
+		time.Sleep(time.Minute)
+		if _, open := n.watched(); open != 0 {
+			t.Error("the stream is open without a subscriber")
+		}
+		acquire(t, n.locks, "r", "s/1")
+		sub = n.subscribe(t, "r")
+		want(t, sub, "current true")
+		n.release(t)
+		want(t, sub, "released false")
+	},
+	"AFailedStreamIsOpenedAgainAfterGrowingPauses": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		n.subscribe(t, "r")
+		n.interrupt()
+		for _, pause := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
+			before, _ := n.watched()
+			time.Sleep(time.Duration(pause)*time.Second - time.Millisecond)
+			if got, _ := n.watched(); got != before {
+				t.Errorf("opened %d times before %d s", got-before, pause)
+			}
+			time.Sleep(time.Millisecond)
+			if got, _ := n.watched(); got != before+1 {
+				t.Errorf("opened %d times after %d s, want once", got-before, pause)
+			}
+		}
+		if got := n.log.String(); strings.Count(got, "\n") != 1 || strings.Count(got, "level=WARN") != 1 {
+			t.Errorf("log %s; want one warning", got)
+		}
+		n.resume()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := n.log.String(); strings.Count(got, "\n") != 2 || strings.Count(got, "level=INFO") != 1 {
+			t.Errorf("log %s; want that it is back", got)
+		}
+		n.interrupt()
+		before, _ := n.watched()
+		time.Sleep(time.Second)
+		if got, _ := n.watched(); got != before+1 {
+			t.Errorf("opened %d times within the first second of the next outage, want once", got-before)
+		}
+	},
+}
+
+// subscriptionCases are about subscribers.
+var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
+	"TheCurrentStateComesFirst": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		got := acquire(t, n.locks, "r", "s/1")
+		e, err := n.subscribe(t, "r").Next(t.Context())
+		want := Event{Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt, Reason: Current, Version: e.Version}
+		if err != nil || e != want || e.Version < got.Lock.LockedAt.UnixMicro() {
+			t.Errorf("%+v, %v; want %+v", e, err, want)
+		}
+	},
+	"ASlowReaderReceivesTheLatest": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current false")
+		for range 10 {
+			acquire(t, n.locks, "r", "s/1")
+			n.release(t)
+		}
+		acquire(t, n.locks, "r", "s/1")
+		want(t, sub, "acquired true")
+		want(t, sub, "")
+		late := n.subscribe(t, "r")
+		n.release(t)
+		want(t, late, "current false")
+		want(t, late, "")
+	},
+	"OnlyRoomsWithSubscribersAreKept": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		rooms := func(want int) {
+			t.Helper()
+			if got := len(n.feed.rooms); got != want {
+				t.Errorf("%d rooms, want %d", got, want)
+			}
+		}
+		for i := range 5 {
+			acquire(t, n.locks, fmt.Sprint("r-", i), "s/1")
+		}
+		a, b := n.subscribe(t, "r-1"), n.subscribe(t, "r-1")
+		time.Sleep(time.Minute)
+		rooms(1)
+		a.Close()
+		a.Close()
+		rooms(1)
+		b.Close()
+		n.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		if _, err := n.feed.Subscribe(t.Context(), "r-2"); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("err = %v, want ErrUnavailable", err)
+		}
+		rooms(0)
+		for _, room := range []string{"", strings.Repeat("x", MaxRoom+1)} {
+			if _, err := n.feed.Subscribe(t.Context(), room); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("%.5q: %v, want ErrInvalidKey", room, err)
+			}
+		}
+	},
+	"ARoomThatIsLeftWhileAnotherSubscribesIsKept": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		a := n.subscribe(t, "r")
+		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.SlowReply))
+		subscribed := make(chan *Subscription)
+		go func() { subscribed <- n.subscribe(t, "r") }()
+		synctest.Wait()
+		a.Close()
+		b := <-subscribed
+		want(t, b, "current false")
+		n.faulty.SetPlan(nil)
+		acquire(t, n.locks, "r", "s/1")
+		want(t, b, "acquired true")
+	},
+	"NextEndsWithItsContext": func(t *testing.T, n *feedTest) {
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current false")
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(why) })
+		if _, err := sub.Next(ctx); !errors.Is(err, why) {
+			t.Errorf("err = %v, want the cause", err)
+		}
+	},
+	"AChangeDuringTheFirstReadingIsNotMissed": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		n.subscribe(t, "other")                                             // the stream is open
+		n.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply)) // reads a free room; the reply takes a second
+		time.AfterFunc(time.Millisecond, func() { acquire(t, n.locks, "r", "s/1") })
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current true")
+		want(t, sub, "")
+	},
+}

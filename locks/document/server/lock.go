@@ -1,0 +1,215 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/lease"
+	"taskguard/locks/document"
+)
+
+// maxBody is the largest body of a request, in bytes.
+const maxBody = 64 << 10
+
+// target is the room of a request, and the owner that sent it.
+type target struct {
+	room, owner string
+	session     string // the owner without its client
+	name        string // the owner's display name
+}
+
+// Bodies of the successful answers.
+type (
+	acquired struct {
+		Success   bool    `json:"success"`
+		ExpiresAt *string `json:"expires_at"`
+		LockedAt  *string `json:"locked_at"`
+		TTL       int64   `json:"ttl_ms"`
+		Token     int64   `json:"token"`
+		Holder    string  `json:"holder"`
+	}
+	extended struct {
+		Success   bool    `json:"success"`
+		ExpiresAt *string `json:"expires_at"`
+		TTL       int64   `json:"ttl_ms"`
+		Token     int64   `json:"token"`
+	}
+	released struct {
+		Success  bool   `json:"success"`
+		Released bool   `json:"released"` // false: it was free
+		Message  string `json:"message"`
+	}
+	shown struct {
+		IsLocked  bool    `json:"is_locked"`
+		IsMyLock  bool    `json:"is_my_lock"`
+		LockedAt  *string `json:"locked_at"`
+		ExpiresAt *string `json:"expires_at"`
+		Name      string  `json:"holder_name,omitempty"`
+	}
+	confirmed struct {
+		Success   bool    `json:"success"`
+		Token     int64   `json:"token"`
+		ExpiresAt *string `json:"expires_at"`
+		ValidFor  int64   `json:"valid_for_ms"`
+	}
+)
+
+// lock makes a handler of do, which first identifies the caller.
+func (s *Server) lock(operation string, do func(ctx context.Context, q target, c echo.Context) (any, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began, r := time.Now(), c.Request()
+		q, err := s.identify(c)
+		if err == nil {
+			err = readBody(io.Discard, c.Response(), r)
+		}
+		var body any
+		if err == nil {
+			defer s.Track()() // until the answer is written; an incomplete request delays no stop
+			body, err = do(r.Context(), q, c)
+		}
+		return s.answer(c, operation, q.room, began, body, err)
+	}
+}
+
+// identify returns the room and the owner of a request. Without a session the owner is
+// empty. A POST begins one, since a page's first requests include only one POST.
+func (s *Server) identify(c echo.Context) (q target, err error) {
+	r := c.Request()
+	if s.sites.Check(r) != nil {
+		return q, errCrossSite
+	}
+	caller, err := s.sessions.Caller(c.Response(), r, r.Method == http.MethodPost)
+	if err != nil {
+		return q, err
+	}
+	client, err := clientOf(r)
+	if err != nil {
+		return q, err
+	}
+	room, err := roomOf(r)
+	if err != nil {
+		return q, err
+	}
+	session := caller.Owner
+	if session != "" {
+		caller.Owner += client
+	}
+	return target{room, caller.Owner, session, caller.Name}, nil
+}
+
+// roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
+// parameter is decoded or not, depending on how the path is written.
+func roomOf(r *http.Request) (string, error) {
+	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/api/documents/")
+	segment, _, _ := strings.Cut(rest, "/")
+	room, err := url.PathUnescape(segment)
+	if err != nil {
+		return "", requestError("the room id is not percent-encoded")
+	}
+	return room, document.CheckRoom(room)
+}
+
+// ClientHeader distinguishes the clients of one session, such as a browser's tabs.
+const ClientHeader = "X-Lock-Client"
+
+var clientName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// clientOf returns what the client adds to its session's owner: nothing, or a slash
+// and its name.
+func clientOf(r *http.Request) (string, error) {
+	names := r.Header.Values(ClientHeader)
+	switch {
+	case len(names) == 0:
+		return "", nil
+	case len(names) > 1 || !clientName.MatchString(names[0]):
+		return "", requestError(ClientHeader + " is not 1 to 64 of A-Z, a-z, 0-9, _ and -")
+	}
+	return "/" + names[0], nil
+}
+
+// readBody copies the body to dst. It reads also a body whose content is ignored, so that
+// the connection can be used again.
+func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
+	_, err := io.Copy(dst, http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return errTooLarge
+	case err != nil:
+		return requestError("the body did not arrive in full")
+	}
+	return nil
+}
+
+// acquire handles POST (D1). A POST of the owner is a heartbeat.
+func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
+	key := lockKey{q.room, q.owner}
+	if err := s.beginLock(ctx, q, key); err != nil {
+		return nil, err
+	}
+	defer s.rooms.end(q.session, key)
+	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
+	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
+		s.rooms.keep(q.session, key, s.locks.TTL())
+	}
+	l := state.Lock
+	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
+}
+
+// extend handles PUT, the client's heartbeat (D2).
+func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
+	state, err := s.locks.Extend(ctx, q.room, q.owner)
+	if err == nil {
+		s.rooms.keep(q.session, lockKey{q.room, q.owner}, s.locks.TTL())
+	}
+	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
+}
+
+// ttl returns the time from a lock's heartbeat to its expiry, in milliseconds. A client
+// counts it from the time at which it sent the request, and so need not compare its clock
+// with the store's.
+func ttl(l document.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Milliseconds() }
+
+// release handles DELETE (D3). A tab that is closed does not wait for the answer, so
+// the release does not depend on its request's context.
+func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
+	drop := s.rooms.drop(q.session, lockKey{q.room, q.owner})
+	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
+	if err == nil {
+		drop()
+	}
+	if !freed {
+		return released{true, false, "ロックは既に解放されています。"}, err
+	}
+	return released{true, true, "ロックを解放しました"}, err
+}
+
+// show handles GET.
+func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
+	state, err := s.locks.Get(ctx, q.room, q.owner)
+	body := shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), ""}
+	if q.owner != "" {
+		body.Name = state.Lock.Name
+	}
+	return body, err
+}
+
+// confirm handles GET …/confirm, which a client calls right before it saves.
+func (s *Server) confirm(ctx context.Context, q target, c echo.Context) (any, error) {
+	token, err := strconv.ParseInt(c.QueryParam("token"), 10, 64)
+	if err != nil {
+		return nil, requestError("token is not an integer")
+	}
+	state, err := s.locks.Confirm(ctx, q.room, q.owner, token)
+	valid := max(0, time.Until(state.Until))
+	return confirmed{true, state.Lock.Token, stamp(state.Lock.ExpiresAt), valid.Milliseconds()}, err
+}

@@ -1,0 +1,346 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/lifecycle"
+	"taskguard/locks/document"
+)
+
+const (
+	// maxFrame is the largest message of a Pusher client, in bytes.
+	maxFrame = 4 << 10
+	// maxChannel is the longest name of a channel that Pusher's clients permit, in bytes.
+	maxChannel = 164
+	// maxChannels is how many channels one socket may subscribe to.
+	maxChannels = 20
+	// activityTimeout is the time in seconds without a message after which a client
+	// sends a ping.
+	activityTimeout = 30
+)
+
+// Pusher has the application's key and secret of the Pusher protocol. The key is public;
+// the secret signs the subscriptions of private channels. Without a key, sockets of the
+// protocol are refused with 4003.
+type Pusher struct {
+	Key, Secret string
+	Channel     string // a public channel's name, with {room}; empty: DefaultChannel
+	Namespace   string // of the events' names, such as App\Events; empty: none
+}
+
+// DefaultChannel is the name of a room's public channel.
+const DefaultChannel = "documents.{room}"
+
+// pusherError is an error of the Pusher protocol. Codes from 4000 to 4299 close the
+// socket, except 4009 for one channel.
+type pusherError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *pusherError) Error() string { return "doclock: " + e.Message }
+
+// The errors of the Pusher protocol. By the code a client decides how it connects again:
+// 40xx not at all, 41xx after a second, 42xx at once.
+var (
+	errUnknownKey   = &pusherError{4001, "the application does not exist"}
+	errDisabled     = &pusherError{4003, "the application is disabled: PUSHER_APP_KEY is not set"}
+	errVersion      = &pusherError{4007, "unsupported protocol version, want 7"}
+	errNoVersion    = &pusherError{4008, "no protocol version supplied"}
+	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
+	errNoStore      = &pusherError{4100, "the store is out of reach"}
+	errStopping     = &pusherError{4200, "this instance is stopping"}
+	errMessage      = &pusherError{4200, "invalid message"}
+	errNoPong       = &pusherError{4201, "no reply to a ping"}
+	errEvent        = &pusherError{4301, "clients may only subscribe, unsubscribe and ping"}
+)
+
+// frame is a message of the Pusher protocol from the server; Data is JSON in a string.
+type frame struct {
+	Event   string `json:"event"`
+	Channel string `json:"channel,omitempty"`
+	Data    string `json:"data"`
+}
+
+// sign returns the authorization of a socket for a private channel.
+func (p Pusher) sign(socket, channel string) string {
+	h := hmac.New(sha256.New, []byte(p.Secret))
+	h.Write([]byte(socket + ":" + channel)) // never fails
+	return p.Key + ":" + hex.EncodeToString(h.Sum(nil))
+}
+
+// check returns why a socket is refused, or nil.
+func (p Pusher) check(key, version string) *pusherError {
+	switch {
+	case p.Key == "":
+		return errDisabled
+	case !hmac.Equal([]byte(key), []byte(p.Key)):
+		return errUnknownKey
+	case version == "":
+		return errNoVersion
+	case version != "7":
+		return errVersion
+	}
+	return nil
+}
+
+var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
+
+// roomOf returns the room of a channel's name, in which =XX stands for a byte.
+func (p Pusher) roomOf(name string) (room string, private bool, err error) {
+	before, after, _ := strings.Cut(cmp.Or(p.Channel, DefaultChannel), "{room}")
+	public, private := strings.CutPrefix(name, "private-")
+	text, begins := strings.CutPrefix(public, before)
+	text, ends := strings.CutSuffix(text, after)
+	if !begins || !ends || !escapedRoom.MatchString(text) || len(name) > maxChannel {
+		return "", false, errUnauthorized
+	}
+	room, err = url.PathUnescape(strings.ReplaceAll(text, "=", "%"))
+	if err == nil {
+		err = document.CheckRoom(room)
+	}
+	return room, private, err
+}
+
+// event returns the name of the event for a message's type.
+func (p Pusher) event(kind string) string {
+	if p.Namespace == "" {
+		return kind
+	}
+	return p.Namespace + `\` + kind
+}
+
+var socketID = regexp.MustCompile(`^[0-9]{1,20}\.[0-9]{1,20}$`)
+
+// authorize handles POST /broadcasting/auth: it signs the subscription of a socket to a
+// private channel for a caller with a session.
+func (s *Server) authorize(c echo.Context) error {
+	began := time.Now()
+	auth, err := s.authorization(c)
+	return s.answer(c, "authorize", "", began, map[string]string{"auth": auth}, err)
+}
+
+func (s *Server) authorization(c echo.Context) (auth string, err error) {
+	r := c.Request()
+	if s.o.Pusher.Key == "" {
+		return "", errRoute
+	}
+	if s.sites.Check(r) != nil {
+		return "", errCrossSite
+	}
+	caller, err := s.sessions.Caller(c.Response(), r, false)
+	if err != nil {
+		return "", err
+	}
+	if caller.Owner == "" {
+		return "", errNoSession
+	}
+	var body bytes.Buffer
+	if err := readBody(&body, c.Response(), r); err != nil {
+		return "", err
+	}
+	var want struct {
+		Socket  string `json:"socket_id"`
+		Channel string `json:"channel_name"`
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" { // as axios sends it
+		_ = json.Unmarshal(body.Bytes(), &want) // invalid JSON names no channel
+	} else {
+		r.Body = io.NopCloser(&body)
+		want.Socket, want.Channel = r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
+	}
+	if _, private, err := s.o.Pusher.roomOf(want.Channel); err != nil || !private || !socketID.MatchString(want.Socket) {
+		return "", errForeignChannel
+	}
+	return s.o.Pusher.sign(want.Socket, want.Channel), nil
+}
+
+// connect handles GET /app/KEY, a socket of the Pusher protocol. It returns when the
+// socket is closed.
+func (s *Server) connect(c echo.Context) error {
+	began, r := time.Now(), c.Request()
+	if err := s.openSocket(r); err != nil {
+		return s.answer(c, "connect", "", began, nil, err)
+	}
+	caller, _ := s.sessions.Caller(c.Response(), r, false) // a socket needs no session
+	defer s.closeSocket(caller.Owner, r)
+	if err := s.takeSocket(caller.Owner, r); err != nil {
+		return s.answer(c, "connect", "", began, nil, err)
+	}
+	conn, err := websocket.Accept(c.Response(), r, accepting)
+	if err == nil {
+		p := &pusher{server: s, conn: conn, session: caller.Owner, id: fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()), channels: map[string]context.CancelFunc{}} //nolint:gosec // an address, not a secret
+		p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
+	}
+	s.record(c, "connect", "", nil, c.Response().Status, began)
+	return nil
+}
+
+// pusher is a socket of the Pusher protocol.
+type pusher struct {
+	server     *Server
+	conn       *websocket.Conn
+	session    string // empty: none
+	id         string
+	channels   map[string]context.CancelFunc // that end the subscriptions; the reading goroutine's own
+	forwarding sync.WaitGroup
+}
+
+// serve serves the socket until it is closed; refused is an error to close it with at once.
+func (p *pusher) serve(refused *pusherError) {
+	p.conn.SetReadLimit(maxFrame)
+	if refused != nil {
+		p.close(refused)
+		return
+	}
+	p.server.run(p.conn, p.read, func(ctx context.Context) error {
+		if err := p.send("pusher:connection_established", "", map[string]any{"socket_id": p.id, "activity_timeout": activityTimeout}); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, p.close)
+	p.forwarding.Wait()
+}
+
+// close closes the socket with the code for its cause.
+func (p *pusher) close(cause error) {
+	var known *pusherError
+	switch {
+	case errors.As(cause, &known):
+	case errors.Is(cause, lifecycle.ErrStopping):
+		known = errStopping
+	case errors.Is(cause, errUnanswered):
+		known = errNoPong
+	default:
+		_ = p.conn.CloseNow() // closed already
+		return
+	}
+	_ = p.send("pusher:error", "", known)
+	if known == errNoPong {
+		_ = p.conn.CloseNow() // no peer would answer
+		return
+	}
+	_ = p.conn.Close(websocket.StatusCode(known.Code), known.Message)
+}
+
+// send sends an event.
+func (p *pusher) send(event, channel string, data any) error {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	return write(p.conn, frame{event, channel, string(text)})
+}
+
+// read handles the client's messages until the socket ends.
+func (p *pusher) read(ctx context.Context) error {
+	for {
+		kind, data, err := p.conn.Read(context.Background()) // ends when conn is closed
+		if err != nil {
+			return errDisconnected
+		}
+		var m struct {
+			Event string
+			Data  json.RawMessage
+		}
+		var of struct{ Channel, Auth string } // other events may have data of another type
+		if kind != websocket.MessageText || json.Unmarshal(data, &m) != nil ||
+			strings.HasSuffix(m.Event, "subscribe") && json.Unmarshal(m.Data, &of) != nil {
+			return errMessage
+		}
+		switch m.Event {
+		case "pusher:ping":
+			err = p.send("pusher:pong", "", struct{}{})
+		case "pusher:pong":
+		case "pusher:subscribe":
+			err = p.subscribe(ctx, of.Channel, of.Auth)
+		case "pusher:unsubscribe":
+			p.unsubscribe(of.Channel)
+		default:
+			err = errEvent
+		}
+		var refused *pusherError
+		if errors.As(err, &refused) && (refused.Code == errUnauthorized.Code || refused.Code >= 4300) {
+			err = p.send("pusher:error", "", refused)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// subscribe begins to forward the events of a channel's room, the current state first.
+func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
+	room, private, err := p.server.o.Pusher.roomOf(channel)
+	if err != nil || private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel))) {
+		if err := p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message); err != nil {
+			return err
+		}
+		return errUnauthorized
+	}
+	p.unsubscribe(channel)
+	if len(p.channels) >= maxChannels || !p.server.openChannel(p.session, private, &channel) {
+		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, of this session, or of all sockets of this instance")
+	}
+	sub, err := p.server.feed.Subscribe(ctx, room)
+	if err != nil {
+		p.server.closeChannel(p.session, &channel)
+		return errNoStore
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p.channels[channel] = cancel
+	p.forwarding.Go(func() {
+		defer p.server.closeChannel(p.session, &channel)
+		defer sub.Close()
+		p.forward(ctx, channel, sub, private)
+	})
+	return nil
+}
+
+// refuse reports that a channel is not subscribed to, so that Echo calls error for it.
+func (p *pusher) refuse(channel, kind string, code int, message string) error {
+	return p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": code, "error": message})
+}
+
+// forward sends the events of sub until ctx ends or the client reads too slowly.
+func (p *pusher) forward(ctx context.Context, channel string, sub *document.Subscription, private bool) {
+	err := p.send("pusher_internal:subscription_succeeded", channel, struct{}{})
+	for err == nil {
+		var e document.Event
+		if e, err = sub.Next(ctx); err != nil {
+			return
+		}
+		m := messageOf(e, private)
+		err = p.send(p.server.o.Pusher.event(m.Type), channel, m)
+	}
+	if ctx.Err() == nil { // else the socket is being closed
+		_ = p.conn.CloseNow()
+	}
+}
+
+func (p *pusher) unsubscribe(channel string) {
+	if end := p.channels[channel]; end != nil {
+		end()
+		delete(p.channels, channel)
+	}
+}

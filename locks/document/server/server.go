@@ -1,0 +1,121 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"taskguard/internal/lifecycle"
+	"taskguard/locks/document"
+)
+
+// maxName is the length of a display name, in bytes. A longer one is not shown.
+const maxName = 256
+
+// Sessions identify the caller; Cookies and Accounts are two.
+type Sessions interface {
+	// Caller returns the owner that r proves. Without a session it begins one if
+	// begin is set, else the owner is empty. It may set headers of w. Its error
+	// matches ErrSession or one of taskauth's, and contains nothing of r.
+	Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error)
+	// Begin begins a session for a browser that loads the page, unless the
+	// application gives the page a token.
+	Begin(w http.ResponseWriter, r *http.Request)
+}
+
+// Caller identifies the sender of a request.
+type Caller struct {
+	Owner string // empty: no session
+	Name  string // the display name that the application publishes (D9); may be empty
+}
+
+// displayName returns name if others can be shown it, else "".
+func displayName(name string) string {
+	if len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return ""
+	}
+	return name
+}
+
+// Authenticator admits a request to an internal route, or returns an error that
+// matches one of taskauth's and contains nothing of the request.
+type Authenticator interface {
+	Check(r *http.Request) error
+}
+
+// Options of NewServer.
+type Options struct {
+	Finder  document.Finder // of rooms to sweep; nil: no sweeps
+	Tasks   Authenticator   // of POST /internal/sweep; nil: a proxy in front checks
+	Pusher  Pusher          // the zero value: its sockets are refused
+	Origins []string        // other origins whose pages may call, such as https://app.example
+	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
+	// zero: 10,000. Clients without a session may have half of them, with their public channels.
+	MaxSockets int
+	// SessionLocks and SessionSockets are how many locks and open sockets one session may
+	// have on this instance; zero: 100. A lock is counted until it is released here, or for
+	// one TTL after its last heartbeat here.
+	SessionLocks, SessionSockets int
+
+	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
+	Tracer trace.Tracer  // of the span "request"; nil: no spans
+	Log    *slog.Logger  // nil: no log
+}
+
+// Server serves the document lock over HTTP. Its methods may be called concurrently.
+type Server struct {
+	*lifecycle.Lifecycle // counts the open sockets
+	locks                *document.Locks
+	feed                 *document.Feed
+	sessions             Sessions
+	o                    Options
+	work                 context.Context // of all sockets; see NewServer
+	sites                http.CrossOriginProtection
+	echo                 *echo.Echo
+	rooms, sockets       quota
+	channels             quota
+	log                  *slog.Logger
+}
+
+// NewServer serves the locks of rooms, and the events of feed, to callers that
+// sessions identifies. When work ends, sockets are closed with 1001 (going away); see
+// Drain.
+func NewServer(work context.Context, locks *document.Locks, feed *document.Feed, sessions Sessions, o Options) *Server {
+	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
+	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
+	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
+	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
+	for _, q := range []*quota{&s.rooms, &s.sockets, &s.channels} {
+		q.claims = map[string]map[any]*claim{}
+	}
+	for _, origin := range o.Origins {
+		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
+	}
+	s.echo.HTTPErrorHandler = s.handleError
+	s.echo.Use(s.spanned, headers, s.crossOrigin, s.RecoverPanics)
+	s.Attach(s.echo)
+	const lock = "/api/documents/:roomId/lock"
+	s.echo.POST(lock, s.lock("acquire", s.acquire))
+	s.echo.PUT(lock, s.lock("extend", s.extend))
+	s.echo.DELETE(lock, s.lock("release", s.release))
+	s.echo.GET(lock, s.lock("show", s.show))
+	s.echo.GET(lock+"/confirm", s.lock("confirm", s.confirm))
+	s.echo.GET(lock+"/ws", s.subscribe)
+	s.echo.GET("/app/:key", s.connect)
+	s.echo.POST("/broadcasting/auth", s.authorize)
+	s.echo.POST("/internal/sweep", s.sweep)
+	s.pages()
+	return s
+}
+
+// ServeHTTP makes Server an http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskguard/internal/lifecycle"
+)
+
+const (
+	// CookieName is the session's cookie.
+	CookieName = "doclock_session"
+	// MinSecret is the minimum length of the secret that signs it, in bytes.
+	MinSecret = 32
+	// sessionLife is the time from a session's last renewal to its end. A session is
+	// renewed when half of it has passed.
+	sessionLife = 30 * 24 * time.Hour
+	// sessionVersion is the version of the cookie's format. The signature covers it.
+	sessionVersion = "v1"
+)
+
+// Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
+// version.id.issued.name.mac with a display name in unpadded URL-safe base64. mac is the
+// HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
+// the secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-]
+// is percent-encoded; with a display name it is not renewed. Instances that share the secret
+// accept each other's sessions; nothing is stored.
+//
+// A caller without a cookie has no session until a POST or the page begins one, unless
+// the application makes all sessions: then a POST is refused. A
+// cookie that is forged, altered or expired is ErrSession, and is deleted: so a caller
+// that assumes it holds a lock does not become another owner unnoticed. Two valid
+// sessions at once are refused, and neither is deleted, since the other would remain:
+// one of them was set by another site, such as a neighbouring subdomain, which a cookie
+// of this name cannot prevent. Serve the document lock on a domain whose subdomains
+// are all your own.
+type Cookies struct {
+	Application bool // the application makes all sessions; none is begun or renewed here
+	secret      []byte
+}
+
+// NewCookies returns an error for a secret of less than MinSecret bytes.
+func NewCookies(secret []byte) (*Cookies, error) {
+	if len(secret) < MinSecret {
+		return nil, fmt.Errorf("doclock: the secret has %d bytes, at least %d are needed", len(secret), MinSecret)
+	}
+	return &Cookies{secret: secret}, nil
+}
+
+// Caller returns as the owner "session/" and the session's id, percent-encoded so that it
+// never looks like another id with a client's name.
+func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
+	it, found, err := k.find(w, r)
+	switch {
+	case err != nil:
+		return Caller{}, err
+	case it.id != "":
+	case found:
+		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
+		return Caller{}, ErrSession
+	case !begin:
+		return Caller{}, nil
+	case k.Application:
+		return Caller{}, errNoSession
+	default:
+		it.id = rand.Text()
+		k.set(w, r, it.id)
+	}
+	return Caller{Owner: "session/" + url.PathEscape(it.id), Name: displayName(it.name)}, nil
+}
+
+// Begin begins a session unless r carries a valid one or the application makes all.
+func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
+	if it, _, err := k.find(w, r); it.id == "" && err == nil && !k.Application {
+		k.set(w, r, rand.Text())
+	}
+}
+
+// session holds the id and the display name that a valid cookie proves.
+type session struct{ id, name string }
+
+// find returns the valid session that r carries, if any, and renews one of its own if
+// half of its life has passed; found reports whether r has a session's cookie. It
+// reads the header itself: net/http drops a cookie with an invalid character.
+func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, found bool, _ error) {
+	var age time.Duration
+	for _, line := range r.Header["Cookie"] {
+		for part := range strings.SplitSeq(line, ";") {
+			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+			if name != CookieName {
+				continue
+			}
+			found = true
+			next, since := k.read(value)
+			if next.id != "" && it.id != "" && next.id != it.id {
+				return session{}, true, errTwoSessions
+			}
+			if next.id != "" {
+				it, age = next, since
+			}
+		}
+	}
+	if age >= sessionLife/2 && it.name == "" && !k.Application {
+		k.set(w, r, it.id)
+	}
+	return it, found, nil
+}
+
+// read returns the session that a cookie's value proves, and its age. An invalid cookie
+// has an empty id.
+func (k *Cookies) read(value string) (it session, age time.Duration) {
+	end := strings.LastIndexByte(value, '.')
+	if end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end]))) {
+		return it, 0
+	}
+	parts := strings.Split(value[:end], ".") // ours: the mac is valid
+	if len(parts) < 3 || len(parts) > 4 || parts[0] != sessionVersion {
+		return it, 0
+	}
+	issued, err := strconv.ParseInt(parts[2], 10, 64)
+	if age = time.Since(time.Unix(issued, 0)); err != nil || age >= sessionLife {
+		return it, 0
+	}
+	if len(parts) == 4 {
+		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
+		it.name = string(name)
+	}
+	if it.id, err = url.PathUnescape(parts[1]); err != nil {
+		return session{}, 0
+	}
+	return it, age
+}
+
+// mac returns the MAC as base64. Callers compare this text and do not decode it, since
+// several base64 texts decode to the same bytes.
+func (k *Cookies) mac(signed string) string {
+	h := hmac.New(sha256.New, k.secret)
+	h.Write([]byte(CookieName + "\n" + signed)) // never fails; the name separates other uses of the secret
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
+	signed := sessionVersion + "." + strings.ReplaceAll(url.PathEscape(id), ".", "%2E") + "." + strconv.FormatInt(time.Now().Unix(), 10)
+	http.SetCookie(w, &http.Cookie{
+		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Secure: lifecycle.TLS(r),
+	})
+}

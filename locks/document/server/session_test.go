@@ -1,0 +1,232 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/locks/document"
+	"taskguard/locks/document/server"
+)
+
+const badSession = `{"success":false,"error":"invalid_session","message":"the session cookie is not valid; load the page again for a new one"}`
+
+// memory returns a server without sockets, for tests in virtual time.
+func memory(t testing.TB, sessions server.Sessions) *server.Server {
+	t.Helper()
+	return serverOf(t, &lease.Memory[document.Lock]{}, sessions)
+}
+
+// serverOf returns a server of the locks in store, without sockets.
+func serverOf(t testing.TB, store lease.Store[document.Lock], sessions server.Sessions) *server.Server {
+	t.Helper()
+	locks := must(document.New(store, 0))(t)
+	return server.NewServer(t.Context(), locks, nil, sessions, server.Options{})
+}
+
+// visit makes a request with a Cookie header, unless that is empty. It returns the session cookie
+// that the answer sets, if any.
+func visit(t testing.TB, h http.Handler, method, path, cookie string, header ...string) (status int, body string, set *http.Cookie) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	if cookie != "" {
+		r.Header.Set("Cookie", cookie)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	resp := w.Result()
+	defer resp.Body.Close()
+	for _, c := range resp.Cookies() {
+		if c.Name == server.CookieName {
+			set = c
+		}
+	}
+	return resp.StatusCode, strings.TrimSpace(w.Body.String()), set
+}
+
+// begun begins a session, and returns its cookie as a browser sends it.
+func begun(t testing.TB, h http.Handler) string {
+	t.Helper()
+	_, _, c := visit(t, h, http.MethodGet, "/", "")
+	if c == nil {
+		t.Fatal("no session was begun")
+		return ""
+	}
+	return c.Name + "=" + c.Value
+}
+
+func TestThePageAndAPostBeginASession(t *testing.T) {
+	h := memory(t, cookies(t))
+	for _, at := range [][2]string{{http.MethodGet, "/"}, {http.MethodPost, lockPath + "?x"}} {
+		status, body, c := visit(t, h, at[0], at[1], "other=1")
+		if status != http.StatusOK || c == nil {
+			t.Fatalf("%v: %d %s, cookie %v", at, status, body, c)
+		}
+		if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.MaxAge != 30*24*60*60 || c.Domain != "" || c.Secure {
+			t.Errorf("cookie %+v", c)
+		}
+		if parts := strings.Split(c.Value, "."); len(parts) != 4 || parts[0] != "v1" {
+			t.Errorf("cookie %q, want version.id.issued.mac", c.Value)
+		}
+		if _, _, again := visit(t, h, at[0], at[1], c.Name+"="+c.Value); again != nil {
+			t.Errorf("%v: a valid session was replaced", at)
+		}
+	}
+}
+
+func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
+	h := memory(t, cookies(t))
+	holder := begun(t, h)
+	for _, at := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{http.MethodGet, lockPath, http.StatusOK, free},
+		{http.MethodPut, lockPath, http.StatusNotFound, notFound},
+		{http.MethodDelete, lockPath, http.StatusOK, `{"success":true,"released":false,"message":"ロックは既に解放されています。"}`},
+		{http.MethodGet, lockPath + "/confirm?token=1", http.StatusNotFound, notFound},
+		{http.MethodPost, lockPath, http.StatusOK, ""},
+		{http.MethodPut, lockPath, http.StatusForbidden, ""},
+		{http.MethodDelete, lockPath, http.StatusForbidden, ""},
+	} {
+		cookie, anonymous := "", at.method != http.MethodPost
+		if !anonymous {
+			cookie = holder
+		}
+		status, body, set := visit(t, h, at.method, at.path, cookie, server.ClientHeader, "tab")
+		if status != at.status || at.body != "" && body != at.body || set != nil {
+			t.Errorf("%s %s: %d %s, cookie %v", at.method, at.path, status, body, set)
+		}
+	}
+}
+
+// A neighbouring subdomain can set a valid cookie of its own here.
+func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
+	h := memory(t, cookies(t))
+	victim, attacker := begun(t, h), begun(t, h)
+	for _, at := range [][2]string{{http.MethodPost, lockPath}, {http.MethodGet, lockPath}, {http.MethodGet, "/"}} {
+		status, body, set := visit(t, h, at[0], at[1], attacker+"; "+victim)
+		if at[1] != "/" && (status != http.StatusUnauthorized || !strings.Contains(body, `"two_sessions"`)) {
+			t.Errorf("%v: %d %s", at, status, body)
+		}
+		if set != nil { // the browser would keep only the attacker's cookie
+			t.Errorf("%v: cookie %v", at, set)
+		}
+	}
+	if status, body, _ := visit(t, h, http.MethodPost, lockPath, victim+"; "+victim); status != http.StatusOK {
+		t.Errorf("the same one twice: %d %s", status, body)
+	}
+}
+
+func TestOverTLSTheCookieIsSecure(t *testing.T) {
+	h := memory(t, cookies(t))
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https"); c == nil || !c.Secure {
+		t.Errorf("behind a front end: %+v", c)
+	}
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https, http"); c == nil || !c.Secure {
+		t.Errorf("behind two front ends: %+v", c)
+	}
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "http, https"); c == nil || c.Secure {
+		t.Errorf("behind two front ends, the first of which was asked in clear: %+v", c)
+	}
+	if _, _, c := visit(t, h, http.MethodGet, "https://doclock.example/", ""); c == nil || !c.Secure {
+		t.Errorf("over TLS itself: %+v", c)
+	}
+}
+
+// deleted reports whether c deletes the cookie, so that the next POST begins a session.
+func deleted(c *http.Cookie) bool {
+	return c != nil && c.MaxAge < 0 && c.Value == "" && c.Path == "/"
+}
+
+func TestAForgedCookieIsRefused(t *testing.T) {
+	h := memory(t, cookies(t))
+	if _, err := server.NewCookies([]byte(strings.Repeat("x", server.MinSecret-1))); err == nil {
+		t.Error("a short secret is accepted")
+	}
+	other := must(server.NewCookies([]byte(strings.Repeat("x", server.MinSecret))))(t)
+	valid := begun(t, h)
+	if status, _, _ := visit(t, h, http.MethodPost, lockPath+"?x", signed(fmt.Sprintf("v1.id.%d", time.Now().Add(time.Minute).Unix()))); status != http.StatusOK {
+		t.Errorf("of an application whose clock is ahead: %d", status)
+	}
+	h = memory(t, cookies(t))
+	parts := strings.Split(valid, ".")
+	for name, cookie := range map[string]string{
+		"empty":            server.CookieName + "=",
+		"without a sign":   server.CookieName,
+		"text":             server.CookieName + "=let me in",
+		"another's secret": begun(t, memory(t, other)),
+		"no mac":           strings.Join(parts[:3], "."),
+		"an empty mac":     strings.Join(parts[:3], ".") + ".",
+		"only a mac":       server.CookieName + "=." + parts[3],
+		"another's id":     strings.Join([]string{parts[0], strings.Repeat("A", 26), parts[2], parts[3]}, "."),
+		"more":             valid + "=",
+		"more parts":       valid + ".x",
+		"no id":            signed(fmt.Sprintf("v1..%d", time.Now().Unix())),
+		"no id's encoding": signed(fmt.Sprintf("v1.%%zz.%d", time.Now().Unix())),
+		"a later version":  signed(fmt.Sprintf("v2.id.%d", time.Now().Unix())),
+		"no time":          signed("v1.id.x"),
+		"five parts":       signed(fmt.Sprintf("v1.id.%d.YQ.x", time.Now().Unix())),
+		"quoted":           server.CookieName + `="` + strings.TrimPrefix(valid, server.CookieName+"=") + `"`,
+	} {
+		if status, body, set := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !deleted(set) {
+			t.Errorf("%s: %d %s, cookie %v", name, status, body, set)
+		}
+		status, _, set := visit(t, h, http.MethodGet, "/", cookie)
+		if status != http.StatusOK || set == nil {
+			t.Errorf("%s: loading the page: %d, cookie %v, want a new session", name, status, set)
+		}
+	}
+	// A neighbouring site's.
+	for _, cookie := range []string{server.CookieName + "=x; " + valid, valid + "; " + server.CookieName, valid + "; " + server.CookieName + "=" + valid} {
+		for _, at := range [][2]string{{http.MethodGet, lockPath}, {http.MethodPost, lockPath}, {http.MethodGet, "/"}} {
+			if status, _, set := visit(t, h, at[0], at[1], cookie); status != http.StatusOK || set != nil {
+				t.Errorf("%v, a valid one next to an invalid one: %d, cookie %v, want 200 and no change", at, status, set)
+			}
+		}
+	}
+}
+
+func TestASessionEndsThirtyDaysAfterItWasRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const day = 24 * time.Hour
+		h := memory(t, cookies(t))
+		cookie := begun(t, h)
+		if status, _, _ := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusOK {
+			t.Fatalf("POST: %d", status)
+		}
+		time.Sleep(15*day - time.Second)
+		if _, _, set := visit(t, h, http.MethodGet, lockPath, cookie); set != nil {
+			t.Error("renewed before half of its life")
+		}
+		time.Sleep(time.Second)
+		status, _, set := visit(t, h, http.MethodGet, lockPath, cookie)
+		if status != http.StatusOK || set == nil {
+			t.Fatalf("after half of its life: %d, cookie %v, want it renewed", status, set)
+		}
+		renewed := set.Name + "=" + set.Value
+		if id, was := strings.Split(set.Value, ".")[1], strings.Split(cookie, ".")[1]; id != was {
+			t.Errorf("it is renewed as another session")
+		}
+		time.Sleep(15*day - time.Second)
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusOK {
+			t.Errorf("a second before its end: %d", status)
+		}
+		time.Sleep(time.Second)
+		if status, body, set := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !deleted(set) {
+			t.Errorf("after 30 days: %d %s, cookie %v", status, body, set)
+		}
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, renewed); status != http.StatusOK {
+			t.Errorf("the renewed one: %d", status)
+		}
+	})
+}

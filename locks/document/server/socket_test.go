@@ -1,0 +1,299 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"taskguard/locks/document"
+	"taskguard/locks/document/server"
+)
+
+// upgrade returns the headers that open a WebSocket, and more.
+func upgrade(more ...string) []string {
+	return append([]string{
+		"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==",
+	}, more...)
+}
+
+// received is a message from a socket.
+type received struct {
+	Type    string
+	Room    string     `json:"room_id"`
+	Holder  *string    //
+	Expires *time.Time `json:"expires_at"`
+	Reason  string
+	Version int64
+
+	raw string
+}
+
+// socket is a listener.
+type socket struct {
+	t    testing.TB
+	conn *websocket.Conn
+}
+
+// listen opens a socket with the browser's cookies.
+func (b *browser) listen(path string, o websocket.DialOptions) *socket {
+	b.t.Helper()
+	o.HTTPClient = &http.Client{Jar: b.http.Jar, Transport: b.http.Transport}
+	ctx, cancel := context.WithTimeout(b.t.Context(), hang)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, b.site.url+path, &o) //nolint:bodyclose // the library closes it
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.CloseNow() })
+	return &socket{b.t, conn}
+}
+
+// next returns the next message.
+func (s *socket) next() (m received) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	defer cancel()
+	_, data, err := s.conn.Read(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	check(s.t, json.Unmarshal(data, &m))
+	m.raw = string(data)
+	return m
+}
+
+// want reads the next message and compares.
+func (s *socket) want(kind, reason string) received {
+	s.t.Helper()
+	m := s.next()
+	if m.Type != kind || m.Reason != reason || m.Room != "room" {
+		s.t.Errorf("got %s, want %s, %s", m.raw, kind, reason)
+	}
+	if locked := kind == "DocumentLocked"; locked != (m.Holder != nil) || locked != (m.Expires != nil) {
+		s.t.Errorf("got %s, want a holder and an expiry only if locked", m.raw)
+	}
+	return m
+}
+
+const (
+	locked   = "DocumentLocked"
+	unlocked = "DocumentUnlocked"
+)
+
+func TestTheCurrentStateIsTheFirstMessage(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	m := b.listen(lockPath+"/ws", websocket.DialOptions{}).want(unlocked, document.Current)
+	if want := fmt.Sprintf(`{"type":"DocumentUnlocked","room_id":"room","holder":null,"expires_at":null,"reason":"current","version":%d}`, m.Version); m.raw != want {
+		t.Errorf("got %s, want %s", m.raw, want)
+	}
+	got, _ := b.take()
+	m = b.listen(lockPath+"/ws", websocket.DialOptions{}).want(locked, document.Current)
+	want := fmt.Sprintf(`{"type":"DocumentLocked","room_id":"room","holder":%q,"expires_at":T,"reason":"current","version":%d}`, got.Holder, m.Version)
+	if iso.ReplaceAllString(m.raw, "T") != want || !m.Expires.Equal(got.ExpiresAt) {
+		t.Errorf("got %s, want %s, %v", m.raw, want, got.ExpiresAt)
+	}
+}
+
+func TestALockIsAnnouncedToAllIncludingTheSender(t *testing.T) {
+	s := newSite(t, nil)
+	sender := s.browser(t)
+	all := []*socket{sender.listen(lockPath+"/ws", websocket.DialOptions{})}
+	for range 3 {
+		all = append(all, s.browser(t).listen(lockPath+"/ws", websocket.DialOptions{}))
+	}
+	for _, l := range all {
+		l.want(unlocked, document.Current)
+	}
+	got, _ := sender.take()
+	version := int64(0)
+	for _, l := range all {
+		m := l.want(locked, document.Acquired)
+		if *m.Holder != got.Holder || !m.Expires.Equal(got.ExpiresAt) {
+			t.Errorf("got %s, want holder %s, %v", m.raw, got.Holder, got.ExpiresAt)
+		}
+		version = m.Version
+	}
+	sender.want(http.StatusOK, freed, http.MethodDelete, lockPath)
+	for _, l := range all {
+		if m := l.want(unlocked, document.Released); m.Version <= version {
+			t.Errorf("version %d after %d", m.Version, version)
+		}
+	}
+}
+
+func TestAFailingFeedNeverFailsARequest(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.watcher = noStream{} })
+	b := s.browser(t)
+	b.take()
+	if status, body := b.ask(http.MethodPut, lockPath); status != http.StatusOK {
+		t.Errorf("PUT: %d %s", status, body)
+	}
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).want(locked, document.Current)
+	b.want(http.StatusOK, freed, http.MethodDelete, lockPath)
+}
+
+func TestARefusalComesBeforeTheUpgrade(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"want a WebSocket"}`, http.MethodGet, lockPath+"/ws")
+	b.want(http.StatusUnauthorized, badSession, http.MethodGet, lockPath+"/ws", upgrade("Cookie", server.CookieName+"=x")...)
+}
+
+// A credential is in no event, no body and no log line, nor is the room's id in the log.
+func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.ttl = time.Second })
+	var texts []string
+	b, other := s.browser(t), s.browser(t)
+	ask := func(b *browser, method, path string) {
+		_, body := b.ask(method, path, server.ClientHeader, "tab-of-mine")
+		texts = append(texts, body)
+	}
+	ask(b, http.MethodGet, lockPath)
+	l := other.listen(lockPath+"/ws", websocket.DialOptions{})
+	event := func(kind, reason string) { texts = append(texts, l.want(kind, reason).raw) }
+	event(unlocked, document.Current)
+	for _, by := range []*browser{b, other} {
+		ask(by, http.MethodPost, lockPath)
+		event(locked, document.Acquired)
+		for _, each := range []*browser{b, other} {
+			ask(each, http.MethodPut, lockPath)
+			ask(each, http.MethodGet, lockPath)
+			ask(each, http.MethodGet, lockPath+"/confirm?token=1")
+		}
+		ask(by, http.MethodDelete, lockPath)
+		event(unlocked, document.Released)
+	}
+	ask(b, http.MethodPost, lockPath)
+	event(locked, document.Acquired)
+	event(unlocked, document.Expired)
+	log := s.log.String()
+	for _, line := range []string{
+		"INFO operation=acquire outcome=ok status=200", "DEBUG operation=show outcome=ok status=200",
+		"DEBUG operation=extend outcome=ok status=200", "INFO operation=extend outcome=not_locked_by_user status=403", "INFO operation=release outcome=ok status=200",
+		"INFO operation=confirm outcome=not_locked_by_user status=403",
+	} {
+		level, rest, _ := strings.Cut(line, " ")
+		if !strings.Contains(log, "level="+level+` msg="document lock" `+rest) {
+			t.Errorf("the log lacks %s", line)
+		}
+	}
+	if strings.Contains(log, "room=") || !strings.Contains(log, "room_hash=") {
+		t.Errorf("the log shows the room's id, or no hash of it: %s", log)
+	}
+	for _, by := range []*browser{b, other} {
+		cookie := by.cookie()
+		for _, secret := range []string{strings.Split(cookie, ".")[1], strings.Split(cookie, ".")[3], "tab-of-mine", "session/"} {
+			for _, text := range append(texts, log) {
+				if strings.Contains(text, secret) {
+					t.Errorf("%q is in %s", secret, text)
+				}
+			}
+		}
+	}
+}
+
+// cookie returns the value of the session's cookie.
+func (b *browser) cookie() string {
+	b.t.Helper()
+	r := must(http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody))(b.t)
+	for _, c := range b.http.Jar.Cookies(r.URL) {
+		if c.Name == server.CookieName {
+			return c.Value
+		}
+	}
+	b.t.Fatal("no session")
+	return ""
+}
+
+func TestAMessageOfTheClientClosesTheSocket(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
+	l.want(unlocked, document.Current)
+	check(t, l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))))
+	if got := l.closed(); got != websocket.StatusPolicyViolation {
+		t.Errorf("closed with %v, want a policy violation", got)
+	}
+}
+
+// closed returns the code with which the server closes the socket.
+func (s *socket) closed() websocket.StatusCode {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	defer cancel()
+	for {
+		if _, _, err := s.conn.Read(ctx); err != nil {
+			if ctx.Err() != nil {
+				s.t.Fatal("the socket is left open")
+			}
+			return websocket.CloseStatus(err)
+		}
+	}
+}
+
+func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
+	s := newSite(t, nil)
+	b := s.browser(t)
+	var all []*socket
+	for range 3 {
+		l := b.listen(lockPath+"/ws", websocket.DialOptions{})
+		l.want(unlocked, document.Current)
+		all = append(all, l)
+	}
+	s.stop()
+	for _, l := range all {
+		if got := l.closed(); got != websocket.StatusGoingAway {
+			t.Errorf("closed with %v, want going away", got)
+		}
+	}
+	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"this instance is stopping; try again"}`,
+		http.MethodGet, lockPath+"/ws", upgrade()...)
+	b.take() // requests are answered until the listener is closed
+}
+
+func TestSocketsAreBounded(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.options.MaxSockets = 2 })
+	b := s.browser(t)
+	b.ask(http.MethodGet, "/") // begins a session
+	first := b.listen(lockPath+"/ws", websocket.DialOptions{})
+	first.next()
+	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()
+	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
+		http.MethodGet, lockPath+"/ws", upgrade()...)
+	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
+	for {
+		if status, _ := b.ask(http.MethodGet, lockPath+"/ws", upgrade()...); status == http.StatusSwitchingProtocols {
+			return
+		}
+	}
+}
+
+func TestADeadPeerIsClosed(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
+	b := s.browser(t)
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // it reads nothing more, and so answers no ping
+	draining, done := context.WithTimeout(t.Context(), hang)
+	defer done()
+	if left := s.Drain(draining); left != 0 {
+		t.Errorf("%d sockets are left open", left)
+	}
+}
+
+func TestALivePeerStaysConnected(t *testing.T) {
+	const ping = 200 * time.Millisecond // also the time for its answer
+	b := newSite(t, func(s *setup) { s.options.Ping = ping }).browser(t)
+	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
+	l.want(unlocked, document.Current)
+	var posting sync.WaitGroup
+	posting.Go(func() {
+		time.Sleep(3 * ping)
+		b.ask(http.MethodPost, lockPath)
+	})
+	l.want(locked, document.Acquired) // reading answers the pings
+	posting.Wait()
+}

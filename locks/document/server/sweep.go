@@ -1,0 +1,67 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// sweep handles POST /internal/sweep, for Cloud Scheduler (D4). The body is ignored.
+func (s *Server) sweep(c echo.Context) error {
+	began, r := time.Now(), c.Request()
+	err := s.admit(r)
+	swept := 0
+	if err == nil {
+		defer s.Track()()
+		swept, err = s.sweepOnce(r.Context())
+	}
+	return s.answer(c, "sweep", "", began, map[string]int{"swept": swept}, err)
+}
+
+// admit checks that r may call an internal route.
+func (s *Server) admit(r *http.Request) error {
+	if s.sites.Check(r) != nil {
+		return errCrossSite
+	}
+	if s.o.Tasks == nil {
+		return nil
+	}
+	return s.o.Tasks.Check(r)
+}
+
+// sweepOnce sweeps and logs the number, also if some rooms failed. The error is
+// errNoSweep with the reason only in its text: the answer does not depend on it.
+func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
+	if s.o.Finder == nil {
+		return 0, nil
+	}
+	swept, err = s.locks.Sweep(ctx, s.o.Finder)
+	if swept > 0 {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "expired locks swept", slog.Int("swept", swept))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %v", errNoSweep, err) //nolint:errorlint // see above
+	}
+	return swept, err
+}
+
+// SweepEvery sweeps at this interval until ctx ends (D4). It replaces a job of Cloud
+// Scheduler. Several instances may sweep at the same time.
+func (s *Server) SweepEvery(ctx context.Context, every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if _, err := s.sweepOnce(ctx); err != nil && ctx.Err() == nil {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "not all expired locks swept", slog.String("error", withoutInput(err)))
+		}
+	}
+}

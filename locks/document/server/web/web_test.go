@@ -1,0 +1,95 @@
+package web_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"taskguard/internal/testing/examplestest"
+	"taskguard/locks/document/server/web"
+)
+
+func TestTheModuleExportsTheSeedsFunctionsAndDependsOnNothing(t *testing.T) {
+	data, err := web.Files.ReadFile("locks.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	module := string(data)
+	for _, name := range []string{
+		"function acquireProjectLock", "function renewProjectLock", "function releaseProjectLock", "function withProjectLock",
+		"function subscribeLockEvents", "function subscribeAllLockEvents", "class ProjectLockEventTarget", "const WEB_LOCK_TTL_MS = 25_000", "const FALLBACK_LOCK_TTL_MS = 30_000",
+		"const LOCK_HEARTBEAT_INTERVAL_MS = 10_000", "const MAX_LOCK_RETRIES = 3",
+	} {
+		if !regexp.MustCompile(`(?m)^export (async )?` + name + `\b`).MatchString(module) {
+			t.Errorf("%s is not exported", name)
+		}
+	}
+	if found := regexp.MustCompile(`(?m)^import\b.*`).FindString(module); found != "" {
+		t.Errorf("the module has %q, want no imports", found)
+	}
+}
+
+// run runs a program in dir and returns what it prints.
+func run(t *testing.T, dir string, command ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	var errs bytes.Buffer
+	cmd.Dir, cmd.Stderr = dir, &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s%s", command, err, out, &errs)
+	}
+	return out
+}
+
+// `make types` writes them.
+func TestTheTypesAreThoseOfTheModule(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := t.TempDir()
+	examplestest.Copy(t, dir, "locks.js")
+	run(t, dir, paths[0], filepath.Join(examplestest.Modules(t, paths[1], "testdata"), "typescript", "bin", "tsc"),
+		"--declaration", "--emitDeclarationOnly", "--allowJs", "--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable", "--outDir", "types", "locks.js")
+	want, err := os.ReadFile(filepath.Join(dir, "types", "locks.d.ts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := web.Files.ReadFile("locks.d.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("locks.d.ts is not what locks.js declares: make types")
+	}
+}
+
+// Without a browser, each strategy is unavailable: the lock is refused at once.
+func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := t.TempDir()
+	packing := exec.CommandContext(t.Context(), paths[1], "pack", "--json", "--offline", "--pack-destination", dir)
+	out, err := packing.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed []struct {
+		Filename string
+		Files    []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &packed); err != nil || len(packed) != 1 || len(packed[0].Files) != 3 {
+		t.Fatalf("%s: %v; want locks.js, locks.d.ts, package.json", out, err)
+	}
+	examplestest.Copy(t, dir, filepath.Join("testdata", "import.mjs"))
+	run(t, dir, paths[1], "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", "./"+packed[0].Filename)
+	const want = `["acquire-denied",false,"acquire-denied",3,7]`
+	if got := string(bytes.TrimSpace(run(t, dir, paths[0], "import.mjs"))); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

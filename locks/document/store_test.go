@@ -1,0 +1,204 @@
+package document
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskguard/lease"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// store is a store of rooms in memory that deletes what is not Kept. Its clock is
+// as Firestore's: no commit has the time of an earlier commit or reading. The zero
+// store is empty.
+type store struct {
+	ahead   time.Duration // of this machine's clock
+	mu      sync.Mutex
+	records map[string]record
+	last    time.Time
+	streams map[chan Snapshot]bool
+	cut     chan struct{}                         // closed: streams end, and new ones fail
+	stalled bool                                  // streams deliver no changes
+	silent  bool                                  // nor the records that they begin with
+	seen    func(room string, c lease.Cell[Lock]) // called with each commit if not nil
+	watches int                                   // counts Watch
+}
+
+type record struct {
+	lock Lock
+	rev  time.Time
+}
+
+func (s *store) now() time.Time {
+	if t := time.Now().Round(0).Add(s.ahead).Truncate(time.Microsecond); t.After(s.last) {
+		s.last = t
+	}
+	return s.last
+}
+
+func (s *store) cell(room string, asked time.Time) lease.Cell[Lock] {
+	r, ok := s.records[room]
+	return lease.Cell[Lock]{Doc: r.lock, Exists: ok, Rev: r.rev, At: s.now(), Asked: asked}
+}
+
+func (s *store) Load(ctx context.Context, room string) (lease.Cell[Lock], error) {
+	if err := ctx.Err(); err != nil {
+		return lease.Cell[Lock]{}, err
+	}
+	if room == "" {
+		return lease.Cell[Lock]{}, lease.ErrInvalidKey
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cell(room, time.Now()), nil
+}
+
+func (s *store) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+	if err := ctx.Err(); err != nil {
+		return lease.Cell[Lock]{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[room]
+	if ok != prev.Exists || ok && r.rev != prev.Rev {
+		return lease.Cell[Lock]{}, lease.ErrConflict
+	}
+	return s.commit(room, next), nil
+}
+
+func (s *store) commit(room string, next Lock) lease.Cell[Lock] {
+	before := s.last
+	if !s.now().After(before) {
+		s.last = before.Add(time.Microsecond)
+	}
+	if s.records == nil {
+		s.records = map[string]record{}
+	}
+	if next.Kept() {
+		s.records[room] = record{lock: next, rev: s.last}
+	} else {
+		delete(s.records, room)
+	}
+	c := s.cell(room, time.Now())
+	if s.seen != nil {
+		s.seen(room, c)
+	}
+	if !s.stalled {
+		for stream := range s.streams {
+			stream <- Snapshot{At: c.At, Changes: []Change{s.change(room)}}
+		}
+	}
+	return c
+}
+
+// put writes a record as another program would.
+func (s *store) put(room string, l Lock) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commit(room, l)
+}
+
+func (s *store) Lapsed(_ context.Context, limit int) ([]Change, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []Change
+	for _, room := range slices.Sorted(maps.Keys(s.records)) {
+		if c := s.cell(room, time.Now()); !c.Doc.ExpiresAt.IsZero() && c.Doc.ExpiresAt.Before(c.At) { // a field that is missing is in no index
+			found = append(found, Change{room, c})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Change) int {
+		return cmp.Compare(a.Cell.Doc.ExpiresAt.UnixNano(), b.Cell.Doc.ExpiresAt.UnixNano())
+	})
+	return found[:min(limit, len(found))], nil
+}
+
+// change returns the record without a time: that of its snapshot counts.
+func (s *store) change(room string) Change {
+	r, ok := s.records[room]
+	return Change{room, lease.Cell[Lock]{Doc: r.lock, Exists: ok, Rev: r.rev}}
+}
+
+func (s *store) all() Snapshot {
+	snap := Snapshot{At: s.now(), Asked: time.Now(), All: true}
+	for room := range s.records {
+		snap.Changes = append(snap.Changes, s.change(room))
+	}
+	return snap
+}
+
+var errCut = errors.New("stream cut")
+
+func (s *store) Watch(ctx context.Context, each func(Snapshot)) error {
+	s.mu.Lock()
+	s.watches++
+	if s.streams == nil {
+		s.streams, s.cut = map[chan Snapshot]bool{}, make(chan struct{})
+	}
+	stream, cut := make(chan Snapshot, 1<<12), s.cut
+	if !s.silent {
+		stream <- s.all()
+	}
+	s.streams[stream] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, stream)
+		s.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cut:
+			return errCut
+		default:
+		}
+		select {
+		case snap := <-stream:
+			snap.Asked = time.Now()
+			each(snap)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cut:
+			return errCut
+		}
+	}
+}
+
+// open returns a store and the locks on it, TTL 30 s.
+func open(t testing.TB) (*store, *Locks) {
+	t.Helper()
+	s := &store{}
+	return s, on(t, s)
+}
+
+// clocks are how far a store's clock may be ahead of a machine's.
+var clocks = []time.Duration{-time.Hour, 0, time.Hour}
+
+func on(t testing.TB, s lease.Store[Lock]) *Locks {
+	t.Helper()
+	l, err := New(s, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func acquire(t testing.TB, l *Locks, room, owner string) State {
+	t.Helper()
+	s, err := l.Acquire(t.Context(), room, owner)
+	if err != nil || !s.Mine {
+		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
+	}
+	return s
+}

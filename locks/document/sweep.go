@@ -1,0 +1,92 @@
+package document
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"taskguard/lease"
+)
+
+// Finder finds the records that a sweep may delete.
+type Finder interface {
+	// Lapsed returns up to limit records whose stored expiry is before the
+	// store's time, the oldest first. The sweep judges each one again.
+	Lapsed(ctx context.Context, limit int) ([]Change, error)
+}
+
+const (
+	sweepBatch      = 1000             // records read at once
+	parallelDeletes = 16               // records deleted at once
+	sweepTimeout    = 50 * time.Second // the next sweep is due a minute after the last
+)
+
+// errHeld ends the sweep of a room that is held, or that has no record any more.
+var errHeld = errors.New("document: held")
+
+// Sweep deletes the records of rooms that are no longer held, for at most 50 s, and
+// returns how many (D4). Each delete holds only if the record is as it was read:
+// a lock that has just been extended or taken survives. Sweeps may run at once. A
+// room that cannot be swept does not stop the others, but lease.ErrUnavailable ends
+// the sweep. The error is that of the first room that failed.
+func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	for {
+		found, err := f.Lapsed(ctx, sweepBatch)
+		if err != nil {
+			return swept, err
+		}
+		n, err := l.sweepAll(ctx, found)
+		swept += n
+		if err != nil || n == 0 || len(found) < sweepBatch {
+			return swept, err
+		}
+	}
+}
+
+// sweepAll sweeps the rooms of found, several at once.
+func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	var (
+		work  sync.WaitGroup
+		slots = make(chan struct{}, parallelDeletes)
+		mu    sync.Mutex // guards swept and err
+	)
+	for i := range found {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		work.Go(func() {
+			defer func() { <-slots }()
+			e := l.sweep(ctx, found[i])
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e == nil:
+				swept++
+			case !errors.Is(e, errHeld):
+				err = cmp.Or(err, e)
+			}
+			if errors.Is(e, lease.ErrUnavailable) {
+				giveUp()
+			}
+		})
+	}
+	work.Wait()
+	return swept, err
+}
+
+func (l *Locks) sweep(ctx context.Context, r Change) error {
+	_, err := l.edit(ctx, r.Room, &r.Cell, func(c lease.Cell[Lock]) (Lock, error) {
+		if !c.Exists || lease.Held(c.Doc.Lease, c.At) {
+			return c.Doc, errHeld
+		}
+		return Lock{}, nil
+	}, func(lock Lock) bool { return !lock.Kept() })
+	return err
+}

@@ -1,0 +1,29 @@
+// Package operator lets the terminal sessions of one machine share a few
+// operators, each operator serving one session at a time, through a file that
+// programs in other languages read and write too.
+//
+// The file is one record of package lease. Each operation is one step: expired
+// entries and those of dead processes are removed, then the change is made, and the
+// state is written back in one commit (O5). [Storage] is a session's value with a
+// timeout; [Pool] makes the value an operator.
+//
+// # Guarantees
+//
+//   - Of all sessions that want an operator at once, one gets it.
+//   - A session keeps its operator until it has the one that it asked for: both
+//     change in one commit.
+//   - A crash or a full disk leaves the state before or the state after.
+//   - Unknown fields and entries survive. An unreadable updated_at counts as the
+//     file's last write, and a future one counts as now; the next write corrects it.
+//   - A corrupt file counts as empty; its content is kept in a file that ends in
+//     .corrupt, unless that exists.
+//
+// # Not guaranteed
+//
+//   - That a dead process's reservation ends early if another process has its ID by
+//     now. A session whose name has only digits is treated as a process ID.
+//   - Process checks across containers that share the file but not their process
+//     IDs: name the sessions there.
+//   - That hundreds of simultaneous processes all succeed within 2 s each.
+//   - Safety against programs that replace the file without flock on its guard.
+package operator

@@ -1,0 +1,63 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"taskguard/lease"
+)
+
+// guard is the suffix of the file for flock. It is not .lock: other programs exclude
+// each other by making a file of that name, and remove one that is too old.
+const guard = ".guard"
+
+// Path returns the path of a host's state file (O3).
+func Path(hostname string) string { return "/tmp/coeiroink-operators-" + hostname + ".json" }
+
+// File is the state file as a lease.Store whose key is its path. It has the mode
+// 0600, and is no symbolic link (R10, O9).
+type File struct{ *lease.File[State] }
+
+// Open opens the state file at path, which need not exist; its directory must.
+func Open(path string) (*File, error) {
+	name, err := format{}.Name(path)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(path)
+	if _, err := os.Stat(dir + string(filepath.Separator)); err != nil { // a file fails too
+		return nil, fmt.Errorf("operator: directory of the state file: %w", err)
+	}
+	return &File{lease.NewFile(dir, name+guard, format{})}, nil
+}
+
+// Swap is lease.File's Swap, which first keeps the content of a corrupt file.
+func (f *File) Swap(ctx context.Context, path string, prev lease.Cell[State], next State) (lease.Cell[State], error) {
+	if len(prev.Doc.damaged) > 0 {
+		if err := keep(path+".corrupt", prev.Doc.damaged); err != nil {
+			return lease.Cell[State]{}, fmt.Errorf("operator: keeping the damaged state: %w", err)
+		}
+	}
+	return f.File.Swap(ctx, path, prev, next)
+}
+
+// keep makes a file at path, unless one exists.
+func keep(path string, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path)) // half a copy would prevent a whole one
+	}
+	return err
+}

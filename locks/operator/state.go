@@ -1,0 +1,144 @@
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
+)
+
+// State is the content of the state file (O3): {"storage": {session: {"data": string,
+// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable.
+type State struct {
+	storage map[string]entry
+	rest    map[string]json.RawMessage // other fields
+	damaged []byte                     // the content of a corrupt file
+}
+
+// entry is one session's value.
+type entry struct {
+	fields  map[string]json.RawMessage // as in the file
+	data    string
+	valid   bool // data could be read
+	updated time.Time
+}
+
+// with returns e as updated at now.
+func (e entry) with(now time.Time) entry {
+	e.updated = now.UTC().Truncate(time.Millisecond)
+	return e.set("updated_at", quoted(iso8601.Format(e.updated)))
+}
+
+// holding returns e with data.
+func (e entry) holding(data string) entry {
+	e.data, e.valid = data, true
+	return e.set("data", quoted(data))
+}
+
+func (e entry) set(field string, raw []byte) entry {
+	e.fields = maps.Clone(e.fields)
+	if e.fields == nil {
+		e.fields = map[string]json.RawMessage{}
+	}
+	e.fields[field] = raw
+	return e
+}
+
+// quoted returns text as JSON.
+func quoted(text string) json.RawMessage {
+	raw, _ := json.Marshal(text)
+	return raw
+}
+
+// same reports whether a and b have the same entry of session.
+func same(a, b State, session string) bool {
+	x, inA := a.storage[session]
+	y, inB := b.storage[session]
+	return inA == inB && bytes.Equal(x.fields["data"], y.fields["data"]) && bytes.Equal(x.fields["updated_at"], y.fields["updated_at"])
+}
+
+// shows reports whether there are changes from was to next, and s has them all.
+func (s State) shows(was, next State) (changed bool) {
+	for _, entries := range []map[string]entry{was.storage, next.storage} {
+		for session := range entries {
+			switch {
+			case same(was, next, session):
+			case !same(s, next, session):
+				return false
+			default:
+				changed = true
+			}
+		}
+	}
+	return changed
+}
+
+// format is the state file's lease.Format; the key is the path.
+type format struct{}
+
+func (format) Name(path string) (string, error) {
+	name := filepath.Base(path)
+	if name == "." || name == ".." || name == string(filepath.Separator) {
+		return "", fmt.Errorf("%w: %q is not a file name", lease.ErrInvalidKey, path)
+	}
+	return name, nil
+}
+
+func (format) Encode(_ string, s State, _ time.Time) ([]byte, error) {
+	entries := make(map[string]map[string]json.RawMessage, len(s.storage))
+	for session, e := range s.storage {
+		entries[session] = e.fields
+	}
+	file := map[string]any{}
+	for name, raw := range s.rest {
+		file[name] = raw
+	}
+	file["storage"] = entries
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(file)
+	return b.Bytes(), err
+}
+
+// Decode returns no time of writing: other programs set the times of the file, so
+// only the clock counts. A corrupt file is an empty one, without corrupt entries.
+func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time.Time, _ error) {
+	var entries map[string]json.RawMessage
+	sound := json.Unmarshal(data, &s.rest) == nil && s.rest != nil
+	if raw, ok := s.rest["storage"]; ok {
+		sound = json.Unmarshal(raw, &entries) == nil
+	}
+	delete(s.rest, "storage")
+	s.storage = make(map[string]entry, len(entries))
+	for session, raw := range entries {
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(raw, &fields) != nil || fields == nil || session == "" {
+			sound = false
+			continue
+		}
+		s.storage[session] = entryOf(fields, modified)
+	}
+	if !sound {
+		s.damaged = data
+	}
+	return s, time.Time{}, nil
+}
+
+func entryOf(fields map[string]json.RawMessage, modified time.Time) entry {
+	e := entry{fields: fields}
+	e.valid = json.Unmarshal(fields["data"], &e.data) == nil
+	var text string
+	_ = json.Unmarshal(fields["updated_at"], &text) // other JSON is no time
+	updated, ok := iso8601.Parse(text)
+	if !ok {
+		return e.with(modified)
+	}
+	e.updated = updated
+	return e
+}

@@ -1,0 +1,217 @@
+package project
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/locks/document"
+)
+
+// Acquire takes the remote lease or, if the remote store is unavailable, the file
+// project/.lock. If the remote lease is held, the acquisition fails (R6). Each attempt
+// lasts at most 3 s. If the remote store does not answer, the file is taken no sooner
+// than 25 s, or the TTL if that is longer, after the first attempt: by then any
+// holder of the remote lease in the same outage has lost it.
+//
+// Its errors are an *Error, after which the Locker is read-only; the cause of ctx,
+// after which it is idle; and ErrState if it is not idle now. Records of failed
+// attempts are removed, which may take 3 s more. The caller renews the lease by
+// Renew, or uses WithProjectLock; otherwise the Locker becomes read-only when trust
+// in the lease ends.
+func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
+	h, err := l.acquire(ctx, o, false)
+	if err != nil {
+		return Lease{}, err
+	}
+	ls, _ := l.current(h)
+	return ls, nil
+}
+
+func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) (*holding, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	o = o.filled()
+	h := &holding{
+		id: newID(), options: o, began: time.Now(), automatic: automatic,
+		written: map[Strategy]bool{}, done: make(chan struct{}),
+	}
+	h.owner = ownerOf(o.OwnerID, h.id)
+	l.mu.Lock()
+	if l.state != Idle {
+		defer l.mu.Unlock()
+		return nil, fmt.Errorf("%w: acquire while %s", ErrState, l.state)
+	}
+	l.state, l.held = acquiring[o.Preferred], h
+	l.mu.Unlock()
+
+	err := l.acquireBy(ctx, h, o.Preferred)
+	e := asError(err)
+	if e != nil && h.fallsBack(e) {
+		l.step(h, AcquireWebLock, Event{Type: Waiting, Strategy: FileLock, Retry: e.retry})
+		l.step(h, AcquireFileLock, Event{Type: FallbackEngaged, Strategy: FileLock, Reason: e.Code})
+		err = l.acquireBy(ctx, h, FileLock)
+		e = asError(err)
+	}
+	switch {
+	case err == nil:
+		return h, nil
+	case e == nil:
+		l.removeRecords(h)
+		l.step(h, Idle)
+	default:
+		l.mu.Lock()
+		l.lose(h, e)
+		l.mu.Unlock()
+		l.announce(h)
+		l.removeRecords(h)
+	}
+	return nil, err
+}
+
+// acquireBy makes the attempts with one strategy.
+func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
+	h.strategy, h.policy = s, h.options.policy(s)
+	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
+		err := l.take(once, h)
+		if err == nil {
+			l.acquired(ctx, h)
+		}
+		return err
+	})
+}
+
+// take makes one attempt.
+func (l *Locker) take(ctx context.Context, h *holding) error {
+	if h.strategy == FileLock {
+		if err := makeDir(l.dir); err != nil {
+			return err
+		}
+	}
+	store := l.stores[h.strategy]
+	if store == nil {
+		return errNoRemote
+	}
+	var err error
+	if h.locks, err = document.New(store, h.policy.TTL); err != nil {
+		return err
+	}
+	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
+	if err != nil && (permanent(err) || heldByOther(err)) {
+		return err // nothing was written
+	}
+	h.written[h.strategy] = true
+	if err == nil && h.strategy == WebLock {
+		if err = l.checkFile(ctx, h); err != nil {
+			l.removeRecords(h)
+		}
+	}
+	return err
+}
+
+// checkFile fails while another program on this machine holds the file, since an
+// outage: that program has priority.
+func (l *Locker) checkFile(ctx context.Context, h *holding) error {
+	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
+		return nil
+	}
+	c, err := l.stores[FileLock].Load(ctx, l.room)
+	switch {
+	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
+		return nil // a link, or no directory: no program can have the file there
+	case err != nil:
+		return err
+	}
+	if _, err = lease.Take(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
+		err = fmt.Errorf("project/%s: %w", lockFile, err)
+	}
+	return err
+}
+
+// acquired makes h the holder, and begins to keep its lease. ctx is the acquisition's.
+func (l *Locker) acquired(ctx context.Context, h *holding) {
+	l.mu.Lock()
+	h.acquired = time.Now()
+	h.written = map[Strategy]bool{h.strategy: true}
+	var endRunning context.CancelCauseFunc
+	h.running, endRunning = context.WithCancelCause(ctx)
+	kept, endKeep := context.WithCancelCause(context.WithoutCancel(ctx))
+	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
+	doc := h.hold.Doc()
+	h.lease = Lease{
+		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,
+		TTL: h.policy.TTL, ViaFallback: h.strategy != h.options.Preferred,
+	}
+	l.extended(h, Acquired)
+	l.mu.Unlock()
+	go l.keep(kept, h)
+	l.deliver()
+}
+
+// attempts makes up to limit attempts of one operation, in the state s, with the
+// waits between them. try is one attempt, of at most 3 s. It returns nil, the
+// *Error of the last attempt, why h was lost, or the cause of ctx.
+func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, try func(context.Context) error) error {
+	for retry, counted := 0, 0; ; retry++ {
+		if ctx.Err() != nil {
+			return aborted(ctx, s)
+		}
+		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
+			if _, lost := l.current(h); lost != nil {
+				return lost
+			}
+			return &Error{Code: LeaseStale, Cause: errOther} // released
+		}
+		once, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := try(once)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		e := h.failure(s, err, retry)
+		if ctx.Err() != nil && e.Code != LeaseStale {
+			return aborted(ctx, s)
+		}
+		h.denied = h.denied || heldByOther(err)
+		if !heldByOther(err) || time.Since(h.began) >= h.options.Wait {
+			counted++
+		}
+		wait, again := h.again(e, limit-counted)
+		if s == acquiring[h.strategy] {
+			e.Retryable = again
+		}
+		l.step(h, s, h.failed(e)...)
+		if !again {
+			return e
+		}
+		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// again decides whether another attempt follows the failure e, if left attempts
+// remain, and how long to wait for it (R5). In an outage of the remote store there is
+// one more, when trust in any lease from before the outage has ended.
+func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
+	switch {
+	case !e.Retryable || left < 0:
+		return 0, false
+	case left > 0:
+		return h.options.wait(e.retry), true
+	}
+	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
+	return max(0, time.Until(lastAttempt)), e.Code == AcquireTimeout && h.fallsBack(e)
+}
+
+// fallsBack reports whether the file may be taken instead: the remote lease is
+// unavailable, rather than held (R6).
+func (h *holding) fallsBack(e *Error) bool {
+	return h.strategy == WebLock && (e.Code == Unsupported || e.Code == AcquireTimeout) && !h.denied
+}

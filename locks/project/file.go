@@ -1,0 +1,114 @@
+package project
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
+	"taskguard/locks/document"
+)
+
+const (
+	projectDir = "project"
+	lockFile   = ".lock"       // in projectDir (P10)
+	guardFile  = ".lock.guard" // flocked; never removed: otherwise two programs could hold the lock
+	// unknown is the owner of an unreadable file.
+	unknown = "?"
+	// credible bounds a TTL, and how far the times in the file may be ahead of its
+	// time of modification: by less, a clock may have been set back.
+	credible = 24 * time.Hour
+)
+
+// makeDir makes dir in an existing directory. It refuses a file, or a link.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	case err != nil && !errors.Is(err, fs.ErrExist):
+		return err
+	}
+	return checkDir(dir)
+}
+
+// checkDir refuses dir if it is a file or a link.
+func checkDir(dir string) error {
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && !info.IsDir():
+		return fmt.Errorf("%w: %s is not a directory", lease.ErrRefused, filepath.Base(dir))
+	}
+	return err
+}
+
+// format is the format of project/.lock.
+type format struct{}
+
+// record is the file's content. Other programs need only uuid, mtime and ttl.
+type record struct {
+	UUID  string    `json:"uuid"`
+	MTime string    `json:"mtime"` // of the last heartbeat, ISO 8601
+	TTL   *int64    `json:"ttl"`   // milliseconds from then
+	At    time.Time `json:"at"`    // the store's time of writing, exactly
+	Owner string    `json:"owner,omitempty"`
+	Token int64     `json:"token,omitempty"`
+}
+
+// Name returns the same name for each key: a Locker has one.
+func (format) Name(string) (string, error) { return lockFile, nil }
+
+// Encode keeps no record without an owner. One without a heartbeat is expired.
+func (format) Encode(_ string, doc document.Lock, at time.Time) ([]byte, error) {
+	if doc.Owner == "" {
+		return nil, nil
+	}
+	if doc.HeartbeatAt.IsZero() {
+		doc.HeartbeatAt = doc.ExpiresAt
+	}
+	ttl := doc.ExpiresAt.Sub(doc.HeartbeatAt).Milliseconds()
+	r := record{UUID: doc.Owner, MTime: iso8601.Format(doc.HeartbeatAt), TTL: &ttl, At: at, Token: doc.Token}
+	if i := strings.LastIndexByte(doc.Owner, '/'); i >= 0 {
+		r.Owner, r.UUID = doc.Owner[:i], doc.Owner[i+1:]
+	}
+	data, err := json.Marshal(r)
+	return append(data, '\n'), err
+}
+
+// Decode reads a file of any program. One that is half-written, empty or
+// unreadable counts as another's, held until one TTL after its modification.
+func (format) Decode(_ string, data []byte, modified time.Time) (doc document.Lock, at time.Time, _ error) {
+	var r record
+	err := json.Unmarshal(data, &r)
+	heartbeat, timeErr := time.Parse(time.RFC3339Nano, r.MTime)
+	switch {
+	case err != nil, timeErr != nil, r.UUID == "", r.TTL == nil, *r.TTL < 0, *r.TTL > credible.Milliseconds(),
+		heartbeat.Sub(modified) > credible, r.At.Sub(modified) > credible:
+		doc.Owner, doc.HeartbeatAt = unknown, modified
+		doc.ExpiresAt = lease.AssumedExpiry(modified, modified, lease.Policy{TTL: FileLockTTL})
+		return doc, modified, nil //nolint:nilerr // an unreadable file is held
+	}
+	if at = r.At; at.IsZero() { // another program's
+		at = heartbeat
+	}
+	doc.Owner, doc.Token = ownerOf(r.Owner, r.UUID), r.Token
+	doc.HeartbeatAt, doc.ExpiresAt = heartbeat, heartbeat.Add(time.Duration(*r.TTL)*time.Millisecond)
+	return doc, at, nil
+}
+
+// ownerOf returns the owner in a record, from its name and the lease's ID.
+func ownerOf(name, id string) string {
+	if name == "" {
+		return id
+	}
+	return name + "/" + id
+}

@@ -1,0 +1,123 @@
+package project_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/locks/project"
+)
+
+// put writes project/.lock as another program would, now by the virtual clock.
+func (s *fixture) put(content string) {
+	s.Helper()
+	if err := os.Mkdir(s.dir+"/project", 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		s.Fatal(err)
+	}
+	now := time.Now()
+	check(s, errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)))
+}
+
+func TestTheFileHoldsUUIDModificationTimeAndTTL(t *testing.T) {
+	inBubble(t, false, func(s *fixture) {
+		ls := s.acquired(s.Locker, project.AcquireOptions{OwnerID: "desk/1"})
+		read := func() (r struct {
+			UUID, MTime, Owner string
+			TTL                int64
+		}) {
+			data, err := os.ReadFile(s.lockFile())
+			check(s, errors.Join(err, json.Unmarshal(data, &r)))
+			return r
+		}
+		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:00.000Z" || r.TTL != 30_000 || r.Owner != "desk/1" {
+			s.Errorf("%+v", r)
+		}
+		time.Sleep(7 * time.Second)
+		s.renewed(ls)
+		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:07.000Z" {
+			s.Errorf("renewed: %+v", r)
+		}
+		s.released(s.Locker, ls)
+		s.wantNoFile()
+	})
+}
+
+func TestAnUnreadableFileIsHeldForOneTTL(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":               ``,
+		"half-written":        `{"uuid":"1234","mtime":"2000-01-`,
+		"foreign JSON":        `{"pid":1234}`,
+		"without a TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z"}`,
+		"of absurd TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":9223372036854775807}`,
+		"of the far future":   `{"uuid":"x","mtime":"2099-01-01T00:00:00.000Z","ttl":30000}`,
+		"of no readable time": `{"uuid":"x","mtime":"yesterday","ttl":30000}`,
+		"well-formed, in use": `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, false, func(s *fixture) {
+				s.put(content)
+				once := project.AcquireOptions{Preferred: project.FileLock, RetryLimit: 1}
+				time.Sleep(30*time.Second - time.Millisecond)
+				_, err := s.Acquire(s.Context(), once)
+				wantCode(s.T, err, project.FallbackConflict, false)
+				if data, err := os.ReadFile(s.lockFile()); err != nil || string(data) != content {
+					s.Errorf("%q, %v; want it as it was", data, err)
+				}
+				s.Reset()
+				time.Sleep(time.Millisecond) // now ≥ expiry (R7)
+				ls := s.acquired(s.Locker, once)
+				s.released(s.Locker, ls)
+				s.wantNoFile()
+			})
+		})
+	}
+}
+
+// P10.
+func TestNoLinkIsFollowed(t *testing.T) {
+	for name, link := range map[string]func(s *fixture) error{
+		"the file": func(s *fixture) error {
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/target", []byte("x"), 0o600), os.Symlink("../target", s.lockFile()))
+		},
+		"the guard": func(s *fixture) error {
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/target", []byte("x"), 0o600), os.Symlink("../target", s.lockFile()+".guard"))
+		},
+		"the directory": func(s *fixture) error {
+			return errors.Join(os.Mkdir(s.dir+"/logs", 0o700), os.Symlink("logs", s.dir+"/project"))
+		},
+		"a file for a directory": func(s *fixture) error { return os.WriteFile(s.dir+"/project", nil, 0o600) },
+		"no parent":              func(s *fixture) error { return os.Remove(s.dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, false, func(s *fixture) {
+				check(s, link(s))
+				_, err := s.Acquire(s.Context(), project.AcquireOptions{})
+				wantCode(s.T, err, project.AcquireDenied, false)
+				if e := theError(err); !errors.Is(e, lease.ErrRefused) {
+					s.Error(err)
+				}
+				if entries, err := os.ReadDir(s.dir + "/logs"); err == nil && len(entries) > 0 {
+					s.Errorf("it wrote %v", entries)
+				}
+				if data, err := os.ReadFile(s.dir + "/target"); err == nil && string(data) != "x" {
+					s.Errorf("it wrote %q", data)
+				}
+			})
+		})
+	}
+}
+
+// With a remote lock, neither the check for a file nor a forced release follows the link.
+func TestALinkedDirectoryIsNotFollowed(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		check(s, errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")))
+		ls := must(s.Acquire(s.Context(), project.AcquireOptions{}))(s)
+		_ = s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}) // may refuse the link
+		if entries, err := os.ReadDir(s.dir + "/other"); err != nil || len(entries) != 1 {
+			s.Errorf("the link was followed: %v, %v", entries, err)
+		}
+	})
+}

@@ -1,0 +1,214 @@
+package project_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+	"taskguard/locks/document"
+	"taskguard/locks/project"
+)
+
+const room = "imgponic:project"
+
+// fixture is a project, a remote store that may fail, and the reported events.
+type fixture struct {
+	*testing.T
+	dir    string
+	memory *lease.Memory[document.Lock]
+	remote *leasetest.Faulty[document.Lock]
+	log    *strings.Builder
+	*project.Locker
+
+	mu     sync.Mutex
+	events []project.Event
+}
+
+// inBubble runs test in virtual time, with a remote store or without.
+func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := &lease.Memory[document.Lock]{}
+		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil), log: &strings.Builder{}}
+		s.Locker = s.another(remote)
+		s.Subscribe(s.record)
+		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
+		test(s)
+	})
+}
+
+// another returns a Locker of another program for the same project.
+func (s *fixture) another(remote bool) *project.Locker {
+	s.Helper()
+	c := project.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	if remote {
+		c.Remote = s.remote
+	}
+	l := must(project.New(c))(s)
+	return l
+}
+
+func (s *fixture) record(e project.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+// reported returns the events since the last call, in short.
+func (s *fixture) reported() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for i := range s.events {
+		all = append(all, short(&s.events[i]))
+	}
+	s.events = nil
+	return all
+}
+
+func short(e *project.Event) string {
+	words := []string{strings.TrimPrefix(string(e.Type), "lock:")}
+	switch e.Type {
+	case project.Attempt:
+		words = append(words, string(e.Strategy), fmt.Sprint(e.Retry))
+	case project.Acquired, project.FallbackEngaged:
+		words = append(words, string(e.Strategy))
+	case project.Renewed:
+		words = append(words, fmt.Sprint(e.Retry))
+	case project.RenewScheduled, project.Waiting:
+		words = append(words, e.Wait.Round(100*time.Millisecond).String()) // an engine's pause is up to 100 ms
+	case project.Released:
+		words = append(words, e.Duration.String())
+	case project.Failed:
+		words = append(words, string(e.Err.Code), fmt.Sprint(e.Err.Retryable))
+	case project.ReleaseAttempt:
+		words = append(words, fmt.Sprint(e.Retry), fmt.Sprint(e.Force))
+	case project.ReadonlyEntered:
+		words = append(words, string(e.Reason))
+	case project.Warned:
+		words = append(words, string(e.Warning))
+	}
+	return strings.Join(words, " ")
+}
+
+// wantEvents fails unless exactly these events were reported since the last call.
+func (s *fixture) wantEvents(want ...string) {
+	s.Helper()
+	if got := s.reported(); !slices.Equal(got, want) {
+		s.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func (s *fixture) wantState(want project.State) {
+	s.Helper()
+	if got := s.State(); got != want {
+		s.Errorf("state %s; want %s", got, want)
+	}
+}
+
+// acquired acquires the lock, or fails the test.
+func (s *fixture) acquired(l *project.Locker, o project.AcquireOptions) project.Lease {
+	s.Helper()
+	ls := must(l.Acquire(s.Context(), o))(s)
+	return ls
+}
+
+// released releases the lock, or fails the test.
+func (s *fixture) released(l *project.Locker, ls project.Lease) {
+	s.Helper()
+	check(s, l.Release(s.Context(), ls, project.ReleaseOptions{}))
+}
+
+// renewed renews the lock, or fails the test.
+func (s *fixture) renewed(ls project.Lease) {
+	s.Helper()
+	must(s.Renew(s.Context(), ls))(s)
+}
+
+// reset resets the Locker, or fails the test.
+func (s *fixture) reset() {
+	s.Helper()
+	if !s.Reset() {
+		s.Errorf("no reset in state %s", s.State())
+	}
+}
+
+func (s *fixture) wantHeld(l *project.Locker) {
+	s.Helper()
+	if got := l.State(); got != project.HeartbeatQueued {
+		s.Errorf("state %s; want the lock still held", got)
+	}
+}
+
+// wantOwner checks the owner in the remote store.
+func (s *fixture) wantOwner(want string) {
+	s.Helper()
+	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
+		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
+	}
+}
+
+func (s *fixture) wantReadonlyOnce() {
+	s.Helper()
+	if n := s.count(project.ReadonlyEntered); n != 1 {
+		s.Errorf("%d events readonly-entered; want one", n)
+	}
+}
+
+// holdRemote lets another owner hold the room for longer than any test waits.
+func (s *fixture) holdRemote() {
+	now := time.Now()
+	s.memory.Put(room, document.Lock{
+		Lease: lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}, LockedAt: now, Holder: "x",
+	})
+}
+
+// wantCode fails unless err is an *Error of that code.
+func wantCode(t testing.TB, err error, code project.Code, retryable bool) {
+	t.Helper()
+	e := theError(err)
+	if e.Code != code || e.Retryable != retryable {
+		t.Fatalf("%v, retryable %t; want %s, %t", err, e.Retryable, code, retryable)
+	}
+}
+
+// theError is err's *Error; the zero one if it is none.
+func theError(err error) *project.Error {
+	e := &project.Error{}
+	errors.As(err, &e)
+	return e
+}
+
+var errFn = errors.New("fn's own")
+
+// once returns options for a single attempt.
+func once() project.AcquireOptions { return project.AcquireOptions{RetryLimit: 1} }
+
+func nothing(context.Context, project.Lease) error { return nil }
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}

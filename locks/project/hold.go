@@ -1,0 +1,232 @@
+package project
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/locks/document"
+)
+
+// WithProjectLock acquires the lock, runs fn while it renews the lock, and
+// releases it when fn has returned or panicked. It returns the acquisition's error;
+// or why the lock was lost while fn ran, whatever fn returned; or fn's error, joined
+// with the release's. When the lock is lost, fn's context ends with that *Error as
+// its cause, and the lease's record is removed once fn has returned; when another
+// goroutine releases the lock, fn's context ends with another cause. The end of ctx
+// ends fn's context, but not the lease: the lock is renewed until fn has returned.
+//
+// If fn fails and KeepOnError is set, the lock stays and is no longer renewed; the
+// caller releases it.
+func (l *Locker) WithProjectLock(ctx context.Context, o AcquireOptions, fn func(ctx context.Context, ls Lease) error) (err error) {
+	h, err := l.acquire(ctx, o, true)
+	if err != nil {
+		return err
+	}
+	ls, _ := l.current(h)
+	defer func() { err = l.finish(ctx, h, ls, err) }() // also if fn panics
+	return fn(h.running, ls)
+}
+
+// finish ends WithProjectLock after fn has returned err.
+func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) error {
+	l.mu.Lock()
+	keep := err != nil && h.options.KeepOnError && h.lost == nil
+	h.automatic = !keep
+	l.mu.Unlock()
+	if keep {
+		return err
+	}
+	released := l.Release(context.WithoutCancel(ctx), ls, ReleaseOptions{})
+	if !errors.Is(released, ErrState) && !errors.Is(released, errOther) {
+		return errors.Join(err, released)
+	}
+	<-h.done // lost, or released by fn
+	if _, lost := l.current(h); lost != nil {
+		l.removeRecords(h)
+		return lost
+	}
+	return err
+}
+
+// keep lets the engine's Hold keep h's lease until it is lost or ctx ends, and
+// reports a loss at once.
+func (l *Locker) keep(ctx context.Context, h *holding) {
+	defer close(h.done)
+	ended := func(cause error) {
+		l.mu.Lock()
+		if l.state != Releasing && errors.Is(cause, lease.ErrLost) {
+			e := &Error{Code: LeaseStale, Cause: cause, retry: h.lease.RenewAttempt}
+			l.lose(h, e, h.failed(e)...)
+		}
+		l.mu.Unlock()
+		l.announce(h)
+	}
+	ended(h.hold.RunBy(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		ended(context.Cause(ctx)) // a heartbeat may still wait for its reply
+		return nil
+	}, h.policy.Heartbeat, func(ctx context.Context) (time.Duration, error) { return l.beat(ctx, h) }))
+}
+
+// beat is the engine's heartbeat of h. Without WithProjectLock the caller renews.
+func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err error) {
+	l.mu.Lock()
+	automatic, ls := h.automatic, h.lease
+	l.mu.Unlock()
+	if !automatic {
+		return h.policy.TTL, nil
+	}
+	if _, err = l.begin(ctx, ls, Renewing, false); err != nil {
+		return h.policy.Heartbeat, err
+	}
+	err = l.renew(ctx, h)
+	<-l.turn
+	ls, _ = l.current(h)
+	return time.Until(ls.NextHeartbeatAt), err
+}
+
+// Renew makes one heartbeat of ls: up to RetryLimit attempts, of at most 3 s each
+// and none after trust in the lease has ended (R5). It waits for a renewal or release
+// that is in progress. With the error LeaseStale the Locker is read-only. With
+// RenewFailed it is read-only after the second such heartbeat in a row, and otherwise the
+// next heartbeat is scheduled. Any other error is the cause of ctx.
+func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
+	h, err := l.begin(ctx, ls, Renewing, false)
+	if err != nil {
+		return Lease{}, err
+	}
+	err = l.renew(ctx, h)
+	<-l.turn
+	ls, lost := l.current(h)
+	if lost != nil {
+		<-h.done // OnReadonly has returned
+	}
+	if err != nil {
+		return Lease{}, err
+	}
+	return ls, nil
+}
+
+// renew makes one heartbeat of h, in the state Renewing.
+func (l *Locker) renew(ctx context.Context, h *holding) error {
+	ls, _ := l.current(h)
+	ctx, cancel := context.WithDeadline(ctx, ls.TrustedUntil)
+	defer cancel()
+	if late := time.Since(ls.NextHeartbeatAt); late > h.policy.Heartbeat {
+		l.step(h, Renewing, Event{Type: Warned, Warning: HeartbeatDelayed, Late: late})
+	}
+	err := l.attempts(ctx, h, Renewing, h.options.RetryLimit, func(ctx context.Context) error {
+		err := h.hold.Renew(ctx, 0)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err != nil:
+			h.lease.RenewAttempt++
+		case l.held == h && l.state == Renewing:
+			l.extended(h, Renewed)
+		}
+		return err
+	})
+	defer l.deliver()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := asError(err)
+	if e != nil && e.Code == RenewFailed {
+		h.missed++
+	}
+	switch {
+	case h.lost != nil:
+		return h.lost
+	case err == nil || l.held != h:
+		return err
+	case !time.Now().Before(h.lease.TrustedUntil):
+		e = &Error{Code: LeaseStale, Cause: &lease.LostError{Reason: lease.OutOfTime}}
+		l.lose(h, e, h.failed(e)...)
+		return e
+	case e != nil && (e.Code == LeaseStale || h.missed >= missedLimit):
+		l.lose(h, e)
+	default:
+		l.schedule(h)
+	}
+	return err
+}
+
+// extended records that h's lease was acquired or renewed, with mu held.
+func (l *Locker) extended(h *holding, how EventType) {
+	l.move(active[h.strategy])
+	failures := h.lease.RenewAttempt
+	h.lease.ExpiresAt, h.lease.TrustedUntil, h.lease.RenewAttempt = h.hold.Doc().ExpiresAt, h.hold.TrustedUntil(), 0
+	h.missed = 0
+	l.add(h, Event{Type: how, Retry: failures})
+	l.schedule(h)
+}
+
+// schedule enters HeartbeatQueued and chooses the time of the next heartbeat
+// (R3), with mu held.
+func (l *Locker) schedule(h *holding) {
+	expires := h.lease.TrustedUntil.Add(h.policy.Margin()) // by the local clock
+	h.lease.NextHeartbeatAt = nextHeartbeat(h.policy, time.Now(), expires)
+	l.move(HeartbeatQueued)
+	l.add(h, Event{Type: RenewScheduled, Wait: max(0, time.Until(h.lease.NextHeartbeatAt))})
+}
+
+// Release ends ls: up to RetryLimit attempts of at most 3 s each, and then
+// ReleaseFailed and read-only (P12). LeaseStale, and read-only, if the lease had
+// ended or was another's by then. It waits for a renewal under way, and is not
+// aborted once begun.
+//
+// With Force, which also leads out of read-only, there is one attempt; a lease
+// that is gone is no error; and project/.lock is removed too, unless another
+// holds it.
+func (l *Locker) Release(ctx context.Context, ls Lease, o ReleaseOptions) error {
+	h, err := l.begin(ctx, ls, Releasing, o.Force)
+	if err != nil {
+		return err
+	}
+	err = l.release(context.WithoutCancel(ctx), h, o.Force)
+	<-l.turn
+	l.announce(h)
+	return err
+}
+
+// release releases h, in the state Releasing.
+func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
+	l.mu.Lock()
+	h.force = force
+	lost := h.lost
+	l.mu.Unlock()
+	l.step(h, Releasing, Event{Type: ReleaseRequested, Force: force})
+	h.end(errReleased) // fn's context ends before the lease
+	if lost == nil {
+		<-h.done
+	}
+	limit, tried := h.options.RetryLimit, false
+	if force {
+		limit = 1
+	}
+	err := l.attempts(ctx, h, Releasing, limit, func(ctx context.Context) error {
+		if force {
+			return errors.Join(l.remove(ctx, FileLock, h.owner, true), l.remove(ctx, h.strategy, h.owner, false))
+		}
+		freed, err := h.locks.Release(ctx, l.room, h.owner)
+		gone := errors.Is(err, document.ErrNotYours) || err == nil && !freed
+		if gone && !tried { // else an earlier attempt has freed it, whose reply was lost
+			return errGone
+		}
+		tried = true
+		if gone {
+			return nil
+		}
+		return err
+	})
+	if err == nil {
+		l.step(h, Idle, Event{Type: Released, Duration: time.Since(h.acquired)})
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lose(h, asError(err))
+	return err
+}

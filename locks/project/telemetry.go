@@ -1,0 +1,66 @@
+package project
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Telemetry writes events to project/autosave, one line of JSON each, named
+// autosave.lock.* (P8, R4): Subscribe its Record. A line that cannot be written is
+// dropped; the lock is not affected.
+type Telemetry struct {
+	project string
+	log     *slog.Logger
+	failed  sync.Once
+}
+
+// NewTelemetry returns the sink for the project in dir; empty: the working
+// directory. It reports its first failure to log.
+func NewTelemetry(dir string, log *slog.Logger) *Telemetry {
+	return &Telemetry{project: filepath.Join(dir, projectDir), log: log}
+}
+
+// Record appends one line.
+func (t *Telemetry) Record(e Event) {
+	if err := t.write(&e); err != nil {
+		t.failed.Do(func() { t.log.Warn("lock telemetry is incomplete; the lock is not affected", "err", err) })
+	}
+}
+
+// write appends the line by one write, so that the lines of programs that share
+// the file do not mix.
+func (t *Telemetry) write(e *Event) (err error) {
+	f := e.fields()
+	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
+	if e.Type == ReadonlyEntered {
+		f["alias"] = "autosave.lock.readonly" // seed 000's name of it (P15)
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if err := makeDir(t.project); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(t.project) // no link leads out of it
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	if err := root.Mkdir("autosave", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	name := filepath.Join("autosave", "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(data, '\n'))
+	return errors.Join(err, file.Close())
+}

@@ -1,0 +1,110 @@
+package project_test
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease/leasetest"
+	"taskguard/locks/project"
+)
+
+// P8, P13.
+func TestEachEventIsATelemetryLineWithItsFields(t *testing.T) {
+	want := map[string]string{
+		"attempt":           "retry strategy",
+		"acquired":          "expiresAt leaseId strategy",
+		"renewed":           "expiresAt leaseId retry strategy",
+		"renew-scheduled":   "leaseId nextHeartbeatInMs strategy",
+		"error":             "code leaseId retry retryable strategy",
+		"waiting":           "leaseId retry strategy waitMs",
+		"release-requested": "force leaseId strategy",
+		"release-failed":    "force leaseId retry strategy",
+		"released":          "durationMs leaseId strategy",
+		"readonly-entered":  "alias leaseId reason retry strategy",
+		"warning":           "lateMs leaseId strategy warning",
+	}
+	inBubble(t, true, func(s *fixture) {
+		sink := project.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
+		s.Subscribe(sink.Record)
+		ls := s.acquired(s.Locker, project.AcquireOptions{})
+		time.Sleep(21 * time.Second)
+		s.renewed(ls)
+		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
+		wantCode(s.T, s.Release(s.Context(), ls, project.ReleaseOptions{}), project.ReleaseFailed, true)
+		s.remote.SetPlan(nil)
+		check(s, s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}))
+		lines, seen := readLines(s.T, s.dir), map[string]bool{}
+		if len(lines) != len(s.events) {
+			s.Fatalf("%d lines; want one for each of %d events", len(lines), len(s.events))
+		}
+		for i, l := range lines {
+			kind := strings.TrimPrefix(string(s.events[i].Type), "lock:")
+			if l["type"] != "autosave.lock."+kind || l["feature"] != "autosave" {
+				s.Errorf("line %d: %v of %v; want %s", i, l["type"], l["feature"], kind)
+			}
+			delete(l, "type")
+			delete(l, "feature")
+			delete(l, "time")
+			fields := want[kind]
+			if kind == "attempt" && i > 0 {
+				fields = "leaseId " + fields
+			}
+			if got := strings.Join(slices.Sorted(maps.Keys(l)), " "); got != fields {
+				s.Errorf("%s has %s; want %s", kind, got, fields)
+			}
+			seen[kind] = true
+		}
+		if len(seen) != len(want) {
+			s.Errorf("seen %v; want each of %d", slices.Collect(maps.Keys(seen)), len(want))
+		}
+	})
+}
+
+// P10.
+func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
+	inBubble(t, false, func(s *fixture) {
+		sink := project.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
+		s.Subscribe(sink.Record)
+		s.acquired(s.Locker, project.AcquireOptions{})
+		var got []string
+		err := filepath.WalkDir(s.dir, func(path string, _ os.DirEntry, err error) error {
+			rel, relErr := filepath.Rel(s.dir, path)
+			got = append(got, rel)
+			return errors.Join(err, relErr)
+		})
+		want := []string{".", "project", "project/.lock", "project/.lock.guard", "project/autosave", "project/autosave/lock-2000-01-01.jsonl"}
+		if err != nil || !slices.Equal(got, want) {
+			s.Errorf("%q, %v; want %q", got, err, want)
+		}
+		info, err := os.Stat(s.lockFile())
+		if err != nil || info.Mode() != 0o600 {
+			s.Errorf("mode %v, %v; want 0600", info.Mode(), err)
+		}
+	})
+}
+
+// readLines returns the telemetry lines of the project in dir.
+func readLines(t *testing.T, dir string) (lines []map[string]any) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "project", "autosave", "*.jsonl"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%v, %v; want one file", names, err)
+	}
+	data := must(os.ReadFile(names[0]))(t)
+	for text := range strings.Lines(string(data)) {
+		var l map[string]any
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
