@@ -85,7 +85,8 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": time.Now().Add(-time.Hour)})
 	locked(t, a, "held")
 	create(t, a, "waiting")
-	taskguard(t, q.env, "requeue", "--since", "2h", "--dry-run").want(t, cli.ExitFailed, "7 matched, 3 would be changed, 3 skipped, 1 failed\n")
+	const place = "taskguard requeue: project demo-test, database (default), collection analyses\n"
+	taskguard(t, q.env, "requeue", "--since", "2h", "--dry-run").want(t, cli.ExitFailed, place, "7 matched, 3 would be changed, 3 skipped, 1 failed\n")
 	for _, tc := range []struct {
 		flags, outcome            string
 		changed, skipped, matched float64
@@ -105,7 +106,7 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 		}
 		q.wantTasks(t, tasks+int(tc.changed))
 	}
-	taskguard(t, q.env, "requeue", "--since", "2h").want(t, cli.ExitFailed, "7 matched, 0 changed, 6 skipped, 1 failed\n", "taskguard requeue: skipped: 4 already queued, 1 held, 1 ready\n")
+	taskguard(t, q.env, "requeue", "--since", "2h").want(t, cli.ExitFailed, place, "7 matched, 0 changed, 6 skipped, 1 failed\n", "taskguard requeue: skipped: 4 already queued, 1 held, 1 ready\n")
 }
 
 func TestABulkCancelTakesWhatIsHeldOnlyWithRunning(t *testing.T) {

@@ -79,7 +79,7 @@ func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {
 	q := newQueue(t)
 	orphaned(t, q.env, "a")
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")
-	taskguard(t, env, "recover").want(t, cli.ExitFailed, "found 1, booked 0; then it failed\n", "taskguard recover: recover: ", "NotFound")
+	taskguard(t, env, "recover").want(t, cli.ExitFailed, "found 1, booked 0; then it failed\n", "taskguard recover: the queue does not exist: correct TASK_QUEUE (", "NotFound")
 	orphaned(t, q.env, "a") // the first call has marked it
 	if o := taskguard(t, env, "recover", "--json").want(t, cli.ExitFailed, "NotFound"); o.out != `{"found":1,"booked":0,"more":true}`+"\n" {
 		t.Errorf("stdout %q", o.out)

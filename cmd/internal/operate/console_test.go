@@ -64,16 +64,11 @@ func (s *billed) RecvMsg(m any) error {
 func openBilled(t *testing.T, b *emulatortest.Backend, ended func(method string)) (*Client, *atomic.Int64) {
 	t.Helper()
 	reads := new(atomic.Int64)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+	return clientOf(t, b, grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := open(ctx, desc, cc, method, opts...)
 			return &billed{ClientStream: s, reads: reads, ended: ended, name: method}, err
-		}))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	return &Client{analyses: a}, reads
+		})), reads
 }
 
 // Of 5,000 analyses ten run, each with a heartbeat a minute and progress every 20 s, and
@@ -274,7 +269,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 				t.Errorf("%s %+v: %+v, dry %+v, %v; want %+v", tc.what, tc.filter, got, dry, err, tc.want)
 			}
 			changed := []string{}
-			all, err := cl.analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
+			all, err := cl.Analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
 			for i := range all {
 				if !strings.HasPrefix(all[i].ID, "later") {
 					changed = append(changed, all[i].ID)

@@ -18,7 +18,6 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/repo"
 )
 
 // following is an analysis x in a Firestore that refuses to be read with the code,
@@ -33,21 +32,17 @@ type following struct {
 
 func newFollowing(t *testing.T) *following {
 	f := &following{Backend: emulatortest.Embedded(t)}
-	a, err := repo.Open(t.Context(), f.Project, repo.Options{}, f.Client(t, grpc.WithChainStreamInterceptor(
+	cl := clientOf(t, f.Backend, grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			if c := codes.Code(f.code.Load()); c != codes.OK {
 				return nil, status.Error(c, "as the test wants")
 			}
 			return open(ctx, d, cc, method, opts...)
-		}))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
+		}))
 	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
 	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
 	f.follow = func() error {
-		return follow(t.Context(), c, &Client{analyses: a}, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
+		return follow(t.Context(), c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
 	}
 	return f
 }
@@ -183,7 +178,7 @@ func TestWaitingShowsProgressOnceForEachTenPercent(t *testing.T) {
 
 func TestWaitingShowsWhenTheNextAttemptIs(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	if got, want := state(analysislock.Analysis{Status: "QUEUED", NextAttemptAt: at}), "QUEUED; the next attempt is at 2026-01-02T03:04:05.000Z"; got != want {
+	if got, want := state(&analysislock.Analysis{Status: "QUEUED", NextAttemptAt: at}), "QUEUED; the next attempt is at 2026-01-02T03:04:05.000Z"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -119,18 +119,18 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		}, *limit)
 	}
 	return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-		return cl.analyses.List(ctx, "", limit)
+		return cl.Analyses.List(ctx, "", limit)
 	}, *limit)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
 // recovery does not find. Without the latter, which take longer, it prints a warning.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
-	dated, err := cl.analyses.Unfinished(ctx, limit)
+	dated, err := cl.Analyses.Unfinished(ctx, limit)
 	if err != nil || len(dated) == limit {
 		return dated, err
 	}
-	undated, err := cl.analyses.Unfound(ctx, limit-len(dated))
+	undated, err := cl.Analyses.Unfound(ctx, limit-len(dated))
 	if err != nil {
 		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("those that recovery does not find are not all listed: %w", err))
 	}
@@ -138,7 +138,7 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
-	a, err := cl.analyses.Get(ctx, id)
+	a, err := cl.Analyses.Get(ctx, id)
 	if err != nil {
 		return cl.explain(id, err)
 	}
