@@ -237,6 +237,11 @@ func (c *Call) Help() {
 // Log returns the log of what an operator changes, on standard error.
 func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
 
+// Notice prints a line for people on standard error.
+func (c *Call) Notice(format string, args ...any) {
+	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
+}
+
 // Value returns a variable of the environment; one that is not set is empty.
 func (c *Call) Value(name string) string {
 	v, _ := c.Lookup(name)

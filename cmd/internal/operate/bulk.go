@@ -58,14 +58,13 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 // run lists the analyses first, and then makes the change to each that is still as it was
 // listed. When ctx ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, v verb) error {
-	cli.Print(c.Err, "taskguard %s: project %s, database %s, collection %s\n",
-		c.Name, cl.place.Project, cl.place.Database, cl.place.Collection)
+	c.Notice("project %s, database %s, collection %s", cl.place.Project, cl.place.Database, cl.place.Collection)
 	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err
 	}
 	if !cl.books && v != verbCancel {
-		cli.Print(c.Err, "taskguard %s: TASK_QUEUE is not set: no deliveries are booked\n", c.Name)
+		c.Notice("TASK_QUEUE is not set: no deliveries are booked")
 	}
 
 	t := newTally(c, len(all), b.dryRun)
@@ -81,19 +80,17 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, v verb) error {
 	})
 
 	err = t.print(v)
-	advise := func(format string, args ...any) {
-		cli.Print(c.Err, "taskguard %s: %s\n", c.Name, fmt.Sprintf(format, args...))
-	}
 	if stopped != nil {
-		advise("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
+		c.Notice("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
 	}
+	again := iso8601.Format(before)
 	if t.notBooked {
-		advise("taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; recovery does after one TTL",
-			cl.place.Flag(), iso8601.Format(before))
+		c.Notice("taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; "+
+			"recovery does after one TTL", cl.place.Flag(), again)
 	}
 	switch {
 	case ctx.Err() != nil:
-		advise("run it again for the rest; --older-than %s leaves out what has changed since", iso8601.Format(before))
+		c.Notice("run it again for the rest; --older-than %s leaves out what has changed since", again)
 		return ctx.Err()
 	case err == nil && t.outcomes[failed] > 0:
 		return cli.ExitError{Code: cli.ExitFailed}

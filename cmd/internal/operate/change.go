@@ -156,7 +156,7 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, v verb, id string)
 		return err
 	}
 	if done.Delivery == deliveryNone {
-		cli.Print(c.Err, "taskguard %s: TASK_QUEUE is not set: the document is changed, but no delivery was booked\n", c.Name)
+		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
 	}
 	return c.PrintJSON(done)
 }

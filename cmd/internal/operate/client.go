@@ -121,12 +121,13 @@ func explainQueue(err error) error {
 // explain adds to the errors of a change what the operator needs to know.
 func (cl *Client) explain(id string, err error) error {
 	var held *lease.HeldError
-	switch {
+	switch place := cl.place; {
 	case errors.Is(err, lease.ErrNotFound):
-		return fmt.Errorf("no %s %q in collection %s of project %s", cl.place.Name, id, cl.place.Collection, cl.place.Project)
+		return fmt.Errorf("no %s %q in collection %s of project %s", place.Name, id, place.Collection, place.Project)
 	case errors.As(err, &held):
-		return fmt.Errorf("%q is locked by %s until %s%s; cancel it first, or, if its worker is dead, only unlock it",
-			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))
+		until := iso8601.Format(held.ExpiresAt) + cli.Duration(held.Remaining, ", for %s more")
+		return fmt.Errorf("%q is locked by %s until %s; cancel it first, or, if its worker is dead, only unlock it",
+			id, printable.Line(held.Owner), until)
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)
 	case errors.Is(err, lease.ErrMalformed):

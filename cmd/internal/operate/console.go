@@ -89,7 +89,7 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 	case c.Given("iap-audience") && o.Audience == "":
 		return wrong("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":
-		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the identity proxy in front", host)
+		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
 	case o.Limit < 1 || o.Limit > maxListed:
 		return wrong("--limit %d: want 1 to %d", o.Limit, maxListed)
 	case port < 0 || port > 65535:

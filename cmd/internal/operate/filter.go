@@ -72,6 +72,5 @@ func (cl *Client) printKnown(ctx context.Context, c *cli.Call) {
 	if codes, err := cl.Analyses.Codes(ctx, maxCodes); err == nil {
 		known = ", the codes of errors are: " + printable.Line(cmp.Or(strings.Join(codes, ", "), "none"))
 	}
-	cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED%s\n",
-		c.Name, known)
+	c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED%s", known)
 }

@@ -69,7 +69,7 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why str
 	for i := range all[:min(len(all), 3)] {
 		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 	}
-	cli.Print(c.Err, "taskguard recover: %d %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
+	c.Notice("%d %s (of at most %d read): %s; to run one: taskguard requeue%s ID",
 		len(all), why, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
 }
 

@@ -31,11 +31,12 @@ type submitted struct {
 // Submit creates an analysis for each file and books its delivery. The id of an
 // analysis is made from its name and content, so submitting it again changes nothing.
 func Submit(ctx context.Context, c *cli.Call) (err error) {
-	input := c.Flags.String("input", "", "submit this JSON `value`, that of @FILE, or with - that of standard input, instead of files")
+	input := c.Flags.String("input", "",
+		"submit this JSON `value`, that of @FILE, or with - that of standard input, instead of files")
 	id := c.Flags.String("id", "", "the `id` of the one analysis; without it, the id is made from name and content")
 	wait := c.Flags.Bool("wait", false, "wait until the analyses are finished; exit 1 if any is FAILED")
 	c.TakesKind(firstKind)
-	c.TakesJSON("print one JSON line for each analysis, with --wait when it is finished; progress goes to standard error")
+	c.TakesJSON("print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
 	files, err := c.Parse(0, -1)
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (t *tally) print(v verb) (err error) {
 		why = append(why, "which --running cancels too")
 	}
 	if len(why) > 0 {
-		cli.Print(t.c.Err, "taskguard %s: skipped: %s\n", t.c.Name, strings.Join(why, ", "))
+		t.c.Notice("skipped: %s", strings.Join(why, ", "))
 	}
 	return err
 }
