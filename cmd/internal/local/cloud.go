@@ -117,7 +117,8 @@ func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudta
 // open opens the Guard of the analyses, and checks that its emulator is a Firestore.
 func (c *cloud) open(ctx context.Context) (err error) {
 	c.guard, err = worker.Open(ctx, worker.Options{
-		Project: c.place.Project, Database: c.place.Database, Emulator: c.place.Emulator, Collection: c.place.Collection,
+		Project: c.place.Project, Database: c.place.Database,
+		Emulator: c.place.Emulator, Collection: c.place.Collection,
 		Queue: worker.Queue{Name: queue, TargetURL: c.target, Caller: caller, EmulatorHost: c.queueAt},
 		Auth:  worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler),
 	})
@@ -207,8 +208,8 @@ var workerVariables = append(slices.Clone(passedOn),
 	"TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "K_REVISION", "K_SERVICE",
 )
 
-// lookup returns a function like os.LookupEnv for vars.
-func lookup(vars map[string]string) func(name string) (string, bool) {
+// lookup returns a Lookup of vars.
+func lookup(vars map[string]string) cli.Lookup {
 	return func(name string) (string, bool) { value, ok := vars[name]; return value, ok }
 }
 

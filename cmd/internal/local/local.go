@@ -175,7 +175,8 @@ func (l *local) showDelivery(ctx context.Context, v exchange) {
 // with TASK_AUTH=none.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"} {
+	more := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
+	for _, name := range more {
 		if value := l.c.Value(name); value != "" {
 			vars[name] = value
 		}
