@@ -76,32 +76,27 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.env["TASK_CALLER"] = caller
-	locked(t, analyses(t, q.env), "locked")
+	booked := 0
 	for _, tc := range []struct {
-		runTimeout, audience string
-		deadline             time.Duration
-	}{{"", q.env["TASK_TARGET_URL"], 26 * time.Minute}, {"40s", "https://audience.example", 100 * time.Second}, {"10h", q.env["TASK_TARGET_URL"], 30 * time.Minute}} {
+		args, runTimeout, audience string
+		deadline                   time.Duration
+	}{
+		{"submit --input {} --id x", "40s", "https://audience.example", 100 * time.Second},
+		{"requeue x", "", q.env["TASK_TARGET_URL"], 26 * time.Minute},
+		{"requeue x", "10h", q.env["TASK_TARGET_URL"], 30 * time.Minute},
+	} {
 		env := q.env.with("RUN_TIMEOUT", tc.runTimeout).with("TASK_AUDIENCE", tc.audience)
-		for _, args := range []string{"submit --input {} --id s" + tc.runTimeout, "unlock locked", "requeue locked", "recover"} {
-			before := map[string]bool{}
-			for _, task := range q.tasks(t) {
-				before[task.GetName()] = true
+		taskguard(t, env, strings.Fields(tc.args)...).want(t, cli.ExitDone)
+		booked++
+		q.wantTasks(t, booked)
+		for _, task := range q.tasks(t) {
+			token := task.GetHttpRequest().GetOidcToken()
+			if q.seen[task.GetName()] {
+				continue
 			}
-			orphaned(t, env, "old"+tc.runTimeout)
-			taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitDone)
-			booked := 0
-			for _, task := range q.tasks(t) {
-				if before[task.GetName()] {
-					continue
-				}
-				booked++
-				token := task.GetHttpRequest().GetOidcToken()
-				if got := task.GetDispatchDeadline().AsDuration(); got != tc.deadline || token.GetAudience() != tc.audience || token.GetServiceAccountEmail() != caller {
-					t.Errorf("%s with RUN_TIMEOUT=%s: deadline %v, token %v, want %v, %s", args, tc.runTimeout, got, token, tc.deadline, tc.audience)
-				}
-			}
-			if booked == 0 {
-				t.Errorf("%s booked nothing", args)
+			q.seen[task.GetName()] = true
+			if got := task.GetDispatchDeadline().AsDuration(); got != tc.deadline || token.GetAudience() != tc.audience || token.GetServiceAccountEmail() != caller {
+				t.Errorf("%+v: deadline %v, token %v", tc, got, token)
 			}
 		}
 	}

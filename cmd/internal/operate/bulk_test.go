@@ -213,11 +213,11 @@ func TestAFilterIsOfFirestoresTime(t *testing.T) {
 		b, cl, now := skewed(t)
 		fixed := now().Add(-40 * time.Minute).Truncate(time.Millisecond)
 		for id, ago := range map[string]time.Duration{"a": 0, "b": time.Hour - time.Second, "c": time.Hour + time.Second, "d": 25 * time.Hour} {
-			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(now().Add(-ago))})
+			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(now().Add(-ago)), "lastError": map[string]any{"code": "c" + id}})
 		}
 		for flags, want := range map[string]string{
 			"--since 1h": "a b", "--older-than 1h": "c d", "--since 1d": "a b c", "--older-than 1d1h": "", "--older-than 1d --status QUEUED": "d",
-			"--since 1d --older-than 1h": "c", "--older-than " + iso8601.Format(fixed): "b c d", "--status READY": "",
+			"--since 1d --older-than 1h": "c", "--older-than " + iso8601.Format(fixed): "b c d", "--status READY": "", "--code cb": "b", "--code C": "",
 		} {
 			var f filter
 			var errs strings.Builder
@@ -233,6 +233,10 @@ func TestAFilterIsOfFirestoresTime(t *testing.T) {
 			}
 			if slices.Sort(ids); strings.Join(ids, " ") != want || err != nil {
 				t.Errorf("%s: %q, %v, want %s", flags, ids, err, want)
+			}
+			const known = "taskguard status: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, the codes of errors are: ca, cb, cc, cd\n"
+			if filtered := strings.Contains(flags, "--status") || strings.Contains(flags, "--code"); (errs.String() == known) != (filtered && want == "") {
+				t.Errorf("%s prints %q", flags, errs.String())
 			}
 			wantBefore := now()
 			if _, older, given := strings.Cut(flags, "--older-than "); given {
