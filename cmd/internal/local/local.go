@@ -348,6 +348,7 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	if err != nil {
 		return r, err
 	}
+	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body) // the router has read and bounded it
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("answered %d %s", response.StatusCode, answer)

@@ -248,18 +248,20 @@ func (cl *Client) log(
 	if kind := cl.place.Other(); kind != "" {
 		log = log.With("kind", kind)
 	}
-	same := was.Status == done.Status
-	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
-	message := "changed by an operator"
-	switch {
-	case v == verbCancel && same:
-		message = "it was cancelled before: nothing is changed"
-	case v == verbUnlock && same && free:
-		message = "it was not locked: nothing is changed"
-	}
-	log.InfoContext(ctx, message,
+	log = log.With(
 		"command", v, "analysis_id", done.ID, "project", cl.place.Project, "by", who, "status_was", was.Status,
 		"lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
+
+	same := was.Status == done.Status
+	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
+	switch {
+	case v == verbCancel && same:
+		log.InfoContext(ctx, "it was cancelled before: nothing is changed")
+	case v == verbUnlock && same && free:
+		log.InfoContext(ctx, "it was not locked: nothing is changed")
+	default:
+		log.InfoContext(ctx, "changed by an operator")
+	}
 }
 
 // operator returns the user who runs this program.

@@ -21,7 +21,7 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	if got := explainIndex(missing).Error(); !strings.HasPrefix(got, missingIndex+": ") || !strings.HasSuffix(got, "https://x") {
 		t.Error(got)
 	}
-	if got := explainIndex(other); got != other {
+	if got := explainIndex(other).Error(); got != other.Error() {
 		t.Error(got)
 	}
 }
