@@ -50,27 +50,6 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	q.wantTasks(t, 1)
 }
 
-func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
-	q := newQueue(t)
-	t.Chdir(t.TempDir())
-	id := func(file, content string) string {
-		t.Helper()
-		path := write(t, file, content)
-		t.Chdir(path[:len(path)-len(file)])
-		id, _, _ := strings.Cut(taskguard(t, q.env, "submit", "./"+file).want(t, cli.ExitDone).out, " ")
-		return id
-	}
-	first := id("Some File.txt", "a")
-	if !strings.HasPrefix(first, "some-file-txt-") || id("Some File.txt", "a") != first {
-		t.Errorf("id %q", first)
-	}
-	for _, other := range []string{id("Some File.txt", "b"), id("Other File.txt", "a"), id("ß", "a")} {
-		if other == first {
-			t.Errorf("two documents have the id %q", first)
-		}
-	}
-}
-
 // Each booking leaves a run its time, and carries the token that the worker expects.
 func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	t.Parallel()

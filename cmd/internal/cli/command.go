@@ -84,7 +84,7 @@ func (e ExitError) Unwrap() error { return e.Err }
 // Run runs the command that args name and returns the exit code. Output that could
 // not be written makes it ExitFailed.
 func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
-	out := &output{to: s.Out}
+	out := &output{Writer: s.Out}
 	code := dispatch(ctx, commands, args, Streams{s.In, out, s.Err}, lookup)
 	if err := out.failure(); err != nil && code == ExitDone {
 		return Report(ctx, s.Err, "", fmt.Errorf("standard output: %w", err))

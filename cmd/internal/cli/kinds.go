@@ -85,8 +85,8 @@ func (c *Call) TakesKind(without string) {
 // Places reads where the documents of the kinds are: of that of --kind, or else of all. It
 // returns all problems of e too.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
-	at, kinds := e.Firestore(), Kinds(e)
-	if at.Project == "" {
+	store, kinds := e.Firestore(), Kinds(e)
+	if store.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
 	}
 	if err := Check(e); err != nil {
@@ -96,7 +96,7 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	for i := range kinds {
 		known = append(known, kinds[i].Name)
 		if !c.Given("kind") || kinds[i].Name == c.kind {
-			all = append(all, Place{at, kinds[i]})
+			all = append(all, Place{store, kinds[i]})
 		}
 	}
 	if len(all) == 0 {

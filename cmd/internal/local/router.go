@@ -84,13 +84,13 @@ func (r *router) add(workers ...*process) {
 	r.workers = append(r.workers, workers...)
 }
 
-// replace puts another worker in the place of old.
-func (r *router) replace(old, with *process) {
+// replace puts the worker next in the place of ended.
+func (r *router) replace(ended, next *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, w := range r.workers {
-		if w == old {
-			r.workers[i] = with
+		if w == ended {
+			r.workers[i] = next
 		}
 	}
 }

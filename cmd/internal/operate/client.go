@@ -74,8 +74,8 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options
 		return nil, err
 	}
 
-	at, runTimeout := places[0].Firestore, o.RunTimeout
-	err = cli.Reach(ctx, cli.FirestoreEmulator, at.Emulator, cli.AdviceRestart)
+	store, runTimeout := places[0].Firestore, o.RunTimeout
+	err = cli.Reach(ctx, cli.FirestoreEmulator, store.Emulator, cli.AdviceRestart)
 	if err == nil {
 		err = cli.Reach(ctx, cli.TasksEmulator, o.Queue.EmulatorHost, cli.AdviceRestart)
 	}
@@ -83,7 +83,7 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options
 		return nil, err
 	}
 
-	o.Project, o.Database, o.Emulator = at.Project, at.Database, at.Emulator
+	o.Project, o.Database, o.Emulator = store.Project, store.Database, store.Emulator
 	o.RunTimeout = min(runTimeout, taskqueue.MaxDeadline)
 	o.Auth = worker.CheckedByProxy() // no request is served
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))

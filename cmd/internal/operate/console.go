@@ -163,8 +163,8 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	}
 
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		of := func(k console.Kind) bool { return k.Root != "" && strings.HasPrefix(r.URL.Path, k.Root+"/") }
-		i := max(0, slices.IndexFunc(kinds, of))
+		named := func(k console.Kind) bool { return k.Root != "" && strings.HasPrefix(r.URL.Path, k.Root+"/") }
+		i := max(0, slices.IndexFunc(kinds, named)) // the first kind has the other paths
 		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
 	}
 	drain := func(ctx context.Context) {

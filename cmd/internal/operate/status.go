@@ -69,9 +69,6 @@ func (l lockInfo) String() string {
 	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
 }
 
-// listing reads up to limit analyses.
-type listing func(ctx context.Context, limit int) ([]analysislock.Analysis, error)
-
 // Status shows one analysis with input and result, or many without.
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind(firstKind)
@@ -112,24 +109,23 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
-	if one {
-		return cl.showOne(ctx, c, args[0])
-	}
-	var read listing = func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-		return cl.Analyses.List(ctx, "", limit)
-	}
+
+	var all []analysislock.Analysis
+	more := max(*limit, *limit+1) // the one more shows that there are others; the greatest int has no next
 	switch {
+	case one:
+		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
-		read = func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			return cl.unfinished(ctx, c, limit)
-		}
+		all, err = cl.unfinished(ctx, c, more)
 	case filtered:
-		read = func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			found, _, err := cl.find(ctx, c, &f, limit)
-			return found, err
-		}
+		all, _, err = cl.find(ctx, c, &f, more)
+	default:
+		all, err = cl.Analyses.List(ctx, "", more)
 	}
-	return cl.showMany(ctx, c, read, *limit)
+	if err != nil {
+		return err
+	}
+	return cl.showMany(c, all, *limit)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
@@ -260,18 +256,12 @@ func progressText(p *analysislock.Progress, more ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
-// showMany prints what read finds. It reads one more than limit, to report whether
-// there are more.
-func (cl *Client) showMany(ctx context.Context, c *cli.Call, read listing, limit int) error {
-	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
-	if err != nil {
-		return err
-	}
+// showMany prints up to limit analyses, and whether there are more.
+func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int) error {
 	if len(all) > limit {
 		all = all[:limit]
 		c.Notice("the first %d; --limit shows more", limit)
 	}
-
 	if !c.JSON {
 		printTable(c, all)
 		return nil
