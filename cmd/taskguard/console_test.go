@@ -180,15 +180,11 @@ func signer(t *testing.T) (keysURL string, token func(audience, email string) st
 			"iss": "https://cloud.google.com/iap", "aud": audience, "sub": "accounts.google.com:1", "email": email,
 			"iat": time.Now().Unix(), "exp": time.Now().Add(10 * time.Minute).Unix(),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		signed := b64([]byte(`{"alg":"ES256","kid":"k","typ":"JWT"}`)) + "." + b64(claims)
 		sum := sha256.Sum256([]byte(signed))
 		r, s, err := ecdsa.Sign(rand.Reader, key, sum[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return signed + "." + b64(append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...))
 	}
 }

@@ -18,9 +18,7 @@ func kinds(t *testing.T) string {
 	text, err := json.Marshal([]worker.Kind{{}, {Name: "order", Collection: "shops/s/orders", Path: "/tasks/order", IDField: "order", Fields: worker.Fields{
 		Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR", Input: "payload", Result: "output", Error: "failure",
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -30,9 +28,7 @@ func orders(t *testing.T, env vars) *repo.Analyses {
 	var all []worker.Kind
 	check(t, json.Unmarshal([]byte(kinds(t)), &all))
 	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"], Collection: all[1].Collection, Fields: all[1].Fields})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = a.Close() })
 	return a
 }

@@ -22,9 +22,7 @@ func TestRestoreRaisesTheTokensOfAllThatAreNotLocked(t *testing.T) {
 	fields := func(id string) map[string]any {
 		t.Helper()
 		snap, err := all.Doc(id).Get(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return snap.Data()
 	}
 

@@ -175,9 +175,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=INFO")
 	got := wantKeys(t, o.out, "room", "unlocked", "lock_was")
 	was, err := json.Marshal(got["lock_was"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	held := wantKeys(t, string(was), "holder", "token", "locked_at", "expires_at")
 	if got["room"] != "a room" || got["unlocked"] != true || held["holder"] != lock.Holder || held["token"] != float64(lock.Token) {
 		t.Errorf("%s, want the lock of %+v", o.out, lock)
