@@ -39,10 +39,11 @@ func commands() []cli.Command {
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
 			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
-				"FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, RUN_TIMEOUT, " +
-				"CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; " +
-				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, SOCKETS_PER_SESSION, " +
-				"SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+				"FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
+				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; " +
+				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
+				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
+				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
@@ -50,8 +51,9 @@ func commands() []cli.Command {
 			Summary: "show analyses, or one of them", Variables: database},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
-			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); TASK_JWKS_URL, for tests: " +
-				"the address of the proxy's public keys. On Cloud Run its probe is of TCP, as every request needs the proxy."},
+			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); " +
+				"TASK_JWKS_URL, for tests: the address of the proxy's public keys. " +
+				"On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
 			Variables: noQueue + " With --room: " + lockRooms + ", and no queue."},
@@ -78,7 +80,8 @@ func commands() []cli.Command {
 				"A process that leaves the group, by setsid or a shell's job control, is not. " +
 				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},
 		{Name: "worker", Run: local.Worker,
-			Summary: "a worker on a loopback port, as demo and local start it", Variables: "the worker's, see docs/reference.md"},
+			Summary:   "a worker on a loopback port, as demo and local start it",
+			Variables: "the worker's, see docs/reference.md"},
 		{Name: "analyze", Run: local.Analyze,
 			Summary: "the demo's analyzer: a job on standard input, its result on standard output"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
