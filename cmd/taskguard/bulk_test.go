@@ -37,10 +37,10 @@ func wantSummary(t *testing.T, got map[string]any, matched, changed, skipped, fa
 	}
 }
 
-// failedFor returns an analysis that FAILED with the code c and was last updated ago.
-func failedFor(ago time.Duration) map[string]any {
+// failedAnHourAgo returns an analysis that FAILED with the code c.
+func failedAnHourAgo() map[string]any {
 	return map[string]any{
-		"status": "FAILED", "attempts": 3, "lockToken": 3, "finishedBy": "w/1", "updatedAt": iso8601.Format(time.Now().Add(-ago)),
+		"status": "FAILED", "attempts": 3, "lockToken": 3, "finishedBy": "w/1", "updatedAt": iso8601.Format(time.Now().Add(-time.Hour)),
 		"error": map[string]any{"code": "c", "message": "m"},
 	}
 }
@@ -50,7 +50,7 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 	q := newQueue(t)
 	a := analyses(t, q.env)
 	for _, id := range []string{"a", "b", "c"} {
-		put(t, q.env, id, failedFor(time.Hour))
+		put(t, q.env, id, failedAnHourAgo())
 	}
 	put(t, q.env, "ready", map[string]any{"status": "READY", "updatedAt": time.Now()})
 	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": time.Now().Add(-time.Hour)})
@@ -98,7 +98,7 @@ func TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus(t 
 	q := newQueue(t)
 	const all = 101
 	for i := range all {
-		put(t, q.env, fmt.Sprint("x", i), failedFor(time.Hour))
+		put(t, q.env, fmt.Sprint("x", i), failedAnHourAgo())
 	}
 	if n := len(objects(t, q.env, "--status", "FAILED")); n != all {
 		t.Errorf("status lists %d, want %d", n, all)
@@ -137,7 +137,7 @@ func TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain(t *testing.T) 
 	q := newQueue(t)
 	const all = 100
 	for i := range all {
-		put(t, q.env, fmt.Sprint("x", i), failedFor(time.Hour))
+		put(t, q.env, fmt.Sprint("x", i), failedAnHourAgo())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

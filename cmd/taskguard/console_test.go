@@ -156,7 +156,7 @@ func TestTheConsoleMakesChangesAsTheCommandsDo(t *testing.T) {
 		t.Errorf("unlock without its queue: %d %s\n%s", code, text, log)
 	}
 	for i := range 100 { // 16 at once; the others must be left alone
-		put(t, q.env, fmt.Sprint("f", i), failedFor(time.Hour))
+		put(t, q.env, fmt.Sprint("f", i), failedAnHourAgo())
 	}
 	_, text = browse(t, http.MethodGet, address+"/all/requeue?state=FAILED", "")
 	browse(t, http.MethodPost, address+"/all/requeue?state=FAILED", formOf(text))
