@@ -23,9 +23,7 @@ func terminal(t *testing.T) (ours, theirs *os.File) {
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("this machine has no /dev/pts: ", err)

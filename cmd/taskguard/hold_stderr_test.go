@@ -47,42 +47,38 @@ func guarded(t *testing.T, dir string, do func() error) {
 // its messages.
 func TestHoldEndsItsCommandAlthoughItsStandardErrorIsBlockedOrClosed(t *testing.T) {
 	t.Parallel()
-	for _, blocked := range []bool{true, false} {
-		for _, flags := range [][]string{{"--json"}, {}} {
-			t.Run(fmt.Sprintf("blocked %t, %v", blocked, flags), func(t *testing.T) {
-				t.Parallel()
-				r, w, err := os.Pipe()
-				if err != nil {
-					t.Fatal(err)
+	for name, blocked := range map[string]bool{"blocked": true, "closed": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w, err := os.Pipe()
+			check(t, err)
+			dir := t.TempDir()
+			script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
+			h := startHoldTo(t, w, vars{}, "--dir", dir, "--ttl", "6s", "--json", "--", "sh", "-c", script)
+			pid := must(strconv.Atoi(appears(t, dir, "up")))(t)
+			t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL) }) // if it still lives
+			filled := make(chan struct{})
+			go func() { // fills the pipe, and then blocks
+				defer close(filled)
+				if blocked {
+					_, _ = w.Write(make([]byte, 4<<20)) // ends when the other end is closed
 				}
-				dir := t.TempDir()
-				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
-				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "6s"}, flags...), "--", "sh", "-c", script)...)
-				pid := must(strconv.Atoi(appears(t, dir, "up")))(t)
-				t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL) }) // if it still lives
-				filled := make(chan struct{})
-				go func() { // fills the pipe, and then blocks
-					defer close(filled)
-					if blocked {
-						_, _ = w.Write(make([]byte, 4<<20)) // ends when the other end is closed
-					}
-				}()
-				if !blocked {
-					_ = r.Close()
-				}
-				time.Sleep(200 * time.Millisecond) // until the pipe is full
-				// A renewal in progress would write the file again.
-				guarded(t, dir, func() error { return os.Remove(filepath.Join(dir, "project", ".lock")) })
-				appears(t, dir, "asked")
-				_ = h.Wait()
-				if got := h.ProcessState.ExitCode(); got != 1 {
-					t.Errorf("exit %d; want 1", got)
-				}
+			}()
+			if !blocked {
 				_ = r.Close()
-				<-filled
-				_ = w.Close()
-			})
-		}
+			}
+			time.Sleep(200 * time.Millisecond) // until the pipe is full
+			// A renewal in progress would write the file again.
+			guarded(t, dir, func() error { return os.Remove(filepath.Join(dir, "project", ".lock")) })
+			appears(t, dir, "asked")
+			_ = h.Wait()
+			if got := h.ProcessState.ExitCode(); got != 1 {
+				t.Errorf("exit %d; want 1", got)
+			}
+			_ = r.Close()
+			<-filled
+			_ = w.Close()
+		})
 	}
 }
 

@@ -46,9 +46,7 @@ func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held 
 	}
 	h.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that signals to it are to it alone
 	out, err := h.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if h.in, err = h.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}

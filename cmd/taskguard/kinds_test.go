@@ -18,9 +18,7 @@ func kinds(t *testing.T) string {
 	text, err := json.Marshal([]worker.Kind{{}, {Name: "order", Collection: "shops/s/orders", Path: "/tasks/order", IDField: "order", Fields: worker.Fields{
 		Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR", Input: "payload", Result: "output", Error: "failure",
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -30,9 +28,7 @@ func orders(t *testing.T, env vars) *repo.Analyses {
 	var all []worker.Kind
 	check(t, json.Unmarshal([]byte(kinds(t)), &all))
 	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"], Collection: all[1].Collection, Fields: all[1].Fields})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = a.Close() })
 	return a
 }
@@ -106,17 +102,14 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	env := store(t)
 	for text, want := range map[string]string{
-		`[{"name":"recover","collection":"rs"}]`: `kind "recover": the Path "/internal/tasks/recover" is that of another route`,
-		`order`:                                  "want a JSON array of kinds",
-		`[]`:                                     "want a JSON array of kinds",
-		`[{"name":"order"}] []`:                  "want a JSON array of kinds",
-		`@/none`:                                 "or @FILE: open /none: no such file",
-		`[{"name":"order"}]`:                     `the kind at index 0: kind "order": no Collection`,
+		`order`:                 "want a JSON array of kinds",
+		`[]`:                    "want a JSON array of kinds",
+		`[{"name":"order"}] []`: "want a JSON array of kinds",
+		`@/none`:                "or @FILE: open /none: no such file",
+		`[{"name":"order"}]`:    `the kind at index 0: kind "order": no Collection`,
 		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `the kind at index 1: json: unknown field "colection"`,
 		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
-		`[{"name":"a","collection":"as"},{"name":"a","collection":"bs"}]`:                                           `kind "a" has the name`,
 		`[{"name":"a","collection":"as","path":"/t"},{"name":"b","collection":"bs","path":"/t"}]`:                   `kind "b" has the name`,
-		`[{"name":"a","collection":"as","fields":{"input":"x","result":"x"}},{"name":"b","collection":"bs"}]`:       `the kind at index 0: kind "a": repo: fields: the name "x" is taken`,
 		`[{"name":"a","collection":"as","fields":{"finished":"DONE","failed":"DONE"}},{"name":"","collection":""}]`: `kind "a": repo: fields: two words of the status are equal`,
 	} {
 		taskguard(t, env.with("KINDS", text), "status").want(t, cli.ExitUsage, "taskguard status: KINDS: ", want).wantOneErrorLine(t)
@@ -167,12 +160,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || !strings.Contains(log.String(), "kind=order") {
 		t.Errorf("%+v, %v: %s", d, err, log)
 	}
-	const requeue = "/kind/order/failures/requeue?code=c"
-	_, text := browse(t, http.MethodGet, address+requeue, "")
-	if _, text = browse(t, http.MethodPost, address+requeue, formOf(text)); !strings.Contains(text, "1 requeued, 0 skipped, 0 failed, 0 left.") {
-		t.Error(text)
-	}
-	if got, want := q.booked(t), `/tasks/order {"order":"failed"}; /tasks/order {"order":"x"}`; got != want {
+	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
 	}
 	single, _, _ := consoleOf(t, q.env, "--port", "0", "--kind", "order")

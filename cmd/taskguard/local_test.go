@@ -84,9 +84,7 @@ func TestOnALocalCloud(t *testing.T) {
 	t.Run("the workers refuse calls without a token", func(t *testing.T) {
 		for _, route := range []string{"analysis", "recover"} {
 			response, err := http.Post(env["TASK_TARGET_URL"]+"/internal/tasks/"+route, "application/json", strings.NewReader(`{"analysis_id":"x"}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			_ = response.Body.Close()
 			if response.StatusCode != http.StatusUnauthorized {
 				t.Errorf("%s without a token: %d, want 401", route, response.StatusCode)
@@ -127,9 +125,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	}
 	cfg := must(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t)
 	queue, err := taskqueue.Open(t.Context(), cfg.Options.Queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = queue.Close() })
 	must(queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}))(t)
 	for _, want := range []string{"y1 READY", "y2 READY", "y3 READY", "the queue delivers at most 1 at once, as MAX_RUNS is 1\n", "; the next attempt is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; it is rejected: the task is deleted\n"} {
@@ -195,9 +191,7 @@ func TestLocalNamesThePortThatIsTaken(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if n, err := strconv.Atoi(port); err != nil || n > 65530 {
 		t.Skip("no room above the port")
 	}

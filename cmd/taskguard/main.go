@@ -21,54 +21,67 @@ import (
 
 // Variables that commands read.
 const (
-	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS, KEEP_FINISHED"
-	queue    = "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
-	noQueue  = ". Without TASK_QUEUE the document is changed and no delivery is booked."
+	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS, " +
+		"KEEP_FINISHED"
+	queue = database + "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, " +
+		"and the worker's RUN_TIMEOUT (25m)"
+	noQueue   = queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."
+	lockRooms = "DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks)"
 )
 
 // commands are in the order of the usage text. demo and local start worker and analyze.
 func commands() []cli.Command {
 	return []cli.Command{
 		{Name: "demo", Arguments: "[FILE…]", Run: local.Demo,
-			Summary:   "analyse files on worker processes, kill one of them, and show that its run is continued and each file is finished once",
+			Summary: "analyse files on worker processes, kill one of them, " +
+				"and show that its run is continued and each file is finished once",
 			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
-			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
-				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
+				"FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
+				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; " +
+				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
+				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
+				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
-			Summary: "create analyses and book their deliveries", Variables: database + queue},
+			Summary: "create analyses and book their deliveries", Variables: queue},
 		{Name: "status", Arguments: "[ID | --unfinished | FILTER]", Run: operate.Status,
 			Summary: "show analyses, or one of them", Variables: database},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
-			Variables: database + queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); TASK_JWKS_URL, for tests: " +
-				"the address of the proxy's public keys. On Cloud Run its probe is of TCP, as every request needs the proxy."},
+			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); " +
+				"TASK_JWKS_URL, for tests: the address of the proxy's public keys. " +
+				"On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
-			Variables: database + queue + noQueue + " With --room: DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
+			Variables: noQueue + " With --room: " + lockRooms + ", and no queue."},
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
-			Summary: "make analyses FAILED with the code cancelled; with an ID or --running also during a run, which then ends and writes nothing", Variables: database},
+			Summary: "make analyses FAILED with the code cancelled; with an ID or --running also during a run, " +
+				"which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
-			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
-		{Name: "delete", Arguments: "ID…", Run: operate.Delete,
-			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked", Variables: database},
-		{Name: "recover", Run: operate.Recover,
-			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
-			Variables: database + queue + " and LOCK_TTL (5m)"},
-		{Name: "restore", Arguments: "--min-token TOKEN", Run: operate.Restore,
-			Summary: "after a restore of the database, make the fencing token of each document at least TOKEN", Variables: database},
+			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; " +
+				"refused while one is locked. A filter takes READY ones only with --status READY", Variables: noQueue},
+		{Name: "delete", Arguments: "ID…", Run: operate.Delete, Variables: database,
+			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked"},
+		{Name: "recover", Run: operate.Recover, Variables: queue + " and LOCK_TTL (5m)",
+			Summary: "book a delivery for each orphaned analysis: unfinished, and not locked"},
+		{Name: "restore", Arguments: "--min-token TOKEN", Run: operate.Restore, Variables: database,
+			Summary: "after a restore of the database, make the fencing token of each document at least TOKEN"},
 		{Name: "doctor", Run: operate.Doctor,
 			Summary:   "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
 			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
+
 		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,
 			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",
-			Variables: "GOOGLE_CLOUD_PROJECT, DOCLOCK_DATABASE (FIRESTORE_DATABASE), FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +
-				"without a project, project/.lock alone\n\nWhen the lock is lost, the command's process group is ended. " +
+			Variables: "GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, " + lockRooms + "; without a project, project/.lock alone" +
+				"\n\nWhen the lock is lost, the command's process group is ended. " +
 				"A process that leaves the group, by setsid or a shell's job control, is not. " +
 				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},
 		{Name: "worker", Run: local.Worker,
-			Summary: "a worker on a loopback port, as demo and local start it", Variables: "the worker's, see docs/reference.md"},
+			Summary:   "a worker on a loopback port, as demo and local start it",
+			Variables: "the worker's, see docs/reference.md"},
 		{Name: "analyze", Run: local.Analyze,
 			Summary: "the demo's analyzer: a job on standard input, its result on standard output"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
@@ -78,5 +91,6 @@ func commands() []cli.Command {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	os.Exit(cli.Run(ctx, commands(), os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.LookupEnv))
+	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	os.Exit(cli.Run(ctx, commands(), os.Args[1:], streams, os.LookupEnv))
 }

@@ -27,16 +27,12 @@ func newQueue(t *testing.T) *testQueue {
 	t.Cleanup(func() { server.Close(); serving.Wait() })
 	conn := must(server.Dial())(t)
 	client, err := tasksapi.NewClient(context.Background(), option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: "projects/demo-taskguard/locations/local", Queue: &cloudtaskspb.Queue{Name: queueName},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	env := store(t)
 	env["TASK_QUEUE"], env["TASK_TARGET_URL"], env["CLOUD_TASKS_EMULATOR_HOST"] = queueName, "http://"+closedPort(t), l.Addr().String()
 	return &testQueue{env, client, map[string]bool{}}
@@ -47,9 +43,7 @@ func (q *testQueue) tasks(t *testing.T) (all []*cloudtaskspb.Task) {
 	t.Helper()
 	request := &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}
 	for task, err := range q.client.ListTasks(t.Context(), request).All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		all = append(all, task)
 	}
 	return all

@@ -174,7 +174,7 @@ func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
 	for i := range 8 {
 		put(t, env, fmt.Sprintf("a%03d", i), map[string]any{"status": "QUEUED", "updatedAt": time.Unix(int64(i), 0)})
 	}
-	for args, rows := range map[string]int{"status --limit 7": 7, "status --unfinished --limit 7": 7, "status --limit 8": 8, fmt.Sprint("status --limit ", math.MaxInt): 8} {
+	for args, rows := range map[string]int{"status --limit 7": 7, "status --unfinished --limit 7": 7, "status --status QUEUED --limit 7": 7, "status --limit 8": 8, fmt.Sprint("status --limit ", math.MaxInt): 8} {
 		want := readingLine
 		if rows == 7 {
 			want += "taskguard status: the first 7; --limit shows more\n"

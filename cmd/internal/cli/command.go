@@ -40,12 +40,15 @@ type Command struct {
 	Run       func(context.Context, *Call) error
 }
 
+// Lookup returns a variable of the environment, as os.LookupEnv does.
+type Lookup = func(name string) (value string, ok bool)
+
 // Call is one invocation of a command.
 type Call struct {
 	Command
 	Streams
 	Args   []string
-	Lookup func(string) (string, bool) // such as os.LookupEnv
+	Lookup Lookup
 	Flags  *flag.FlagSet
 	JSON   bool
 
@@ -80,8 +83,8 @@ func (e ExitError) Unwrap() error { return e.Err }
 
 // Run runs the command that args name and returns the exit code. Output that could
 // not be written makes it ExitFailed.
-func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup func(string) (string, bool)) int {
-	out := &output{to: s.Out}
+func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
+	out := &output{Writer: s.Out}
 	code := dispatch(ctx, commands, args, Streams{s.In, out, s.Err}, lookup)
 	if err := out.failure(); err != nil && code == ExitDone {
 		return Report(ctx, s.Err, "", fmt.Errorf("standard output: %w", err))
@@ -89,7 +92,7 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 	return code
 }
 
-func dispatch(ctx context.Context, commands []Command, args []string, s Streams, lookup func(string) (string, bool)) int {
+func dispatch(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
 	if len(args) == 1 && (args[0] == "-v" || args[0] == "--version") {
 		args = []string{"version"}
 	}
@@ -101,22 +104,17 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 		usage(s.Out, commands)
 		return ExitDone
 	}
+
 	for _, c := range commands {
 		if c.Name == args[0] {
 			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
 		}
 	}
-	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])+suggestion(commands, args[0])))
-}
-
-// suggestion names the first command that is similar to word.
-func suggestion(commands []Command, word string) string {
-	for _, c := range commands {
-		if Similar(c.Name, word) {
-			return "; did you mean " + c.Name + "?"
-		}
+	problem := fmt.Sprintf("no command %q", args[0])
+	if i := slices.IndexFunc(commands, func(c Command) bool { return Similar(c.Name, args[0]) }); i >= 0 {
+		problem += "; did you mean " + commands[i].Name + "?"
 	}
-	return ""
+	return Report(ctx, s.Err, "", UsageError(problem))
 }
 
 // Similar reports whether a and b differ in at most two consecutive letters.
@@ -135,17 +133,17 @@ var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysisl
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
-	prefix := strings.TrimSpace("taskguard " + name)
-	var wrongUsage UsageError
-	var wrongEnvironment EnvironmentError
-	var coded ExitError
-	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
+	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return ExitDone
-	case errors.As(err, &wrongUsage):
-		Print(w, "%s: %s (see: taskguard help%s)\n", prefix, printable.Line(err.Error()), strings.TrimPrefix(prefix, "taskguard"))
+	}
+	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace("taskguard help "+name)
+	var coded ExitError
+
+	switch {
+	case errors.As(err, new(UsageError)):
+		Print(w, "%s: %s (see: %s)\n", prefix, printable.Line(err.Error()), help)
 		return ExitUsage
-	case errors.As(err, &wrongEnvironment):
+	case errors.As(err, new(EnvironmentError)):
 		for line := range strings.Lines(err.Error()) {
 			Print(w, "%s: %s\n", prefix, printable.Line(strings.TrimSpace(line)))
 		}
@@ -159,6 +157,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		Print(w, "%s: interrupted\n", prefix)
 		return ExitInterrupted
 	}
+
 	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
 	return ExitFailed
 }
@@ -173,7 +172,7 @@ func usage(w io.Writer, commands []Command) {
 }
 
 // NewCall returns a call of c with args.
-func NewCall(c Command, args []string, s Streams, lookup func(string) (string, bool)) *Call {
+func NewCall(c Command, args []string, s Streams, lookup Lookup) *Call {
 	flags := flag.NewFlagSet(c.Name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // Report prints its errors
 	return &Call{Command: c, Streams: s, Args: args, Lookup: lookup, Flags: flags}
@@ -184,10 +183,12 @@ func NewCall(c Command, args []string, s Streams, lookup func(string) (string, b
 func (c *Call) Parse(lo, hi int) ([]string, error) {
 	var arguments []string
 	for rest := c.Args; ; {
-		if err := c.Flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
+		err := c.Flags.Parse(rest)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
 			c.Help()
 			return nil, err
-		} else if err != nil {
+		case err != nil:
 			return nil, UsageError(err.Error())
 		}
 		after := c.Flags.Args()
@@ -200,6 +201,7 @@ func (c *Call) Parse(lo, hi int) ([]string, error) {
 		}
 		arguments, rest = append(arguments, after[0]), after[1:]
 	}
+
 	switch {
 	case len(arguments) < lo:
 		return nil, c.MissingArgument()
@@ -236,6 +238,11 @@ func (c *Call) Help() {
 
 // Log returns the log of what an operator changes, on standard error.
 func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
+
+// Notice prints a line for people on standard error.
+func (c *Call) Notice(format string, args ...any) {
+	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
+}
 
 // Value returns a variable of the environment; one that is not set is empty.
 func (c *Call) Value(name string) string {

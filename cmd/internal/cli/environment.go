@@ -31,9 +31,6 @@ func Check(e *env.Environment) error {
 	return nil
 }
 
-// Missing returns the error of a required variable that is not set.
-func Missing(name string) error { return EnvironmentError{fmt.Errorf("%s: must be set", name)} }
-
 // Place is the collection of a kind of work in a database.
 type Place struct {
 	env.Firestore
@@ -59,21 +56,11 @@ func (p Place) Flag() string {
 	return " --kind " + p.Name
 }
 
-// Options completes o with the names of p.
-func (p Place) Options(o repo.Options) repo.Options {
-	o.Database, o.Collection, o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields
-	return o
-}
-
-// Open connects to p, which completes the options.
-func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
-	return repo.Open(ctx, p.Project, p.Options(options))
-}
-
 // Rooms connects to the document locks, which may have a database of their own.
 func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	e := c.Environment()
-	f, collection := e.Firestore(), e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
+	f := e.Firestore()
+	collection := e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
 	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
 	if f.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
@@ -87,17 +74,11 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	return rooms, f, err
 }
 
-// Limits of asking whether an emulator answers.
-const (
-	dialTimeout = 3 * time.Second
-	pingTimeout = 5 * time.Second
-)
+// dialTimeout limits Reach.
+const dialTimeout = 3 * time.Second
 
 // AdviceRestart advises an operator when no emulator answers; %s is its variable.
 const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
-
-// adviceEmbedded does the same for demo and local, which have an embedded Firestore.
-const adviceEmbedded = "unset %s to use the embedded Firestore"
 
 // Reach fails within seconds where nothing listens at address; Google's client
 // libraries would try for minutes. name is the variable that holds address. An empty
@@ -116,31 +97,12 @@ func Reach(ctx context.Context, name, address, advice string) error {
 	return nil
 }
 
-// Ping checks that the emulator of p, if it has one, is a Firestore.
-func (p Place) Ping(ctx context.Context) error {
-	if p.Emulator == "" {
-		return nil
-	}
-	if err := Reach(ctx, FirestoreEmulator, p.Emulator, adviceEmbedded); err != nil {
-		return err
-	}
-	analyses, err := p.Open(ctx, repo.Options{})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	if err := errors.Join(analyses.Ping(ctx), analyses.Close()); err != nil {
-		return fmt.Errorf("no Firestore answers at %s: %w; %s", p.Emulator, err, fmt.Sprintf(adviceEmbedded, FirestoreEmulator))
-	}
-	return nil
-}
-
 // Listen listens on address; what names the server in the error.
 func Listen(what, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%s: %s is in use by another program, or by this one already running; choose others with --port", what, address)
+		const advice = "is in use by another program, or by this one already running; choose others with --port"
+		return nil, fmt.Errorf("%s: %s %s", what, address, advice)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -19,42 +19,62 @@ const analysis = "analysis"
 // Kinds reads the kinds of work: those of KINDS, a JSON array or the @FILE that has one, or
 // else analysis. The collection of analysis is that of ANALYSES_COLLECTION, unless KINDS has one.
 func Kinds(e *env.Environment) (all []worker.Kind) {
-	analyses, text := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection), e.Text("KINDS", "")
+	collection := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
+	text := e.Text("KINDS", "")
 	if text == "" {
-		k, _ := worker.Kind{Collection: analyses}.Filled() // a wrong collection is reported
+		k, _ := worker.Kind{Collection: collection}.Filled() // a wrong collection is reported
 		return []worker.Kind{k}
 	}
-	var err error
-	var list []json.RawMessage
-	data := []byte(text)
-	if file, is := strings.CutPrefix(text, "@"); is {
-		data, err = os.ReadFile(file)
-	}
-	if err = cmp.Or(err, json.Unmarshal(data, &list)); err != nil || len(list) == 0 {
-		e.Problem("KINDS", `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE: %v`, cmp.Or(err, errors.New("none")))
+
+	list, err := kindList(text)
+	if err != nil {
+		const want = `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE`
+		e.Problem("KINDS", "%s: %v", want, err)
 	}
 	for i := range list {
-		var k worker.Kind
-		d := json.NewDecoder(bytes.NewReader(list[i]))
-		d.DisallowUnknownFields()
-		err := d.Decode(&k)
-		if cmp.Or(k.Name, analysis) == analysis {
-			k.Collection = cmp.Or(k.Collection, analyses)
-		}
-		if err == nil {
-			k, err = k.Filled()
-		}
+		k, err := parseKind(list[i], collection)
 		for j := range all {
-			if other := &all[j]; err == nil && (k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path) {
+			other := &all[j]
+			if err == nil && (k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path) {
 				err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, other.Name)
 			}
 		}
 		if err != nil {
-			e.Problem("KINDS", "the kind at index %d: %s", i, strings.ReplaceAll(strings.TrimPrefix(err.Error(), "worker: "), "\n", "; "))
+			problem := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "worker: "), "\n", "; ")
+			e.Problem("KINDS", "the kind at index %d: %s", i, problem)
 		}
 		all = append(all, k)
 	}
 	return all
+}
+
+// kindList returns the elements of KINDS.
+func kindList(text string) (list []json.RawMessage, err error) {
+	data := []byte(text)
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		if data, err = os.ReadFile(file); err != nil {
+			return nil, err
+		}
+	}
+	err = json.Unmarshal(data, &list)
+	if err == nil && len(list) == 0 {
+		err = errors.New("none")
+	}
+	return list, err
+}
+
+// parseKind decodes a kind. collection is that of analysis, unless text has one.
+func parseKind(text []byte, collection string) (k worker.Kind, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err = d.Decode(&k)
+	if cmp.Or(k.Name, analysis) == analysis {
+		k.Collection = cmp.Or(k.Collection, collection)
+	}
+	if err != nil {
+		return k, err
+	}
+	return k.Filled()
 }
 
 // TakesKind declares --kind.
@@ -65,8 +85,8 @@ func (c *Call) TakesKind(without string) {
 // Places reads where the documents of the kinds are: of that of --kind, or else of all. It
 // returns all problems of e too.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
-	at, kinds := e.Firestore(), Kinds(e)
-	if at.Project == "" {
+	store, kinds := e.Firestore(), Kinds(e)
+	if store.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
 	}
 	if err := Check(e); err != nil {
@@ -76,11 +96,12 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	for i := range kinds {
 		known = append(known, kinds[i].Name)
 		if !c.Given("kind") || kinds[i].Name == c.kind {
-			all = append(all, Place{at, kinds[i]})
+			all = append(all, Place{store, kinds[i]})
 		}
 	}
 	if len(all) == 0 {
-		return nil, UsageError(fmt.Sprintf("--kind %q: the known kinds are %s; KINDS names them", c.kind, strings.Join(known, ", ")))
+		names := strings.Join(known, ", ")
+		return nil, UsageError(fmt.Sprintf("--kind %q: the known kinds are %s; KINDS names them", c.kind, names))
 	}
 	return all, nil
 }

@@ -16,14 +16,14 @@ func Print(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, form
 // output remembers the first error of a Writer, so that a command whose output is
 // lost does not exit 0.
 type output struct {
-	to io.Writer
+	io.Writer
 
 	mu  sync.Mutex
 	err error
 }
 
 func (o *output) Write(p []byte) (int, error) {
-	n, err := o.to.Write(p)
+	n, err := o.Writer.Write(p)
 	if err != nil {
 		o.mu.Lock()
 		defer o.mu.Unlock()

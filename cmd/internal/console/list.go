@@ -7,22 +7,20 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 // choice selects the analyses that a page shows, as its address does.
 type choice struct {
 	State, Code  string // empty: all
-	Since, Older string // as ParseTime reads them
+	Since, Older string // as cli.ParseTime reads them
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
 	After        string // the Next of the page before; empty: the first page
 }
@@ -53,7 +51,7 @@ const maxValue = 1500
 // check returns a refusal of values that no analysis has.
 func (c choice) check() error {
 	for _, text := range []string{c.Since, c.Older} {
-		if _, err := ParseTime(text); err != nil && text != "" {
+		if _, err := cli.ParseTime(text); err != nil && text != "" {
 			r := badValue
 			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
 			return r
@@ -71,30 +69,13 @@ func (c choice) check() error {
 // at returns the Filter of c at now. A time that cannot be read is ignored.
 func (c choice) at(now time.Time) Filter {
 	f := Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
-	if since, err := ParseTime(c.Since); err == nil {
+	if since, err := cli.ParseTime(c.Since); err == nil {
 		f.Since = since(now)
 	}
-	if before, err := ParseTime(c.Older); err == nil {
+	if before, err := cli.ParseTime(c.Older); err == nil {
 		f.Before = before(now)
 	}
 	return f
-}
-
-// ParseTime reads a time such as 2026-01-31T12:00:00Z, or how long ago it was, such as 90m.
-func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
-	if fixed, ok := iso8601.Parse(text); ok {
-		return func(time.Time) time.Time { return fixed }, nil
-	}
-	days, rest := "0", text
-	if before, after, found := strings.Cut(text, "d"); found {
-		days, rest = before, cmp.Or(after, "0")
-	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	ago, restErr := time.ParseDuration(rest)
-	if ago += time.Duration(n) * 24 * time.Hour; err != nil || restErr != nil || ago < 0 {
-		return nil, errors.New("want a duration such as 90m or 2d, or a time such as 2026-01-31T12:00:00Z")
-	}
-	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
 }
 
 // matches reports whether f, which has no Prefix, selects a, which is unfinished.

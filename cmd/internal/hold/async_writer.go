@@ -24,12 +24,12 @@ type asyncWriter struct {
 	closed bool
 }
 
-func newAsyncWriter(to io.Writer) *asyncWriter {
+func newAsyncWriter(out io.Writer) *asyncWriter {
 	w := &asyncWriter{pending: make(chan []byte, maxPending), done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		for p := range w.pending {
-			_, _ = to.Write(p) // an error of standard error can be reported nowhere
+			_, _ = out.Write(p) // an error of standard error can be reported nowhere
 		}
 	}()
 	return w

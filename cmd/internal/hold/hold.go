@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -60,6 +61,7 @@ func Hold(ctx context.Context, c *cli.Call) error {
 		signal.Notify(signals, wanted...)
 	}
 	defer signal.Stop(signals)
+
 	w := newAsyncWriter(c.Err)
 	defer w.close()
 	c.Err = w
@@ -75,13 +77,11 @@ func Hold(ctx context.Context, c *cli.Call) error {
 
 // forwarded returns the signals for the command. One that this process ignores, as by
 // nohup, is ignored by the command too.
-func forwarded() (wanted []os.Signal) {
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
-		if !signal.Ignored(s) {
-			wanted = append(wanted, s)
-		}
+func forwarded() []os.Signal {
+	all := []os.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 	}
-	return wanted
+	return slices.DeleteFunc(all, signal.Ignored)
 }
 
 func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
@@ -102,6 +102,7 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 	if err != nil {
 		return cli.UsageError(err.Error())
 	}
+
 	subscribe(c, l, o)
 	r := &runner{Call: c, project: o.project, group: &processGroup{path: path, args: command}}
 	return r.run(ctx, l, project.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
@@ -112,11 +113,13 @@ func parse(c *cli.Call) (o options, command []string, _ error) {
 	c.TakesJSON("print the lock's events on standard error, a line of JSON each")
 	c.Flags.StringVar(&o.project, "project", "", "the project's name (required)")
 	c.Flags.StringVar(&o.dir, "dir", ".", "the directory with project/, which holds the lock file")
-	c.Flags.DurationVar(&o.ttl, "ttl", 0, "how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
+	c.Flags.DurationVar(&o.ttl, "ttl", 0,
+		"how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
 	c.Flags.DurationVar(&o.wait, "wait", 0, "how long to retry while another holds the lock, after three attempts")
 	c.Flags.BoolVar(&o.telemetry, "telemetry", false, "write project/autosave/lock-DATE.jsonl")
 	err := c.Flags.Parse(c.Args)
 	command = c.Flags.Args()
+
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		c.Help()
@@ -136,7 +139,8 @@ func parse(c *cli.Call) (o options, command []string, _ error) {
 // openRemote opens the store of the environment's project; nil: it names none.
 func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[document.Lock], closeRemote func(), _ error) {
 	if c.Value("GOOGLE_CLOUD_PROJECT") == "" && c.Value(cli.FirestoreEmulator) == "" {
-		cli.Print(c.Err, "taskguard hold: GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, which excludes programs on this machine, but none that holds the lock in Firestore\n")
+		c.Notice("GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, " +
+			"which excludes programs on this machine, but none that holds the lock in Firestore")
 		return nil, func() {}, nil
 	}
 	rooms, _, err := c.Rooms(ctx)
@@ -157,7 +161,8 @@ func subscribe(c *cli.Call, l *project.Locker, o options) {
 		case c.JSON:
 			_ = out.Encode(e) // an asyncWriter never fails
 		case e.Type == project.FallbackEngaged && e.Reason != project.Unsupported:
-			cli.Print(c.Err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which excludes programs on this machine, but none that still reaches Firestore\n")
+			c.Notice("Firestore does not answer: the lock is project/.lock, which excludes programs on this machine, " +
+				"but none that still reaches Firestore")
 		}
 	})
 	if o.telemetry {
@@ -193,6 +198,7 @@ func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOp
 			}
 		}
 	})
+
 	err := l.WithProjectLock(ctx, o, r.command)
 	close(done)
 	forwarding.Wait()
@@ -206,20 +212,20 @@ func (e signalError) Error() string { return "interrupted: " + syscall.Signal(e)
 
 // command runs the command and returns when no process of its group runs.
 func (r *runner) command(ctx context.Context, ls project.Lease) (err error) {
-	env := append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
-		"PROJECT_LOCK_TOKEN="+strconv.FormatInt(ls.Token, 10), "PROJECT_LOCK_STRATEGY="+string(ls.Strategy))
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err = r.group.start(env)
-	if signalled := signalError(0); errors.As(err, &signalled) {
+	err = r.group.start(append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
+		"PROJECT_LOCK_TOKEN="+strconv.FormatInt(ls.Token, 10), "PROJECT_LOCK_STRATEGY="+string(ls.Strategy)))
+	switch {
+	case errors.As(err, new(signalError)):
 		return err
-	}
-	if err != nil {
+	case err != nil:
 		return notStarted(r.group.args[0], err)
 	}
+
 	r.started = true
-	r.status = r.group.wait(ctx, func(message string) { cli.Print(r.Err, "taskguard hold: %s\n", message) })
+	r.status = r.group.wait(ctx, func(message string) { r.Notice("%s", message) })
 	return nil
 }
 
@@ -236,8 +242,10 @@ func (r *runner) explain(err error) error {
 		if failed.Code == project.FallbackConflict {
 			where = "file project/.lock"
 		}
-		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-			r.project, where, held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST"), failed.Code)
+		until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
+		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
+			"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+			r.project, where, until, failed.Code)
 	case errors.As(err, &file):
 		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
 	}
@@ -249,6 +257,7 @@ func (r *runner) exit(ctx context.Context, err error) error {
 	var signalled signalError
 	var coded cli.ExitError
 	var locked *project.Error
+
 	switch {
 	case errors.As(err, &coded):
 		return coded
@@ -259,8 +268,9 @@ func (r *runner) exit(ctx context.Context, err error) error {
 	case errors.As(err, &locked) && locked.Code != project.ReleaseFailed:
 		return fmt.Errorf("the lock was lost; the command ended with %s: %w", describe(r.status), err)
 	case err != nil:
-		cli.Print(r.Err, "taskguard hold: %s\n", printable.Lines(err.Error()))
+		r.Notice("%s", printable.Lines(err.Error()))
 	}
+
 	if r.status.Signaled() {
 		return cli.ExitError{Code: exitSignal + int(r.status.Signal())}
 	}

@@ -50,11 +50,13 @@ func (g *processGroup) start(env []string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr // without copying
 	cmd.SysProcAttr = attributes()
 	cmd.SysProcAttr.Setpgid = true
+
 	// Standard input may be a pipe where the command reads /dev/tty.
 	g.terminal, _ = unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0) // -1 if there is none
 	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); err == nil && owner == unix.Getpgrp() {
 		g.lent, cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, true, g.terminal
 	}
+
 	g.exited, g.stopped = make(chan syscall.WaitStatus, 1), make(chan syscall.Signal, 1)
 	started := make(chan error)
 	go func() {

@@ -28,6 +28,7 @@ import (
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 const (
@@ -36,6 +37,8 @@ const (
 	queue    = location + "/queues/analyses"
 	caller   = "tasks@demo-taskguard.iam.gserviceaccount.com" // whose tokens the deliveries carry
 	loopback = "127.0.0.1:0"
+
+	pingTimeout = 5 * time.Second
 )
 
 // cloud is the emulated part of Google's cloud. The zero value runs nothing.
@@ -45,6 +48,7 @@ type cloud struct {
 	queueAt string // host:port of the queue
 	keysURL string // of the tokens' keys
 
+	guard    *worker.Guard
 	analyses *repo.Analyses
 	issuer   *oidc.Issuer
 	tasks    *cloudtasks.Server
@@ -53,11 +57,15 @@ type cloud struct {
 	serving  sync.WaitGroup
 }
 
+// adviceEmbedded advises an operator when no emulator answers; %s is its variable.
+const adviceEmbedded = "unset %s to use the embedded Firestore"
+
 // usePlace reads where the analyses are: in the emulator that the environment names,
 // or in the embedded Firestore, which has no address yet.
 func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
 	e := call.Environment()
-	c.place.Firestore, c.place.Collection = e.Firestore(), e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
+	c.place.Firestore = e.Firestore()
+	c.place.Collection = e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
 	c.place.Project = cmp.Or(c.place.Project, project)
 	if err := cli.Check(e); err != nil {
 		return err
@@ -67,12 +75,12 @@ func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress
 		return nil
 	}
 	show.Print("using the emulator at %s, from %s", c.place.Emulator, cli.FirestoreEmulator)
-	return c.place.Ping(ctx)
+	return cli.Reach(ctx, cli.FirestoreEmulator, c.place.Emulator, adviceEmbedded)
 }
 
 // start starts Firestore, unless an emulator is named, the page of the tokens' keys and
 // the queue. address is where the part with the number i listens.
-func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudtasks.Options) error {
+func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudtasks.Options) (err error) {
 	if c.place.Emulator == "" {
 		l, err := cli.Listen("the embedded Firestore", address(0))
 		if err != nil {
@@ -82,11 +90,7 @@ func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudta
 		c.place.Emulator = l.Addr().String()
 		c.run(func() { _ = server.Serve(l) }, server.Close)
 	}
-	var err error
-	if c.analyses, err = c.place.Open(ctx, repo.Options{}); err != nil {
-		return err
-	}
-	c.stops = append(c.stops, func() { _ = c.analyses.Close() })
+
 	if c.issuer, err = oidc.NewIssuer(); err != nil {
 		return err
 	}
@@ -97,15 +101,44 @@ func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudta
 	c.serveHTTP(l, c.issuer)
 	c.keysURL = "http://" + l.Addr().String() + "/oauth2/v3/certs"
 
-	o.Token = c.issuer.Token
-	c.tasks = cloudtasks.NewServer(o)
 	if l, err = cli.Listen("the embedded Cloud Tasks", address(1)); err != nil {
-		c.tasks.Close()
 		return err
 	}
+	o.Token = c.issuer.Token
+	c.tasks = cloudtasks.NewServer(o)
 	c.queueAt = l.Addr().String()
 	c.run(func() { _ = c.tasks.Serve(l) }, c.tasks.Close)
-	return c.createQueue(ctx)
+	if err := c.createQueue(ctx); err != nil {
+		return err
+	}
+	return c.open(ctx)
+}
+
+// open opens the Guard of the analyses, and checks that its emulator is a Firestore.
+func (c *cloud) open(ctx context.Context) (err error) {
+	c.guard, err = worker.Open(ctx, worker.Options{
+		Project: c.place.Project, Database: c.place.Database,
+		Emulator: c.place.Emulator, Collection: c.place.Collection,
+		Queue: worker.Queue{Name: queue, TargetURL: c.target, Caller: caller, EmulatorHost: c.queueAt},
+		Auth:  worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	c.stops = append(c.stops, func() { _ = c.guard.Shutdown(context.WithoutCancel(ctx)) })
+	operator, err := c.guard.Operator(worker.Kind{})
+	if err != nil {
+		return err
+	}
+	c.analyses = operator.Analyses
+
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := c.analyses.Ping(ctx); err != nil {
+		advice := fmt.Sprintf(adviceEmbedded, cli.FirestoreEmulator)
+		return fmt.Errorf("no Firestore answers at %s: %w; %s", c.place.Emulator, err, advice)
+	}
+	return nil
 }
 
 // run runs serve until stop, which close calls.
@@ -124,7 +157,7 @@ func (c *cloud) serveHTTP(l net.Listener, handler http.Handler) {
 
 // createQueue creates a queue with retries that suit short runs. It delivers at most what the
 // workers take.
-func (c *cloud) createQueue(ctx context.Context) (err error) {
+func (c *cloud) createQueue(ctx context.Context) error {
 	conn, err := c.tasks.Dial()
 	if err != nil {
 		return err
@@ -133,7 +166,6 @@ func (c *cloud) createQueue(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	defer func() { err = errors.Join(err, client.Close()) }()
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name:       queue,
 		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.most)},
@@ -142,13 +174,13 @@ func (c *cloud) createQueue(ctx context.Context) (err error) {
 			MinBackoff: durationpb.New(500 * time.Millisecond), MaxBackoff: durationpb.New(2 * time.Second),
 		},
 	}})
-	return err
+	return errors.Join(err, client.Close())
 }
 
 // close ends everything, in reverse order, and waits for it.
 func (c *cloud) close() {
-	for i := len(c.stops) - 1; i >= 0; i-- {
-		c.stops[i]()
+	for _, stop := range slices.Backward(c.stops) {
+		stop()
 	}
 	c.serving.Wait()
 }
@@ -164,16 +196,22 @@ func (c *cloud) clientVariables() map[string]string {
 
 // passedOn configure a worker, and are handed on to those of local.
 var passedOn = []string{
-	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
-	"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS",
+	"RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
+	"KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 }
 
 // workerVariables configure a worker. Of the inherited environment none of them counts.
 var workerVariables = append(slices.Clone(passedOn),
 	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
-	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
-	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "K_REVISION", "K_SERVICE",
+	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL",
+	"TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "K_REVISION", "K_SERVICE",
 )
+
+// lookup returns a Lookup of vars.
+func lookup(vars map[string]string) cli.Lookup {
+	return func(name string) (string, bool) { value, ok := vars[name]; return value, ok }
+}
 
 // workerCommand returns how this program is started as a worker. more are further
 // variables. The directory of this program comes first in the worker's PATH, so that an
@@ -189,13 +227,16 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
 	})
 	maps.Copy(vars, more)
-	if vars["RETRY_MIN"]+vars["RETRY_MAX"] == "" { // as short as the queue's own
-		vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s"
+
+	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]
+	if shortest+longest == "" { // as short as the queue's own
+		shortest, longest = "500ms", "2s"
 	}
-	vars["RETRY_MAX"], vars["RETRY_MIN"] = cmp.Or(vars["RETRY_MAX"], vars["RETRY_MIN"]), cmp.Or(vars["RETRY_MIN"], vars["RETRY_MAX"])
-	if _, err := workerservice.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
+	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest), cmp.Or(longest, shortest)
+	if _, err := workerservice.ParseConfig(lookup(vars)); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}
+
 	env := append(os.Environ(), "PATH="+filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	for _, name := range workerVariables {
 		env = append(env, name+"="+vars[name]) // the last one counts, and an empty one is unset

@@ -17,8 +17,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/delivery"
-	"taskguard/internal/taskqueue"
+	"taskguard/worker"
 )
 
 // The demo's figures. A run is long enough to be killed after its first checkpoint, and
@@ -47,21 +46,19 @@ type demo struct {
 	docs    []operate.Document
 	command command
 	router  *router
-	tasks   map[string]bool // names of those that the demo books
-	runs    chan run        // each run that begins; one that is not received in time is dropped
-	over    chan struct{}   // closed when all files are finished and all deliveries made
-
 	workers []*process
+	runs    chan run      // each run that begins; one that is not received in time is dropped
+	over    chan struct{} // closed when all files are finished and all deliveries made
 
 	mu     sync.Mutex
 	rows   map[string]*row // by the analysis's id
 	total  row             // of all deliveries
-	killed *killed
+	killed *killedRun
 	ended  bool
 }
 
-// killed is the worker that was killed.
-type killed struct {
+// killedRun is the run whose worker was killed.
+type killedRun struct {
 	Worker    int       `json:"worker"`
 	PID       int       `json:"pid"`
 	ID        string    `json:"analysis_id"`
@@ -90,7 +87,10 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{c: c, show: c.Progress(), docs: docs, rows: map[string]*row{}, tasks: map[string]bool{}, runs: make(chan run, 100), over: make(chan struct{})}
+	d := &demo{
+		c: c, show: c.Progress(), docs: docs, rows: map[string]*row{},
+		runs: make(chan run, 100), over: make(chan struct{}),
+	}
 	if err := d.usePlace(ctx, c, d.show); err != nil {
 		return err
 	}
@@ -99,14 +99,16 @@ func Demo(ctx context.Context, c *cli.Call) error {
 		input, _ := doc.Input.(map[string]any)
 		text, _ := input["text"].(string)
 		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID, parts: strings.Count(text, "\n") > 1}
-		d.tasks[taskqueue.Name("demo", doc.ID)] = true
 	}
+
 	where := "the embedded Firestore, which ended with the demo"
-	if d.place.Emulator != "" {
-		where = fmt.Sprintf("collection %s of project %s, at the emulator %s, where they stay", d.place.Collection, d.place.Project, d.place.Emulator)
+	if p := d.place; p.Emulator != "" {
+		where = fmt.Sprintf("collection %s of project %s, at the emulator %s, where they stay",
+			p.Collection, p.Project, p.Emulator)
 	}
 	d.show.Print("%s: %s", cli.Count(len(docs), "document"), source)
-	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout+time.Duration(len(docs))*demoRun, errors.New("the demo did not end in time"))
+	limit := demoTimeout + time.Duration(len(docs))*demoRun
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("the demo did not end in time"))
 	defer cancel()
 	if err := d.run(ctx); err != nil {
 		return err
@@ -138,18 +140,11 @@ func (d *demo) run(ctx context.Context) error {
 	defer d.close()
 	d.target, d.most = "http://workers.localhost", 100
 	d.router = &router{observe: d.delivered}
-	err := d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
-		Transport: d.router,
-		Extra: func(t *cloudtaskspb.Task) []time.Duration {
-			if d.tasks[path.Base(t.GetName())] {
-				return redeliveries
-			}
-			return nil // of a follow-up
-		},
-	})
-	if err != nil {
+	options := cloudtasks.Options{Transport: d.router, Extra: d.redeliver}
+	if err := d.start(ctx, func(int) string { return loopback }, options); err != nil {
 		return err
 	}
+
 	defer func() {
 		for _, w := range d.workers {
 			w.stop(stopGrace)
@@ -158,54 +153,41 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.startWorkers(ctx); err != nil {
 		return err
 	}
-	if err := d.submit(ctx); err != nil {
-		return err
-	}
-	if err := d.wait(ctx); err != nil {
+	if err := d.runFiles(ctx); err != nil {
 		return err
 	}
 	return d.readResults(ctx)
 }
 
 func (d *demo) startWorkers(ctx context.Context) (err error) {
-	if d.command, err = d.workerCommand(map[string]string{"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval}); err != nil {
-		return err
-	}
-	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
-	d.command.runs, d.command.stderr = d.runBegins, d.reported
-	if d.workers, err = startProcesses(ctx, demoWorkers, d.command, d.show); err != nil {
-		return err
-	}
-	d.router.add(d.workers...)
-	return nil
-}
-
-// submit creates the documents and books their tasks, one after another.
-func (d *demo) submit(ctx context.Context) (err error) {
-	q, err := taskqueue.Open(ctx, taskqueue.Config{Name: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
+	d.command, err = d.workerCommand(map[string]string{
+		"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval,
+	})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, q.Close()) }()
-	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
-	start := time.Now()
-	for i, doc := range d.docs {
-		if err := d.analyses.Create(ctx, doc.ID, doc.Input); err != nil {
-			return fmt.Errorf("%s: %w", doc.Name, err)
-		}
-		_, err := q.Book(ctx, taskqueue.Task{
-			Name: taskqueue.Name("demo", doc.ID), AnalysisID: doc.ID, At: start.Add(time.Duration(i) * pause),
-			Deadline: delivery.DispatchDeadline(delivery.DefaultRunTimeout),
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	analyzer := fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun)
+	d.command.env = append(d.command.env, analyzer)
+	d.command.runs, d.command.stderr = d.runBegins, d.reported
+	d.workers, err = startProcesses(ctx, demoWorkers, d.command, d.show)
+	d.router.add(d.workers...)
+	return err
 }
 
-// wait kills a worker, and waits until the demo is over.
-func (d *demo) wait(ctx context.Context) (err error) {
+// redeliver returns when the task of a file is delivered again. A follow-up is not.
+func (d *demo) redeliver(task *cloudtaskspb.Task) []time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	row := d.rows[analysisOf(task.GetHttpRequest().GetBody())]
+	if row.booked {
+		return nil
+	}
+	row.booked = true
+	return redeliveries
+}
+
+// runFiles submits the files, kills a worker, and waits until the demo is over.
+func (d *demo) runFiles(ctx context.Context) error {
 	killing, cancel := context.WithCancel(ctx)
 	var killer sync.WaitGroup
 	killer.Go(func() {
@@ -213,17 +195,37 @@ func (d *demo) wait(ctx context.Context) (err error) {
 			d.show.Print("%v", err) // the report misses what should have followed
 		}
 	})
-	select {
-	case <-d.over:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+	err := d.submit(ctx)
+	if err == nil {
+		select {
+		case <-d.over:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
+
 	cancel()
 	killer.Wait()
 	d.mu.Lock()
 	d.ended = true // a delivery that the end interrupts is not counted
 	d.mu.Unlock()
 	return err
+}
+
+// submit submits the documents, one after another.
+func (d *demo) submit(ctx context.Context) error {
+	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
+	for _, doc := range d.docs {
+		if _, err := worker.Submit(ctx, d.guard, worker.Kind{}, doc.ID, doc.Input); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+	return nil
 }
 
 // killOne waits for the middle of a run and kills its worker. A run that this machine
@@ -268,9 +270,10 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 // another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
-	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
+	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
 	row := d.rows[r.AnalysisID]
 	d.mu.Unlock()
+
 	if err := r.worker.kill(); err != nil {
 		return fmt.Errorf("kill %v: %w", r.worker, err)
 	}
@@ -278,10 +281,12 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	if err != nil {
 		return err
 	}
+
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := d.killed
-	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, max(0, a.Progress.Percent()), a.Checkpoint != nil
+	k.ExpiresAt, k.checkpoint = a.Lock.ExpiresAt, a.Checkpoint != nil
+	k.Done, k.Committed = row.percent, max(0, a.Progress.Percent())
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
 		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,

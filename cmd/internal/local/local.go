@@ -15,6 +15,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -26,8 +27,8 @@ import (
 	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/delivery"
 	"taskguard/lease/analysislock"
+	"taskguard/worker"
 )
 
 const (
@@ -57,7 +58,8 @@ type local struct {
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
 func Local(ctx context.Context, c *cli.Call) error {
-	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five are those of Cloud Tasks, the workers, the keys of the tokens, the document lock and the console; 0: any free ones")
+	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five are those of Cloud Tasks, the workers, "+
+		"the keys of the tokens, the document lock and the console; 0: any free ones")
 	workers := c.Flags.Int("workers", 2, "`how many` workers")
 	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
 	c.TakesJSON("print the environment as one JSON document; progress goes to standard error")
@@ -72,6 +74,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 	case *every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
+
 	fitting := max(1, runtime.GOMAXPROCS(0) / *workers) // a run may keep a core busy
 	l := &local{c: c, show: c.Progress(), every: *every}
 	l.runs = c.Environment().Integer("MAX_RUNS", fitting, 1, 1_000_000) // configureWorkers reports a wrong one
@@ -90,49 +93,16 @@ func Local(ctx context.Context, c *cli.Call) error {
 // run starts everything, waits for ctx, and leaves nothing running.
 func (l *local) run(ctx context.Context, port, workers int) error {
 	defer l.close()
-	address := func(i int) string {
+	locks, page, err := l.startServers(ctx, func(i int) string {
 		if port == 0 {
 			return loopback
 		}
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i))
-	}
-	if err := l.start(ctx, address, cloudtasks.Options{Spread: spread}); err != nil {
-		return err
-	}
-	front, err := cli.Listen("the workers' address", address(2))
-	if err != nil {
-		return err
-	}
-	l.target = "http://" + front.Addr().String()
-	l.router = &router{most: l.runs, observe: func(v exchange) {
-		if (v.analysisID != "" || v.answer.Rejected) && ctx.Err() == nil { // while it stops, deliveries fail
-			text := v.String()
-			if v.answer.Reason == "lock_lost" {
-				if a, err := l.analyses.Summary(ctx, v.analysisID); err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
-					text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
-				}
-			}
-			l.show.Print("%s %s", cmp.Or(v.analysisID, "a task without an analysis_id:"), text)
-		}
-	}}
-	l.serveHTTP(front, &httputil.ReverseProxy{
-		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
-		Transport: l.router,
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-		},
 	})
-	if err := l.configureWorkers(ctx); err != nil {
-		return err
-	}
-	locks, err := l.serveLocks(address(4))
 	if err != nil {
 		return err
 	}
-	page, err := l.serveConsole(ctx, address(5))
-	if err != nil {
-		return err
-	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
@@ -149,17 +119,64 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	if err != nil {
 		cancel()
 	}
+
 	<-ctx.Done()
 	l.show.Print("stopping the workers, which release their locks")
 	running.Wait()
 	return err
 }
 
+// startServers starts the servers of this process, and returns the addresses of the document
+// lock's page and of the console. address is where the server with the number i listens.
+func (l *local) startServers(ctx context.Context, address func(i int) string) (locks, page string, err error) {
+	front, err := cli.Listen("the workers' address", address(2))
+	if err != nil {
+		return "", "", err
+	}
+	l.target = "http://" + front.Addr().String()
+	l.router = &router{most: l.runs, observe: func(v exchange) { l.showDelivery(ctx, v) }}
+	l.serveHTTP(front, &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
+		Transport: l.router,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+	})
+
+	if err := l.start(ctx, address, cloudtasks.Options{Spread: spread}); err != nil {
+		return "", "", err
+	}
+	if err := l.configureWorkers(ctx); err != nil {
+		return "", "", err
+	}
+	if locks, err = l.serveLocks(address(4)); err != nil {
+		return "", "", err
+	}
+	page, err = l.serveConsole(ctx, address(5))
+	return locks, page, err
+}
+
+// showDelivery prints the end of a delivery.
+func (l *local) showDelivery(ctx context.Context, v exchange) {
+	if v.analysisID == "" && !v.answer.Rejected || ctx.Err() != nil { // while it stops, deliveries fail
+		return
+	}
+	text := v.String()
+	if v.answer.Reason == "lock_lost" {
+		a, err := l.analyses.Summary(ctx, v.analysisID)
+		if err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
+			text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
+		}
+	}
+	l.show.Print("%s %s", cmp.Or(v.analysisID, "a task without an analysis_id:"), text)
+}
+
 // variables returns what a program in another terminal needs. cmd/worker takes them too,
 // with TASK_AUTH=none.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"} {
+	more := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
+	for _, name := range more {
 		if value := l.c.Value(name); value != "" {
 			vars[name] = value
 		}
@@ -174,16 +191,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		more[name] = l.c.Value(name)
 	}
 	l.command, err = l.workerCommand(more)
-	l.command.runs = func(r run) {
-		verb, at := "runs", ""
-		if r.Continues {
-			verb = "continues"
-			if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && a.Progress.Percent() >= 0 {
-				at = fmt.Sprintf(", at %d %%", a.Progress.Percent())
-			}
-		}
-		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
-	}
+	l.command.runs = func(r run) { l.showRun(ctx, r) }
 	l.command.ignored = func(id, problem string) { l.show.Print("%s: %s", id, problem) }
 	l.command.stderr = func(id, text string) {
 		for line := range strings.Lines(text) {
@@ -191,6 +199,18 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		}
 	}
 	return err
+}
+
+// showRun prints the begin of a run.
+func (l *local) showRun(ctx context.Context, r run) {
+	verb, at := "runs", ""
+	if r.Continues {
+		verb = "continues"
+		if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && a.Progress.Percent() >= 0 {
+			at = fmt.Sprintf(", at %d %%", a.Progress.Percent())
+		}
+	}
+	l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
 }
 
 // lockVariables configure the document lock.
@@ -216,27 +236,29 @@ func warnOfMisspelt(w io.Writer, environ []string) {
 // serveLocks serves the document lock on the same Firestore. Without SESSION_SECRET its
 // sessions end with this process. It returns the address of its page.
 func (l *local) serveLocks(address string) (string, error) {
-	env := map[string]string{"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator, "SESSION_SECRET": rand.Text() + rand.Text()}
+	env := map[string]string{
+		"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator,
+		"SESSION_SECRET": rand.Text() + rand.Text(),
+	}
 	for _, name := range lockVariables {
 		env[name] = cmp.Or(l.c.Value(name), env[name])
 	}
-	cfg, err := doclock.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	cfg, err := doclock.ParseConfig(lookup(env))
 	if err != nil {
 		return "", cli.EnvironmentError{Err: err}
 	}
-	return l.serve("the document lock, to be tried in two tabs", address, func(ctx context.Context, listener net.Listener) error {
+	serve := func(ctx context.Context, listener net.Listener) error {
 		return doclock.Serve(ctx, cfg, listener, slog.New(slog.DiscardHandler))
-	})
+	}
+	return l.serve("the document lock, to be tried in two tabs", address, serve)
 }
 
 // serveConsole serves the console of the same Firestore, with changes allowed. It
 // returns its address.
 func (l *local) serveConsole(ctx context.Context, address string) (string, error) {
-	vars := l.variables()
-	c := cli.NewCall(cli.Command{}, nil, l.c.Streams, func(name string) (string, bool) { v, ok := vars[name]; return v, ok })
-	page, err := operate.NewConsole(ctx, c, operate.ConsoleOptions{
-		Write: true, Log: slog.New(slog.NewTextHandler(l.c.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
+	log := slog.New(slog.NewTextHandler(l.c.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	c := cli.NewCall(cli.Command{}, nil, l.c.Streams, lookup(l.variables()))
+	page, err := operate.NewConsole(ctx, c, operate.ConsoleOptions{Write: true, Log: log})
 	if err != nil {
 		return "", err
 	}
@@ -269,6 +291,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 			return
 		case <-w.done:
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -308,7 +331,7 @@ func (l *local) callRecovery(ctx context.Context) {
 	}
 }
 
-func (l *local) recoverOnce(ctx context.Context) (r delivery.Recovery, err error) {
+func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.target+"/internal/tasks/recover", http.NoBody)
@@ -320,17 +343,18 @@ func (l *local) recoverOnce(ctx context.Context) (r delivery.Recovery, err error
 		return r, err
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
+
 	response, err := l.router.RoundTrip(request)
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(response.Body) // the router has bounded it
-	switch {
-	case err != nil:
+	answer, err := io.ReadAll(response.Body) // the router has read and bounded it
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("answered %d %s", response.StatusCode, answer)
+	}
+	if err != nil {
 		return r, err
-	case response.StatusCode != http.StatusOK:
-		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
 	}
 	err = json.Unmarshal(answer, &r)
 	return r, err
@@ -361,9 +385,12 @@ func exports(vars map[string]string, self string) string {
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 
+// plainWord matches what a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
+
 // quote returns text as one word of a POSIX shell.
 func quote(text string) string {
-	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,") == "" {
+	if plainWord.MatchString(text) {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

@@ -76,6 +76,7 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	w := &process{number: number, cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
+
 	stdin, err := w.cmd.StdinPipe()
 	out, outErr := w.cmd.StdoutPipe()
 	if err = errors.Join(err, outErr); err == nil {
@@ -85,6 +86,7 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 		return nil, fmt.Errorf("%v: %w", w, err)
 	}
 	w.stdin, w.pid = stdin, w.cmd.Process.Pid
+
 	address := make(chan string, 1)
 	go w.follow(out, address, c)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not serve"))
@@ -104,28 +106,32 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 // follow reads the worker's log to its end, then waits for the process.
 func (w *process) follow(out io.Reader, address chan<- string, c command) {
 	defer close(w.done)
-	lines := bufio.NewReader(out)
-	for {
+	for lines := bufio.NewReader(out); ; {
 		line, err := lines.ReadBytes('\n')
-		var r record
-		_ = json.Unmarshal(line, &r) // another line is kept in the log
-		switch {
-		case r.Stderr:
-			c.stderr(r.AnalysisID, r.Message)
-		case r.Problem != "" && c.ignored != nil:
-			c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
-		case r.Message == servingMessage:
-			address <- r.Address // the only such line; the channel has room for it
-		case r.Message == runMessage:
-			c.runs(run{w, r})
-		default:
-			_, _ = w.log.Write(line)
-		}
+		w.handle(line, address, c)
 		if err != nil {
-			break
+			_ = w.cmd.Wait() // the exit code is of no interest
+			return
 		}
 	}
-	_ = w.cmd.Wait() // the exit code is of no interest
+}
+
+// handle handles a line of the worker's log.
+func (w *process) handle(line []byte, address chan<- string, c command) {
+	var r record
+	_ = json.Unmarshal(line, &r) // another line is kept in the log
+	switch {
+	case r.Stderr:
+		c.stderr(r.AnalysisID, r.Message)
+	case r.Problem != "" && c.ignored != nil:
+		c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
+	case r.Message == servingMessage:
+		address <- r.Address // the only such line; the channel has room for it
+	case r.Message == runMessage:
+		c.runs(run{w, r})
+	default:
+		_, _ = w.log.Write(line)
+	}
 }
 
 // kill sends SIGKILL and waits until the process has ended.

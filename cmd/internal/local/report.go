@@ -22,6 +22,7 @@ type row struct {
 	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
 	FinishedBy int   `json:"finished_by"`
 
+	booked   bool // its first delivery was sent
 	finished bool // a worker has answered so
 	parts    bool // it is analyzed in several parts
 	percent  int  // of the work, as last reported
@@ -56,56 +57,70 @@ func (r *row) count(v exchange) {
 func (d *demo) report(where string) error {
 	problems := d.problems()
 	var rows []*row
-	total, runs := d.total.tally, int64(0)
+	runs := int64(0)
 	for _, doc := range d.docs {
 		rows = append(rows, d.rows[doc.ID])
 		runs += d.rows[doc.ID].Runs
 	}
+
 	if d.c.JSON {
+		documents := map[string]string{"project": d.place.Project, "collection": d.place.Collection, "where": where}
 		err := d.c.PrintJSON(map[string]any{
-			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed, "total": total, "runs": runs,
-			"documents": map[string]string{"project": d.place.Project, "collection": d.place.Collection, "where": where},
+			"ok": len(problems) == 0, "problems": problems, "documents": documents,
+			"files": rows, "killed": d.killed, "total": d.total.tally, "runs": runs,
 		})
 		if err != nil {
 			return err
 		}
 	} else {
 		printRows(d.c, rows)
-		killed := "."
-		if d.killed != nil {
-			k := d.killed
-			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
-			if k.Continued > 0 {
-				killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: %d %% of its work was done twice.",
-					k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
-			}
-		}
-		cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n%s%s\nThe documents: %s.\n",
-			cli.Count(len(rows), "file"), cli.Count(total.Deliveries, "delivery"), total.Finishes, total.Skips, total.Unanswered, total.Others,
-			cli.Count(runs, "run"), killed, printable.Line(where))
-	}
-	if len(problems) == 0 && !d.c.JSON {
-		cli.Print(d.c.Out, "Each file was finished once.\n")
+		d.printTotal(len(rows), runs, where)
 	}
 	if len(problems) > 0 {
 		return errors.New("not as promised: " + strings.Join(problems, "; "))
 	}
+	if !d.c.JSON {
+		cli.Print(d.c.Out, "Each file was finished once.\n")
+	}
 	return nil
+}
+
+// printTotal prints the numbers of deliveries and runs, and what became of the killed run.
+func (d *demo) printTotal(files int, runs int64, where string) {
+	total := &d.total.tally
+	cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n",
+		cli.Count(files, "file"), cli.Count(total.Deliveries, "delivery"),
+		total.Finishes, total.Skips, total.Unanswered, total.Others)
+
+	killed := "."
+	if k := d.killed; k != nil && k.Continued > 0 {
+		killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: "+
+			"%d %% of its work was done twice.", k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
+	} else if k != nil {
+		killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
+	}
+	cli.Print(d.c.Out, "%s%s\nThe documents: %s.\n", cli.Count(runs, "run"), killed, printable.Line(where))
 }
 
 // problems describes what is not as promised.
 func (d *demo) problems() []string {
 	all := []string{}
 	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if d.killed == nil {
+	killed := d.killed
+	if killed == nil {
 		problem("no worker was killed in the middle of a run")
+		killed = &killedRun{}
 	}
+	if d.total.Skips == 0 {
+		problem("no delivery was skipped")
+	}
+
 	for _, doc := range d.docs {
 		r, name := d.rows[doc.ID], printable.Line(doc.Name)
-		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
+		if killed.ID == doc.ID && r.FinishedBy == killed.Worker {
 			problem("%s was finished by the worker that was killed", name)
 		}
-		if d.killed != nil && d.killed.ID == doc.ID && d.killed.checkpoint && d.killed.Continued == 0 {
+		if killed.ID == doc.ID && killed.checkpoint && killed.Continued == 0 {
 			problem("%s did not continue from its checkpoint", name)
 		}
 		switch {
@@ -114,9 +129,6 @@ func (d *demo) problems() []string {
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
 		}
-	}
-	if d.total.Skips == 0 {
-		problem("no delivery was skipped")
 	}
 	return all
 }
@@ -131,7 +143,8 @@ func printRows(c *cli.Call, rows []*row) {
 		if r.FinishedBy != 0 {
 			by = "worker " + strconv.Itoa(r.FinishedBy)
 		}
-		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%s\n", cli.Shorten(printable.Line(r.Name), 17), r.Status, r.Deliveries, r.Skips, r.Runs, by)
+		name := cli.Shorten(printable.Line(r.Name), 17)
+		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%s\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, by)
 	}
 	_ = t.Flush() // Run notices a failing standard output
 }

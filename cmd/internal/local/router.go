@@ -48,6 +48,7 @@ func (d exchange) String() string {
 	case d.skipped():
 		return fmt.Sprintf("delivered to %v: %s, skipped", d.worker, d.answer.Reason)
 	}
+
 	text := fmt.Sprintf("%s, by %v", d.answer.Result, d.worker)
 	if d.answer.Result == "" {
 		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
@@ -83,13 +84,13 @@ func (r *router) add(workers ...*process) {
 	r.workers = append(r.workers, workers...)
 }
 
-// replace puts another worker in the place of old.
-func (r *router) replace(old, with *process) {
+// replace puts the worker next in the place of ended.
+func (r *router) replace(ended, next *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, w := range r.workers {
-		if w == old {
-			r.workers[i] = with
+		if w == ended {
+			r.workers[i] = next
 		}
 	}
 }
@@ -123,23 +124,30 @@ func (r *router) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("read task: %w", err)
 		}
 	}
-	var task struct {
-		AnalysisID string `json:"analysis_id"`
-	}
-	_ = json.Unmarshal(body, &task) // the worker refuses what is no task
-	n := int32(min(len(body), 1))   // recovery has no body, and does not count towards MAX_RUNS
+
+	n := int32(min(len(body), 1)) // recovery has no body, and does not count towards MAX_RUNS
 	w, err := r.pick(n)
 	if err != nil {
 		return nil, err
 	}
 	defer w.deliveries.Add(-n)
-	d := exchange{worker: w, analysisID: task.AnalysisID}
+
+	d := exchange{worker: w, analysisID: analysisOf(body)}
 	sent := request.Clone(request.Context())
 	sent.URL.Scheme, sent.URL.Host, sent.Host = "http", w.address, w.address
 	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	response, err := d.send(sent)
 	r.observe(d)
 	return response, err
+}
+
+// analysisOf returns the id in the body of a task; "": there is none, and the worker refuses it.
+func analysisOf(body []byte) string {
+	var task struct {
+		AnalysisID string `json:"analysis_id"`
+	}
+	_ = json.Unmarshal(body, &task)
+	return task.AnalysisID
 }
 
 const maxAnswer = 64 << 10

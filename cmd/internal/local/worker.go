@@ -31,8 +31,9 @@ func Worker(ctx context.Context, c *cli.Call) error {
 		return cli.EnvironmentError{Err: err}
 	}
 	if cfg.Project == "" {
-		return cli.Missing("GOOGLE_CLOUD_PROJECT")
+		return cli.EnvironmentError{Err: errors.New("GOOGLE_CLOUD_PROJECT: must be set")}
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if *until {
@@ -43,14 +44,16 @@ func Worker(ctx context.Context, c *cli.Call) error {
 			os.Exit(cli.ExitFailed)
 		}()
 	}
+
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	analyzer := cfg.Analyzer
-	cfg.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken, "continues", job.Resume != nil)
-		stderr := log.With("stderr", true, "analysis_id", job.AnalysisID)
-		job.Stderr = slog.NewLogLogger(stderr.Handler(), slog.LevelInfo).Writer()
+	analyze := func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		log := log.With("analysis_id", job.AnalysisID)
+		log.InfoContext(ctx, runMessage, "lock_token", job.LockToken, "continues", job.Resume != nil)
+		job.Stderr = slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
 		return analyzer.Analyze(ctx, job)
-	})
+	}
+	cfg.Analyzer = orchestrator.AnalyzerFunc(analyze)
 	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
 	if err != nil {
 		return err
@@ -69,6 +72,7 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	if err := json.NewDecoder(c.In).Decode(&job); err != nil {
 		return fmt.Errorf("read the job: %w", err)
 	}
+
 	slow := &slowReporter{ctx: ctx, wait: *wait, journal: c.Err, reports: io.Discard}
 	if fd, err := strconv.Atoi(c.Value("REPORT_FD")); err == nil {
 		slow.reports = os.NewFile(uintptr(fd), "REPORT_FD")
@@ -78,6 +82,7 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
+
 	result, err := document.Analyze(ctx, job)
 	if err == nil {
 		err = slow.reach(1) // all of a run without reports

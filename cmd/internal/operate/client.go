@@ -1,13 +1,14 @@
 // Package operate has the commands with which an operator submits analyses and operates
 // on them: submit, status, unlock, cancel, requeue, delete, recover, console, doctor, version.
+// They are a client of package worker.
 package operate
 
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -15,23 +16,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
-	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/repo"
+	"taskguard/worker"
 )
 
-// Client is the documents of a kind of work and the queue, as the environment names them.
+// Client operates on the documents of a kind of work that the environment names.
 type Client struct {
+	*worker.Operator
+	guard      *worker.Guard
 	place      cli.Place
-	analyses   *repo.Analyses
-	db         *repo.Database
-	queue      *taskqueue.Queue // nil: none is named
-	runTimeout time.Duration    // the worker's
+	books      bool          // TASK_QUEUE names a queue
+	runTimeout time.Duration // the worker's
 }
 
 // firstKind describes the kind that a command uses without --kind.
@@ -49,27 +48,24 @@ const (
 // connect reads the environment and opens what it names, of the kind of --kind or else of
 // the first.
 func connect(ctx context.Context, c *cli.Call, use queueUse) (*Client, error) {
-	all, err := connectAll(ctx, c, use, repo.Options{})
+	all, err := connectAll(ctx, c, use, worker.Options{})
 	if err != nil {
 		return nil, err
 	}
 	return all[0], nil
 }
 
-// connectAll is like connect, of the kind of --kind or else of all kinds. They share the
-// connections, which close of any of them ends.
-func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (all []*Client, err error) {
+// connectAll is like connect, of the kind of --kind or else of all kinds. They share a Guard,
+// which close of any of them ends.
+func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options) (all []*Client, err error) {
 	e := c.Environment()
 	o.Keep = e.KeepFinished()
-	var cfg taskqueue.Config
-	var runTimeout time.Duration
 	if use != noQueue {
-		cfg = e.TaskQueue()
-		runTimeout = e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout)
+		o.Queue, o.RunTimeout = e.TaskQueue(), e.Duration("RUN_TIMEOUT", 25*time.Minute)
 		switch {
-		case cfg.Name == "" && use == requiredQueue:
+		case o.Queue.Name == "" && use == requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
-		case cfg.Name != "" && cfg.Caller == "" && cfg.EmulatorHost == "":
+		case o.Queue.Name != "" && o.Queue.Caller == "" && o.Queue.EmulatorHost == "":
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
 		}
 	}
@@ -77,39 +73,35 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) 
 	if err != nil {
 		return nil, err
 	}
-	err = cli.Reach(ctx, cli.FirestoreEmulator, places[0].Emulator, cli.AdviceRestart)
+
+	store, runTimeout := places[0].Firestore, o.RunTimeout
+	err = cli.Reach(ctx, cli.FirestoreEmulator, store.Emulator, cli.AdviceRestart)
 	if err == nil {
-		err = cli.Reach(ctx, cli.TasksEmulator, cfg.EmulatorHost, cli.AdviceRestart)
+		err = cli.Reach(ctx, cli.TasksEmulator, o.Queue.EmulatorHost, cli.AdviceRestart)
 	}
 	if err != nil {
 		return nil, err
 	}
-	db, err := repo.Connect(ctx, places[0].Project, places[0].Options(o))
+
+	o.Project, o.Database, o.Emulator = store.Project, store.Database, store.Emulator
+	o.RunTimeout = min(runTimeout, taskqueue.MaxDeadline)
+	o.Auth = worker.CheckedByProxy() // no request is served
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	guard, err := worker.Open(ctx, o)
 	if err != nil {
 		return nil, err
-	}
-	var queue *taskqueue.Queue
-	if cfg.Name != "" {
-		if queue, err = taskqueue.Open(ctx, cfg); err != nil {
-			return nil, errors.Join(err, db.Close())
-		}
 	}
 	for i := range places {
-		cl := &Client{place: places[i], db: db, queue: queue, runTimeout: runTimeout}
-		if cl.analyses, err = db.Analyses(places[i].Options(o)); err != nil {
-			return nil, errors.Join(err, cl.close())
+		operator, err := guard.Operator(places[i].Kind)
+		if err != nil {
+			return nil, errors.Join(err, guard.Shutdown(ctx))
 		}
-		all = append(all, cl)
+		all = append(all, &Client{operator, guard, places[i], o.Queue.Name != "", runTimeout})
 	}
 	return all, nil
 }
 
-func (cl *Client) close() error {
-	if cl.queue == nil {
-		return cl.db.Close()
-	}
-	return errors.Join(cl.queue.Close(), cl.db.Close())
-}
+func (cl *Client) close() error { return cl.guard.Shutdown(context.Background()) }
 
 // lockPolicy reads the workers' policy, whose TTL decides what is orphaned.
 func lockPolicy(c *cli.Call) (lease.Policy, error) {
@@ -118,45 +110,24 @@ func lockPolicy(c *cli.Call) (lease.Policy, error) {
 	return p, cli.Check(e)
 }
 
-// errNotBooked is the error of a change that is made, but whose delivery is not booked.
-var errNotBooked = errors.New("the document is changed, but its delivery is not booked")
-
-// deliver books a delivery of id for now. Each call books a new one: one too many
-// does no harm.
-func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Delivery, error) {
-	if cl.queue == nil {
-		return console.None, nil
-	}
-	if _, err := cl.guard().Book(ctx, id, taskqueue.Task{Name: taskqueue.Name(verb, id, rand.Text())}); err != nil {
-		return console.None, fmt.Errorf("%w: %w", errNotBooked, err)
-	}
-	return console.Booked, nil
-}
-
-// Book books in the queue, and adds to its error what to correct.
-func (cl *Client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	already, err = cl.queue.Book(ctx, t)
+// explainQueue adds to the error of a booking what to correct.
+func explainQueue(err error) error {
 	if status.Code(err) == codes.NotFound {
-		err = fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
+		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
 	}
-	return already, err
+	return err
 }
 
-// guard returns what books deliveries of the kind.
-func (cl *Client) guard() *delivery.Guard {
-	k := cl.place.Kind
-	return &delivery.Guard{Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Orphans: cl.analyses, Queue: cl, RunTimeout: cl.runTimeout}
-}
-
-// explain adds what the operator needs to know to the errors of a change.
+// explain adds to the errors of a change what the operator needs to know.
 func (cl *Client) explain(id string, err error) error {
 	var held *lease.HeldError
-	switch {
+	switch place := cl.place; {
 	case errors.Is(err, lease.ErrNotFound):
-		return fmt.Errorf("no %s %q in collection %s of project %s", cl.place.Name, id, cl.place.Collection, cl.place.Project)
+		return fmt.Errorf("no %s %q in collection %s of project %s", place.Name, id, place.Collection, place.Project)
 	case errors.As(err, &held):
-		return fmt.Errorf("%q is locked by %s until %s%s; cancel it first, or, if its worker is dead, only unlock it",
-			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))
+		until := iso8601.Format(held.ExpiresAt) + cli.Duration(held.Remaining, ", for %s more")
+		return fmt.Errorf("%q is locked by %s until %s; cancel it first, or, if its worker is dead, only unlock it",
+			id, printable.Line(held.Owner), until)
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)
 	case errors.Is(err, lease.ErrMalformed):

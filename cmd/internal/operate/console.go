@@ -12,16 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/service"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
-	"taskguard/lease/analysislock"
-	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // consolePort is the console's default port.
@@ -43,11 +40,17 @@ type ConsoleOptions struct {
 func Console(ctx context.Context, c *cli.Call) (err error) {
 	var o ConsoleOptions
 	c.TakesKind("all, and a page for each")
-	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is the one of PORT, as on Cloud Run")
-	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees everything, inputs and results too")
-	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. Every user of this machine then acts in your name, unless --iap-audience is set")
-	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to as many of those that run, of those that wait for their next attempt, and of those that are stuck. While a page is open and visible, Firestore bills a read for each of them every 8 seconds")
-	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
+	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. "+
+		"With --listen and without --port it is the one of PORT, as on Cloud Run")
+	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs "+
+		"--iap-audience; without that, every user of this machine sees everything, inputs and results too")
+	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. "+
+		"Every user of this machine then acts in your name, unless --iap-audience is set")
+	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
+		"as many of those that run, of those that wait for their next attempt, and of those that are stuck. "+
+		"While a page is open and visible, Firestore bills a read for each of them every 8 seconds")
+	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed "+
+		"for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -55,6 +58,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
+
 	o.KeysURL = c.Value("TASK_JWKS_URL")
 	o.Log = telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), slog.LevelInfo)
 	page, err := NewConsole(ctx, c, o)
@@ -72,26 +76,31 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
 func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
-	ip, err := netip.ParseAddr(cmp.Or(map[string]string{"localhost": "127.0.0.1"}[host], host))
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	wrong := func(format string, args ...any) (string, error) {
+		return "", cli.UsageError(fmt.Sprintf(format, args...))
+	}
+	ip, err := netip.ParseAddr(host)
 	switch {
 	case err != nil:
-		return "", cli.UsageError(fmt.Sprintf("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host))
+		return wrong("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
 	case c.Given("iap-audience") && o.Audience == "":
-		return "", cli.UsageError("--iap-audience is empty")
+		return wrong("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":
-		return "", cli.UsageError(fmt.Sprintf("--listen %s is reached from other machines: it needs --iap-audience and the identity proxy in front", host))
+		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
 	case o.Limit < 1 || o.Limit > maxListed:
-		return "", cli.UsageError(fmt.Sprintf("--limit %d: want 1 to %d", o.Limit, maxListed))
-	case c.Given("listen") && !c.Given("port"):
-		e := c.Environment()
-		port = e.Integer("PORT", port, 0, 65535)
-		if err := cli.Check(e); err != nil {
-			return "", err
-		}
+		return wrong("--limit %d: want 1 to %d", o.Limit, maxListed)
 	case port < 0 || port > 65535:
-		return "", cli.UsageError(fmt.Sprintf("--port %d: want 0 to 65535", port))
+		return wrong("--port %d: want 0 to 65535", port)
 	}
-	return net.JoinHostPort(ip.String(), strconv.Itoa(port)), nil
+
+	e := c.Environment()
+	if c.Given("listen") && !c.Given("port") {
+		port = e.Integer("PORT", port, 0, 65535)
+	}
+	return net.JoinHostPort(ip.String(), strconv.Itoa(port)), cli.Check(e)
 }
 
 // ConsoleServer serves the console of one database.
@@ -108,13 +117,15 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if err != nil {
 		return nil, err
 	}
-	all, err := connectAll(ctx, c, optionalQueue, repo.Options{Policy: policy}) // without a log: each poll would report the same unreadable lock
+	// Without a log: each poll would report the same unreadable lock.
+	all, err := connectAll(ctx, c, optionalQueue, worker.Options{Lock: policy})
 	if err != nil {
 		return nil, err
 	}
+
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
 		Limit: cmp.Or(o.Limit, console.DefaultLimit), Identity: console.Everybody(operator()),
-		Books: all[0].queue != nil, TTL: all[0].analyses.TTL(), Log: o.Log,
+		Books: all[0].books, TTL: all[0].Analyses.TTL(), Log: o.Log,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}
@@ -123,6 +134,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 		}
 		s.options.Kinds = append(s.options.Kinds, kind)
 	}
+
 	if o.Audience == "" {
 		return s, nil
 	}
@@ -149,87 +161,20 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		}
 		pages = append(pages, console.NewServer(work, consoleSource{cl}, o))
 	}
+
 	handler := func(w http.ResponseWriter, r *http.Request) {
-		i := slices.IndexFunc(kinds[1:], func(k console.Kind) bool { return strings.HasPrefix(r.URL.Path, k.Root+"/") }) + 1
+		named := func(k console.Kind) bool { return k.Root != "" && strings.HasPrefix(r.URL.Path, k.Root+"/") }
+		i := max(0, slices.IndexFunc(kinds, named)) // the first kind has the other paths
 		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
 	}
+	drain := func(ctx context.Context) {
+		for _, page := range pages {
+			page.Drain(ctx)
+		}
+	}
 	err := service.Service{
-		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Background: s.background, Stop: stop,
-		Drain: func(ctx context.Context) {
-			for _, page := range pages {
-				page.Drain(ctx)
-			}
-		}, Log: s.options.Log,
+		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Background: s.background,
+		Stop: stop, Drain: drain, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.clients[0].close())
-}
-
-// consoleOperator makes the console's changes as the commands do.
-type consoleOperator struct {
-	*Client
-	log *slog.Logger
-}
-
-// Change implements console.Operator.
-func (o consoleOperator) Change(ctx context.Context, what console.Change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	done, err := o.change(ctx, what, id, &seen, who, o.log)
-	if err != nil && done == (changed{}) {
-		return "", err
-	}
-	if err != nil {
-		o.log.WarnContext(ctx, "no delivery is booked", "command", what, "analysis_id", id, "by", who, "error", err)
-		return console.Failed, nil
-	}
-	return done.Delivery, nil
-}
-
-// ChangeAll implements console.Operator.
-func (o consoleOperator) ChangeAll(
-	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string,
-	last console.Bulk, limit int, dryRun bool,
-) (result console.Bulk, err error) {
-	result.Before, result.After = last.Before, last.After
-	if last.Before.IsZero() {
-		if result.Before, err = o.analyses.Now(ctx); err != nil {
-			return result, refusal(err)
-		}
-	}
-	selected := f(result.Before)
-	if selected.Before.IsZero() || selected.Before.After(result.Before) {
-		selected.Before = result.Before
-	}
-	if result.Matched, err = o.analyses.Count(ctx, selected); err != nil {
-		return result, refusal(err)
-	}
-	found, err := o.analyses.Find(ctx, selected, last.After, limit)
-	if err != nil {
-		return result, refusal(err)
-	}
-	if len(found) < limit { // without those before last.After
-		result.Matched = int64(len(found))
-	}
-
-	b, uninterrupted := bulk{filter: filter{status: selected.Status}, dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
-	var mu sync.Mutex
-	n := map[string]*int64{didChange: &result.Changed, wouldChange: &result.Changed, skipped: &result.Skipped, failed: &result.Failed}
-	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
-		outcome, _, err := b.change(uninterrupted, o.Client, what, d, o.log)
-		if err != nil {
-			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed",
-				"command", what, "analysis_id", d.ID, "by", who, "error", err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		*n[outcome]++
-		return queueRefuses(err) // it is logged
-	})
-	if handled := result.Changed + result.Skipped + result.Failed; handled > 0 { // in the order of found
-		result.After = o.analyses.Position(&found[handled-1])
-	}
-	if !dryRun {
-		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
-			"command", what, "status", selected.Status, "code", selected.Code, "since", selected.Since, "before", selected.Before, "by", who,
-			"matched", result.Matched, "changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
-	}
-	return result, nil
 }

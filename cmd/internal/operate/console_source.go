@@ -18,14 +18,14 @@ type consoleSource struct{ *Client }
 var _ console.Source = consoleSource{}
 
 // Page implements console.Source.
-func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
-	found, next, at, err := s.analyses.Page(ctx, f, after, limit)
+func (s consoleSource) Page(ctx context.Context, f repo.Filter, after string, limit int) (console.Listing, error) {
+	found, next, at, err := s.Analyses.Page(ctx, f, after, limit)
 	return console.Listing{At: at, All: found, Next: next}, refusal(err)
 }
 
 // Active implements console.Source.
 func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
-	running, waiting, stuck, at, err := s.analyses.Active(ctx, limit)
+	running, waiting, stuck, at, err := s.Analyses.Active(ctx, limit)
 	return console.Listing{At: at, All: slices.Concat(running, waiting, stuck)}, refusal(err)
 }
 
@@ -33,7 +33,7 @@ func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, 
 func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Counts, error) {
 	counts := console.Counts{}
 	for _, status := range append([]string{""}, statuses...) {
-		n, err := s.analyses.Count(ctx, repo.Filter{Status: status})
+		n, err := s.Analyses.Count(ctx, repo.Filter{Status: status})
 		if err != nil {
 			return nil, refusal(err)
 		}
@@ -44,7 +44,7 @@ func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Co
 
 // Oldest implements console.Source.
 func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, error) {
-	oldest, found, err := s.analyses.OldestUnfinished(ctx)
+	oldest, found, err := s.Analyses.OldestUnfinished(ctx)
 	if err != nil || !found {
 		return nil, refusal(err)
 	}
@@ -52,16 +52,16 @@ func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, err
 }
 
 // Failures implements console.Source.
-func (s consoleSource) Failures(ctx context.Context, limit int) ([]console.Failure, error) {
-	all, err := s.analyses.Failures(ctx, limit)
+func (s consoleSource) Failures(ctx context.Context, limit int) ([]repo.Failure, error) {
+	all, err := s.Analyses.Failures(ctx, limit)
 	return all, refusal(err)
 }
 
 // Get implements console.Source.
 func (s consoleSource) Get(ctx context.Context, id string, contents bool) (console.Detail, error) {
-	read := s.analyses.Summary
+	read := s.Analyses.Summary
 	if contents {
-		read = s.analyses.Get
+		read = s.Analyses.Get
 	}
 	a, err := read(ctx, id)
 	if err != nil {
@@ -79,16 +79,15 @@ func (s consoleSource) Get(ctx context.Context, id string, contents bool) (conso
 var refusals = map[codes.Code]string{
 	codes.PermissionDenied:   "this account may not read the analyses (PERMISSION_DENIED)",
 	codes.Unauthenticated:    "it does not accept these credentials (UNAUTHENTICATED)",
-	codes.FailedPrecondition: "an index of deploy/firestore.indexes.json is missing, or is still being built (FAILED_PRECONDITION)",
+	codes.FailedPrecondition: missingIndex + " (FAILED_PRECONDITION)",
 	codes.InvalidArgument:    "it does not accept the query (INVALID_ARGUMENT)",
 	codes.ResourceExhausted:  "a quota is used up (RESOURCE_EXHAUSTED)",
 }
 
 // refusal returns err, as a *console.Refusal where waiting does not help.
 func refusal(err error) error {
-	words, is := refusals[status.Code(err)]
-	if err == nil || !is {
-		return err
+	if text := refusals[status.Code(err)]; text != "" {
+		return &console.Refusal{Text: text, Err: err}
 	}
-	return &console.Refusal{Text: words, Err: err}
+	return err
 }

@@ -19,24 +19,36 @@ type diagnosis struct {
 // Doctor checks whether the settings of a deployment fit each other.
 func Doctor(ctx context.Context, c *cli.Call) error {
 	o := doctor.Options{Lookup: c.Lookup}
-	c.Flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name")
+	c.Flags.StringVar(&o.Service, "service", "",
+		"the worker: `FILE` for gcloud run services replace, or a service's name")
 	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
 	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
-	c.Flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
-	input := c.Flags.String("smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for its log lines; with another flag after a check of the settings that finds no problem")
+	c.Flags.StringVar(&o.Indexes, "indexes", "",
+		"the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
+	input := c.Flags.String("smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for "+
+		"its log lines; with another flag after a check of the settings that finds no problem")
 	c.TakesJSON("print what was read, found and not checked as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	if c.Given("smoke") {
-		if c.JSON {
-			return cli.UsageError("--smoke and --json exclude each other")
-		}
-		if o.Service+o.Doclock+o.Queue+o.Indexes == "" {
-			return smoke(ctx, c, *input)
-		}
+
+	tests := c.Given("smoke")
+	switch {
+	case tests && c.JSON:
+		return cli.UsageError("--smoke and --json exclude each other")
+	case tests && o.Service+o.Doclock+o.Queue+o.Indexes == "":
+		return smoke(ctx, c, *input)
 	}
-	if e := c.Environment(); c.Value("KINDS") != "" {
+	if err := check(ctx, c, o); err != nil || !tests {
+		return err
+	}
+	return smoke(ctx, c, *input)
+}
+
+// check prints what doctor finds in the settings. Its error is an ExitError if that is a problem.
+func check(ctx context.Context, c *cli.Call, o doctor.Options) error {
+	if c.Value("KINDS") != "" {
+		e := c.Environment()
 		o.Kinds = cli.Kinds(e)
 		if err := cli.Check(e); err != nil {
 			return err
@@ -49,9 +61,12 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	case ctx.Err() != nil:
 		return ctx.Err() // what was not read was not refused
 	}
+
 	found, unchecked := doctor.Check(facts)
 	d := diagnosis{ // no list is null
-		append([]doctor.Source{}, facts.Sources()...), append([]doctor.Finding{}, found...), append([]doctor.Unchecked{}, unchecked...),
+		append([]doctor.Source{}, facts.Sources()...),
+		append([]doctor.Finding{}, found...),
+		append([]doctor.Unchecked{}, unchecked...),
 	}
 	if c.JSON {
 		err = c.PrintJSON(d)
@@ -60,9 +75,6 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	}
 	if problems, _, unreadable := d.count(); err == nil && problems+unreadable > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}
-	}
-	if err == nil && c.Given("smoke") {
-		err = smoke(ctx, c, *input)
 	}
 	return err
 }
@@ -86,7 +98,8 @@ func (d diagnosis) print(c *cli.Call) {
 		cli.Print(c.Out, "read: %s: %s\n", printable.Line(s.From), strings.Join(s.Parts, ", "))
 	}
 	for _, f := range d.Findings {
-		cli.Print(c.Out, "\n%s: %s (%s)\n    %s\n", f.Severity, printable.Line(f.Problem), f.Rule, printable.Line(f.Fix))
+		problem, fix := printable.Line(f.Problem), printable.Line(f.Fix)
+		cli.Print(c.Out, "\n%s: %s (%s)\n    %s\n", f.Severity, problem, f.Rule, fix)
 	}
 	if len(d.Findings) > 0 {
 		cli.Print(c.Out, "\n")
@@ -98,6 +111,7 @@ func (d diagnosis) print(c *cli.Call) {
 		}
 		cli.Print(c.Out, "%s: %s: %s\n", verdict, strings.Join(u.Parts, ", "), printable.Line(u.Why))
 	}
+
 	problems, advice, unreadable := d.count()
 	last := cli.Count(problems, "problem") + ", " + cli.Count(advice, "piece") + " of advice"
 	switch {

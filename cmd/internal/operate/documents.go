@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,8 @@ import (
 
 // maxInput leaves 64 KiB of a document's 1 MiB for its result.
 const maxInput = 1<<20 - 64<<10
+
+var errTooLarge = fmt.Errorf("larger than %d bytes, which a document cannot hold", maxInput)
 
 // Document is an analysis to be created.
 type Document struct {
@@ -84,7 +87,7 @@ func readInput(stdin io.Reader, value string) (string, error) {
 	}
 	text, err := read()
 	if err == nil && len(text) > maxInput {
-		err = fmt.Errorf("larger than %d bytes, which a document cannot hold", maxInput)
+		err = errTooLarge
 	}
 	return string(text), err
 }
@@ -93,7 +96,7 @@ func readInput(stdin io.Reader, value string) (string, error) {
 // content, so the same file is the same analysis.
 func newDocument(file string, content []byte) (Document, error) {
 	if len(content) > maxInput {
-		return Document{}, fmt.Errorf("%s: larger than %d bytes, which a document cannot hold", printable.Line(file), maxInput)
+		return Document{}, fmt.Errorf("%s: %w", printable.Line(file), errTooLarge)
 	}
 	name := filepath.ToSlash(filepath.Clean(file))
 	form, value := "text", string(content)
@@ -101,7 +104,8 @@ func newDocument(file string, content []byte) (Document, error) {
 		form, value = "base64", base64.StdEncoding.EncodeToString(content)
 	}
 	if len(name)+len(value) > maxInput {
-		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes", printable.Line(file), maxInput, form)
+		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes",
+			printable.Line(file), maxInput, form)
 	}
 	if !utf8.ValidString(name) {
 		return Document{}, fmt.Errorf("%q: its name is not UTF-8", file)
@@ -134,17 +138,13 @@ func inputDocument(text, id string) (Document, error) {
 	if errors.As(err, &permanent) {
 		return Document{}, cli.UsageError(inputMessage(permanent))
 	}
+
+	canonical, err := json.Marshal(input)
 	if err != nil {
 		return Document{}, err
 	}
-	if id == "" {
-		canonical, err := json.Marshal(input)
-		if err != nil {
-			return Document{}, err
-		}
-		id = "input-" + taskqueue.Name(string(canonical))[:16]
-	}
-	return Document{ID: id, Name: id, Input: input}, nil
+	id = cmp.Or(id, "input-"+taskqueue.Name(string(canonical))[:16])
+	return Document{ID: id, Name: id, Input: json.RawMessage(text)}, nil
 }
 
 // inputMessage is a refusal's message whose paths begin at the input, not at a result.

@@ -18,7 +18,6 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/repo"
 )
 
 // following is an analysis x in a Firestore that refuses to be read with the code,
@@ -33,44 +32,55 @@ type following struct {
 
 func newFollowing(t *testing.T) *following {
 	f := &following{Backend: emulatortest.Embedded(t)}
-	a, err := repo.Open(t.Context(), f.Project, repo.Options{}, f.Client(t, grpc.WithChainStreamInterceptor(
+	cl := clientOf(t, f.Backend, grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			if c := codes.Code(f.code.Load()); c != codes.OK {
 				return nil, status.Error(c, "as the test wants")
 			}
 			return open(ctx, d, cc, method, opts...)
-		}))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
+		}))
 	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
 	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
 	f.follow = func() error {
-		return follow(t.Context(), c, &Client{analyses: a}, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
+		return follow(t.Context(), c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
 	}
 	return f
+}
+
+// during returns what follow prints while steps change the analysis, which is READY afterwards.
+func (f *following) during(t *testing.T, steps func()) string {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- f.follow() }()
+	steps()
+	f.Put(t, "x", map[string]any{"status": "READY", "result": 3, "progress": map[string]any{"fraction": 1}})
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	return f.out.String()
+}
+
+// wantOnce fails unless each part is once in text.
+func wantOnce(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if n := strings.Count(text, part); n != 1 {
+			t.Errorf("%q %d times, want once, in\n%s", part, n, text)
+		}
+	}
 }
 
 func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
-		ended := make(chan error, 1)
-		go func() { ended <- f.follow() }()
-		time.Sleep(time.Minute)
-		f.code.Store(uint32(codes.Unavailable))
-		time.Sleep(time.Hour)
-		f.code.Store(uint32(codes.OK))
-		time.Sleep(time.Minute)
-		f.Put(t, "x", map[string]any{"status": analysislock.Ready})
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		for _, want := range []string{"Firestore does not answer; still waiting\n", "Firestore answers again\n", "x READY\n"} {
-			if n := strings.Count(f.out.String(), want); n != 1 {
-				t.Errorf("%q %d times, want once, in\n%s", want, n, &f.out)
-			}
-		}
+		text := f.during(t, func() {
+			time.Sleep(time.Minute)
+			f.code.Store(uint32(codes.Unavailable))
+			time.Sleep(time.Hour)
+			f.code.Store(uint32(codes.OK))
+			time.Sleep(time.Minute)
+		})
+		wantOnce(t, text, "Firestore does not answer; still waiting\n", "Firestore answers again\n", "x READY 3\n")
 	})
 }
 
@@ -88,33 +98,30 @@ func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
 func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
-		ended := make(chan error, 1)
-		go func() { ended <- f.follow() }()
 		why := map[string]any{"code": "analyzer_failed", "message": "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + " KeyError: 'text'"}
-		expired := iso8601.Format(time.Now().Add(35 * time.Second))
 		at := func(ahead time.Duration) string { return iso8601.Format(time.Now().Add(ahead)) }
-		crashed := map[string]any{"attempt": 2, "startedAt": at(0)}
-		for _, fields := range []map[string]any{
-			{"status": "PROCESSING", "attempts": 1, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": at(time.Hour)},
-			{"status": "QUEUED", "attempts": 1, "lastError": why},
-			{"status": "PROCESSING", "attempts": 2, "lockOwner": "w/1", "lockToken": 2, "lockExpiresAt": at(35 * time.Second), "history": []any{crashed}},
-			{"status": "PROCESSING", "attempts": 3, "lockOwner": "w/2", "lockToken": 3, "lockExpiresAt": at(time.Hour), "history": []any{crashed, crashed}},
-			{"status": "READY", "result": 3},
-		} {
+		expired, next, crashed := at(45*time.Second), at(time.Minute), map[string]any{"attempt": 2, "startedAt": at(0)}
+		text := f.during(t, func() {
+			for _, fields := range []map[string]any{
+				{"status": "PROCESSING", "attempts": 1, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": at(time.Hour)},
+				{"status": "QUEUED", "attempts": 1, "lastError": why},
+				{"status": "QUEUED", "attempts": 1, "nextAttemptAt": next},
+				{"status": "PROCESSING", "attempts": 2, "lockOwner": "w/1", "lockToken": 2, "lockExpiresAt": expired, "history": []any{crashed}},
+				{"status": "PROCESSING", "attempts": 3, "lockOwner": "w/2", "lockToken": 3, "lockExpiresAt": at(time.Hour), "history": []any{crashed, crashed}},
+			} {
+				time.Sleep(10 * time.Second)
+				f.Put(t, "x", fields)
+			}
 			time.Sleep(10 * time.Second)
-			f.Put(t, "x", fields)
-		}
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		})
 		var states []string
-		for line := range strings.Lines(f.out.String()) {
+		for line := range strings.Lines(text) {
 			_, state, _ := strings.Cut(strings.TrimSpace(line), "  x ")
 			states = append(states, state)
 		}
 		failed := "; the last attempt failed temporarily: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
 		want := []string{
-			"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2",
+			"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "QUEUED, attempt 1; the next attempt is at " + next, "PROCESSING, attempt 2",
 			"PROCESSING, attempt 2; its worker is lost: the lock expired at " + expired, "PROCESSING, attempt 3; the worker of attempt 2 was lost", "READY 3",
 		}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
@@ -126,28 +133,20 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 func TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
-		ended := make(chan error, 1)
-		go func() { ended <- f.follow() }()
-		for i := range 62 {
-			time.Sleep(3 * time.Second)
-			progress := map[string]any{"at": iso8601.Format(time.Now())} // the first half reports checkpoints only
-			if i > 30 {
-				progress["message"] = fmt.Sprintf("page %d", i)
+		text := f.during(t, func() {
+			for i := range 62 {
+				time.Sleep(3 * time.Second)
+				progress := map[string]any{"at": iso8601.Format(time.Now())} // the first half reports checkpoints only
+				if i > 30 {
+					progress["message"] = fmt.Sprintf("page %d", i)
+				}
+				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1, "progress": progress})
 			}
-			f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1, "progress": progress})
-		}
-		time.Sleep(time.Hour)
-		f.Put(t, "x", map[string]any{"status": "READY"})
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range []string{"x PROCESSING, attempt 1\n", "x PROCESSING, attempt 1; page 31\n", "x PROCESSING, attempt 1; page 61\n"} {
-			if n := strings.Count(f.out.String(), want); n != 1 {
-				t.Errorf("%q %d times, want once", want, n)
-			}
-		}
-		if n := strings.Count(f.out.String(), "page"); n < 3 || n > 5 || strings.Contains(f.out.String(), "; \n") {
-			t.Errorf("%d lines with a message, want one each 30 s:\n%s", n, &f.out)
+			time.Sleep(time.Hour)
+		})
+		wantOnce(t, text, "x PROCESSING, attempt 1\n", "x PROCESSING, attempt 1; page 31\n", "x PROCESSING, attempt 1; page 61\n")
+		if n := strings.Count(text, "page"); n < 3 || n > 5 || strings.Contains(text, "; \n") {
+			t.Errorf("%d lines with a message, want one each 30 s:\n%s", n, text)
 		}
 	})
 }
@@ -155,35 +154,19 @@ func TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute(t *testing.T)
 func TestWaitingShowsProgressOnceForEachTenPercent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
-		ended := make(chan error, 1)
-		go func() { ended <- f.follow() }()
-		for i := range 250 {
-			time.Sleep(3 * time.Second)
-			f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/200, "progress": map[string]any{
-				"fraction": float64(i) / 1000, "message": fmt.Sprintf("page %d\x1b[2J", i), "at": "2026-01-02T03:04:05.678Z",
-			}})
-		}
-		time.Sleep(3 * time.Second)
-		f.Put(t, "x", map[string]any{"status": "READY", "progress": map[string]any{"fraction": 1}})
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range []string{
-			"x PROCESSING, attempt 1; 0 %, page 0\\x1b[2J\n", "x PROCESSING, attempt 1; 10 %, page 100\\x1b[2J\n", "x PROCESSING, attempt 2; 20 %, page 200\\x1b[2J\n", "x READY\n",
-		} {
-			if !strings.Contains(f.out.String(), want) {
-				t.Errorf("%q is not shown", want)
+		text := f.during(t, func() {
+			for i := range 250 {
+				time.Sleep(3 * time.Second)
+				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/200, "progress": map[string]any{
+					"fraction": float64(i) / 1000, "message": fmt.Sprintf("page %d\x1b[2J", i), "at": "2026-01-02T03:04:05.678Z",
+				}})
 			}
-		}
-		if n := strings.Count(f.out.String(), "\n"); n != 5 { // with QUEUED
-			t.Errorf("%d lines, want 5:\n%s", n, &f.out)
+			time.Sleep(3 * time.Second)
+		})
+		const first, second = "x PROCESSING, attempt 1; ", "x PROCESSING, attempt 2; "
+		wantOnce(t, text, first+"0 %, page 0\\x1b[2J\n", first+"10 %, page 100\\x1b[2J\n", second+"20 %, page 200\\x1b[2J\n", "x READY 3\n")
+		if n := strings.Count(text, "\n"); n != 5 { // with QUEUED
+			t.Errorf("%d lines, want 5:\n%s", n, text)
 		}
 	})
-}
-
-func TestWaitingShowsWhenTheNextAttemptIs(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	if got, want := state(analysislock.Analysis{Status: "QUEUED", NextAttemptAt: at}), "QUEUED; the next attempt is at 2026-01-02T03:04:05.000Z"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
 }

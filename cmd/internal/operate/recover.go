@@ -11,9 +11,8 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
-	"taskguard/internal/delivery"
 	"taskguard/lease/analysislock"
-	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // Recover does what POST /internal/tasks/recover does each minute: it books a delivery
@@ -28,17 +27,15 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	log := c.Log()
-	all, err := connectAll(ctx, c, requiredQueue, repo.Options{Policy: policy, Log: log})
+	all, err := connectAll(ctx, c, requiredQueue, worker.Options{Lock: policy, Log: c.Log()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, all[0].close()) }()
+
 	for _, cl := range all {
-		guard := cl.guard()
-		guard.Log = log
-		r, failed := guard.Recover(ctx)
-		failed = errors.Join(printRecovered(c, cl.place.Other(), r, failed), explainIndex(failed))
+		r, failed := cl.Recover(ctx)
+		failed = errors.Join(printRecovered(c, cl.place.Other(), r, failed), explainIndex(explainQueue(failed)))
 		if failed == nil {
 			failed = reportUnfound(ctx, c, cl)
 		}
@@ -47,35 +44,41 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 	return err
 }
 
+// maxUnfound bounds each list of reportUnfound.
+const maxUnfound = 1000
+
 // reportUnfound reports, on standard error, the analyses that recovery cannot find.
 func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
-	const most = 1000
-	f := cl.analyses.Fields()
-	report := func(why string, all []analysislock.Analysis) {
-		if len(all) == 0 {
-			return
-		}
-		var some []string
-		for i := range all[:min(len(all), 3)] {
-			some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
-		}
-		cli.Print(c.Err, "taskguard recover: %d %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
-			len(all), why, most, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
-	}
+	f := cl.Analyses.Fields()
+	unknown, err := cl.Analyses.UnknownStatus(ctx, maxUnfound)
+	cl.printUnfound(c, unknown, fmt.Sprintf("never run and not found by recovery, as the %s is none of %s, %s, %s, %s",
+		f.Status, f.Queued, f.Processing, f.Finished, f.Failed))
 
-	unknown, err := cl.analyses.UnknownStatus(ctx, most)
-	report(fmt.Sprintf("never run and not found by recovery, as the %s is none of %s, %s, %s, %s", f.Status, f.Queued, f.Processing, f.Finished, f.Failed), unknown)
-	unfound, failed := cl.analyses.Unfound(ctx, most)
-	report(fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status), unfound)
+	unfound, failed := cl.Analyses.Unfound(ctx, maxUnfound)
+	cl.printUnfound(c, unfound,
+		fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status))
 	return errors.Join(err, failed)
 }
 
+// printUnfound prints how many analyses there are, why recovery does not find them, and three.
+func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why string) {
+	if len(all) == 0 {
+		return
+	}
+	var some []string
+	for i := range all[:min(len(all), 3)] {
+		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
+	}
+	c.Notice("%d %s (of at most %d read): %s; to run one: taskguard requeue%s ID",
+		len(all), why, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
+}
+
 // printRecovered prints what was done, also if recovery failed afterwards.
-func printRecovered(c *cli.Call, kind string, r delivery.Recovery, failed error) error {
+func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) error {
 	if c.JSON {
 		return c.PrintJSON(struct {
 			Kind string `json:"kind,omitempty"` // unless it is analysis
-			delivery.Recovery
+			worker.Recovery
 		}{kind, r})
 	}
 	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
@@ -92,11 +95,13 @@ func printRecovered(c *cli.Call, kind string, r delivery.Recovery, failed error)
 	return err
 }
 
+const missingIndex = "an index of deploy/firestore.indexes.json is missing, or is still being built"
+
 // explainIndex adds where the index is defined that recovery's query lacks. Firestore
 // refuses other queries with the same code; only the text distinguishes them.
 func explainIndex(err error) error {
 	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {
-		return fmt.Errorf("an index of deploy/firestore.indexes.json is missing, or is still being built: %w", err)
+		return fmt.Errorf(missingIndex+": %w", err)
 	}
 	return err
 }

@@ -18,7 +18,8 @@ import (
 // restore from a backup: without it, systems that compare tokens would refuse the next runs,
 // or accept a late write of an earlier one. One that is locked counts as failed.
 func Restore(ctx context.Context, c *cli.Call) (err error) {
-	text := c.Flags.String("min-token", "", "the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
+	text := c.Flags.String("min-token", "",
+		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
 	c.TakesKind(firstKind)
 	c.TakesJSON("print the summary as one JSON line")
 	if _, err := c.Parse(0, 0); err != nil {
@@ -34,17 +35,17 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	now, err := cl.analyses.Now(ctx)
-	switch {
+	now, err := cl.Analyses.Now(ctx)
+	switch most := now.UnixMicro(); {
 	case err != nil:
 		return err
 	case *text == "now":
-		least = now.UnixMicro()
-	case least > now.UnixMicro(): // a fence refuses it as no token
-		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", now.UnixMicro()))
+		least = most
+	case least > most: // a fence refuses it as no token
+		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", most))
 	}
 
-	all, err := cl.analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
+	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -55,13 +56,12 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, least int64) error {
 	var raised, failed atomic.Int64
 	uninterrupted := context.WithoutCancel(ctx)
-	b := bulk{}
-	err := b.each(ctx, all, func(d *analysislock.Analysis) error {
+	var b bulk
+	_ = b.each(ctx, all, func(d *analysislock.Analysis) error {
 		if d.Malformed == nil && d.Lock.Token >= least {
 			return nil
 		}
-
-		_, err := cl.analyses.RaiseToken(uninterrupted, d.ID, least)
+		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, least)
 		switch {
 		case err == nil:
 			raised.Add(1)
@@ -72,15 +72,15 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		}
 		return nil
 	})
-	if err == nil {
-		err = ctx.Err()
-	}
 
+	err := ctx.Err()
 	if c.JSON {
-		summary := map[string]int64{"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least}
-		err = errors.Join(err, c.PrintJSON(summary))
+		err = errors.Join(err, c.PrintJSON(map[string]int64{
+			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least,
+		}))
 	} else {
-		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n", len(all), raised.Load(), least, failed.Load())
+		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n",
+			len(all), raised.Load(), least, failed.Load())
 	}
 	if err == nil && failed.Load() > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}

@@ -24,6 +24,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	if err := cli.Reach(ctx, cli.FirestoreEmulator, in.Emulator, cli.AdviceRestart); err != nil {
 		return err
 	}
+
 	locks, err := document.New(rooms, 0)
 	if err != nil {
 		return err
@@ -39,6 +40,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	if err != nil {
 		return err
 	}
+
 	// The room's id is a user's input: it is logged as a hash, as the document lock does.
 	log := c.Log().With("command", c.Name, "room_hash", document.Hash(room), "project", in.Project,
 		"by", operator(), "lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
@@ -49,6 +51,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		log.InfoContext(ctx, "it was not locked: nothing is changed")
 		text = "is free: it was not locked"
 	}
+
 	if c.JSON {
 		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
 		if was.Locked { // as read just before

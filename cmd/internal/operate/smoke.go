@@ -36,7 +36,8 @@ func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	if err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience))
+	late := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
+	limited, cancel := context.WithTimeoutCause(ctx, patience, late)
 	defer cancel()
 	if err := follow(limited, c, cl, c.Progress(), []*submitted{s}); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -47,10 +48,8 @@ type lockInfo struct {
 }
 
 func lockOf(a *analysislock.Analysis) lockInfo {
-	return lockInfo{
-		Held: lease.Held(a.Lock, a.ReadAt), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
-		remaining: a.Lock.ExpiresAt.Sub(a.ReadAt),
-	}
+	l := a.Lock
+	return lockInfo{lease.Held(l, a.ReadAt), l.Owner, l.ExpiresAt, l.ExpiresAt.Sub(a.ReadAt)}
 }
 
 // String describes l for people.
@@ -74,63 +73,69 @@ func (l lockInfo) String() string {
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
-	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED, PROCESSING and those without a status, oldest update first")
-	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
+	unfinished := c.Flags.Bool("unfinished", false,
+		"list only QUEUED, PROCESSING and those without a status, oldest update first")
+	limit := c.Flags.Int("limit", 100,
+		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	var f filter
 	f.flags(c)
 	args, err := c.Parse(0, 1)
 	if err != nil {
 		return err
 	}
+	one := len(args) == 1
 	filtered, err := f.given(c)
 	switch {
 	case err != nil:
 		return err
 	case *limit < 1:
 		return cli.UsageError("--limit must be at least 1")
-	case len(args) == 1 && *unfinished:
+	case one && *unfinished:
 		return cli.UsageError("an ID and --unfinished exclude each other")
-	case filtered && (len(args) == 1 || *unfinished):
+	case filtered && (one || *unfinished):
 		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
-	case len(args) == 1:
-		if err := checkID(args[0]); err != nil {
-			return err
-		}
 	case filtered && !c.Given("limit"):
 		*limit = math.MaxInt
 	}
+	if one {
+		if err := checkID(args[0]); err != nil {
+			return err
+		}
+	}
+
 	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
+
+	var all []analysislock.Analysis
+	more := max(*limit, *limit+1) // the one more shows that there are others; the greatest int has no next
 	switch {
-	case len(args) == 1:
+	case one:
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
-		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			return cl.unfinished(ctx, c, limit)
-		}, *limit)
+		all, err = cl.unfinished(ctx, c, more)
 	case filtered:
-		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			found, _, err := cl.find(ctx, c, &f, limit)
-			return found, err
-		}, *limit)
+		all, _, err = cl.find(ctx, c, &f, more)
+	default:
+		all, err = cl.Analyses.List(ctx, "", more)
 	}
-	return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-		return cl.analyses.List(ctx, "", limit)
-	}, *limit)
+	if err != nil {
+		return err
+	}
+	return cl.showMany(c, all, *limit)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
 // recovery does not find. Without the latter, which take longer, it prints a warning.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
-	dated, err := cl.analyses.Unfinished(ctx, limit)
+	dated, err := cl.Analyses.Unfinished(ctx, limit)
 	if err != nil || len(dated) == limit {
 		return dated, err
 	}
-	undated, err := cl.analyses.Unfound(ctx, limit-len(dated))
+	undated, err := cl.Analyses.Unfound(ctx, limit-len(dated))
 	if err != nil {
 		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("those that recovery does not find are not all listed: %w", err))
 	}
@@ -138,25 +143,29 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
-	a, err := cl.analyses.Get(ctx, id)
+	a, err := cl.Analyses.Get(ctx, id)
 	if err != nil {
 		return cl.explain(id, err)
 	}
 	s := summaryOf(&a)
 	s.Kind, s.History = cl.place.Other(), a.History
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
-	for to, v := range map[*json.RawMessage]any{&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value} {
-		if *to, err = plainJSON(v); err != nil {
+	for field, value := range map[*json.RawMessage]any{
+		&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value,
+	} {
+		if *field, err = plainJSON(value); err != nil {
 			return err
 		}
 	}
 	if c.JSON {
 		return c.PrintJSON(s)
 	}
+
 	if err := printFields(c, &s, a.ReadAt); err != nil {
 		return err
 	}
-	if printHistory(c, &s); s.Result == nil {
+	printHistory(c, &s)
+	if s.Result == nil {
 		return nil
 	}
 	var result bytes.Buffer
@@ -179,12 +188,16 @@ func errorLines(e *analysislock.Error) string {
 // printFields prints an analysis without its result.
 func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, s.Lock)
 	field := func(name, value string, present bool) {
 		if present {
 			cli.Print(t, "%s\t%s\n", name, value)
 		}
 	}
+	field("id", printable.Line(s.ID), true)
+	field("status", printable.Line(statusOrNone(s.Status)), true)
+	field("attempts", strconv.Itoa(s.Attempts), true)
+	field("lock", s.Lock.String(), true)
+
 	if p := s.Progress; p != nil {
 		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
@@ -192,6 +205,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
+
 	next := iso8601.Format(s.NextAttemptAt)
 	if left := s.NextAttemptAt.Sub(readAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
@@ -220,8 +234,10 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 			outcome = "running"
 		}
 		cli.Print(c.Out, row, a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome))
+
 		if a.Code != "" {
-			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(printable.Line(a.Code+": "+strings.TrimSpace(a.Message)), tableWidth-9))
+			why := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
+			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, tableWidth-9))
 		}
 	}
 }
@@ -240,16 +256,11 @@ func progressText(p *analysislock.Progress, more ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
-// showMany prints what read finds. It reads one more than limit, to report whether
-// there are more.
-func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
-	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
-	if err != nil {
-		return err
-	}
+// showMany prints up to limit analyses, and whether there are more.
+func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int) error {
 	if len(all) > limit {
 		all = all[:limit]
-		cli.Print(c.Err, "taskguard status: the first %d; --limit shows more\n", limit)
+		c.Notice("the first %d; --limit shows more", limit)
 	}
 	if !c.JSON {
 		printTable(c, all)
@@ -277,14 +288,16 @@ func printTable(c *cli.Call, all []analysislock.Analysis) {
 	if room < minLast {
 		before, room = "\n    ", tableWidth-4
 	}
+
 	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", before+"LOCK, ERROR")
 	for i := range all {
-		d, updated := &all[i], ""
-		if ago := max(0, d.ReadAt.Sub(d.UpdatedAt)); !d.UpdatedAt.IsZero() {
+		a, updated := &all[i], ""
+		if ago := max(0, a.ReadAt.Sub(a.UpdatedAt)); !a.UpdatedAt.IsZero() {
 			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
-		cli.Print(c.Out, row, width, printable.Line(d.ID), cli.Shorten(printable.Line(statusOrNone(d.Status)), 10), d.Attempts,
-			percent(d.Progress), updated, strings.TrimRight(before+lockAndError(d, room), "\n "))
+		status := cli.Shorten(printable.Line(statusOrNone(a.Status)), 10)
+		last := strings.TrimRight(before+lockAndError(a, room), "\n ")
+		cli.Print(c.Out, row, width, printable.Line(a.ID), status, a.Attempts, percent(a.Progress), updated, last)
 	}
 }
 
@@ -293,32 +306,36 @@ const tableWidth, ownerWidth, minLast = 80, 12, 16
 
 // lockAndError describes in room characters who holds an analysis, or when its next attempt is,
 // and if there is room also its error.
-func lockAndError(d *analysislock.Analysis, room int) string {
-	s := summaryOf(d)
-	s.Lock.Owner = cli.Shorten(s.Lock.Owner, ownerWidth)
-	lock, failed := s.Lock.String(), ""
+func lockAndError(a *analysislock.Analysis, room int) string {
+	s := summaryOf(a)
+	failure := ""
 	switch {
 	case s.Error != nil:
-		failed = printable.Line(s.Error.Code)
+		failure = printable.Line(s.Error.Code)
 	case s.LastError != nil:
-		failed = "last: " + printable.Line(s.LastError.Code)
+		failure = "last: " + printable.Line(s.LastError.Code)
 	}
+
+	s.Lock.Owner = cli.Shorten(s.Lock.Owner, ownerWidth)
+	lock := s.Lock.String()
 	switch {
 	case s.Malformed != "":
 		lock = "malformed: " + printable.Line(s.Malformed)
-	case s.Lock.Owner == "" && d.Waits():
-		lock = "waits" + cmp.Or(cli.Duration(s.NextAttemptAt.Sub(d.ReadAt), ", %s left"), " until "+iso8601.Format(s.NextAttemptAt))
-	case s.Lock.Owner == "" && (failed != "" || analysislock.Finished(s.Status)):
+	case s.Lock.Owner == "" && a.Waits():
+		left := cli.Duration(s.NextAttemptAt.Sub(a.ReadAt), ", %s left")
+		lock = "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
+	case s.Lock.Owner == "" && (failure != "" || analysislock.Finished(s.Status)):
 		lock = ""
 	}
-	both := strings.Trim(lock+"; "+failed, "; ")
+
+	both := strings.Trim(lock+"; "+failure, "; ")
 	if lock != "" && utf8.RuneCountInString(both) > room {
 		both = lock
 	}
 	return cli.Shorten(both, room)
 }
 
-// summaryOf is an analysis as a list shows it.
+// summaryOf returns an analysis as a list shows it.
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a)}
 	s.History = nil
@@ -331,7 +348,7 @@ func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	return s
 }
 
-// plainJSON is the JSON of an input or a result; nil: there is none.
+// plainJSON returns the JSON of an input or a result; nil: there is none.
 func plainJSON(v any) (json.RawMessage, error) {
 	if v == nil {
 		return nil, nil

@@ -7,10 +7,24 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
+
+func TestAMissingIndexIsExplained(t *testing.T) {
+	missing := status.Error(codes.FailedPrecondition, "The query requires an index. You can create it here: https://x")
+	other := status.Error(codes.FailedPrecondition, "The Cloud Firestore API is disabled")
+	if got := explainIndex(missing).Error(); !strings.HasPrefix(got, missingIndex+": ") || !strings.HasSuffix(got, "https://x") {
+		t.Error(got)
+	}
+	if got := explainIndex(other).Error(); got != other.Error() {
+		t.Error(got)
+	}
+}
 
 func TestTablesFit80Columns(t *testing.T) {
 	at, done := time.Now(), 1.0

@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"testing"
+	"time"
+)
+
+func TestATimeMayBeDaysAgo(t *testing.T) {
+	const refused = -1
+	for text, want := range map[string]time.Duration{
+		"1d": 24 * time.Hour, "1d12h": 36 * time.Hour, "90m": 90 * time.Minute, "0d": 0, "d": refused, "-1d": refused,
+		"1.5d": refused, "1d2d": refused, "99999d": refused, "65535d2562047h": refused, "-1h": refused, "1": refused,
+	} {
+		got, base := time.Duration(refused), time.Unix(1e9, 0)
+		at, err := ParseTime(text)
+		if err == nil {
+			got = base.Sub(at(base))
+		}
+		if got != want {
+			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		}
+	}
+}

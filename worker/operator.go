@@ -1,0 +1,48 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/repo"
+)
+
+// Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
+// safe for concurrent use, until the Shutdown of its Guard.
+type Operator struct {
+	// Analyses has the documents. Its Unlock and Requeue book no delivery: call Book after them.
+	Analyses *repo.Analyses
+	guard    *delivery.Guard
+}
+
+// Recovery is the result of Operator.Recover.
+type Recovery = delivery.Recovery
+
+// ErrNoQueue reports that the Guard has no Queue.
+var ErrNoQueue = delivery.ErrNoQueue
+
+// Operator returns the Operator of a kind, whose Run it does not need.
+func (g *Guard) Operator(k Kind) (*Operator, error) {
+	guarded, err := g.of(k)
+	if err != nil {
+		return nil, err
+	}
+	return &Operator{guarded.analyses, guarded.guard}, nil
+}
+
+// Book books a delivery of the document id for now. Each call books another one; a delivery
+// too many is harmless. Errors: ErrNoQueue, and those of Cloud Tasks, with their gRPC status.
+func (o *Operator) Book(ctx context.Context, id string) error {
+	if o.guard.Queue == nil {
+		return ErrNoQueue
+	}
+	_, err := o.guard.Book(ctx, id, taskqueue.Task{Name: taskqueue.Name("operator", id, rand.Text())})
+	return err
+}
+
+// Recover books a delivery for each orphaned document, as the handler of Recovery does. It
+// takes at most 50 s, and returns the first error with the result. Without a Queue the error is
+// ErrNoQueue.
+func (o *Operator) Recover(ctx context.Context) (Recovery, error) { return o.guard.Recover(ctx) }
