@@ -146,7 +146,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"AMissingAnalysisIsAnError": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			if _, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.acquire(t.Context(), "x", "w/1"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("acquire: %v, want ErrNotFound", err)
 			}
 			if got := b.Fields(t, "x"); got != nil {

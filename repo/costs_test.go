@@ -75,7 +75,7 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	skip := func(id, reason string) {
 		t.Helper()
 		moves("skip of "+id, func() error {
-			acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+			acq, err := a.acquire(t.Context(), id, "w/0")
 			if err == nil && acq.Reason != reason {
 				err = fmt.Errorf("%+v, want %s", acq, reason)
 			}

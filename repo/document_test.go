@@ -61,7 +61,7 @@ func TestLockFields(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			a := open(t, b)
 			b.Put(t, "x", tc.lock)
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			acq, err := a.acquire(t.Context(), "x", "w/1")
 			if !errors.Is(err, tc.err) {
 				t.Fatalf("error = %v, want %v", err, tc.err)
 			}

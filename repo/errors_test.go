@@ -81,7 +81,7 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
-		if _, err := a.AcquireAnalysisLock(t.Context(), "bad", "w/2", 0); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
+		if _, err := a.acquire(t.Context(), "bad", "w/2"); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
 			t.Errorf("%v, want ErrMalformed of the reading", err)
 		}
 		l.inject(map[string][]fault{read: {denied}})
@@ -98,7 +98,7 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 		}
 		l.inject(map[string][]fault{read: {denied, denied, denied, denied, denied, denied, denied, denied, denied, denied}})
 		l.stopAnswering()
-		if _, err := a.AcquireAnalysisLock(t.Context(), "missing", "w/2", 0); !errors.Is(err, lease.ErrUnavailable) {
+		if _, err := a.acquire(t.Context(), "missing", "w/2"); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
 		}
 	})

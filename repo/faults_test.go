@@ -25,7 +25,7 @@ type operation struct {
 var operations = map[string]operation{
 	"acquire": {false, func(t *testing.T, a *worker) error {
 		t.Helper()
-		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+		acq, err := a.acquire(t.Context(), "x", "w/1")
 		if want := (lease.Grant{Owner: "w/1", Token: 8}); err == nil && (!acq.Acquired || acq.Grant != want || acq.Attempt != 4) {
 			t.Errorf("acquired = %+v, want %+v at attempt 4", acq, want)
 		}

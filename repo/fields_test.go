@@ -189,7 +189,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Fatal(err)
 			}
 			kept("created")
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, nil)
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
 			}

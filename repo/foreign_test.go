@@ -114,7 +114,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 			"unreadable": {"status": analysislock.Processing, "lockOwner": true, "lockToken": 1.5, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}},
 		} {
 			b.Put(t, id, fields)
-			if _, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0); !errors.Is(err, lease.ErrMalformed) {
+			if _, err := a.acquire(t.Context(), id, "w/1"); !errors.Is(err, lease.ErrMalformed) {
 				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
 			}
 			earlier := time.Now().Add(-time.Hour).UnixMicro()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -36,8 +35,9 @@ func of(b *emulatortest.Backend, o Options) Options {
 	return o
 }
 
-func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
-	acq, err := w.Analyses.AcquireAnalysisLock(ctx, id, owner, ttl)
+// acquire acquires id, and keeps the hold.
+func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Acquisition, error) {
+	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds[owner] = acq.Hold
@@ -64,7 +64,7 @@ func (w *worker) runs(t *testing.T, owner string) {
 
 func acquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
 	t.Helper()
-	acq, err := w.AcquireAnalysisLock(t.Context(), id, owner, 0)
+	acq, err := w.acquire(t.Context(), id, owner)
 	if err != nil {
 		t.Fatalf("acquire %s as %s: %v", id, owner, err)
 	}

@@ -24,7 +24,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
-			_, err := a.AcquireAnalysisLock(ctx, "x", "w/2", 0)
+			_, err := a.acquire(ctx, "x", "w/2")
 			return err
 		}},
 		"RefreshAnalysisLock": {15 * time.Second, func(ctx context.Context, a *worker) error {

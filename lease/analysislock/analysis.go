@@ -72,9 +72,6 @@ func (d *Analysis) Age(now time.Time) time.Duration {
 	return max(1, now.Sub(d.CreatedAt))
 }
 
-// errWaiting is the reason for which Acquire skips an analysis that waits.
-var errWaiting = errors.New("analysislock: the next attempt is not due")
-
 // Percent returns the part of the work that is done in percent; -1: it was not reported.
 func (p *Progress) Percent() int {
 	if p == nil || p.Fraction == nil {

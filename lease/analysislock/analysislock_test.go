@@ -58,7 +58,7 @@ func (w *fixture) serve(s lease.Store[analysislock.Analysis], p lease.Policy, ma
 
 func (w *fixture) acquire(owner string) analysislock.Acquisition {
 	w.Helper()
-	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0)
+	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0, nil)
 	if err != nil || acq.Acquired != (acq.Hold != nil) || acq.Acquired != (acq.Reason == "") {
 		w.Fatalf("acquire as %s: %+v, %v", owner, acq, err)
 	}
@@ -397,7 +397,7 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 		}
 	}
 	inBubble(t, queued(), func(w *fixture) {
-		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0)
+		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, nil)
 		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil)
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {
 			if !errors.Is(err, lease.ErrInvalidKey) {

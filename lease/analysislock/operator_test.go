@@ -137,10 +137,10 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
 				s := leasetest.NewFaulty[analysislock.Analysis](w, nil)
 				w.serve(s, lease.Policy{}, 0, nil)
-				if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/0", -1); err == nil {
+				if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/0", -1, nil); err == nil {
 					w.Error("a negative TTL is no error")
 				}
-				acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", 0)
+				acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", 0, nil)
 				if err != nil {
 					w.Fatal(err)
 				}
