@@ -122,6 +122,7 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 	if err != nil {
 		return nil, err
 	}
+
 	got := l.of(&c.Doc)
 	switch {
 	case !c.Exists:
@@ -134,7 +135,10 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 
 // Hold returns the Hold of the acquisition that c shows.
 func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
-	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1), wake: make(chan struct{}, 1), tried: c.Asked}
+	h := &Hold[D]{
+		lessor: l, key: key, grant: l.of(&c.Doc).Grant(), tried: c.Asked,
+		moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
 	h.update(c, l.policy)
 	return h
 }
