@@ -55,17 +55,13 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 				x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, c.exclude)))
 				l := w.lessorOn(x, lease.Policy{})
 				h, _, err := l.Acquire(t.Context(), "a", "w/1", note("set"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
 				w.wantWrites(1)
 				if loads, swaps, excludes := x.Calls(leasetest.Load), x.Calls(leasetest.Swap), x.Calls(leasetest.Exclude); loads != 2 || swaps != 2 || excludes != c.tries {
 					t.Errorf("%d loads, %d swaps, %d excludes; want 2, 2, %d", loads, swaps, excludes, c.tries)
 				}
-				if err := h.Finish(t.Context(), nil); err != nil {
-					t.Errorf("finish: %v", err)
-				}
+				check(t, h.Finish(t.Context(), nil))
 				w.wantRecord(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"})
 			})
 		})

@@ -44,9 +44,7 @@ func newFixture(t *testing.T, p lease.Policy) *fixture {
 func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
 	l, err := lease.NewLessor(s, of, p)
-	if err != nil {
-		w.Fatal(err)
-	}
+	fatal(w, err)
 	return l
 }
 
@@ -54,9 +52,7 @@ func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job
 func (w *fixture) acquire() *lease.Hold[job] {
 	w.Helper()
 	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
-	if err != nil {
-		w.Fatalf("acquire: %v", err)
-	}
+	fatal(w, err)
 	return h
 }
 
@@ -122,6 +118,21 @@ func (w *fixture) wantSame(want job) {
 	w.Helper()
 	if diff := cmp.Diff(want, w.record()); diff != "" {
 		w.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+// check fails the test after an error, and fatal ends it.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

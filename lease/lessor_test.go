@@ -59,9 +59,7 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
 		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
 		w.faulty.SetPlan(nil)
-		if err := h.Finish(w.Context(), note("failed")); err != nil {
-			w.Errorf("finish: %v", err)
-		}
+		check(w, h.Finish(w.Context(), note("failed")))
 		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "failed"})
 	})
 }
@@ -89,9 +87,7 @@ func TestResume(t *testing.T) {
 		}
 		_, err = other.Resume(w.Context(), "missing", "w/1")
 		wantErr(w, err, lease.ErrNotFound)
-		if err := got.Finish(w.Context(), nil); err != nil {
-			w.Fatal(err)
-		}
+		fatal(w, got.Finish(w.Context(), nil))
 		_, err = other.Resume(w.Context(), "a", "w/1")
 		wantLost(w, err, lease.Finished)
 	})
@@ -162,9 +158,7 @@ func TestWithTTL(t *testing.T) {
 			}
 		}
 		l, err := w.lessor.WithTTL(30 * time.Second)
-		if err != nil {
-			w.Fatal(err)
-		}
+		fatal(w, err)
 		if got, want := l.Policy(), (lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}); got != want {
 			w.Errorf("policy = %+v; want %+v", got, want)
 		}

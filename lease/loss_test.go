@@ -128,14 +128,10 @@ func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 			w.at(105 * time.Second)
 			return nil
 		})
-		if err != nil {
-			w.Errorf("run: %v", err)
-		}
+		check(w, err)
 		w.wantFaults(leasetest.Late)
 		w.faulty.SetPlan(nil)
-		if err := h.Release(w.Context(), nil, false); err != nil {
-			w.Errorf("release: %v", err)
-		}
+		check(w, h.Release(w.Context(), nil, false))
 		w.faulty.Deliver()
 		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
 	})

@@ -123,9 +123,7 @@ func TestAnalysisLock(t *testing.T) {
 					t.Errorf("release by %q: %v, want silence", owner, err)
 				}
 			}
-			if err := a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"); err != nil {
-				t.Errorf("release of a missing analysis: %v, want silence", err)
-			}
+			check(t, a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"))
 			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
 				t.Errorf("the document changed (-want +got):\n%s", diff)
 			}
@@ -133,9 +131,7 @@ func TestAnalysisLock(t *testing.T) {
 		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, false); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, false))
 			got := b.Fields(t, "x")
 			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
 			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
@@ -157,9 +153,7 @@ func TestAnalysisLock(t *testing.T) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})
 				mustAcquire(t, a, "x", "w/1")
-				if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, a.holds["w/1"].Complete(t.Context(), result))
 				got := b.Fields(t, "x")
 				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
 				if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
@@ -170,16 +164,12 @@ func TestAnalysisLock(t *testing.T) {
 		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
-			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour))
 			if err := a.holds["w/1"].Refresh(t.Context(), -time.Hour); err == nil {
 				t.Error("a negative TTL was taken")
 			}
 			d, err := a.Get(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			if left := d.Lock.ExpiresAt.Sub(d.ReadAt); left < 59*time.Minute || left > time.Hour+time.Second {
 				t.Errorf("left: %v, want an hour", left)
 			}

@@ -80,9 +80,7 @@ func TestAHeartbeatIsAnUpdate(t *testing.T) {
 		mustAcquire(t, a, "x", "w/1")
 		first := b.Fields(t, "x")["updatedAt"]
 		time.Sleep(50 * time.Millisecond)
-		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, a.holds["w/1"].Refresh(t.Context(), 0))
 		got := b.Fields(t, "x")
 		if got["updatedAt"] == first || got["updatedAt"] != got["lockHeartbeatAt"] {
 			t.Errorf("updatedAt = %v after %v; want the heartbeat's %v", got["updatedAt"], first, got["lockHeartbeatAt"])

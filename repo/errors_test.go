@@ -90,9 +90,7 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Error("a decision about a document that could not be read")
 		}
 		was, err := a.documents.Load(t.Context(), "free")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev != was.Rev || c.Doc.Status != analysislock.Ready {
 			t.Errorf("a decision that changes nothing: %+v, %v; want %+v", c, err, was)
 		}
@@ -183,15 +181,11 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 			t.Errorf("receive: %v, want its user's error", err)
 		}
 		// One large document is decoded at a time. A small one does not wait.
-		if err := db.decoders.Acquire(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, db.decoders.Acquire(t.Context(), 1))
 		second, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		used := func(reading) error { return nil }
-		if err := db.request(t.Context(), time.Minute, small, nil).receive(second, used); err != nil {
-			t.Errorf("small: %v", err)
-		}
+		check(t, db.request(t.Context(), time.Minute, small, nil).receive(second, used))
 		if err := db.request(t.Context(), time.Minute, large, nil).receive(second, used); err == nil {
 			t.Error("large: it does not wait")
 		}
@@ -211,9 +205,7 @@ func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
 	end()
 	values := func(n int) []firestore.Update { return []firestore.Update{{Value: make([]any, n-2)}, {Value: true}} }
 	first, err := db.encoding(t.Context(), values(largeResult+1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if _, err := db.encoding(ended, values(largeResult)); err != nil {
 		t.Errorf("a result that is not large waits: %v", err)
 	}
@@ -231,14 +223,10 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		read, err := a.documents.Load(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		large := read.Doc
 		large.Status, large.Result = analysislock.Ready, make([]any, largeResult+1)
-		if err := a.documents.db.encoders.Acquire(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, a.documents.db.encoders.Acquire(t.Context(), 1))
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, swapped := a.documents.Swap(soon, "x", read, large)
@@ -280,9 +268,7 @@ func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
 		r, err := OpenRooms(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		rooms := openRooms(t, b)
 		rooms.put(t, "secret", map[string]any{"lockToken": "seven"})
 		if _, err := r.Load(t.Context(), "secret"); err != nil {
@@ -300,9 +286,7 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 		a, r := open(t, b, l.options()...), openRooms(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		c, err := a.documents.Load(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		l.inject(map[string][]fault{read: {denied}})
 		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
 			t.Error("a swap whose record could not be read")

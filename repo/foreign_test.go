@@ -21,12 +21,8 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(2 * time.Millisecond)
-		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-			t.Error(err)
-		}
+		check(t, a.holds["w/1"].Refresh(t.Context(), 0))
+		check(t, a.holds["w/1"].Complete(t.Context(), "done"))
 		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
 			t.Errorf("%d transactions and %d commits of acquire, refresh and finish", begun, commits)
 		}
@@ -67,9 +63,7 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 			}
 			want("unlocked", tc.free)
 			mustAcquire(t, a, "x", "w/3")
-			if err := a.holds["w/3"].Complete(t.Context(), "done"); err != nil {
-				t.Error(err)
-			}
+			check(t, a.holds["w/3"].Complete(t.Context(), "done"))
 			want("finished", analysislock.Ready)
 		})
 	}
@@ -86,12 +80,8 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 			b.Put(t, id, fields)
 			mustAcquire(t, a, id, "w/1")
 			time.Sleep(2 * time.Millisecond)
-			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-				t.Error(err)
-			}
-			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-				t.Error(err)
-			}
+			check(t, a.holds["w/1"].Refresh(t.Context(), 0))
+			check(t, a.holds["w/1"].Complete(t.Context(), "done"))
 			got := b.Fields(t, id)
 			if _, is := got["updatedAt"].(time.Time); is != (id == "timestamp") {
 				t.Errorf("%s: updatedAt is now %v", id, got["updatedAt"])
@@ -205,8 +195,6 @@ func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 		if took := time.Since(began); err != nil || took > time.Second {
 			t.Errorf("the input came after %v, %v", took, err)
 		}
-		if err := <-finished; err != nil {
-			t.Error(err)
-		}
+		check(t, <-finished)
 	})
 }

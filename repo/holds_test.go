@@ -23,9 +23,7 @@ type worker struct {
 func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worker {
 	t.Helper()
 	a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
 }
 
@@ -86,4 +84,19 @@ func withoutRuns(fields map[string]any) map[string]any {
 		delete(fields, name)
 	}
 	return fields
+}
+
+// check fails the test after an error, and fatal ends it.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -148,9 +148,8 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": timeValue(old), "input": large, "result": large, "theirs": large})
 		}
 		received := 0
-		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			s, err := open(ctx, desc, cc, method, opts...)
-			return &weighed{ClientStream: s, bytes: &received}, err
+		a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream {
+			return &weighed{ClientStream: s, bytes: &received}
 		}))
 		for name, list := range lists {
 			received = 0
@@ -224,9 +223,7 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 			b.Put(t, id, fields)
 		}
 		found, err := a.UnknownStatus(t.Context(), 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		var got []string
 		for i := range found {
 			got = append(got, found[i].ID+"="+found[i].Status)

@@ -23,9 +23,7 @@ var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Contex
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}))
 			for _, input := range []any{"another", map[string]any{"n": int64(1)}} {
 				if err := a.Create(t.Context(), "x", input); !errors.Is(err, ErrExists) {
 					t.Errorf("a second with %v: %v, want ErrExists", input, err)
@@ -53,9 +51,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			read, err := a.documents.Load(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			mustAcquire(t, a, "x", "w/1")
 			if _, err := a.documents.remove(t.Context(), "x", read); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("delete what was acquired after the reading: %v, want ErrConflict", err)
@@ -73,9 +69,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("again: %v, want ErrNotFound", err)
 			}
-			if err := a.Create(t.Context(), "x", nil); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.Create(t.Context(), "x", nil))
 			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
@@ -188,9 +182,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"changed likewise": nil,
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {
-				t.Error(err)
-			}
+			check(t, a.holds["w/1"].Complete(t.Context(), "result"))
 		},
 		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"status": analysislock.Ready, "result": "precious"})
@@ -215,9 +207,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 					}
 					since = b.Fields(t, "x")
 				}}, lease.Policy{}, 0, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				if was, err := change(l, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
 					t.Errorf("%+v, %v; want ErrConflict", was, err)
 				}

@@ -30,9 +30,7 @@ func orphaned(t testing.TB, a interface {
 }, limit int) (ids []string, more bool) {
 	t.Helper()
 	due, more, err := a.Orphaned(t.Context(), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for i := range due {
 		ids = append(ids, due[i].Doc.ID)
 	}
@@ -227,9 +225,7 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 			if err == nil {
 				_, err = a.MarkDue(t.Context(), due[0])
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,9 +264,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
 		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "good" {
 			t.Errorf("orphaned: %q, want good", got)
 		}

@@ -74,9 +74,7 @@ func TestOnARealProject(t *testing.T) {
 		t.Setenv("FIRESTORE_EMULATOR_HOST", "") // Google's client would open a connection of its own
 		conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithStatsHandler(calls))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
 	root := "taskguardProof/" + strings.ToLower(rand.Text()[:10])
@@ -119,13 +117,6 @@ func TestOnARealProject(t *testing.T) {
 	t.Run("Contention", func(t *testing.T) {
 		fmt.Println(p.contention(t, 3, 2, 32, 128))
 	})
-}
-
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // callCounter counts calls as they leave.

@@ -39,9 +39,7 @@ func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	finished := func(t *testing.T, other *worker) {
 		mustAcquire(t, other, "x", "w/2")
-		if err := other.holds["w/2"].Complete(t.Context(), "second"); err != nil {
-			t.Error(err)
-		}
+		check(t, other.holds["w/2"].Complete(t.Context(), "second"))
 	}
 	for name, tc := range map[string]struct {
 		before    map[string]any
@@ -119,9 +117,7 @@ func TestACreationsLostReplyIsNoConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b, lostReply(codes.Unavailable, func() {}))
 		input := map[string]any{"n": int64(1), "l": []any{"x", nil}}
-		if err := a.Create(t.Context(), "x", input); err != nil {
-			t.Error(err)
-		}
+		check(t, a.Create(t.Context(), "x", input))
 		if err := a.Create(t.Context(), "x", "another"); err == nil {
 			t.Error("another input took the same id")
 		}

@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
@@ -30,9 +29,7 @@ func (w *worker) given(t *testing.T, owner, want string) *analysislock.Hold {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	check(t, err)
 	return w.holds[owner]
 }
 
@@ -46,9 +43,7 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		check := func(errs ...error) {
 			t.Helper()
-			if err := errors.Join(errs...); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, errors.Join(errs...))
 		}
 		requeue := func(fresh bool) error {
 			_, err := a.Requeue(t.Context(), "x", nil, fresh)
@@ -165,9 +160,7 @@ func TestValuesOfForeignTypesAreNoObstacle(t *testing.T) {
 					t.Errorf("history %+v, started at %v", d.History, d.StartedAt)
 				}
 				h.Report(report("m", "c"), 0, nil)
-				if err := h.Fail(t.Context(), "c", "m"); err != nil {
-					t.Error(err)
-				}
+				check(t, h.Fail(t.Context(), "c", "m"))
 				got := b.Fields(t, "x")
 				if p, _ := got["progress"].(map[string]any); got["checkpoint"] != "c" || p["message"] != "m" {
 					t.Errorf("checkpoint %v, progress %v", got["checkpoint"], got["progress"])
@@ -194,9 +187,7 @@ func TestAnAnalysisIsNotAcquiredAfterItsRunTime(t *testing.T) {
 			if acq := mustAcquire(t, a, "x", "w/1"); acq.RunTime != time.Hour {
 				t.Errorf("run time %v, want 1h", acq.RunTime)
 			}
-			if err := a.holds["w/1"].Release(t.Context(), analysislock.OutcomeContinued, true); err != nil {
-				t.Error(err)
-			}
+			check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeContinued, true))
 			time.Sleep(time.Hour - time.Millisecond)
 			if acq := mustAcquire(t, a, "x", "w/2"); acq.RunTime != time.Millisecond {
 				t.Errorf("run time %v, want 1ms", acq.RunTime)
@@ -232,20 +223,10 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 		meanwhile := func() {
 			time.Sleep(time.Second) // until the work has been read
 			h.Report(report("m", "newest"), 0, nil)
-			if err := h.Release(t.Context(), analysislock.OutcomeContinued, true); err != nil {
-				t.Error(err)
-			}
+			check(t, h.Release(t.Context(), analysislock.OutcomeContinued, true))
 		}
-		next := open(t, b, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if do := meanwhile; path.Base(method) == "Commit" && do != nil {
-				meanwhile = nil
-				do()
-			}
-			return invoke(ctx, method, req, reply, cc, opts...)
-		}))
-		if next.given(t, "w/2", `"newest"`); meanwhile != nil {
-			t.Error("there was no commit")
-		}
+		next := open(t, b, beforeCommit(sync.OnceFunc(meanwhile)))
+		next.given(t, "w/2", `"newest"`)
 	})
 }
 

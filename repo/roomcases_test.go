@@ -26,18 +26,14 @@ func anOwned(at time.Time) document.Lock {
 func mustLoad(t *testing.T, r onRooms) lease.Cell[document.Lock] {
 	t.Helper()
 	c, err := r.Load(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c
 }
 
 func mustSwap(t *testing.T, r onRooms, prev lease.Cell[document.Lock], next document.Lock) lease.Cell[document.Lock] {
 	t.Helper()
 	c, err := r.Swap(t.Context(), "a", prev, next)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c
 }
 

@@ -22,13 +22,9 @@ type onRooms struct {
 func openRooms(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
 	r, err := OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	others, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return onRooms{Rooms: r, others: others.Collection("documentLocks")}
 }
 

@@ -118,9 +118,7 @@ func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
 		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		now := time.Now()
 		for want, fields := range map[string]map[string]any{
 			"":                                           {"lockOwner": "js", "lockHeartbeatAt": now, "lockExpiresAt": timeValue(now)},
@@ -133,9 +131,7 @@ func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 			log.Reset()
 			b.Put(t, "x", fields)
 			d, err := a.Get(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			got := log.String()
 			if want == "" && got != "" || want != "" && (strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "analysis_id=x "+want)) || strings.Contains(got, "secret") {
 				t.Errorf("%v: log %q, want %q", fields, got, want)

@@ -163,9 +163,7 @@ func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *docume
 	go func() { defer close(done); feed.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	sub, err := feed.Subscribe(t.Context(), room)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return sub
 }
 
@@ -184,9 +182,7 @@ func expect(t *testing.T, sub *document.Subscription, reason string, locked bool
 func locksFor(t testing.TB, s lease.Store[document.Lock], ttl time.Duration) *document.Locks {
 	t.Helper()
 	l, err := document.New(s, ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return l
 }
 

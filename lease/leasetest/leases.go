@@ -91,13 +91,9 @@ func ownFields[D any](b *fixture[D]) {
 		b.Fatalf("acquire: note %q, %v", b.Note(d), err)
 	}
 	b.wantNote("taken")
-	if err := h.Release(b.Context(), note("freed"), false); err != nil {
-		b.Fatalf("release: %v", err)
-	}
+	b.wantErr(h.Release(b.Context(), note("freed"), false), nil)
 	b.wantNote("freed")
-	if err := b.acquire("w/2").Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }); err != nil {
-		b.Fatalf("finish: %v", err)
-	}
+	b.wantErr(b.acquire("w/2").Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }), nil)
 	b.wantNote("result")
 	want := lease.Lease{Token: 2, Attempts: 2, Finished: true, FinishedBy: "w/2"}
 	b.wantLease(b.lease(), want)
@@ -107,22 +103,16 @@ func ownFields[D any](b *fixture[D]) {
 
 func release[D any](b *fixture[D]) {
 	b.created()
-	if err := b.acquire("w/1").Release(b.Context(), nil, false); err != nil {
-		b.Fatalf("release: %v", err)
-	}
+	b.wantErr(b.acquire("w/1").Release(b.Context(), nil, false), nil)
 	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1})
-	if err := b.acquire("w/2").Release(b.Context(), nil, true); err != nil {
-		b.Fatalf("release with a refund: %v", err)
-	}
+	b.wantErr(b.acquire("w/2").Release(b.Context(), nil, true), nil)
 	b.wantLease(b.lease(), lease.Lease{Token: 2, Attempts: 1})
 }
 
 func revive[D any](b *fixture[D]) {
 	h := b.created().acquire("w/1")
 	b.expire()
-	if err := h.Renew(b.Context(), 0); err != nil {
-		b.Fatalf("renew: %v", err)
-	}
+	b.wantErr(h.Renew(b.Context(), 0), nil)
 	c := b.load()
 	if l := b.Of(&c.Doc); !l.HeldBy(h.Grant()) || !c.At.Before(l.ExpiresAt) || l.Attempts != 1 {
 		b.Errorf("at %v: %+v; want held again", c.At, l)
@@ -137,9 +127,7 @@ func exhausted[D any](b *fixture[D]) {
 		if err != nil {
 			b.Fatalf("attempt %d: %v", i+1, err)
 		}
-		if err := h.Release(b.Context(), nil, false); err != nil {
-			b.Fatalf("release: %v", err)
-		}
+		b.wantErr(h.Release(b.Context(), nil, false), nil)
 	}
 	_, _, err := l.Acquire(b.Context(), key, "w/3", func(d *D) {
 		b.SetNote(d, "gave up")
@@ -173,12 +161,8 @@ func longRun[D any](b *fixture[D]) {
 		}
 		return nil
 	})
-	if err != nil {
-		b.Errorf("run: %v", err)
-	}
-	if err := h.Finish(b.Context(), b.Close); err != nil {
-		b.Errorf("finish: %v", err)
-	}
+	b.wantErr(err, nil)
+	b.wantErr(h.Finish(b.Context(), b.Close), nil)
 	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"})
 }
 
@@ -253,12 +237,8 @@ func busyWriter[D any](b *fixture[D]) {
 		}
 		return context.Cause(ctx)
 	})
-	if err != nil {
-		b.Errorf("run: %v", err)
-	}
-	if err := h.Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }); err != nil {
-		b.Errorf("finish: %v", err)
-	}
+	b.wantErr(err, nil)
+	b.wantErr(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }), nil)
 	cancel()
 	wg.Wait()
 	if got := b.Touched(b.T, b.store, key); got != touches || touches == 0 {
