@@ -136,7 +136,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		for in, kind := range emulatortest.Kinds() {
 			t.Run(name+", "+in, func(t *testing.T) {
 				codec := analysisCodec{
-					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }},
+					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName},
 					fields:    Fields(kind.Vocabulary).filled(), replaceToken: tc.replace,
 				}
 				prev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})

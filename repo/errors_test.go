@@ -310,7 +310,7 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 // lock decodes the lock of a document, and returns the log.
 func lock(fields map[string]any) (a analysislock.Analysis, room document.Lock, log string) {
 	var b bytes.Buffer
-	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: func(id string) slog.Attr { return slog.String("id", id) }}
+	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: analysisName}
 	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
 	a, _ = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
 	room, _ = roomCodec{c}.decode(r)

@@ -32,16 +32,13 @@ func (c roomCodec) decode(r reading) (document.Lock, error) {
 }
 
 func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
-	was := roomFields(prev)
-	var us []firestore.Update
+	before := roomFields(prev)
+	var us updates
 	for path, v := range roomFields(*next) {
-		if v != was[path] {
-			us = append(us, firestore.Update{Path: path, Value: v})
-		}
+		us.set(path, v != before[path], v)
 	}
-	if len(us) > 0 && prev.Token == next.Token { // the token that was read may replace an unreadable one
-		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
-	}
+	// The token that was read may replace an unreadable one.
+	us.set("lockToken", len(us) > 0 && prev.Token == next.Token, next.Token)
 	return us
 }
 

@@ -86,6 +86,11 @@ type Error struct {
 	Message string `json:"message"` // for people
 }
 
+// failedWith reports whether the analysis is FAILED with that code.
+func (d *Analysis) failedWith(code string) bool {
+	return d.Status == Failed && d.Error != nil && d.Error.Code == code
+}
+
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error = Failed, newError(code, message)

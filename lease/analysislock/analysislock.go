@@ -138,7 +138,7 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
-		if d.Error != nil && d.Error.Code == RunTimeExhausted {
+		if d.failedWith(RunTimeExhausted) {
 			got.Reason = RunTimeExhausted
 		}
 	case errors.Is(err, ErrUnrecordable):
