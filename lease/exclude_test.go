@@ -101,39 +101,5 @@ func TestARefusedExcludeIsResolved(t *testing.T) {
 	}
 }
 
-// always is an Excluder that makes every decision in Exclude, which returns one error.
-type always struct{ final }
-
-func (always) Exclusive() bool { return true }
-
-func (a always) Exclude(context.Context, string, func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
-	return lease.Cell[job]{}, a.err
-}
-
-func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
-	for _, want := range []error{lease.ErrMalformed, lease.ErrInvalidKey} {
-		if _, err := (&add{}).run(t.Context(), always{final{want}}, nil); !errors.Is(err, want) || errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("err = %v; want %v", err, want)
-		}
-	}
-}
-
 // Exclusive implements lease.Excluder.
 func (excluder) Exclusive() bool { return false }
-
-func TestADecisionInExcludeThatRefusesWritesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, lease.Policy{})
-		own := errors.New("own")
-		refuse := func(lease.Cell[job]) (job, error) { return job{Note: "written"}, own }
-		if _, err := lease.Edit(t.Context(), exclusively{excluder{w.memory}}, "a", nil, refuse, func(lease.Cell[job]) bool { return false }); !errors.Is(err, own) {
-			t.Errorf("%v, want the decision's error", err)
-		}
-		w.wantWrites(0)
-	})
-}
-
-// exclusively is an excluder that makes every decision in Exclude.
-type exclusively struct{ excluder }
-
-func (exclusively) Exclusive() bool { return true }

@@ -145,22 +145,6 @@ func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
 	})
 }
 
-func TestAConflictDoesNotLoseTheLease(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			for at := 99500 * time.Millisecond; at < 310*time.Second; at += time.Second {
-				w.at(at)
-				w.rewrite(note(at.String())) // another's write, between any two heartbeats
-			}
-			return context.Cause(ctx)
-		})
-		check(w, err)
-		check(w, h.Finish(w.Context(), nil))
-		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "5m9.5s"})
-	})
-}
-
 func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()

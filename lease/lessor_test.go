@@ -52,18 +52,6 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 	}
 }
 
-func TestARefusedFinishKeepsTheHold(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
-		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
-		w.faulty.SetPlan(nil)
-		check(w, h.Finish(w.Context(), note("failed")))
-		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "failed"})
-	})
-}
-
 func TestResume(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()

@@ -17,9 +17,6 @@ func leaseCases[D any]() []testCase[D] {
 		{name: "ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
 		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *fixture[D]) { acquireAtOnce(b, 2) }},
 		{name: "TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
-		{name: "ReleaseKeepsTokenAndAttemptsAndARefundSubtractsOne", run: release[D]},
-		{name: "AHeartbeatRevivesAnExpiredLeaseThatWasNotTaken", run: revive[D], waits: true},
-		{name: "ExhaustedAttemptsAreRecordedAsFinished", run: exhausted[D]},
 		{name: "ARunLongerThanTheTTLKeepsItsLease", run: longRun[D], waits: true},
 		{name: "ALockRewrittenMidRunCancelsTheRunAndStaysIntact", run: takenMidRun[D], waits: true},
 		{name: "ARecordDeletedMidRunIsNotRecreated", run: deletedMidRun[D], waits: true},
@@ -101,46 +98,6 @@ func ownFields[D any](b *fixture[D]) {
 	b.wantLease(b.lease(), want)
 }
 
-func release[D any](b *fixture[D]) {
-	b.created()
-	b.wantErr(b.acquire("w/1").Release(b.Context(), nil, false), nil)
-	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1})
-	b.wantErr(b.acquire("w/2").Release(b.Context(), nil, true), nil)
-	b.wantLease(b.lease(), lease.Lease{Token: 2, Attempts: 1})
-}
-
-func revive[D any](b *fixture[D]) {
-	h := b.created().acquire("w/1")
-	b.expire()
-	b.wantErr(h.Renew(b.Context(), 0), nil)
-	c := b.load()
-	if l := b.Of(&c.Doc); !l.HeldBy(h.Grant()) || !c.At.Before(l.ExpiresAt) || l.Attempts != 1 {
-		b.Errorf("at %v: %+v; want held again", c.At, l)
-	}
-}
-
-func exhausted[D any](b *fixture[D]) {
-	b.created()
-	l := b.lessor(lease.Policy{MaxAttempts: 2})
-	for i := range 2 {
-		h, _, err := l.Acquire(b.Context(), key, fmt.Sprint("w/", i), nil)
-		if err != nil {
-			b.Fatalf("attempt %d: %v", i+1, err)
-		}
-		b.wantErr(h.Release(b.Context(), nil, false), nil)
-	}
-	_, _, err := l.Acquire(b.Context(), key, "w/3", func(d *D) {
-		b.SetNote(d, "gave up")
-		if b.Of(d).Finished {
-			b.Close(d)
-		}
-	})
-	b.wantErr(err, lease.ErrExhausted)
-	b.wantLease(b.lease(), lease.Lease{Token: 3, Attempts: 2, Finished: true, FinishedBy: "w/3"})
-	b.wantNote("gave up")
-	b.wantErr(b.refused("w/4"), lease.ErrFinished)
-}
-
 func longRun[D any](b *fixture[D]) {
 	h := b.created().acquire("w/1")
 	err := h.Run(b.Context(), func(ctx context.Context, _ D, g lease.Grant) error {
@@ -219,6 +176,7 @@ func busyWriter[D any](b *fixture[D]) {
 	const every = 100 * time.Millisecond
 	b.TTL = min(b.TTL, 6*time.Second)
 	h := b.created().acquire("w/1")
+
 	var (
 		touches int
 		wg      sync.WaitGroup
@@ -230,6 +188,7 @@ func busyWriter[D any](b *fixture[D]) {
 			time.Sleep(every)
 		}
 	})
+
 	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
 		select {
 		case <-ctx.Done():
@@ -241,6 +200,7 @@ func busyWriter[D any](b *fixture[D]) {
 	b.wantErr(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }), nil)
 	cancel()
 	wg.Wait()
+
 	if got := b.Touched(b.T, b.store, key); got != touches || touches == 0 {
 		b.Errorf("the record shows %d touches of %d", got, touches)
 	}

@@ -14,8 +14,12 @@ import (
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) { conflict(b, func() { b.takeOver("w/1") }) }},
-		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) { conflict(b, func() { b.Delete(b.T, b.store, key) }) }},
+		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) {
+			conflict(b, func() { b.takeOver("w/1") })
+		}},
+		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) {
+			conflict(b, func() { b.Delete(b.T, b.store, key) })
+		}},
 		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 		}},
@@ -33,6 +37,7 @@ func replies[D any](b *fixture[D]) {
 	first := b.load()
 	replied := time.Now()
 	last := first
+
 	check := func(what string, c lease.Cell[D], err error) {
 		b.Helper()
 		if err != nil {
@@ -53,6 +58,7 @@ func replies[D any](b *fixture[D]) {
 		}
 		last = c
 	}
+
 	for i := range 4 {
 		c, err := b.store.Load(b.Context(), key)
 		check("load", c, err)
@@ -102,9 +108,11 @@ func afterTouch[D any](b *fixture[D]) {
 
 func roundTrip[D any](b *fixture[D]) {
 	now := b.created().load().At.Truncate(time.Millisecond)
+	longest := now.Add(12*time.Hour + time.Millisecond)
+	name := strings.Repeat("worker-00042-abc/é漢/", 20)
 	for name, l := range map[string]lease.Lease{
-		"of a long owner": {Owner: strings.Repeat("worker-00042-abc/é漢/", 20), Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
-		"of a big token":  {Owner: "w/1", Token: 1 << 53, Attempts: 1<<31 - 1, HeartbeatAt: now, ExpiresAt: now.Add(12*time.Hour + time.Millisecond)},
+		"of a long owner": {Owner: name, Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
+		"of a big token":  {Owner: "w/1", Token: 1 << 53, Attempts: 1<<31 - 1, HeartbeatAt: now, ExpiresAt: longest},
 		"without times":   {Owner: "w/1", Token: 7, Attempts: 2},
 		"freed":           {Token: 8, Attempts: 3},
 		"finished":        {Token: 9, Attempts: 3, Finished: true, FinishedBy: "w/9"},
@@ -156,7 +164,8 @@ func excludeWrites[D any](b *fixture[D]) {
 		b.Fatalf("exclude: %+v, %v", c, err)
 	}
 	b.wantLease(*b.Of(&c.Doc), b.lease())
-	if c, err = b.store.Swap(b.Context(), key, c, b.owned(c, "w/2")); err != nil || b.Of(&c.Doc).Token != 2 {
+	c, err = b.store.Swap(b.Context(), key, c, b.owned(c, "w/2"))
+	if err != nil || b.Of(&c.Doc).Token != 2 {
 		b.Errorf("swap of the cell it returned: %+v, %v", c, err)
 	}
 }

@@ -66,6 +66,7 @@ func Run[D any](t *testing.T, s Suite[D]) {
 		s.Close = func(*D) {}
 	}
 	groups := s.groups(t)
+
 	// Goroutines and not t.Parallel, which runs only as many as there are processors.
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -78,6 +79,7 @@ func Run[D any](t *testing.T, s Suite[D]) {
 			}
 		}
 	}
+
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.cases {
