@@ -88,7 +88,6 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	mustAcquire(t, a, "x", "w/1")
 	a.runs(t, "w/1")
 	moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
-	moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
 	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
 	mustAcquire(t, other, "x", "w/2")
 	other.runs(t, "w/2")
@@ -99,9 +98,6 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute)
 		return err
 	})
-	mustAcquire(t, a, "y", "w/4")
-	a.runs(t, "w/4")
-	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
 }
 
 // latency is the time from a request to its answer on the slow network.

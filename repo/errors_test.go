@@ -27,39 +27,58 @@ var denied = dropped(codes.PermissionDenied)
 
 // Each call that Firestore refuses is an error of the operation, whichever it is.
 func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
-	const query, count = "RunQuery", "RunAggregationQuery"
-	for name, tc := range map[string]struct {
-		faults map[string][]fault
-		do     func(ctx context.Context, a *worker, r onRooms) error
-	}{
-		"lapsed rooms: the time":  {map[string][]fault{read: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }},
-		"lapsed rooms: the query": {map[string][]fault{query: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }},
-		"ping of rooms":           {map[string][]fault{read: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { return r.Ping(ctx) }},
-		"count":                   {map[string][]fault{count: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Count(ctx, Filter{}); return err }},
-		"unfound: a count":        {map[string][]fault{count: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Unfound(ctx, 1); return err }},
-		"recovery: the time":      {map[string][]fault{read: {denied}}, findOrphaned},
-		"recovery: the first":     {map[string][]fault{query: {denied}}, findOrphaned},
-		"recovery: the second":    {map[string][]fault{query: {nil, denied, denied}}, findOrphaned},
-		"create: the time":        {map[string][]fault{read: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", nil) }},
-		"create":                  {map[string][]fault{commit: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", nil) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a, r := open(t, b, l.options()...), openRooms(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				l.inject(tc.faults)
-				if err := tc.do(t.Context(), a, r); err == nil {
-					t.Error("no error")
-				}
-			})
-		})
+	type operation = func(ctx context.Context, a *worker, r onRooms) error
+	lapsed := func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }
+	page := func(ctx context.Context, a *worker, _ onRooms) error {
+		_, _, _, err := a.Page(ctx, Filter{}, "", 1)
+		return err
 	}
-}
-
-func findOrphaned(ctx context.Context, a *worker, _ onRooms) error {
-	_, _, err := a.Orphaned(ctx, 10)
-	return err
+	active := func(ctx context.Context, a *worker, _ onRooms) error { _, _, _, _, err := a.Active(ctx, 1); return err }
+	unfound := func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Unfound(ctx, 1); return err }
+	orphaned := func(ctx context.Context, a *worker, _ onRooms) error { _, _, err := a.Orphaned(ctx, 10); return err }
+	create := func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", 1) }
+	for call, operations := range map[string]map[string]operation{
+		read: {
+			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned, "Create": create,
+			"Ping":          func(ctx context.Context, a *worker, _ onRooms) error { return a.Ping(ctx) },
+			"Ping of rooms": func(ctx context.Context, _ *worker, r onRooms) error { return r.Ping(ctx) },
+		},
+		"RunQuery": {
+			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned, "Unfound": unfound,
+			"List": func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.List(ctx, "", 1); return err },
+			"Find": func(ctx context.Context, a *worker, _ onRooms) error {
+				_, err := a.Find(ctx, Filter{}, "", 1)
+				return err
+			},
+			"Codes":      func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Codes(ctx, 1); return err },
+			"Failures":   func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Failures(ctx, 1); return err },
+			"Unfinished": func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Unfinished(ctx, 1); return err },
+			"OldestUnfinished": func(ctx context.Context, a *worker, _ onRooms) error {
+				_, _, err := a.OldestUnfinished(ctx)
+				return err
+			},
+			"UnknownStatus": func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.UnknownStatus(ctx, 1); return err },
+		},
+		"RunAggregationQuery": {
+			"Unfound": unfound,
+			"Count":   func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Count(ctx, Filter{}); return err },
+		},
+		commit: {"Create": create},
+	} {
+		for name, do := range operations {
+			t.Run(call+" of "+name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					l := &faultyConn{}
+					a, r := open(t, b, l.options()...), openRooms(t, b, l.options()...)
+					l.inject(map[string][]fault{call: {denied}})
+					if err := do(t.Context(), a, r); !errors.Is(err, lease.ErrUnavailable) {
+						t.Errorf("%v, want ErrUnavailable", err)
+					}
+					l.wantAllInjected(t)
+				})
+			})
+		}
+	}
 }
 
 func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {

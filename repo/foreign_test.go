@@ -69,30 +69,6 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 	}
 }
 
-func TestUpdatedAtKeepsItsType(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		for id, at := range map[string]any{"timestamp": time.Now(), "string": timeValue(time.Now()), "none": nil} {
-			fields := map[string]any{"status": analysislock.Queued, "createdAt": at, "updatedAt": at}
-			if at == nil {
-				delete(fields, "updatedAt")
-			}
-			b.Put(t, id, fields)
-			mustAcquire(t, a, id, "w/1")
-			time.Sleep(2 * time.Millisecond)
-			check(t, a.holds["w/1"].Refresh(t.Context(), 0))
-			check(t, a.holds["w/1"].Complete(t.Context(), "done"))
-			got := b.Fields(t, id)
-			if _, is := got["updatedAt"].(time.Time); is != (id == "timestamp") {
-				t.Errorf("%s: updatedAt is now %v", id, got["updatedAt"])
-			}
-			if kind(got["createdAt"]) != kind(at) {
-				t.Errorf("%s: createdAt is now %v", id, got["createdAt"])
-			}
-		}
-	})
-}
-
 func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -121,26 +97,6 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 				t.Errorf("%s: token %d, want microseconds of the time", id, acq.Grant.Token)
 			}
 		}
-	})
-}
-
-// If the reply of the acquisition was lost, the run reads the input with a call of its own.
-func TestAnInputWithoutARequestIsRead(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
-		l.inject(map[string][]fault{read: {nil, unanswered, unanswered}}) // the decision's, the input's, and one try more
-		mustAcquire(t, a, "x", "w/1")
-		var got string
-		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
-			got = string(work.Input)
-			return nil
-		})
-		if err != nil || got != `{"n":1}` {
-			t.Errorf("input %s, %v", got, err)
-		}
-		l.wantAllInjected(t)
 	})
 }
 

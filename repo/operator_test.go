@@ -74,34 +74,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
 		},
-		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
-			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
-			b.Put(t, "c", map[string]any{})
-			all, err := a.List(t.Context(), "", 2)
-			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != analysislock.Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
-				t.Errorf("list = %+v, %v", all, err)
-			}
-		},
-		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			before, err := a.Unlock(t.Context(), "x", nil)
-			if err != nil || before.Lock.Owner != "w/1" {
-				t.Fatalf("unlock = %+v, %v", before, err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("the holder's finish: %v, want ErrLost", err)
-			}
-			if acq := mustAcquire(t, open(t, b), "x", "w/2"); acq.Grant.Token != 2 {
-				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
-			}
-		},
 		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			was := analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 6}}
 			for name, change := range operatorsChanges {
@@ -122,21 +94,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != analysislock.Queued {
 					t.Errorf("%s: %v, and the document is %v", name, err, got)
 				}
-			}
-		},
-		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
-			before, err := a.Requeue(t.Context(), "x", nil, false)
-			if err != nil || before.Status != analysislock.Failed {
-				t.Fatalf("requeue = %+v, %v", before, err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"status": analysislock.Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-			if acq := mustAcquire(t, a, "x", "w/1"); acq.Attempt != 1 || acq.Grant.Token != 12 {
-				t.Errorf("acquire = %+v, want attempt 1, token 12", acq)
 			}
 		},
 		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *worker) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
-	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -166,48 +165,6 @@ func TestValuesOfForeignTypesAreNoObstacle(t *testing.T) {
 					t.Errorf("checkpoint %v, progress %v", got["checkpoint"], got["progress"])
 				}
 			})
-		})
-	}
-}
-
-func TestAnAnalysisIsNotAcquiredAfterItsRunTime(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			a, last := open(t, b), open(t, b)
-			if lost {
-				last = open(t, b, lostReply(codes.Unavailable, func() {}))
-			}
-			for _, a := range []*worker{a, last} {
-				var err error
-				if a.Locks, err = analysislock.New(a.documents, lease.Policy{}, time.Hour, a.work); err != nil {
-					t.Fatal(err)
-				}
-			}
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			if acq := mustAcquire(t, a, "x", "w/1"); acq.RunTime != time.Hour {
-				t.Errorf("run time %v, want 1h", acq.RunTime)
-			}
-			check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeContinued, true))
-			time.Sleep(time.Hour - time.Millisecond)
-			if acq := mustAcquire(t, a, "x", "w/2"); acq.RunTime != time.Millisecond {
-				t.Errorf("run time %v, want 1ms", acq.RunTime)
-			}
-			time.Sleep(lease.DefaultTTL) // it has crashed
-			acq := acquire(t, last, "x", "w/3")
-			if acq.Reason != analysislock.RunTimeExhausted || acq.Grant != (lease.Grant{Owner: "w/3", Token: 3}) {
-				t.Errorf("%+v", acq)
-			}
-			d, err := a.Get(t.Context(), "x")
-			if err != nil || d.Status != analysislock.Failed || d.Error == nil || d.Error.Code != analysislock.RunTimeExhausted || len(d.History) != 2 ||
-				d.Lock != (lease.Lease{Token: 3, Attempts: 2, Finished: true, FinishedBy: "w/3"}) {
-				t.Errorf("%+v, %+v, %v", d, d.Error, err)
-			}
-			if _, err := a.Requeue(t.Context(), "x", nil, false); err != nil {
-				t.Error(err)
-			}
-			if acq := mustAcquire(t, a, "x", "w/4"); acq.RunTime != time.Hour {
-				t.Errorf("run time %v after a requeue, want 1h", acq.RunTime)
-			}
 		})
 	}
 }
