@@ -60,15 +60,6 @@ func TestResume(t *testing.T) {
 		if err != nil || got.Grant() != h.Grant() {
 			w.Fatalf("elsewhere: %v", err)
 		}
-		w.at(200 * time.Second)
-		var when time.Duration
-		if err := got.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.at(1000 * time.Second)
-			when = w.since()
-			return ctx.Err()
-		}); err != nil || when == 0 {
-			w.Errorf("run: %v", err)
-		}
 		for owner, reason := range map[string]string{"w/2": lease.Taken, "": lease.Taken} {
 			_, err = other.Resume(w.Context(), "a", owner)
 			wantLost(w, err, reason)

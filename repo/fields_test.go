@@ -178,9 +178,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
 			}
 			last = acq.Grant.Token
-			kept("acquired")
 			fatal(t, acq.Hold.Complete(t.Context(), "out"))
-			kept("finished")
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
 			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {

@@ -66,15 +66,10 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			want   bool
 		}{
 			"queued, waits":                                {next(analysislock.Queued, timeValue(waits)), false},
-			"queued, waits for a Timestamp":                {next(analysislock.Queued, waits), false},
-			"queued, waits for milliseconds":               {next(analysislock.Queued, waits.UnixMilli()), false},
-			"queued, its next attempt is late":             {next(analysislock.Queued, timeValue(late)), true},
 			"queued, waits until the year 9999":            {next(analysislock.Queued, "9999-01-01T00:00:00Z"), true},
 			"queued, its next attempt cannot be read":      {next(analysislock.Queued, "soon"), true},
 			"another status, waits":                        {foreign(timeValue(waits)), false},
 			"another status, late":                         {foreign(timeValue(late)), true},
-			"another status, late, as a Timestamp":         {foreign(late), true},
-			"another status, late, as milliseconds":        {foreign(late.UnixMilli()), true},
 			"another status, late, held":                   {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": soon}, false},
 			"another status, late, expired":                {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": old}, true},
 			"another status, late, a lock's time was left": {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockExpiresAt": old}, true},
@@ -82,45 +77,31 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"another status, waits, expired":               {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(waits), "lockOwner": "js/1", "lockExpiresAt": old}, false},
 			"ready, late":                                  {next(analysislock.Ready, timeValue(late)), false},
 			"another status, expired":                      {crashed("ANALYZING", timeValue(old)), true},
-			"another status, expired, as a Timestamp":      {crashed("ANALYZING", old), true},
-			"another status, expired, as milliseconds":     {crashed("ANALYZING", old.UnixMilli()), true},
 			"another status, until the year 9999":          {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
 			"processing, until the year 9999":              {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
-			"a number as the status, expired":              {crashed(1, timeValue(old)), true},
 			"another status, held":                         {crashed("ANALYZING", timeValue(soon)), false},
 			"queued":                                       {stale(analysislock.Queued, nil), true},
 			"processing, expired":                          {locked(timeValue(old)), true},
-			"processing, expired, as a Timestamp":          {locked(old), true},
-			"processing, without a lock":                   {stale(analysislock.Processing, nil), true},
 			"queued, expired":                              {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
 			"updated at a Timestamp":                       {updated(old), true},
 			"updated at a string without decimals":         {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
-			"updated at a string with nanoseconds":         {updated(old.UTC().Format(time.RFC3339Nano)), true},
 			"processing, held":                             {locked(timeValue(soon)), false},
-			"processing, held, as a Timestamp":             {locked(soon), false},
-			"queued, held":                                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"processing, unreadable expiry, just written":  {locked(true), false},
 			"ready":                                           {stale(analysislock.Ready, nil), false},
-			"failed":                                          {stale(analysislock.Failed, nil), false},
 			"failed, as a lock was left":                      {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
 			"another status":                                  {stale("ARCHIVED", nil), false},
-			"a status that is a number":                       {stale(1, nil), false},
 			"updated 23 hours ahead":                          {updated(now.Add(23 * time.Hour)), false},
 			"updated 25 hours ahead":                          {updated(timeValue(ahead)), true},
 			"updated 25 hours ahead, a Timestamp":             {updated(ahead), true},
 			"updated 25 hours ahead, milliseconds":            {updated(ahead.UnixMilli()), true},
-			"updated 25 hours ahead, held":                    {stale(analysislock.Processing, map[string]any{"updatedAt": ahead, "lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"updated 25 hours ahead, waits":                   {stale(analysislock.Queued, map[string]any{"updatedAt": ahead, "nextAttemptAt": timeValue(waits)}), false},
-			"updated 25 hours ahead, ready":                   {stale(analysislock.Ready, map[string]any{"updatedAt": ahead}), false},
 			"updated 25 hours ahead, crashed":                 {stale(analysislock.Processing, map[string]any{"updatedAt": timeValue(ahead), "lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": old}), true},
 			"updated at microseconds":                         {updated(old.UnixMicro()), true},
 			"updated at nanoseconds":                          {updated(float64(old.UnixNano())), true},
 			"updated at microseconds just now":                {updated(fresh.UnixMicro()), false},
-			"updated at nanoseconds just now":                 {updated(fresh.UnixNano()), false},
 			"queued, held until microseconds":                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon.UnixMicro()}), false},
 			"another status, until the year 9999, waits":      {foreign("9999-01-01T00:00:00Z"), true},
 			"another status, waits 25 hours, a Timestamp":     {foreign(ahead), true},
-			"another status, waits 25 hours, milliseconds":    {foreign(ahead.UnixMilli()), true},
 			"another status, waits 23 hours":                  {foreign(timeValue(now.Add(23 * time.Hour))), false},
 			"another status, waits for microseconds":          {foreign(waits.UnixMicro()), false},
 			"ready, waits until the year 9999":                {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
@@ -132,10 +113,8 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"null as the update":                   {updated(nil), false},
 			"a number as the update":               {updated(old.UnixMilli()), true},
 			"updated just now":                     {updated(timeValue(fresh)), false},
-			"updated at a Timestamp just now":      {updated(fresh), false},
 			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
 			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
-			"a token that is no usable number":     {stale(analysislock.Queued, map[string]any{"lockToken": -1}), false},
 			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
 		}
 		var want []string
@@ -276,14 +255,6 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		}
 		if strings.Contains(line, "secret") || strings.Count(line, "\n") != 1 {
 			t.Errorf("log %q, want one line without the value", line)
-		}
-		for i := range 30 {
-			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret"})
-		}
-		text.Reset()
-		orphaned(t, a, 100)
-		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
-			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
 	})
 }

@@ -97,20 +97,6 @@ func TestRooms(t *testing.T) {
 				t.Errorf("err = %v, want ErrConflict", err)
 			}
 		},
-		"TokensGrowOverDeletion": func(t *testing.T, r onRooms) { // D4
-			l := locksFor(t, r, 0)
-			var last int64
-			for range 10 {
-				got := locked(t, l, "a", "s/1").Lock.Token
-				if got <= last {
-					t.Errorf("token %d after %d", got, last)
-				}
-				last = got
-				if freed, err := l.Release(t.Context(), "a", "s/1"); err != nil || !freed || r.fields(t, "a") != nil {
-					t.Fatal(freed, err, r.fields(t, "a"))
-				}
-			}
-		},
 		"AnOperatorsUnlockIsKept": func(t *testing.T, r onRooms) {
 			l := locksFor(t, r, 0)
 			token := locked(t, l, "a", "s/1").Lock.Token

@@ -87,6 +87,24 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 	}
 }
 
+// The others take the lock, or change nothing.
+func TestAnUnlockWhoseReplyWasLostIsNotMadeAgain(t *testing.T) {
+	for _, owner := range []string{"", "w/2"} {
+		for _, seen := range []*analysislock.Seen{nil, {Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}} {
+			if owner != "" && seen != nil {
+				continue // a conflict: the change is of what was seen
+			}
+			inBubble(t, queued(), func(w *fixture) {
+				w.acquire("w/1")
+				w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) { d.Lock.Owner = owner }}, lease.Policy{}, 0, nil)
+				if _, err := w.locks.Unlock(w.Context(), "x", seen); err != nil || w.doc().Lock.Owner != owner {
+					w.Errorf("%v; %+v, want the owner %q", err, w.doc().Lock, owner)
+				}
+			})
+		}
+	}
+}
+
 // A cancel whose reply was lost is not made again after a requeue, which would undo that.
 func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
