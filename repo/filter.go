@@ -54,14 +54,15 @@ const findPage = 1000
 // 1,000, within 15 s. One that is updated meanwhile may be missed. Firestore compares
 // strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
 // those of Page.
-func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) (all []analysislock.Analysis, err error) {
+func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
+	var all []analysislock.Analysis
 	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
 	for more := true; more && len(all) < limit; more = after != "" {
-		var found []analysislock.Analysis
-		if found, after, _, err = a.page(ctx, &f, after, min(limit-len(all), findPage), fields); err != nil {
+		found, next, _, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
+		if err != nil {
 			return nil, err
 		}
-		all = append(all, found...)
+		all, after = append(all, found...), next
 	}
 	return all, nil
 }

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"math"
 	"slices"
@@ -157,13 +158,15 @@ func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
 	status := a.codec.fields.Status
 	q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).
 		Select(append([]string{"createdAt", "attempts"}, a.orphanFields()...)...)
-	err = eachDocument(ctx, "find analyses that recovery does not find", q, func(snap *firestore.DocumentSnapshot) bool {
-		if d := a.decode(snap); len(found) < limit && keep(snap.Data()[status], &d) {
+	for snap, err := range eachDocument(ctx, "find analyses that recovery does not find", q) {
+		if err != nil || len(found) >= limit {
+			return found, err
+		}
+		if d := a.decode(snap); keep(snap.Data()[status], &d) {
 			found = append(found, d)
 		}
-		return len(found) < limit
-	})
-	return found, err
+	}
+	return found, nil
 }
 
 // UnknownStatus reads up to limit analyses whose status is none of the four, in one
@@ -223,13 +226,13 @@ func (a *Analyses) eachType(ctx context.Context, what string, limit int, field s
 
 // summaries returns the analyses that a query finds, without inputs and results; what
 // names the query in an error.
-func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
-	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) bool {
+func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) ([]analysislock.Analysis, error) {
+	var found []analysislock.Analysis
+	for snap, err := range eachDocument(ctx, what, q) {
+		if err != nil {
+			return nil, err
+		}
 		found = append(found, a.decode(snap))
-		return true
-	})
-	if err != nil {
-		return nil, err
 	}
 	return found, nil
 }
@@ -241,21 +244,22 @@ func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysi
 	return d
 }
 
-// eachDocument calls each for the documents of q, until it returns false.
-func eachDocument(ctx context.Context, what string, q firestore.Query,
-	each func(*firestore.DocumentSnapshot) bool,
-) error {
-	docs := q.Documents(ctx)
-	defer docs.Stop()
-	for {
-		snap, err := docs.Next()
-		switch {
-		case errors.Is(err, iterator.Done):
-			return nil
-		case err != nil:
-			return queryError(what, err)
-		case !each(snap):
-			return nil
+// eachDocument returns the documents of q. An error ends it; what names the query in that.
+func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2[*firestore.DocumentSnapshot, error] {
+	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
+		docs := q.Documents(ctx)
+		defer docs.Stop()
+		for {
+			snap, err := docs.Next()
+			if errors.Is(err, iterator.Done) {
+				return
+			}
+			if err != nil {
+				err = queryError(what, err)
+			}
+			if !yield(snap, err) || err != nil {
+				return
+			}
 		}
 	}
 }
@@ -301,15 +305,17 @@ func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err erro
 // codes reads up to limit values of path, the code of an error, sorted, in a query for each.
 func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-	code, found := "", true
-	for found && len(all) < limit && err == nil {
-		found = false
-		err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
+	code := ""
+	for n := -1; n < len(all) && len(all) < limit; {
+		n = len(all)
+		for snap, err := range eachDocument(ctx, "find error codes", q.Where(path, ">", code)) {
+			if err != nil {
+				return all, err
+			}
 			v, _ := snap.DataAt(path)
-			code, found = v.(string) // as the query is of strings
+			code, _ = v.(string) // as the query is of strings
 			all = append(all, cut(code))
-			return true
-		})
+		}
 	}
-	return all, err
+	return all, nil
 }

@@ -65,8 +65,9 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 			skips.add(ctx, analysisName(d.ID), d.Malformed)
 		case a.orphaned(&d):
 			visited[d.ID] = true
-			c := lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked}
-			due = append(due, c)
+			due = append(due, lease.Cell[analysislock.Analysis]{
+				Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked,
+			})
 		}
 		return len(due) < limit
 	}
@@ -148,22 +149,20 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 		if last != nil {
 			page = q.StartAfter(last)
 		}
-		read, asked, enough := 0, time.Now(), false
-		err := eachDocument(ctx, "find orphaned analyses", page, func(snap *firestore.DocumentSnapshot) bool {
-			read, last, enough = read+1, snap, !each(snap, asked)
-			return !enough
-		})
-
-		switch {
-		case err != nil:
-			stopped.Store(last)
-			if last != first && errors.Is(context.Cause(ctx), errOrphanTime) {
-				err = nil
+		read, asked := 0, time.Now()
+		for snap, err := range eachDocument(ctx, "find orphaned analyses", page) {
+			if err != nil {
+				stopped.Store(last)
+				if last != first && errors.Is(context.Cause(ctx), errOrphanTime) {
+					err = nil
+				}
+				return false, err
 			}
-			return false, err
-		case enough:
-			return false, nil
-		case read < size:
+			if read, last = read+1, snap; !each(snap, asked) {
+				return false, nil
+			}
+		}
+		if read < size {
 			return true, nil
 		}
 	}

@@ -30,16 +30,18 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 
 	var found []document.Change
 	skips := skipped{log: r.documents.log, message: "document lock skipped"}
-	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) bool {
+	defer skips.end(ctx)
+	for snap, err := range eachDocument(ctx, "query rooms", query) {
+		if err != nil {
+			return found, err
+		}
 		if c, err := r.cell(snap, asked); err != nil {
 			skips.add(ctx, roomName(snap.Ref.ID), err)
 		} else {
 			found = append(found, document.Change{Room: snap.Ref.ID, Cell: c})
 		}
-		return true
-	})
-	skips.end(ctx)
-	return found, err
+	}
+	return found, nil
 }
 
 // Watch reads one stream for the whole collection. If the stream breaks, or its
