@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,91 +144,83 @@ func (c lockCodec) warn(r reading, field string, v any) {
 		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
-// updates are the fields that a commit writes.
-type updates []firestore.Update
-
-// set adds a field if it has changed.
-func (us *updates) set(path string, changed bool, v any) {
-	if changed {
-		*us = append(*us, firestore.Update{Path: path, Value: v})
+// values returns the fields of d that a decision reads, with firestore.Delete for a field that
+// is not stored.
+func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
+	return map[string]any{
+		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
+		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
+		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
+		"progress": progressValue(d.Progress), "history": historyValue(d.History),
+		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
+		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
+}
+
+// differences returns the updates of the fields that differ, and of those in always.
+func differences(before, after map[string]any, always ...string) (us []firestore.Update) {
+	for path, v := range after {
+		if slices.Contains(always, path) || !reflect.DeepEqual(before[path], v) {
+			us = append(us, firestore.Update{Path: path, Value: v})
+		}
+	}
+	return us
 }
 
 // changes also sets updatedAt to now, if any other field changes.
 func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis,
 	now time.Time,
 ) []firestore.Update {
-	var us updates
-	c.changeWork(&us, prev, next)
-	c.changeLock(&us, prev, next)
+	f, finished := c.fields, analysislock.Finished(next.Status)
+	turned := finished != analysislock.Finished(prev.Status)
+	freed := turned || prev.Lock.Owner != "" && next.Lock.Owner == ""
+
+	// Decoding has replaced values that it could not read, so a comparison does not show all
+	// fields that must be deleted.
+	var always []string
+	if turned {
+		always = append(always, f.Error, "nextAttemptAt")
+	}
+	if turned && next.Status != analysislock.Failed {
+		always = append(always, "lastError")
+	}
+	if freed {
+		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
+	}
+	us := differences(c.values(&prev), c.values(next), always...)
+
+	set := func(path string, v any) { us = append(us, firestore.Update{Path: path, Value: v}) }
+	if turned && next.Status == analysislock.Ready {
+		set(f.Result, next.Result)
+	}
+	if turned && next.Status == analysislock.Failed {
+		set(f.Result, firestore.Delete)
+	}
+	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
+		set("checkpoint", checkpointValue(next.Checkpoint))
+	}
+	read, _ := prev.Stored.(stored)
+	if read.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
+		set("lockToken", next.Lock.Token)
+	}
 	if len(us) == 0 {
 		return nil
 	}
 
 	next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), next.Lock.Attempts
-	if from, _ := prev.Stored.(stored); from.at.Time != nil {
-		us.set("updatedAt", true, next.UpdatedAt)
+	if read.at.Time != nil { // a Timestamp remains one
+		set("updatedAt", next.UpdatedAt)
 	} else {
-		us.set("updatedAt", true, timeValue(next.UpdatedAt))
+		set("updatedAt", timeValue(next.UpdatedAt))
 	}
-
-	finished := analysislock.Finished(next.Status)
 	switch {
-	case c.keepAll, c.keep > 0 && finished && freed(prev, next):
-		us.set("expireAt", true, now.Add(c.keep))
-	case !finished: // an attempt must not lose its document because an earlier one had finished it
-		us.set("expireAt", turned(prev, next) || prev.Lock.Token != next.Lock.Token, firestore.Delete)
+	case c.keepAll, c.keep > 0 && finished && freed:
+		set("expireAt", now.Add(c.keep))
+	case !finished && (turned || next.Lock.Token != prev.Lock.Token):
+		// An attempt must not lose its document because an earlier one had finished it.
+		set("expireAt", firestore.Delete)
 	}
 	return us
-}
-
-// turned reports whether the analysis is finished or opened.
-func turned(prev analysislock.Analysis, next *analysislock.Analysis) bool {
-	return analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
-}
-
-// freed reports whether the lock is deleted, even if nobody seems to have held it.
-func freed(prev analysislock.Analysis, next *analysislock.Analysis) bool {
-	return turned(prev, next) || prev.Lock.Owner != "" && next.Lock.Owner == ""
-}
-
-// changeWork adds the fields of the work and its attempts. Other programs may have written a
-// result or an error that a decision does not read, so a commit that finishes or opens the
-// analysis writes these fields even if they seem to be the same.
-func (c analysisCodec) changeWork(us *updates, prev analysislock.Analysis, next *analysislock.Analysis) {
-	f, turns := c.fields, turned(prev, next)
-	us.set(f.Status, prev.Status != next.Status, f.word(next.Status))
-	us.set(f.Result, turns && next.Status == analysislock.Ready, next.Result)
-	us.set(f.Result, turns && next.Status == analysislock.Failed, firestore.Delete)
-	us.set(f.Error, turns || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
-
-	failureEnds := turns && next.Status != analysislock.Failed
-	us.set("lastError", failureEnds || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
-	us.set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
-	us.set("nextAttemptAt", turns || !prev.NextAttemptAt.Equal(next.NextAttemptAt), timeValue(next.NextAttemptAt))
-
-	us.set("progress", !reflect.DeepEqual(prev.Progress, next.Progress), progressValue(next.Progress))
-	us.set("history", !reflect.DeepEqual(prev.History, next.History), historyValue(next.History))
-	reported := next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint
-	us.set("checkpoint", reported, checkpointValue(next.Checkpoint))
-}
-
-// changeLock adds the fields of the lock.
-func (c analysisCodec) changeLock(us *updates, prev analysislock.Analysis, next *analysislock.Analysis) {
-	p, n := prev.Lock, next.Lock
-	us.set("attempts", p.Attempts != n.Attempts, n.Attempts)
-	us.set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
-	us.set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-
-	// A stored time that could not be read must be deleted too; decoding has replaced it, so
-	// a comparison does not show that.
-	frees := freed(prev, next)
-	us.set("lockHeartbeatAt", frees || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
-	us.set("lockExpiresAt", frees || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
-
-	from, _ := prev.Stored.(stored)
-	replaced := from.tokenAssumed && (len(*us) > 0 || c.replaceToken)
-	us.set("lockToken", p.Token != n.Token || replaced, n.Token)
 }
 
 func errorValue(e *analysislock.Error) any {

@@ -32,18 +32,15 @@ func (c roomCodec) decode(r reading) (document.Lock, error) {
 }
 
 func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
-	before := roomFields(prev)
-	var us updates
-	for path, v := range roomFields(*next) {
-		us.set(path, v != before[path], v)
+	us := differences(roomFields(prev), roomFields(*next))
+	if len(us) > 0 && prev.Token == next.Token { // the token that was read may replace an unreadable one
+		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
 	}
-	// The token that was read may replace an unreadable one.
-	us.set("lockToken", len(us) > 0 && prev.Token == next.Token, next.Token)
 	return us
 }
 
 // roomFields returns the fields of l, with firestore.Delete for a field that is not
-// stored. Their values are comparable.
+// stored.
 func roomFields(l document.Lock) map[string]any {
 	return map[string]any{
 		"lockToken":       l.Token,
