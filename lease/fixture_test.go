@@ -108,17 +108,13 @@ func (w *fixture) wantRecord(want job) {
 	w.Helper()
 	got := w.record()
 	got.Lease.HeartbeatAt, got.Lease.ExpiresAt = time.Time{}, time.Time{}
-	if diff := cmp.Diff(want, got); diff != "" {
-		w.Errorf("record (-want +got):\n%s", diff)
-	}
+	same(w, want, got)
 }
 
 // wantSame checks that the record is still exactly want.
 func (w *fixture) wantSame(want job) {
 	w.Helper()
-	if diff := cmp.Diff(want, w.record()); diff != "" {
-		w.Errorf("record (-want +got):\n%s", diff)
-	}
+	same(w, want, w.record())
 }
 
 // check fails the test after an error, and fatal ends it.
@@ -148,5 +144,13 @@ func wantLost(t testing.TB, err error, reason string) {
 	var lost *lease.LostError
 	if !errors.As(err, &lost) || lost.Reason != reason || !errors.Is(err, lease.ErrLost) {
 		t.Errorf("err = %v; want %v: %s", err, lease.ErrLost, reason)
+	}
+}
+
+// same compares two values.
+func same(t testing.TB, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -36,16 +36,12 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 			attempt := map[string]any{"attempt": int64(1), "token": int64(1), "owner": "w/1", "startedAt": got["startedAt"]}
-			if diff := cmp.Diff([]any{attempt}, got["history"]); diff != "" {
-				t.Errorf("history (-want +got):\n%s", diff)
-			}
+			same(t, []any{attempt}, got["history"])
 			for _, name := range []string{"lockExpiresAt", "lockHeartbeatAt"} {
 				delete(got, name)
 			}
 			want := map[string]any{"status": analysislock.Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
+			same(t, want, withoutRuns(got))
 		},
 		"ATemporaryFailureThatDoesNotFitIsReleasedWithoutItsMessage": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
@@ -64,9 +60,7 @@ func TestAnalysisLock(t *testing.T) {
 				if got := acquire(t, a, status, "w/1"); got != want { // and no Hold
 					t.Errorf("acquire = %+v, want %+v", got, want)
 				}
-				if diff := cmp.Diff(map[string]any{"status": status}, b.Fields(t, status)); diff != "" {
-					t.Errorf("the document changed (-want +got):\n%s", diff)
-				}
+				same(t, map[string]any{"status": status}, b.Fields(t, status))
 			}
 		},
 		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -79,9 +73,7 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 			check(t, a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"))
-			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
+			same(t, before, b.Fields(t, "x"))
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
@@ -90,9 +82,7 @@ func TestAnalysisLock(t *testing.T) {
 				fatal(t, a.holds["w/1"].Complete(t.Context(), result))
 				got := b.Fields(t, "x")
 				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
-				if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-					t.Errorf("document (-want +got):\n%s", diff)
-				}
+				same(t, want, withoutRuns(got))
 			}
 		},
 	}

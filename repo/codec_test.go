@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -149,9 +148,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 					}
 				}
 				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
-				if diff := cmp.Diff(kind.Translated(t, tc.want), got); diff != "" {
-					t.Errorf("written (-want +got):\n%s", diff)
-				}
+				same(t, kind.Translated(t, tc.want), got)
 			})
 		}
 	}

@@ -84,8 +84,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 
 func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
+		a, l := openFaulty(t, b)
 		a.documents.pessimistic = true
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		l.inject(map[string][]fault{exclusiveRead: {denied}})
@@ -133,8 +132,7 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 				l.inject(map[string][]fault{read: {nil, denied}})
 				mustAcquire(t, a, "x", "w/1")
@@ -170,8 +168,7 @@ func TestACreationIsOursOnlyWithOurTimeInputAndParams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				l.inject(map[string][]fault{commit: {overtaken(func() {
 					now := time.Now()
 					time.Sleep(time.Millisecond)

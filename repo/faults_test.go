@@ -84,8 +84,7 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 // runWith makes the operation with f as the fault of its commit, and checks the document.
 func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
 	t.Helper()
-	l := &faultyConn{}
-	a := open(t, b, l.options()...)
+	a, l := openFaulty(t, b)
 	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {
 		mustAcquire(t, a, "x", "w/1")
@@ -123,7 +122,5 @@ func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, excl
 		delete(got, "lockHeartbeatAt")
 		delete(got, "lockExpiresAt")
 	}
-	if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-		t.Errorf("document (-want +got):\n%s", diff)
-	}
+	same(t, want, withoutRuns(got))
 }

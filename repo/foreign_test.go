@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -45,26 +44,24 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			a := open(t, b)
 			b.Put(t, "x", map[string]any{"status": tc.status})
-			want := func(when string, want any) {
+			want := func(want any) {
 				t.Helper()
-				if diff := cmp.Diff(want, b.Fields(t, "x")["status"]); diff != "" {
-					t.Errorf("%s: status (-want +got):\n%s", when, diff)
-				}
+				same(t, want, b.Fields(t, "x")["status"])
 			}
 			mustAcquire(t, a, "x", "w/1")
-			want("acquired", tc.held)
+			want(tc.held)
 			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0); err != nil {
 				t.Error(err)
 			}
-			want("released", tc.free)
+			want(tc.free)
 			mustAcquire(t, a, "x", "w/2")
 			if _, err := a.Unlock(t.Context(), "x", nil); err != nil {
 				t.Error(err)
 			}
-			want("unlocked", tc.free)
+			want(tc.free)
 			mustAcquire(t, a, "x", "w/3")
 			check(t, a.holds["w/3"].Complete(t.Context(), "done"))
-			want("finished", analysislock.Ready)
+			want(analysislock.Ready)
 		})
 	}
 }
@@ -132,8 +129,7 @@ func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
 // A large result that waits for the network does not delay the decoding of an input.
 func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
+		a, l := openFaulty(t, b)
 		large := make([]any, largeResult+1)
 		for i := range large {
 			large[i] = "twenty bytes of text"

@@ -227,9 +227,7 @@ func sameInAnotherVocabulary(t *testing.T, fields map[string]any, at time.Time) 
 		d.Malformed = nil // errors are not compared
 		return d
 	}
-	if diff := cmp.Diff(decoded(own, fields), decoded(jobs, translated), cmpopts.EquateNaNs(), cmp.AllowUnexported(stored{})); diff != "" {
-		t.Fatalf("decoded from analyses (-) and jobs (+):\n%s", diff)
-	}
+	same(t, decoded(own, fields), decoded(jobs, translated), cmpopts.EquateNaNs(), cmp.AllowUnexported(stored{}))
 }
 
 // A time that was decoded is written as the same millisecond, and a number as the same

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
@@ -25,6 +26,13 @@ func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worke
 	a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
 	fatal(t, err)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
+}
+
+// openFaulty connects a worker to b by a connection that fails as planned.
+func openFaulty(t testing.TB, b *emulatortest.Backend) (*worker, *faultyConn) {
+	t.Helper()
+	l := &faultyConn{}
+	return open(t, b, l.options()...), l
 }
 
 // of returns o for the documents of b.
@@ -98,5 +106,13 @@ func fatal(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// same compares two values.
+func same(t testing.TB, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
@@ -87,9 +86,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 						t.Errorf("%s of %+v: %v, want ErrConflict", name, other, err)
 					}
 				}
-				if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-					t.Errorf("%s: the document changed (-want +got):\n%s", name, diff)
-				}
+				same(t, before, b.Fields(t, "x"))
 				_, err := change(a.Locks, t.Context(), "x", &was)
 				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != analysislock.Queued {
 					t.Errorf("%s: %v, and the document is %v", name, err, got)
@@ -104,9 +101,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.As(err, &held) || held.Owner != "w/1" {
 				t.Errorf("requeue: %v, want a HeldError", err)
 			}
-			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
+			same(t, before, b.Fields(t, "x"))
 		},
 	}
 	for name, test := range cases {
@@ -168,9 +163,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 				if was, err := change(l, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
 					t.Errorf("%+v, %v; want ErrConflict", was, err)
 				}
-				if diff := cmp.Diff(since, b.Fields(t, "x")); diff != "" {
-					t.Errorf("what the others did was undone (-want +got):\n%s", diff)
-				}
+				same(t, since, b.Fields(t, "x"))
 			})
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -127,9 +126,7 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 		got, _ := orphaned(t, open(t, b), 1000)
 		slices.Sort(want)
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("orphaned (-want +got):\n%s", diff)
-		}
+		same(t, want, got)
 	})
 }
 
@@ -374,8 +371,7 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
+		a, l := openFaulty(t, b)
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})

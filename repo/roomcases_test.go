@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -50,9 +49,7 @@ func TestRooms(t *testing.T) {
 				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "holderName": "A Name", "lockedAt": timeValue(next.LockedAt),
 				"lockHeartbeatAt": timeValue(next.HeartbeatAt), "lockExpiresAt": timeValue(next.ExpiresAt),
 			}
-			if diff := cmp.Diff(want, r.fields(t, "a")); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
+			same(t, want, r.fields(t, "a"))
 		},
 		"OfTwoWhoCreateAtOnceOneDoes": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
@@ -108,9 +105,7 @@ func TestRooms(t *testing.T) {
 				t.Errorf("lockExpiresAt = %v", got["lockExpiresAt"])
 			}
 			delete(got, "lockExpiresAt")
-			if diff := cmp.Diff(map[string]any{"unlocked": true, "lockToken": token}, got); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
+			same(t, map[string]any{"unlocked": true, "lockToken": token}, got)
 			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 0 || r.fields(t, "a") == nil {
 				t.Errorf("swept %d, %v, before feeds can have seen whose doing it was", swept, err)
 			}

@@ -37,8 +37,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		}
 		t.Run("acquire/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				faults := plan(t, b)
 				if len(faults[read]) > 0 {
@@ -51,8 +50,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		})
 		t.Run("heartbeat/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "x", "w/1")
 				l.inject(plan(t, b))
@@ -103,8 +101,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", theirs())
 				l.inject(map[string][]fault{read: {tc.fault}})
 				wantVerdict(t, a, tc.want)
@@ -113,8 +110,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		})
 		t.Run(name+", in a transaction", func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"n": 0})
 				l.inject(map[string][]fault{
 					commit: {

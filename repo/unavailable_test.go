@@ -31,8 +31,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				l.stopAnswering()
 				began := time.Now()

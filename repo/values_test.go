@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -66,9 +65,7 @@ func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
 		"a vector":     {mapped(map[string]*firestorepb.Value{"__type__": text("__vector__"), "value": array(number)}), []any{1.5}},
 		"another type": {mapped(map[string]*firestorepb.Value{"__type__": text("x"), "value": number}), map[string]any{"__type__": "x", "value": 1.5}},
 	} {
-		if diff := cmp.Diff(c.want, goValue(c.v)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		same(t, map[string]any{name: c.want}, map[string]any{name: goValue(c.v)})
 	}
 	if got := goValue(&firestorepb.Value{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: point}}); got != any(point) {
 		t.Errorf("a geo point: %v", got)

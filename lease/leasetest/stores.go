@@ -146,52 +146,6 @@ func ended[D any](b *fixture[D]) {
 	}
 }
 
-// excludeCases test Exclude.
-func excludeCases[D any]() []testCase[D] {
-	return []testCase[D]{
-		{name: "ExcludeWritesWhatWasDecided", run: excludeWrites[D]},
-		{name: "ExcludeReturnsADecisionsErrorUnchangedAndWritesNothing", run: excludeRefuses[D]},
-	}
-}
-
-func (b *fixture[D]) exclude(decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
-	return b.store.(lease.Excluder[D]).Exclude(b.Context(), key, decide)
-}
-
-func excludeWrites[D any](b *fixture[D]) {
-	before := b.created().load()
-	c, err := b.exclude(func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil })
-	if err != nil || !c.Exists || c.At.Before(before.At) || c.Asked.Before(before.Asked) {
-		b.Fatalf("exclude: %+v, %v", c, err)
-	}
-	b.wantLease(*b.Of(&c.Doc), b.lease())
-	c, err = b.store.Swap(b.Context(), key, c, b.owned(c, "w/2"))
-	if err != nil || b.Of(&c.Doc).Token != 2 {
-		b.Errorf("swap of the cell it returned: %+v, %v", c, err)
-	}
-}
-
-func excludeRefuses[D any](b *fixture[D]) {
-	want := &lease.HeldError{Owner: "w/1", ExpiresAt: time.UnixMilli(1)}
-	for _, exists := range []bool{false, true} {
-		if exists {
-			b.created()
-		}
-		_, err := b.exclude(func(c lease.Cell[D]) (D, error) {
-			if c.Exists != exists || c.At.IsZero() {
-				b.Errorf("cell = %+v; want that it exists: %v, and its time", c, exists)
-			}
-			return b.owned(c, "w/2"), want
-		})
-		if err != error(want) { //nolint:errorlint // unchanged means not even wrapped
-			b.Errorf("err = %#v; want the very %#v", err, want)
-		}
-		if got := b.load(); got.Exists != exists || *b.Of(&got.Doc) != (lease.Lease{}) {
-			b.Errorf("the record = %+v; want it unchanged", got)
-		}
-	}
-}
-
 // alwaysExclude wraps s, an Excluder, so that every decision is made in Exclude.
 func alwaysExclude[D any](s lease.Store[D]) lease.Store[D] {
 	return NewFaultyExcluder(s.(lease.Excluder[D]), Every(Swap, Conflict))

@@ -103,9 +103,6 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 		exclusive = excluder && x.Exclusive()
 	})
 	groups := []group[D]{{name: "Store", cases: storeCases[D]()}, {name: "Lease", cases: leaseCases[D]()}}
-	if excluder {
-		groups = append(groups, group[D]{name: "Exclude", cases: excludeCases[D]()})
-	}
 	if !exclusive {
 		groups[1].cases = append(groups[1].cases, testCase[D]{
 			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})
