@@ -104,7 +104,7 @@ func (h *Hold[D]) finish(ctx context.Context, rule func(Lease, Grant) (Lease, er
 // still held, by the last reading; see Adopt.
 func (h *Hold[D]) Adoptable() bool {
 	d := h.Doc()
-	_, err := Adopt(*h.lessor.of(&d), h.grant)
+	_, err := Adopt(*h.lessor.lease(&d), h.grant)
 	return err == nil
 }
 
@@ -193,21 +193,21 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 func (h *Hold[D]) edit(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
-	of, from := h.lessor.of, h.current()
+	inside, cell := h.lessor.lease, h.current()
 	decide := func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, &LostError{Reason: Deleted}
 		}
-		next, err := rule(*of(&c.Doc), c.Now())
+		next, err := rule(*inside(&c.Doc), c.Now())
 		if err != nil {
 			return c.Doc, err
 		}
-		*of(&c.Doc) = next
+		*inside(&c.Doc) = next
 		set(&c.Doc)
 		return c.Doc, nil
 	}
-	return Edit(ctx, h.lessor.store, h.key, &from, decide, func(c Cell[D]) bool {
-		return c.Exists && landed(*of(&c.Doc))
+	return Edit(ctx, h.lessor.store, h.key, &cell, decide, func(c Cell[D]) bool {
+		return c.Exists && landed(*inside(&c.Doc))
 	})
 }
 
@@ -228,7 +228,7 @@ func (h *Hold[D]) update(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cell = c
-	h.until = Trusted(*h.lessor.of(&c.Doc), c.At, c.Asked, p)
+	h.until = Trusted(*h.lessor.lease(&c.Doc), c.At, c.Asked, p)
 	select {
 	case h.moved <- struct{}{}:
 	default:

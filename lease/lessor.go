@@ -18,17 +18,17 @@ const (
 // use; make it with NewLessor.
 type Lessor[D any] struct {
 	store  Store[D]
-	of     func(*D) *Lease
+	lease  func(*D) *Lease // returns the Lease inside a record
 	policy Policy
 }
 
-// NewLessor returns a Lessor, or Check's error about p. of returns the Lease inside
+// NewLessor returns a Lessor, or Check's error about p. lease returns the Lease inside
 // a record.
-func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], error) {
+func NewLessor[D any](s Store[D], lease func(*D) *Lease, p Policy) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: s, of: of, policy: p.filled()}, nil
+	return &Lessor[D]{store: s, lease: lease, policy: p.filled()}, nil
 }
 
 // Policy returns the policy in force, with its zero fields set.
@@ -45,7 +45,7 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: l.store, of: l.of, policy: p}, nil
+	return &Lessor[D]{store: l.store, lease: l.lease, policy: p}, nil
 }
 
 // Acquire takes the lease of key for owner, which must be new for each call. set, which may
@@ -57,9 +57,9 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 // returns the record as last read or written. (SEEDS G1, G3, G6)
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
 	return l.AcquireBy(ctx, key, owner, func(d *D, now time.Time) error {
-		next, err := Take(*l.of(d), now, owner, l.policy)
+		next, err := Take(*l.lease(d), now, owner, l.policy)
 		if err == nil || errors.Is(err, ErrExhausted) {
-			*l.of(d) = next
+			*l.lease(d) = next
 			apply(set, d)
 		}
 		return err
@@ -89,7 +89,7 @@ func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
 		if err := take(&next, c.At); err != nil && !errors.Is(err, ErrExhausted) {
 			return c.Doc, err
 		}
-		before := l.of(&c.Doc)
+		before := l.lease(&c.Doc)
 		if before.FinishedBy == owner { // finished by this call, whose reply was lost, and reopened since
 			return c.Doc, ErrExhausted
 		}
@@ -97,10 +97,10 @@ func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
 		return next, nil
 	}
 	c, err := Edit(ctx, l.store, key, nil, decide, func(c Cell[D]) bool {
-		got := l.of(&c.Doc)
+		got := l.lease(&c.Doc)
 		return got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished && got.FinishedBy == owner
 	})
-	if err == nil && l.of(&c.Doc).Finished {
+	if err == nil && l.lease(&c.Doc).Finished {
 		err = ErrExhausted
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 		return nil, err
 	}
 
-	got := l.of(&c.Doc)
+	got := l.lease(&c.Doc)
 	switch {
 	case !c.Exists:
 		return nil, ErrNotFound
@@ -136,7 +136,7 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 // Hold returns the Hold of the acquisition that c shows.
 func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
 	h := &Hold[D]{
-		lessor: l, key: key, grant: l.of(&c.Doc).Grant(), tried: c.Asked,
+		lessor: l, key: key, grant: l.lease(&c.Doc).Grant(), tried: c.Asked,
 		moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 	}
 	h.update(c, l.policy)

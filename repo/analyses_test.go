@@ -20,7 +20,7 @@ func ttl(b *emulatortest.Backend) time.Duration {
 	return lease.DefaultTTL
 }
 
-// The cases of G10, and of the fields of G4 to G8.
+// The fields of a lock in a document, with what another program has written.
 func TestAnalysisLock(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {

@@ -199,8 +199,8 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
 		set("checkpoint", checkpointValue(next.Checkpoint))
 	}
-	read, _ := prev.Stored.(stored)
-	if read.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
+	origin, _ := prev.Stored.(stored)
+	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
 		set("lockToken", next.Lock.Token)
 	}
 	if len(us) == 0 {
@@ -208,7 +208,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	}
 
 	next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), next.Lock.Attempts
-	if read.at.Time != nil { // a Timestamp remains one
+	if origin.at.Time != nil { // a Timestamp remains one
 		set("updatedAt", next.UpdatedAt)
 	} else {
 		set("updatedAt", timeValue(next.UpdatedAt))

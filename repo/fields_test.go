@@ -158,7 +158,7 @@ func TestOneConnectionServesSeveralCollections(t *testing.T) {
 func TestARecordKeepsItsResultForATime(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		const keep = time.Hour
-		a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
 		fatal(t, err)
 		kept := func(when string) {
 			t.Helper()
@@ -199,7 +199,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Errorf("%v, want ErrNotFound", err)
 			}
 		}
-		finished, err := Open(t.Context(), b.Project, of(b, Options{Keep: keep}), b.Client(t)...)
+		finished, err := Open(t.Context(), b.Project, optionsFor(b, Options{Keep: keep}), b.Client(t)...)
 		if err != nil || finished.Create(t.Context(), "y", "in") != nil || b.Fields(t, "y")["lockToken"] == nil {
 			t.Errorf("%v; its tokens begin anew: %v", err, b.Fields(t, "y"))
 		}

@@ -207,7 +207,7 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 
 func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := Open(t.Context(), b.Project, of(b, Options{}), b.Client(t)...) // of the default TTL, also in real time
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{}), b.Client(t)...) // of the default TTL, also in real time
 		fatal(t, err)
 		for field, name := range map[string]string{"lockExpiresAt": "run", "nextAttemptAt": "wait"} {
 			for i, hours := range []int{-1, 1, 2, 3} {

@@ -23,7 +23,7 @@ type worker struct {
 // open connects a worker to b.
 func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worker {
 	t.Helper()
-	a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
+	a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
 	fatal(t, err)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
 }
@@ -35,8 +35,8 @@ func openFaulty(t testing.TB, b *emulatortest.Backend) (*worker, *faultyConn) {
 	return open(t, b, l.options()...), l
 }
 
-// of returns o for the documents of b.
-func of(b *emulatortest.Backend, o Options) Options {
+// optionsFor returns o for the documents of b.
+func optionsFor(b *emulatortest.Backend, o Options) Options {
 	o.Collection, o.Fields = b.Collection, Fields(b.Vocabulary)
 	return o
 }

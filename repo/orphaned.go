@@ -143,26 +143,26 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	q = q.Limit(size).Select(a.orphanFields()...)
 
 	last := stopped.Swap(nil)
-	first := last
+	begin := last
 	for range maxOrphanReads / size {
 		page := q
 		if last != nil {
 			page = q.StartAfter(last)
 		}
-		read, asked := 0, time.Now()
+		n, asked := 0, time.Now()
 		for snap, err := range eachDocument(ctx, "find orphaned analyses", page) {
 			if err != nil {
 				stopped.Store(last)
-				if last != first && errors.Is(context.Cause(ctx), errOrphanTime) {
+				if last != begin && errors.Is(context.Cause(ctx), errOrphanTime) {
 					err = nil
 				}
 				return false, err
 			}
-			if read, last = read+1, snap; !each(snap, asked) {
+			if n, last = n+1, snap; !each(snap, asked) {
 				return false, nil
 			}
 		}
-		if read < size {
+		if n < size {
 			return true, nil
 		}
 	}

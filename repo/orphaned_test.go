@@ -239,7 +239,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
 		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
-		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
 		fatal(t, err)
 		if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "good" {
 			t.Errorf("orphaned: %q, want good", got)

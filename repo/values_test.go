@@ -114,7 +114,7 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
-		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
 		fatal(t, err)
 		now := time.Now()
 		for want, fields := range map[string]map[string]any{

@@ -21,7 +21,7 @@ const (
 func Finished(status string) bool { return status == Ready || status == Failed }
 
 // Analysis is a document of the collection. Its JSON form is the public one: without
-// the lock (G4), the checkpoint and the tokens of the attempts.
+// the lock, the checkpoint and the tokens of the attempts. (SEEDS G4)
 type Analysis struct {
 	ID        string    `json:"id"`                   // of the document
 	Status    string    `json:"status"`               // Queued, Processing, Ready, Failed, or another word

@@ -201,7 +201,7 @@ func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl t
 
 // ReleaseAnalysisLock reads the analysis, and calls Hold.Release for the lock that owner
 // acquired, perhaps in another process. For another owner, or a missing analysis, it
-// changes nothing and returns nil (G8).
+// changes nothing and returns nil. (SEEDS G6, G8)
 func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	switch {

@@ -186,11 +186,11 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	var first *Analysis
+	var initial *Analysis
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
-		if first == nil {
-			first = &c.Doc
+		if initial == nil {
+			initial = &c.Doc
 		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
@@ -202,7 +202,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 		err := change(&next, c.At)
 		return next, err
 	}
-	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) }
+	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) }
 
 	if seen == nil { // the change fits any state, so a state that others reached meanwhile counts too
 		_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
