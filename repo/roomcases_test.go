@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/locks/document"
