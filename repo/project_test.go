@@ -94,24 +94,7 @@ func TestOnARealProject(t *testing.T) {
 	})
 	s := suite(nil)
 	s.New = func(testing.TB) lease.Store[analysislock.Analysis] { return p.store() }
-	s.Create = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Set(t.Context(), map[string]any{"touched": 0})
-		fatal(t, err)
-	}
-	s.Delete = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Delete(t.Context())
-		fatal(t, err)
-	}
-	s.Touch = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll)
-		fatal(t, err)
-	}
-	s.Touched = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) int {
-		snap, err := s.(onProject).collection.Doc(key).Get(t.Context())
-		fatal(t, err)
-		n, _ := snap.Data()["touched"].(int64)
-		return int(n)
-	}
+	byDocuments(&s, func(s lease.Store[analysislock.Analysis]) *firestore.CollectionRef { return s.(onProject).collection }, nil)
 	s.TTL = 10 * time.Second
 	t.Run("Conformance", func(t *testing.T) { leasetest.Run(t, s) })
 	t.Run("Contention", func(t *testing.T) {

@@ -44,33 +44,38 @@ func (r onRooms) fields(t testing.TB, room string) map[string]any {
 	return snap.Data()
 }
 
-func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
-	doc := func(s lease.Store[document.Lock], key string) *firestore.DocumentRef {
-		return s.(onRooms).others.Doc(key)
+// byDocuments sets the functions of a suite that act as another program. A new document has
+// these fields.
+func byDocuments[D any](suite *leasetest.Suite[D], of func(lease.Store[D]) *firestore.CollectionRef, created map[string]any) {
+	suite.Create = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Set(t.Context(), created)
+		fatal(t, err)
 	}
-	return leasetest.Suite[document.Lock]{
-		New: func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
-		Create: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			s.(onRooms).put(t, key, map[string]any{"unlocked": true, "touched": 0})
-		},
-		Delete: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			if _, err := doc(s, key).Delete(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Touch: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			if _, err := doc(s, key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Touched: func(t testing.TB, s lease.Store[document.Lock], key string) int {
-			n, _ := s.(onRooms).fields(t, key)["touched"].(int64)
-			return int(n)
-		},
+	suite.Delete = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Delete(t.Context())
+		fatal(t, err)
+	}
+	suite.Touch = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll)
+		fatal(t, err)
+	}
+	suite.Touched = func(t testing.TB, s lease.Store[D], key string) int {
+		snap, err := of(s).Doc(key).Get(t.Context())
+		fatal(t, err)
+		n, _ := snap.Data()["touched"].(int64)
+		return int(n)
+	}
+}
+
+func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
+	s := leasetest.Suite[document.Lock]{
+		New:     func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
 		Of:      func(l *document.Lock) *lease.Lease { return &l.Lease },
 		Note:    func(l document.Lock) string { return l.Holder },
 		SetNote: func(l *document.Lock, note string) { l.Holder = note },
 	}
+	byDocuments(&s, func(s lease.Store[document.Lock]) *firestore.CollectionRef { return s.(onRooms).others }, map[string]any{"unlocked": true})
+	return s
 }
 
 func TestRoomsOnEmbedded(t *testing.T) {
