@@ -170,39 +170,23 @@ func TestAnalysesThatWaitHideNoOrphan(t *testing.T) {
 // the reading and the mark.
 func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 	for name, tc := range map[string]struct {
-		others func(t *testing.T, b *emulatortest.Backend, a *worker)
+		others func(now time.Time) map[string]any // what other programs write
 		marked bool
 	}{
-		"unchanged":             {func(*testing.T, *emulatortest.Backend, *worker) {}, true},
-		"another field changed": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Merge(t, "x", map[string]any{"theirs": 1}) }, true},
-		"acquired":              {func(t *testing.T, _ *emulatortest.Backend, a *worker) { mustAcquire(t, a, "x", "w/1") }, false},
-		"acquired and released": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			mustAcquire(t, a, "x", "w/1")
-			a.runs(t, "w/1")
-			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", time.Minute); err != nil {
-				t.Fatal(err)
-			}
+		"unchanged":             {nil, true},
+		"another field changed": {func(time.Time) map[string]any { return map[string]any{"theirs": 1} }, true},
+		"its holder has renewed the lock": {func(now time.Time) map[string]any {
+			return map[string]any{"lockExpiresAt": timeValue(now.Add(time.Hour))}
 		}, false},
-		"its holder has renewed the lock": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"lockExpiresAt": timeValue(time.Now().Add(time.Hour))})
+		"acquired, and released without a trace but its token": {func(now time.Time) map[string]any {
+			return map[string]any{"lockToken": 7, "updatedAt": timeValue(now)}
 		}, false},
-		"acquired, and released without a trace but its token": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"lockToken": 7, "updatedAt": timeValue(time.Now())})
+		"released by another program": {func(now time.Time) map[string]any {
+			return map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}
 		}, false},
-		"released by another program": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
-		}, false},
-		"finished": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"status": analysislock.Ready})
-		}, false},
-		"deleted": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Delete(t, "x") }, false},
-		"marked by another call": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			due, _, err := a.Orphaned(t.Context(), 1)
-			if err == nil {
-				_, err = a.MarkDue(t.Context(), due[0])
-			}
-			fatal(t, err)
-		}, false},
+		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
+		"deleted":                {nil, false},
+		"marked by another call": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -213,17 +197,23 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 				if err != nil || len(due) != 1 {
 					t.Fatalf("orphaned: %+v, %v", due, err)
 				}
-				tc.others(t, b, a)
+				switch {
+				case tc.others != nil:
+					b.Merge(t, "x", tc.others(time.Now()))
+				case name == "deleted":
+					b.Delete(t, "x")
+				case name == "marked by another call":
+					_, err := a.MarkDue(t.Context(), due[0])
+					fatal(t, err)
+				}
 				time.Sleep(2 * time.Millisecond) // so that two marks differ
 				next, err := a.MarkDue(t.Context(), due[0])
 				if marked := err == nil; marked != tc.marked || !marked && !errors.Is(err, lease.ErrConflict) {
 					t.Fatalf("%v, %v; want marked %t, or else ErrConflict", next, err, tc.marked)
 				}
-				if tc.marked {
-					got := b.Fields(t, "x")
-					if got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing {
-						t.Errorf("document %v, want it marked with %v", got, next)
-					}
+				got := b.Fields(t, "x")
+				if tc.marked && (got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing) {
+					t.Errorf("document %v, want it marked with %v", got, next)
 				}
 				if ids, _ := orphaned(t, a, 10); len(ids) > 0 {
 					t.Errorf("%q is found again", ids)
