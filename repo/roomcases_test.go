@@ -48,7 +48,7 @@ func TestRooms(t *testing.T) {
 				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "holderName": "A Name", "lockedAt": timeValue(next.LockedAt),
 				"lockHeartbeatAt": timeValue(next.HeartbeatAt), "lockExpiresAt": timeValue(next.ExpiresAt),
 			}
-			same(t, want, r.fields(t, "a"))
+			same(t, want, r.fields(t))
 		},
 		"OfTwoWhoCreateAtOnceOneDoes": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
@@ -74,8 +74,8 @@ func TestRooms(t *testing.T) {
 			missing := mustLoad(t, r)
 			c := mustSwap(t, r, missing, anOwned(missing.At))
 			gone := mustSwap(t, r, c, document.Lock{})
-			if gone.Exists || gone.At.Before(c.At) || gone.Asked.Before(c.Asked) || r.fields(t, "a") != nil {
-				t.Errorf("%+v; document %v", gone, r.fields(t, "a"))
+			if gone.Exists || gone.At.Before(c.At) || gone.Asked.Before(c.Asked) || r.fields(t) != nil {
+				t.Errorf("%+v; document %v", gone, r.fields(t))
 			}
 			again := mustLoad(t, r)
 			mustSwap(t, r, again, anOwned(again.At))
@@ -99,13 +99,13 @@ func TestRooms(t *testing.T) {
 			if broken, err := l.Break(t.Context(), "a"); err != nil || !broken {
 				t.Fatal(broken, err)
 			}
-			got := r.fields(t, "a")
+			got := r.fields(t)
 			if at, ok := got["lockExpiresAt"].(string); !ok || len(at) != len("2006-01-02T15:04:05.000Z") {
 				t.Errorf("lockExpiresAt = %v", got["lockExpiresAt"])
 			}
 			delete(got, "lockExpiresAt")
 			same(t, map[string]any{"unlocked": true, "lockToken": token}, got)
-			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 0 || r.fields(t, "a") == nil {
+			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 0 || r.fields(t) == nil {
 				t.Errorf("swept %d, %v, before feeds can have seen whose doing it was", swept, err)
 			}
 		},

@@ -35,9 +35,10 @@ func (r onRooms) put(t testing.TB, room string, fields map[string]any) {
 	}
 }
 
-func (r onRooms) fields(t testing.TB, room string) map[string]any {
+// fields returns the document of the room a.
+func (r onRooms) fields(t testing.TB) map[string]any {
 	t.Helper()
-	snap, err := r.others.Doc(room).Get(t.Context())
+	snap, err := r.others.Doc("a").Get(t.Context())
 	if err != nil && !absent(snap, err) {
 		t.Fatal(err)
 	}

@@ -139,8 +139,8 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		if _, err := locks.Extend(t.Context(), "a", "s/1"); err != nil {
 			t.Error(err)
 		}
-		if token, ok := r.fields(t, "a")["lockToken"].(int64); !ok || token == 0 {
-			t.Errorf("after a heartbeat the token is %v", r.fields(t, "a")["lockToken"])
+		if token, ok := r.fields(t)["lockToken"].(int64); !ok || token == 0 {
+			t.Errorf("after a heartbeat the token is %v", r.fields(t)["lockToken"])
 		}
 		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
 			t.Fatal(broken, err)
