@@ -48,7 +48,7 @@ func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 // Acquisition is the result of an attempt to acquire a lock. If the lock was not acquired,
 // that is a skip, not an error. (SEEDS G6, G9)
 type Acquisition struct {
-	Acquired  bool
+	Acquired  bool          // else it is a skip
 	Hold      *Hold         // if acquired
 	Reason    string        // if not: AlreadyFinished and so on, or Unrecordable
 	Status    string        // of the analysis
