@@ -113,7 +113,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	}
 	ctx := t.Context()
 	take := func(id, owner string) *analysislock.Hold {
-		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0)
+		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, nil)
 		step(err)
 		return got.Hold
 	}

@@ -30,8 +30,8 @@ func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), les
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	due := h.tried.Add(every)
-	if was := h.carried.due; !was.IsZero() && was.Before(due) {
-		due = was
+	if earlier := h.carried.due; !earlier.IsZero() && earlier.Before(due) {
+		due = earlier
 	}
 	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 	select {
@@ -41,10 +41,10 @@ func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), les
 }
 
 // Carries reports whether a change waits for the next commit.
-func (h *Hold[D]) Carries() bool { return h.waits().sets != nil }
+func (h *Hold[D]) Carries() bool { return h.pending().sets != nil }
 
-// waits returns what is carried.
-func (h *Hold[D]) waits() carried[D] {
+// pending returns what is carried.
+func (h *Hold[D]) pending() carried[D] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.carried

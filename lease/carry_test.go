@@ -116,21 +116,6 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 	})
 }
 
-func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			h.Carry(0, func(err error) { all = append(all, outcome{w.since(), err}) }, func(j *job) { j.Note += "+" })
-			w.at(10 * time.Second)
-			return nil
-		}); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "+" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
-	})
-}
-
 // The run ends during the commit of the first change. If a second change has replaced the
 // first one, done of the first is not called.
 func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {

@@ -72,9 +72,7 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 						wantErr(t, err, lease.ErrRefused)
 						w.wantRecord(write.before)
 					} else {
-						if err != nil {
-							t.Errorf("err = %v", err)
-						}
+						check(t, err)
 						w.wantRecord(write.after)
 					}
 					w.wantFaults(f.first, f.load)
@@ -120,9 +118,7 @@ func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, lease.Policy{})
 		stale, err := w.faulty.Load(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		w.rewrite(note("theirs"))
 		w.faulty.SetPlan(nil)
 		a := &add{}

@@ -55,17 +55,13 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 				x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, c.exclude)))
 				l := w.lessorOn(x, lease.Policy{})
 				h, _, err := l.Acquire(t.Context(), "a", "w/1", note("set"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
 				w.wantWrites(1)
 				if loads, swaps, excludes := x.Calls(leasetest.Load), x.Calls(leasetest.Swap), x.Calls(leasetest.Exclude); loads != 2 || swaps != 2 || excludes != c.tries {
 					t.Errorf("%d loads, %d swaps, %d excludes; want 2, 2, %d", loads, swaps, excludes, c.tries)
 				}
-				if err := h.Finish(t.Context(), nil); err != nil {
-					t.Errorf("finish: %v", err)
-				}
+				check(t, h.Finish(t.Context(), nil))
 				w.wantRecord(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"})
 			})
 		})
@@ -105,39 +101,5 @@ func TestARefusedExcludeIsResolved(t *testing.T) {
 	}
 }
 
-// always is an Excluder that makes every decision in Exclude, which returns one error.
-type always struct{ final }
-
-func (always) Exclusive() bool { return true }
-
-func (a always) Exclude(context.Context, string, func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
-	return lease.Cell[job]{}, a.err
-}
-
-func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
-	for _, want := range []error{lease.ErrMalformed, lease.ErrInvalidKey} {
-		if _, err := (&add{}).run(t.Context(), always{final{want}}, nil); !errors.Is(err, want) || errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("err = %v; want %v", err, want)
-		}
-	}
-}
-
 // Exclusive implements lease.Excluder.
 func (excluder) Exclusive() bool { return false }
-
-func TestADecisionInExcludeThatRefusesWritesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, lease.Policy{})
-		own := errors.New("own")
-		refuse := func(lease.Cell[job]) (job, error) { return job{Note: "written"}, own }
-		if _, err := lease.Edit(t.Context(), exclusively{excluder{w.memory}}, "a", nil, refuse, func(lease.Cell[job]) bool { return false }); !errors.Is(err, own) {
-			t.Errorf("%v, want the decision's error", err)
-		}
-		w.wantWrites(0)
-	})
-}
-
-// exclusively is an excluder that makes every decision in Exclude.
-type exclusively struct{ excluder }
-
-func (exclusively) Exclusive() bool { return true }

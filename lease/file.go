@@ -84,31 +84,10 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 	if err != nil {
 		return Cell[D]{}, err
 	}
+
 	var c Cell[D]
-	err = f.locked(ctx, func(dir *os.File) error {
-		now, err := f.read(path, key)
-		if err != nil {
-			return err
-		}
-		if now.Exists != prev.Exists || (now.Exists && now.Rev != prev.Rev) {
-			return ErrConflict
-		}
-		at := latest(now.At, f.clock.read(f.Now))
-		data, err := f.format.Encode(key, next, at)
-		switch {
-		case err != nil:
-			return fmt.Errorf("%w: %w", ErrRefused, err)
-		case data == nil:
-			c = Cell[D]{Doc: next, At: at}
-			return remove(dir, path)
-		case len(data) > maxFileBytes: // read would refuse it
-			return fmt.Errorf("%w: over %d bytes", ErrRefused, maxFileBytes)
-		}
-		written, err := replace(dir, path, data)
-		if err != nil {
-			return err
-		}
-		c, err = f.cell(data, written, key)
+	err = f.locked(ctx, func(dir *os.File) (err error) {
+		c, err = f.swap(dir, path, key, prev, next)
 		return err
 	})
 	if err != nil {
@@ -116,6 +95,34 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 	}
 	c.Asked = asked
 	return c, nil
+}
+
+// swap is Swap in dir, which is locked.
+func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Cell[D], error) {
+	now, err := f.read(path, key)
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	if now.Exists != prev.Exists || (now.Exists && now.Rev != prev.Rev) {
+		return Cell[D]{}, ErrConflict
+	}
+
+	at := latest(now.At, f.clock.read(f.Now))
+	data, err := f.format.Encode(key, next, at)
+	switch {
+	case err != nil:
+		return Cell[D]{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	case data == nil:
+		return Cell[D]{Doc: next, At: at}, remove(dir, path)
+	case len(data) > maxFileBytes: // read would refuse it
+		return Cell[D]{}, fmt.Errorf("%w: over %d bytes", ErrRefused, maxFileBytes)
+	}
+
+	written, err := replace(dir, path, data)
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	return f.cell(data, written, key)
 }
 
 func remove(dir *os.File, path string) error {
@@ -136,6 +143,7 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 		return Cell[D]{}, err
 	}
 	defer file.Close() //nolint:errcheck // read only
+
 	info, err := file.Stat()
 	if err != nil {
 		return Cell[D]{}, err
@@ -172,14 +180,16 @@ type fileRev struct {
 // replace writes data to path in dir, which is locked, and returns the file's time
 // of writing. Nothing changes before the rename.
 func replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
-	temp := path + ".tmp" // if it exists, a writer was killed
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	temp := path + ".tmp"
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a writer that was killed
 		return written, err
 	}
+
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fileMode)
 	if err != nil {
 		return written, err
 	}
+
 	_, err = file.Write(data)
 	info, statErr := file.Stat()
 	err = errors.Join(err, statErr, file.Sync(), file.Close())
@@ -206,9 +216,12 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 
 // fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ELOOP) ||
-		errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EMLINK) { // EMLINK: FreeBSD's error for a link that is not followed
-		err = fmt.Errorf("%w: %w", ErrRefused, err)
+	// EMLINK is FreeBSD's error for a link that is not followed.
+	for _, final := range []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EMLINK} {
+		if errors.Is(err, final) {
+			err = fmt.Errorf("%w: %w", ErrRefused, err)
+			break
+		}
 	}
 	return fmt.Errorf("lease: %s %q: %w", verb, key, err)
 }

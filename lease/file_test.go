@@ -55,9 +55,7 @@ func newFile(t *testing.T) (*lease.File[job], string) {
 func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
 	t.Helper()
 	c, err := f.Load(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c
 }
 
@@ -79,15 +77,11 @@ func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, path := newFile(t)
 			cell := loadFile(t, f)
-			if err := c.put(path); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, c.put(path))
 			_, err := f.Swap(t.Context(), "a", cell, job{})
 			wantErr(t, err, c.want)
 			l, err := lease.NewLessor(f, of, lease.Policy{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			_, _, err = l.Acquire(t.Context(), "a", "w/1", nil)
 			wantErr(t, err, c.want)
 		})
@@ -110,9 +104,7 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, path := newFile(t)
 			before := loadFile(t, f)
-			if err := c.fail(path); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, c.fail(path))
 			_, err := f.Swap(t.Context(), "a", before, c.next)
 			wantErr(t, err, c.want)
 			if got := loadFile(t, f); got.Rev != before.Rev || got.Doc.Note != "first" {
@@ -126,9 +118,7 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 func TestALeftoverTemporaryFileIsReplaced(t *testing.T) {
 	f, path := newFile(t)
 	target := filepath.Join(t.TempDir(), "target")
-	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")))
 	if _, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: "second"}); err != nil {
 		t.Error(err)
 	}
@@ -179,12 +169,8 @@ func (numbers) Decode(string, []byte, time.Time) (n float64, at time.Time, err e
 func flocked(t *testing.T, path string) *os.File {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), "guard"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
 	return file
 }
 
@@ -203,9 +189,7 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		_, err = f.Swap(ctx, "a", before, job{})
 		wantErr(t, err, why)
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, other.Close())
 		if _, err = f.Swap(t.Context(), "a", before, job{Note: "second"}); err != nil {
 			t.Errorf("once it is free: %v", err)
 		}
@@ -226,13 +210,9 @@ func TestAFlockOnAReplacedGuardIsNotUsed(t *testing.T) {
 		swapped <- err
 	}()
 	time.Sleep(50 * time.Millisecond) // for Swap to open the old one; sooner proves nothing, and passes
-	if err := os.Remove(old.Name()); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(old.Name()))
 	defer flocked(t, path).Close() //nolint:errcheck // frees the lock
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, old.Close())
 	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program holds") {
 		t.Errorf("err = %v; want that another program holds the guard", err)
 	}
@@ -243,12 +223,8 @@ func TestAnEditByHandIsAConflict(t *testing.T) {
 	f, path := newFile(t)
 	before := loadFile(t, f)
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(data), "first", "by hand", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, os.WriteFile(path, []byte(strings.Replace(string(data), "first", "by hand", 1)), 0o600))
 	_, err = f.Swap(t.Context(), "a", before, job{Note: "second"})
 	wantErr(t, err, lease.ErrConflict)
 }

@@ -44,9 +44,7 @@ func newFixture(t *testing.T, p lease.Policy) *fixture {
 func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
 	l, err := lease.NewLessor(s, of, p)
-	if err != nil {
-		w.Fatal(err)
-	}
+	fatal(w, err)
 	return l
 }
 
@@ -54,9 +52,7 @@ func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job
 func (w *fixture) acquire() *lease.Hold[job] {
 	w.Helper()
 	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
-	if err != nil {
-		w.Fatalf("acquire: %v", err)
-	}
+	fatal(w, err)
 	return h
 }
 
@@ -112,16 +108,27 @@ func (w *fixture) wantRecord(want job) {
 	w.Helper()
 	got := w.record()
 	got.Lease.HeartbeatAt, got.Lease.ExpiresAt = time.Time{}, time.Time{}
-	if diff := cmp.Diff(want, got); diff != "" {
-		w.Errorf("record (-want +got):\n%s", diff)
-	}
+	same(w, want, got)
 }
 
 // wantSame checks that the record is still exactly want.
 func (w *fixture) wantSame(want job) {
 	w.Helper()
-	if diff := cmp.Diff(want, w.record()); diff != "" {
-		w.Errorf("record (-want +got):\n%s", diff)
+	same(w, want, w.record())
+}
+
+// check fails the test after an error, and fatal ends it.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -137,5 +144,13 @@ func wantLost(t testing.TB, err error, reason string) {
 	var lost *lease.LostError
 	if !errors.As(err, &lost) || lost.Reason != reason || !errors.Is(err, lease.ErrLost) {
 		t.Errorf("err = %v; want %v: %s", err, lease.ErrLost, reason)
+	}
+}
+
+// same compares two values.
+func same(t testing.TB, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

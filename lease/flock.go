@@ -21,8 +21,10 @@ func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error
 		return err
 	}
 	defer dir.Close() //nolint:errcheck // synced before
+
+	const flags = os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	for {
-		guard, err := os.OpenFile(filepath.Join(f.dir, f.guard), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, fileMode)
+		guard, err := os.OpenFile(filepath.Join(f.dir, f.guard), flags, fileMode)
 		if err != nil {
 			return err
 		}

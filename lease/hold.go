@@ -37,35 +37,37 @@ func (h *Hold[D]) Stolen() bool { return h.stolen }
 // On loss body's context ends with that *LostError as its cause; KillAfter is for a
 // body that ignores it. When ctx ends, body's context ends too, and the lease is
 // renewed until body has returned. Run calls every function of renewed after each renewal.
-func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
-	return h.run(ctx, func(ctx context.Context) error { return body(ctx, h.Doc(), h.grant) },
-		func(ctx context.Context, k *keeper[D]) { k.beat(ctx) }, renewed)
+func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error,
+	renewed ...Renewed,
+) error {
+	beat := func(ctx context.Context, k *keeper[D]) { k.beat(ctx, renewed) }
+	return h.run(ctx, func(ctx context.Context) error { return body(ctx, h.Doc(), h.grant) }, beat)
 }
 
-// RunBy is like Run, but the caller's heartbeat function calls Renew. RunBy calls it
-// after the duration first, and then again after each duration that it returns. If it
+// RunBy is like Run, but heartbeat, a function of the caller's, calls Renew. RunBy calls
+// heartbeat after wait, and again after each duration that heartbeat returns. If heartbeat
 // returns ErrLost, the run ends as in Run. The watchdog is the same.
 func (h *Hold[D]) RunBy(ctx context.Context, body func(ctx context.Context) error,
-	first time.Duration, heartbeat func(ctx context.Context) (next time.Duration, err error),
+	wait time.Duration, heartbeat func(ctx context.Context) (wait time.Duration, err error),
 ) error {
 	return h.run(ctx, body, func(ctx context.Context, k *keeper[D]) {
-		for next := first; sleep(ctx, next); {
+		for sleep(ctx, wait) {
 			var err error
-			next, err = heartbeat(ctx)
 			var lost *LostError
-			if errors.As(err, &lost) {
+			if wait, err = heartbeat(ctx); errors.As(err, &lost) {
 				k.lose(lost)
 			}
 		}
-	}, nil)
+	})
 }
 
 func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
-	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
+	beat func(ctx context.Context, k *keeper[D]),
 ) error {
-	ctx, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	k := h.keep(context.WithoutCancel(ctx), lose, beat, renewed)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	k := h.keep(context.WithoutCancel(ctx), cancel, beat)
 	var err error
 	func() {
 		defer k.stop() // also when body panics
@@ -73,6 +75,7 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 			err = body(ctx)
 		}
 	}()
+
 	if lost := k.loss(); lost != nil {
 		h.take().settle(lost)
 		return lost
@@ -81,10 +84,10 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 }
 
 // Finish makes the record terminal, with set's changes, and frees the lease, in
-// one commit that succeeds only if the lease is still held (G8). It tries for 60 s,
-// also after ctx has ended. It returns ErrLost if nothing was written; ErrRefused if
-// the store cannot store set's changes (the lease is kept and the Hold remains
-// usable); or ErrUnavailable.
+// one commit that succeeds only if the lease is still held. It tries for 60 s, also
+// after ctx has ended. It returns ErrLost if nothing was written; ErrRefused if the
+// store cannot store set's changes (the lease is kept and the Hold remains usable); or
+// ErrUnavailable. (SEEDS G8)
 func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	return h.finish(ctx, Finish, set)
 }
@@ -92,8 +95,8 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 func (h *Hold[D]) finish(ctx context.Context, rule func(Lease, Grant) (Lease, error), set func(*D)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return rule(l, h.grant) }, set,
-		func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
+	next := func(l Lease, _ time.Time) (Lease, error) { return rule(l, h.grant) }
+	_, err := h.write(ctx, next, set, func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
 	return err
 }
 
@@ -101,7 +104,7 @@ func (h *Hold[D]) finish(ctx context.Context, rule func(Lease, Grant) (Lease, er
 // still held, by the last reading; see Adopt.
 func (h *Hold[D]) Adoptable() bool {
 	d := h.Doc()
-	_, err := Adopt(*h.lessor.of(&d), h.grant)
+	_, err := Adopt(*h.lessor.lease(&d), h.grant)
 	return err == nil
 }
 
@@ -111,8 +114,8 @@ func (h *Hold[D]) Adopt(ctx context.Context, set func(*D)) error {
 }
 
 // Release frees the lease with set's changes if it is still held. Otherwise it changes
-// nothing and returns ErrLost (G8). refund subtracts the attempt. It tries for 2 s,
-// or until the deadline of ctx if that is later, also if ctx has been cancelled.
+// nothing and returns ErrLost. refund subtracts the attempt. It tries for 2 s, or until
+// the deadline of ctx if that is later, also if ctx has been cancelled. (SEEDS G8)
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	until := time.Now().Add(releaseTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.After(until) {
@@ -120,32 +123,36 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) {
-		if err := loss(l, h.grant); err != nil {
-			return l, err
-		}
-		return Drop(l, h.grant, refund), nil
-	}, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })
+
+	drop := func(l Lease, _ time.Time) (Lease, error) {
+		return Drop(l, h.grant, refund), loss(l, h.grant)
+	}
+	_, err := h.write(ctx, drop, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })
 	return err
 }
 
-// Renew sends one heartbeat (G6): it moves the expiry to one ttl from now, or one TTL
-// of the Policy if ttl is zero. It tries until ctx ends, and returns ErrLost,
-// ErrUnavailable, or Check's error about ttl. Run renews by itself.
+// Renew sends one heartbeat: it moves the expiry to one ttl from now, or one TTL of the
+// Policy if ttl is zero. It tries until ctx ends, and returns ErrLost, ErrUnavailable, or
+// Check's error about ttl. Run renews by itself. (SEEDS G6)
 func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	lessor, err := h.lessor.WithTTL(ttl)
 	if err != nil {
 		return err
 	}
-	// One that failed may have been written: no later one has its expiry, which identifies it.
+
+	// The expiry identifies a renewal: none has that of an earlier one, which may have been
+	// written although it failed.
 	offset := h.offset
 	h.offset += time.Millisecond
 	var expiry time.Time
-	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
+	extend := func(l Lease, now time.Time) (Lease, error) {
 		l, err := Extend(l, now.Add(offset), h.grant, lessor.policy)
 		expiry = l.ExpiresAt
 		return l, err
-	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) })
+	}
+	landed := func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) }
+
+	c, err := h.write(ctx, extend, nil, landed)
 	if err == nil {
 		h.offset = 0
 		h.update(c, lessor.policy)
@@ -158,28 +165,27 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
-	with := h.take()
+	carried := h.take()
 	var c Cell[D]
 	var err, refused error
-	for _, also := range append(slices.Clip(with.sets), nil) {
-		c, err = h.edit(ctx, rule, func(d *D) { apply(also, d); apply(set, d) }, landed)
+	for _, change := range append(slices.Clip(carried.sets), nil) {
+		c, err = h.edit(ctx, rule, func(d *D) { apply(change, d); apply(set, d) }, landed)
 		if !errors.Is(err, ErrRefused) {
 			break
 		}
 		refused = err
 	}
+
 	switch {
 	case err == nil:
-		with.settle(refused)
+		carried.settle(refused)
 	case errors.Is(err, ErrLost):
-		with.settle(err)
-	default:
-		h.restore(with)
-	}
-	if errors.Is(err, ErrLost) { // Doc shows why
 		h.mu.Lock()
-		h.cell = c
+		h.cell = c // Doc shows why
 		h.mu.Unlock()
+		carried.settle(err)
+	default:
+		h.restore(carried)
 	}
 	return c, err
 }
@@ -187,19 +193,22 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 func (h *Hold[D]) edit(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
-	of, from := h.lessor.of, h.current()
-	return Edit(ctx, h.lessor.store, h.key, &from, func(c Cell[D]) (D, error) {
+	inside, cell := h.lessor.lease, h.current()
+	decide := func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, &LostError{Reason: Deleted}
 		}
-		next, err := rule(*of(&c.Doc), c.Now())
+		next, err := rule(*inside(&c.Doc), c.Now())
 		if err != nil {
 			return c.Doc, err
 		}
-		*of(&c.Doc) = next
+		*inside(&c.Doc) = next
 		set(&c.Doc)
 		return c.Doc, nil
-	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
+	}
+	return Edit(ctx, h.lessor.store, h.key, &cell, decide, func(c Cell[D]) bool {
+		return c.Exists && landed(*inside(&c.Doc))
+	})
 }
 
 // Now estimates the store's present time, as Cell.Now does.
@@ -219,7 +228,7 @@ func (h *Hold[D]) update(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cell = c
-	h.until = Trusted(*h.lessor.of(&c.Doc), c.At, c.Asked, p)
+	h.until = Trusted(*h.lessor.lease(&c.Doc), c.At, c.Asked, p)
 	select {
 	case h.moved <- struct{}{}:
 	default:

@@ -15,7 +15,6 @@ type keeper[D any] struct {
 	cancelBody context.CancelCauseFunc
 	end        context.CancelFunc
 	stopped    chan struct{} // closed by stop
-	renewed    []Renewed
 	done       sync.WaitGroup
 
 	mu   sync.Mutex
@@ -24,10 +23,10 @@ type keeper[D any] struct {
 
 // keep starts both goroutines. ctx must not end before stop.
 func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
-	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
+	beat func(ctx context.Context, k *keeper[D]),
 ) *keeper[D] {
 	ctx, end := context.WithCancel(ctx)
-	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, stopped: make(chan struct{}), renewed: renewed}
+	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, stopped: make(chan struct{})}
 	if time.Until(h.TrustedUntil()) <= 0 {
 		k.lose(&LostError{Reason: OutOfTime})
 		return k
@@ -89,22 +88,30 @@ func (k *keeper[D]) due() time.Time {
 // beat renews until the lease is lost or stop is called. After a renewal that failed
 // for another reason, it tries again after a tenth of a heartbeat. Once the lease is lost,
 // it reports so to every caller of Carry until stop is called: the body may wait for that.
-func (k *keeper[D]) beat(ctx context.Context) {
+func (k *keeper[D]) beat(ctx context.Context, renewed []Renewed) {
 	for next := k.due(); k.wait(ctx, next); {
 		began := time.Now()
 		try, cancel := context.WithDeadline(ctx, k.hold.TrustedUntil())
 		err := k.hold.Renew(try, 0)
 		cancel()
 		took := time.Since(began)
+
 		var lost *LostError
 		if errors.As(err, &lost) { // first: the callbacks may block
 			k.lose(lost)
 		}
-		k.notify(ctx, took, err)
+		// A renewal that the end of the body cancelled has not failed.
+		if err == nil || errors.Is(err, ErrLost) || ctx.Err() == nil || k.loss() != nil {
+			for _, report := range renewed {
+				report(context.WithoutCancel(ctx), took, err)
+			}
+		}
+
 		if next = k.due(); err != nil {
 			next = time.Now().Add(k.hold.lessor.policy.Heartbeat / 10)
 		}
 	}
+
 	for lost := k.loss(); lost != nil; {
 		k.hold.take().settle(lost)
 		select {
@@ -120,7 +127,7 @@ func (k *keeper[D]) beat(ctx context.Context) {
 func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
 	for {
 		at := next
-		if due := k.hold.waits().due; !due.IsZero() && due.Before(at) {
+		if due := k.hold.pending().due; !due.IsZero() && due.Before(at) {
 			at = due
 		}
 		select {
@@ -130,16 +137,6 @@ func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
 		case <-time.After(time.Until(at)):
 			return ctx.Err() == nil
 		}
-	}
-}
-
-// notify calls the callbacks, except for a renewal that the end of the body cancelled.
-func (k *keeper[D]) notify(ctx context.Context, took time.Duration, err error) {
-	if err != nil && !errors.Is(err, ErrLost) && ctx.Err() != nil && k.loss() == nil {
-		return
-	}
-	for _, renewed := range k.renewed {
-		renewed(context.WithoutCancel(ctx), took, err)
 	}
 }
 

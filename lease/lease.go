@@ -34,10 +34,11 @@ func (l Lease) HeldBy(g Grant) bool {
 	return !l.Finished && l.Owner != "" && l.Grant() == g
 }
 
-// The durations of a Policy whose fields are zero (G7).
+// DefaultTTL is the TTL of a Policy whose TTL is zero. (SEEDS G7)
+const DefaultTTL = 300 * time.Second
+
 const (
-	DefaultTTL = 300 * time.Second
-	maxTTL     = 12 * time.Hour
+	maxTTL = 12 * time.Hour
 	// grace is how long a run that ignores cancellation may continue after it.
 	grace = 5 * time.Second
 )
@@ -57,7 +58,7 @@ func (p Policy) Check() error {
 	q := p.filled()
 	switch {
 	case p.TTL < 0 || p.Heartbeat < 0 || p.MaxAttempts < 0:
-		return fmt.Errorf("lease: negative policy: TTL %v, heartbeat %v, attempts %d", p.TTL, p.Heartbeat, p.MaxAttempts)
+		return fmt.Errorf("lease: negative policy: %+v", p)
 	case q.TTL > maxTTL: // see MaxAhead
 		return fmt.Errorf("lease: TTL %v is over %v", q.TTL, maxTTL)
 	case q.TTL < time.Second:

@@ -18,17 +18,17 @@ const (
 // use; make it with NewLessor.
 type Lessor[D any] struct {
 	store  Store[D]
-	of     func(*D) *Lease
+	lease  func(*D) *Lease // returns the Lease inside a record
 	policy Policy
 }
 
-// NewLessor returns a Lessor, or Check's error about p. of returns the Lease inside
+// NewLessor returns a Lessor, or Check's error about p. lease returns the Lease inside
 // a record.
-func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], error) {
+func NewLessor[D any](s Store[D], lease func(*D) *Lease, p Policy) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: s, of: of, policy: p.filled()}, nil
+	return &Lessor[D]{store: s, lease: lease, policy: p.filled()}, nil
 }
 
 // Policy returns the policy in force, with its zero fields set.
@@ -45,61 +45,68 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: l.store, of: l.of, policy: p}, nil
+	return &Lessor[D]{store: l.store, lease: l.lease, policy: p}, nil
 }
 
-// Acquire takes the lease of key for owner, which must be new for each call
-// (G1, G3, G6). set, which may be nil, changes the record's own fields in the
-// same commit, also if Take has just finished the record because its attempts are
-// exhausted. It is pure and may be called again.
+// Acquire takes the lease of key for owner, which must be new for each call. set, which may
+// be nil, changes the record's own fields in the same commit, also if Take has just finished
+// the record because its attempts are exhausted. It is pure and may be called again.
 //
-// It returns the Hold; or ErrNotFound, ErrFinished, ErrExhausted (which it has
+// Acquire returns the Hold; or ErrNotFound, ErrFinished, ErrExhausted (which it has
 // recorded), a *HeldError, or ErrUnavailable after at most 15 s. With each of these it
-// returns the record as last read or written.
+// returns the record as last read or written. (SEEDS G1, G3, G6)
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
-	return l.AcquireIf(ctx, key, owner, func(D) error { return nil }, set)
+	return l.AcquireBy(ctx, key, owner, func(d *D, now time.Time) error {
+		next, err := Take(*l.lease(d), now, owner, l.policy)
+		if err == nil || errors.Is(err, ErrExhausted) {
+			*l.lease(d) = next
+			apply(set, d)
+		}
+		return err
+	})
 }
 
-// AcquireIf is like Acquire, but it does not take a free lease if permit, which is pure,
-// returns an error for the record as read. It returns that error.
-func (l *Lessor[D]) AcquireIf(ctx context.Context, key, owner string, permit func(D) error, set func(*D)) (*Hold[D], D, error) {
+// AcquireBy is like Acquire with another rule than Take alone. take changes the record d at
+// now, the store's time: it gives the lease to owner and returns nil, or it finishes the record
+// as owner and returns ErrExhausted. If take returns any other error, AcquireBy writes nothing
+// and returns that error. take is pure and may be called again.
+func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
+	take func(d *D, now time.Time) error,
+) (*Hold[D], D, error) {
 	var none D
 	if owner == "" {
 		return nil, none, fmt.Errorf("lease: acquire %q: no owner", key)
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
+
 	stolen := false // set by the last decision, which is the one that was written
-	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) {
+	decide := func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, ErrNotFound
 		}
-		stolen = l.of(&c.Doc).Owner != ""
-		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
-		if err == nil {
-			err = permit(c.Doc)
-		}
-		switch {
-		case err != nil && !errors.Is(err, ErrExhausted):
+		next := c.Doc
+		if err := take(&next, c.At); err != nil && !errors.Is(err, ErrExhausted) {
 			return c.Doc, err
-		case l.of(&c.Doc).FinishedBy == owner: // this call has finished it and lost the reply; it was reopened since
+		}
+		before := l.lease(&c.Doc)
+		if before.FinishedBy == owner { // finished by this call, whose reply was lost, and reopened since
 			return c.Doc, ErrExhausted
 		}
-		*l.of(&c.Doc) = next
-		if set != nil {
-			set(&c.Doc)
-		}
-		return c.Doc, nil
-	}, func(c Cell[D]) bool {
-		got := l.of(&c.Doc)
+		stolen = before.Owner != ""
+		return next, nil
+	}
+	c, err := Edit(ctx, l.store, key, nil, decide, func(c Cell[D]) bool {
+		got := l.lease(&c.Doc)
 		return got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished && got.FinishedBy == owner
 	})
-	switch {
-	case err != nil:
-		return nil, c.Doc, err
-	case l.of(&c.Doc).Finished:
-		return nil, c.Doc, ErrExhausted
+	if err == nil && l.lease(&c.Doc).Finished {
+		err = ErrExhausted
 	}
+	if err != nil {
+		return nil, c.Doc, err
+	}
+
 	h := l.Hold(key, c)
 	h.stolen = stolen
 	return h, c.Doc, nil
@@ -115,7 +122,8 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 	if err != nil {
 		return nil, err
 	}
-	got := l.of(&c.Doc)
+
+	got := l.lease(&c.Doc)
 	switch {
 	case !c.Exists:
 		return nil, ErrNotFound
@@ -127,7 +135,10 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 
 // Hold returns the Hold of the acquisition that c shows.
 func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
-	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1), wake: make(chan struct{}, 1), tried: c.Asked}
+	h := &Hold[D]{
+		lessor: l, key: key, grant: l.lease(&c.Doc).Grant(), tried: c.Asked,
+		moved: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	}
 	h.update(c, l.policy)
 	return h
 }

@@ -52,20 +52,6 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 	}
 }
 
-func TestARefusedFinishKeepsTheHold(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
-		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
-		w.faulty.SetPlan(nil)
-		if err := h.Finish(w.Context(), note("failed")); err != nil {
-			w.Errorf("finish: %v", err)
-		}
-		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "failed"})
-	})
-}
-
 func TestResume(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
@@ -74,24 +60,13 @@ func TestResume(t *testing.T) {
 		if err != nil || got.Grant() != h.Grant() {
 			w.Fatalf("elsewhere: %v", err)
 		}
-		w.at(200 * time.Second)
-		var when time.Duration
-		if err := got.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.at(1000 * time.Second)
-			when = w.since()
-			return ctx.Err()
-		}); err != nil || when == 0 {
-			w.Errorf("run: %v", err)
-		}
 		for owner, reason := range map[string]string{"w/2": lease.Taken, "": lease.Taken} {
 			_, err = other.Resume(w.Context(), "a", owner)
 			wantLost(w, err, reason)
 		}
 		_, err = other.Resume(w.Context(), "missing", "w/1")
 		wantErr(w, err, lease.ErrNotFound)
-		if err := got.Finish(w.Context(), nil); err != nil {
-			w.Fatal(err)
-		}
+		fatal(w, got.Finish(w.Context(), nil))
 		_, err = other.Resume(w.Context(), "a", "w/1")
 		wantLost(w, err, lease.Finished)
 	})
@@ -162,9 +137,7 @@ func TestWithTTL(t *testing.T) {
 			}
 		}
 		l, err := w.lessor.WithTTL(30 * time.Second)
-		if err != nil {
-			w.Fatal(err)
-		}
+		fatal(w, err)
 		if got, want := l.Policy(), (lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}); got != want {
 			w.Errorf("policy = %+v; want %+v", got, want)
 		}

@@ -10,34 +10,6 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-func TestALossHasAReason(t *testing.T) {
-	other := lease.Lease{Owner: "w/2", Token: 2, Attempts: 2, HeartbeatAt: noon, ExpiresAt: noon}
-	for reason, change := range map[string]func(w *fixture){
-		lease.Taken:    func(w *fixture) { w.rewrite(func(j *job) { j.Lease = other }) },
-		lease.Finished: func(w *fixture) { w.rewrite(func(j *job) { j.Lease.Finished = true }) },
-		lease.Deleted:  func(w *fixture) { w.memory.Delete("a") },
-	} {
-		t.Run(reason, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				h := w.acquire()
-				time.AfterFunc(30*time.Second, func() { change(w) })
-				var when time.Duration
-				var why error
-				err := h.Run(w.Context(), w.untilCancelled(&when, &why))
-				wantLost(w, err, reason)
-				wantLost(w, why, reason)
-				var kill interface{ KillAfter() time.Duration }
-				if !errors.As(why, &kill) || kill.KillAfter() != 5*time.Second {
-					w.Errorf("cause %#v; want one with KillAfter 5s", why)
-				}
-				if when < 100*time.Second || when > 101*time.Second { // the heartbeat and its conflict's pause
-					w.Errorf("cancelled after %v; want by the heartbeat at 100s", when)
-				}
-			})
-		})
-	}
-}
-
 // A body may ignore its cancellation. The store is not called again for its lease.
 func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 	inBubble(t, func(w *fixture) {
@@ -128,14 +100,10 @@ func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 			w.at(105 * time.Second)
 			return nil
 		})
-		if err != nil {
-			w.Errorf("run: %v", err)
-		}
+		check(w, err)
 		w.wantFaults(leasetest.Late)
 		w.faulty.SetPlan(nil)
-		if err := h.Release(w.Context(), nil, false); err != nil {
-			w.Errorf("release: %v", err)
-		}
+		check(w, h.Release(w.Context(), nil, false))
 		w.faulty.Deliver()
 		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
 	})

@@ -56,19 +56,13 @@ func TestMain(m *testing.M) {
 func program(t *testing.T, name, dir string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, childDir+"="+dir)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, cmd.Start())
 	return cmd, out
 }
 
@@ -131,14 +125,10 @@ func TestFourProgramsLoseNoCountAlthoughOneIsKilled(t *testing.T) {
 	for range 3 {
 		cmd, _ := program(t, "count", dir)
 		wg.Go(func() {
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("count: %v", err)
-			}
+			check(t, cmd.Wait())
 		})
 	}
-	if err := frozen.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	check(t, frozen.Process.Signal(syscall.SIGKILL))
 	if err := frozen.Wait(); err == nil {
 		t.Error("the frozen program ended by itself")
 	}
@@ -155,9 +145,7 @@ func TestAFullDiskChangesNothing(t *testing.T) {
 	f, path := newFile(t)
 	before := loadFile(t, f)
 	cmd, _ := program(t, "full", filepath.Dir(path))
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	check(t, cmd.Wait())
 	if got := loadFile(t, f); got.Rev != before.Rev {
 		t.Errorf("%+v; want it as it was", got)
 	}

@@ -5,11 +5,11 @@ import "time"
 // The rules are pure functions from one Lease to the next. now is always the
 // store's time. No other code judges expiry.
 
-// Take gives l to owner (G5). It returns, in this order: ErrFinished; a
-// *HeldError while another's lease has not expired; ErrExhausted, together with
-// the finished Lease to record, if no attempt is left; else the taken Lease with a
-// new token. An expired lease is stolen; a lease without an expiry counts as
-// expired. now is the time of the reading that will be swapped.
+// Take gives l to owner. It returns, in this order: ErrFinished; a *HeldError while
+// another's lease has not expired; ErrExhausted, together with the finished Lease to
+// record, if no attempt is left; else the taken Lease with a new token. An expired lease
+// is stolen; a lease without an expiry counts as expired. now is the time of the reading
+// that will be swapped. (SEEDS G5)
 func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	p = p.filled()
 	switch {
@@ -31,15 +31,15 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 // Extend renews the lease of g by one TTL from now, or returns ErrLost. now may be
 // an estimate: it only chooses the new expiry, which always differs from the old one,
 // so that it shows whether the renewal was written. An expired lease that was not taken
-// by another is revived (R8).
+// by another is revived. (SEEDS R8)
 func Extend(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	if err := loss(l, g); err != nil {
 		return l, err
 	}
-	was := l.ExpiresAt
+	old := l.ExpiresAt
 	l.HeartbeatAt, l.ExpiresAt = term(now, p.filled())
-	if l.ExpiresAt.Equal(was) {
-		l.ExpiresAt = was.Add(time.Millisecond)
+	if l.ExpiresAt.Equal(old) {
+		l.ExpiresAt = old.Add(time.Millisecond)
 	}
 	return l, nil
 }
@@ -54,7 +54,7 @@ func Finish(l Lease, g Grant) (Lease, error) {
 }
 
 // Adopt frees the lease of a record that another program made terminal while it was g's, as
-// if g had finished it (R11). Else it returns ErrLost.
+// if g had finished it. Else it returns ErrLost. (SEEDS R11)
 func Adopt(l Lease, g Grant) (Lease, error) {
 	if !l.Finished || l.Owner == "" || l.Grant() != g {
 		return l, &LostError{Reason: Taken}
@@ -62,8 +62,8 @@ func Adopt(l Lease, g Grant) (Lease, error) {
 	return finished(l, g.Owner), nil
 }
 
-// Drop frees the lease if it is g's, and else returns it unchanged (G8). refund
-// subtracts the attempt that the acquisition counted.
+// Drop frees the lease if it is g's, and else returns it unchanged. refund subtracts the
+// attempt that the acquisition counted. (SEEDS G8)
 func Drop(l Lease, g Grant, refund bool) Lease {
 	if !l.HeldBy(g) {
 		return l
@@ -115,14 +115,14 @@ func Cancel(l Lease, by string) (Lease, error) {
 // only another delivery can finish it.
 func Orphaned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
 
-// Held reports whether l is held at now: expired means now ≥ expiry (R7).
+// Held reports whether l is held at now: expired means now ≥ expiry. (SEEDS R7)
 func Held(l Lease, now time.Time) bool {
 	return !l.Finished && l.Owner != "" && now.Before(l.ExpiresAt)
 }
 
 // Fresh returns the free lease of a missing record, for stores that delete free
 // records. Its first token is now in microseconds, which is larger than any token of
-// a record deleted before now, so that tokens only grow (D4).
+// a record deleted before now, so that tokens only grow. (SEEDS D4)
 func Fresh(now time.Time) Lease { return Lease{Token: now.UnixMicro() - 1} }
 
 // MaxAhead is the furthest that a stored time of a lease may be ahead of the
@@ -138,19 +138,19 @@ func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 // the queue that delivers it may be ahead of the store's.
 const maxEarly = 2 * time.Second
 
-// Due reports whether an acquisition that a record stores for the time next may be made at
-// now. One whose time is not Credible may.
+// Due reports whether an acquisition may be made at now. next is the time that the record
+// stores for it; if that is not Credible, the acquisition is due.
 func Due(next, now time.Time) bool { return Late(next, now, -maxEarly) }
 
-// Late reports whether an acquisition that a record stores for the time next is late by
-// that much at now. One whose time is not Credible is.
-func Late(next, now time.Time, by time.Duration) bool {
-	return !now.Before(next.Add(by)) || !Credible(next, now)
+// Late reports whether now is delay after next, or later. next is a time that the record
+// stores; if that is not Credible, it is late.
+func Late(next, now time.Time, delay time.Duration) bool {
+	return !now.Before(next.Add(delay)) || !Credible(next, now)
 }
 
 // AssumedExpiry returns the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, if that cannot be read either, after the record's last
-// update. So the record is neither run twice nor blocked for ever (G5).
+// update. So the record is neither run twice nor blocked for ever. (SEEDS G5)
 func AssumedExpiry(heartbeat, updated time.Time, p Policy) time.Time {
 	if heartbeat.IsZero() {
 		heartbeat = updated

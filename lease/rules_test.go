@@ -62,15 +62,11 @@ func TestTake(t *testing.T) {
 			got, err := lease.Take(c.lease, c.now, "you", policy)
 			var held *lease.HeldError
 			if errors.As(c.err, &held) {
-				if diff := cmp.Diff(c.err, err); diff != "" {
-					t.Errorf("error (-want +got):\n%s", diff)
-				}
+				same(t, c.err, err)
 			} else if !errors.Is(err, c.err) {
 				t.Errorf("err = %v; want %v", err, c.err)
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("lease (-want +got):\n%s", diff)
-			}
+			same(t, c.want, got)
 		})
 	}
 }
@@ -108,9 +104,7 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 				wantFinished = lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}
 			}
 			check := func(verb string, got, want lease.Lease, err error) {
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", verb, diff)
-				}
+				same(t, want, got)
 				if c.reason != "" {
 					wantLost(t, err, c.reason)
 				} else if err != nil {
@@ -152,18 +146,14 @@ func TestDrop(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, lease.Drop(c.lease, c.grant, c.refund)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, c.want, lease.Drop(c.lease, c.grant, c.refund))
 		})
 	}
 }
 
 func TestBreakFreesTheLeaseOfAnyOwner(t *testing.T) {
 	want := lease.Lease{Token: 7, Attempts: 2}
-	if diff := cmp.Diff(want, lease.Break(leased())); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, want, lease.Break(leased()))
 }
 
 func TestReopen(t *testing.T) {

@@ -64,22 +64,22 @@ func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
 	e := edit[D]{store: s, key: key, decide: decide, landed: landed}
-	return e.run(ctx, from)
+	if from != nil {
+		e.cell, e.fresh = *from, true
+	}
+	return e.run(ctx)
 }
 
 // EditUnmarked is like Edit, for a write after which the record does not show who made it:
-// after ErrUnwritten alone, it does not ask landed.
+// if all failures were ErrUnwritten, it does not ask landed.
 func EditUnmarked[D any](ctx context.Context, s Store[D], key string,
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
 	e := edit[D]{store: s, key: key, decide: decide, landed: landed, unmarked: true}
-	return e.run(ctx, nil)
+	return e.run(ctx)
 }
 
-func (e *edit[D]) run(ctx context.Context, from *Cell[D]) (Cell[D], error) {
-	if from != nil {
-		e.cell, e.fresh = *from, true
-	}
+func (e *edit[D]) run(ctx context.Context) (Cell[D], error) {
 	for {
 		done, err := e.step(ctx)
 		if done {
@@ -137,10 +137,12 @@ var errLanded = errors.New("lease: landed")
 // step makes one try: at most a Load and a Swap, or one Exclude. done means that
 // the operation has its outcome; else err is the failure of this try.
 func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
-	if x, ok := e.store.(Excluder[D]); ok && e.refused == nil && !e.plain && (e.conflicts >= optimistic || x.Exclusive()) {
+	x, ok := e.store.(Excluder[D])
+	if ok && e.refused == nil && !e.plain && (e.conflicts >= optimistic || x.Exclusive()) {
 		return e.exclude(ctx, x)
 	}
 	e.plain = false
+
 	if !e.fresh {
 		c, err := e.store.Load(ctx, e.key)
 		if err != nil {
@@ -155,6 +157,7 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 			return true, e.refused
 		}
 	}
+
 	next, err := e.decide(e.cell)
 	if err != nil {
 		return true, err
@@ -175,12 +178,13 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 		next, verdict = e.decide(c)
 		return next, verdict
 	})
-	switch {
-	case errors.Is(verdict, errLanded):
+	if errors.Is(verdict, errLanded) {
 		return true, nil
-	case verdict != nil:
+	}
+	if verdict != nil {
 		return true, verdict
 	}
+
 	done, err = e.wrote(c, err)
 	if e.refused != nil && !e.excluded {
 		e.refused, e.plain, e.excluded = nil, true, true
@@ -196,6 +200,7 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	}
 	e.doubted = e.doubted || !errors.Is(err, ErrUnwritten)
 	e.fresh, e.uncertain = false, e.doubted || !e.unmarked
+
 	switch {
 	case permanent(err):
 		return true, err

@@ -76,29 +76,35 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 		return nil, err
 	}
 	codec := analysisCodec{
-		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }},
+		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName},
 		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
 	}
 	docs := &documents[analysislock.Analysis]{
-		db: d, collection: d.client.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
+		db: d, collection: d.client.Collection(o.Collection), what: "analysis", log: o.Log,
+		codec: codec, pessimistic: o.Pessimistic,
 	}
 	a := &Analyses{documents: docs, codec: codec}
 	docs.beforeCommit = a.requestWork
+
 	unlocking := *docs
 	codec.replaceToken = true
 	unlocking.codec = codec
+
 	var err error
-	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err == nil {
-		a.unlocking, err = analysislock.New(&unlocking, o.Policy, o.MaxRunTime, a.work)
-	}
-	if err == nil && (o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL()) {
-		err = fmt.Errorf("repo: documents are kept for %v, not for longer than the TTL %v", o.Keep, a.TTL())
-	}
-	if err != nil {
+	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err != nil {
 		return nil, err
+	}
+	if a.unlocking, err = analysislock.New(&unlocking, o.Policy, o.MaxRunTime, a.work); err != nil {
+		return nil, err
+	}
+	if o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL() {
+		return nil, fmt.Errorf("repo: documents are kept for %v, not for longer than the TTL %v", o.Keep, a.TTL())
 	}
 	return a, nil
 }
+
+// analysisName names an analysis in the log.
+func analysisName(id string) slog.Attr { return slog.String("analysis_id", id) }
 
 // Close closes the connection if Open has opened it. Those of a Database are closed with it.
 func (a *Analyses) Close() error {
@@ -130,9 +136,12 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 	if err != nil {
 		return err
 	}
+
 	now, f := read.Truncate(time.Millisecond), a.codec.fields
-	doc := a.documents.collection.Doc(id)
-	fields := map[string]any{f.Status: f.Queued, f.Input: input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now)}
+	fields := map[string]any{
+		f.Status: f.Queued, f.Input: input, "attempts": 0,
+		"createdAt": timeValue(now), "updatedAt": timeValue(now),
+	}
 	if params != "" {
 		fields["params"] = params
 	}
@@ -142,21 +151,26 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 	if a.codec.keepAll {
 		fields["expireAt"] = now.Add(a.codec.keep)
 	}
+
+	doc := a.documents.collection.Doc(id)
 	_, err = doc.Create(ctx, fields)
-	switch {
-	case status.Code(err) == codes.AlreadyExists:
-		// If the reply to a creation was lost, the client has sent it again and gets
-		// this error too. Then the document was created after the reading above.
-		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
-			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) && d.Stored.(stored).params == params {
-				return nil
-			}
+	if status.Code(err) != codes.AlreadyExists {
+		if err != nil {
+			err = unavailable(storeError("create", "analysis", id, err))
 		}
-		return fmt.Errorf("%w: %q", ErrExists, id)
-	case err != nil:
-		return unavailable(storeError("create", "analysis", id, err))
+		return err
 	}
-	return nil
+
+	// If the reply to a creation was lost, the client has sent it again and gets this error
+	// too. Then the document was created after the reading above, with the same fields.
+	if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
+		d, err := a.codec.decode(snapshot(snap))
+		if err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) &&
+			d.Stored.(stored).params == params {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %q", ErrExists, id)
 }
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
@@ -190,10 +204,11 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+
 	var refused error
 	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), fields, func(r reading) error {
 		if refused = fmt.Errorf("%w: %q", lease.ErrNotFound, id); r.exists {
-			d, refused = a.documents.codec.decode(r)
+			d, refused = a.codec.decode(r)
 		}
 		return nil
 	})
@@ -212,23 +227,27 @@ func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.See
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
 // *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
-func (a *Analyses) Delete(ctx context.Context, id string) (was analysislock.Analysis, err error) {
+func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
-		return was, err
+		return before, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+
 	c, err := lease.Read(ctx, a.documents, id)
-	if err == nil && !c.Exists {
-		err = fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+	if err != nil {
+		return c.Doc, err
 	}
-	if err == nil {
-		_, err = lease.Reopen(c.Doc.Lock, c.At)
+	if !c.Exists {
+		return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 	}
-	if err == nil {
-		if _, err = a.documents.remove(ctx, id, c); err != nil && !errors.Is(err, lease.ErrConflict) {
-			err = unavailable(err)
-		}
+	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil {
+		return c.Doc, err
+	}
+
+	_, err = a.documents.remove(ctx, id, c)
+	if err != nil && !errors.Is(err, lease.ErrConflict) {
+		err = unavailable(err)
 	}
 	return c.Doc, err
 }
@@ -245,17 +264,20 @@ const inputTimeout = 15 * time.Second
 // workFields lists the fields that an attempt is given.
 func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
-// requestWork sends the read of the input and the checkpoint together with the commit that acquires the
-// lock, so that it costs no extra round trip. Analyses.work decodes the answer after the
-// commit: if decoding a document makes the worker crash, the attempt has been counted.
-func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (cancel func()) {
+// requestWork sends the read of the input and the checkpoint together with the commit that
+// acquires the lock, so that it costs no extra round trip. Analyses.work decodes the answer
+// after the commit: if decoding a document makes the worker crash, the attempt has been counted.
+func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis,
+	next *analysislock.Analysis,
+) (cancel func()) {
 	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
 		return func() {}
 	}
+	doc := a.documents.collection.Doc(next.ID)
 	s, _ := next.Stored.(stored)
-	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), a.codec.fields.workFields())
+	s.work = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, doc, a.codec.fields.workFields())
 	next.Stored = s
-	return s.input.cancel
+	return s.work.cancel
 }
 
 // work returns the JSON of what requestWork has requested. If that request has failed, it
@@ -265,12 +287,14 @@ func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysi
 		if !r.exists {
 			return &lease.LostError{Reason: lease.Deleted}
 		}
-		if w.Input, err = Plain(r.fields[a.codec.fields.Input]); err == nil && r.fields["checkpoint"] != nil {
-			w.Checkpoint, err = Plain(r.fields["checkpoint"])
+		w.Input, err = Plain(r.fields[a.codec.fields.Input])
+		if checkpoint := r.fields["checkpoint"]; err == nil && checkpoint != nil {
+			w.Checkpoint, err = Plain(checkpoint)
 		}
 		return err
 	}
-	if s, _ := d.Stored.(stored); s.input == nil || s.input.receive(ctx, use) != nil {
+
+	if s, _ := d.Stored.(stored); s.work == nil || s.work.receive(ctx, use) != nil {
 		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 		defer cancel()
 		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), a.codec.fields.workFields(), use)

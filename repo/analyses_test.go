@@ -1,9 +1,7 @@
 package repo
 
 import (
-	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +20,7 @@ func ttl(b *emulatortest.Backend) time.Duration {
 	return lease.DefaultTTL
 }
 
-// The cases of G10, and of the fields of G4 to G8.
+// The fields of a lock in a document, with what another program has written.
 func TestAnalysisLock(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -38,41 +36,12 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 			attempt := map[string]any{"attempt": int64(1), "token": int64(1), "owner": "w/1", "startedAt": got["startedAt"]}
-			if diff := cmp.Diff([]any{attempt}, got["history"]); diff != "" {
-				t.Errorf("history (-want +got):\n%s", diff)
-			}
+			same(t, []any{attempt}, got["history"])
 			for _, name := range []string{"lockExpiresAt", "lockHeartbeatAt"} {
 				delete(got, name)
 			}
 			want := map[string]any{"status": analysislock.Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-		},
-		"ATemporaryFailureIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 8})
-			mustAcquire(t, a, "x", "w/1")
-			if _, err := a.holds["w/1"].Retry(t.Context(), "analyzer_failed", "the model is away\xff", 0); err != nil {
-				t.Fatal(err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"code": "analyzer_failed", "message": "the model is away"}
-			if diff := cmp.Diff(want, got["lastError"]); diff != "" || got["status"] != analysislock.Queued || got["lockOwner"] != nil || got["error"] != nil {
-				t.Errorf("document = %v; lastError (-want +got):\n%s", got, diff)
-			}
-			mustAcquire(t, a, "x", "w/2")
-			b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00.000Z"}) // w/2 has crashed
-			if acq := acquire(t, open(t, b), "x", "w/3"); acq.Reason != analysislock.AttemptsExhausted {
-				t.Fatalf("acquisition = %+v, want attempts exhausted", acq)
-			}
-			got = b.Fields(t, "x")
-			if diff := cmp.Diff(want, got["lastError"]); diff != "" {
-				t.Errorf("lastError of a FAILED analysis (-want +got):\n%s", diff)
-			}
-			want = map[string]any{"code": "attempts_exhausted", "message": "gave up after 10 attempts; last error: the model is away"}
-			if diff := cmp.Diff(want, got["error"]); diff != "" || got["status"] != analysislock.Failed {
-				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
-			}
+			same(t, want, withoutRuns(got))
 		},
 		"ATemporaryFailureThatDoesNotFitIsReleasedWithoutItsMessage": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
@@ -84,24 +53,6 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("owner, status, nextAttemptAt, lastError = %v, %v, %v, %v; want it released without the message", got["lockOwner"], got["status"], got["nextAttemptAt"], got["lastError"])
 			}
 		},
-		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			other := open(t, b)
-			var acqs [2]analysislock.Acquisition
-			var wg sync.WaitGroup
-			for i, a := range []*worker{a, other} {
-				wg.Go(func() { acqs[i] = acquire(t, a, "x", string(rune('a'+i))) })
-			}
-			wg.Wait()
-			if acqs[0].Acquired == acqs[1].Acquired {
-				t.Errorf("acquired: %+v, %+v", acqs[0], acqs[1])
-			}
-			for _, acq := range acqs {
-				if !acq.Acquired && acq.Reason != analysislock.Locked {
-					t.Errorf("the other: %+v, want %s", acq, analysislock.Locked)
-				}
-			}
-		},
 		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, status := range []string{analysislock.Ready, analysislock.Failed} {
 				b.Put(t, status, map[string]any{"status": status})
@@ -109,9 +60,7 @@ func TestAnalysisLock(t *testing.T) {
 				if got := acquire(t, a, status, "w/1"); got != want { // and no Hold
 					t.Errorf("acquire = %+v, want %+v", got, want)
 				}
-				if diff := cmp.Diff(map[string]any{"status": status}, b.Fields(t, status)); diff != "" {
-					t.Errorf("the document changed (-want +got):\n%s", diff)
-				}
+				same(t, map[string]any{"status": status}, b.Fields(t, status))
 			}
 		},
 		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -123,65 +72,17 @@ func TestAnalysisLock(t *testing.T) {
 					t.Errorf("release by %q: %v, want silence", owner, err)
 				}
 			}
-			if err := a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"); err != nil {
-				t.Errorf("release of a missing analysis: %v, want silence", err)
-			}
-			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
-		},
-		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			if err := a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, false); err != nil {
-				t.Fatal(err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-			if acq := mustAcquire(t, a, "x", "w/2"); acq.Grant.Token != 2 || acq.Attempt != 2 {
-				t.Errorf("next: %+v, want token 2, attempt 2", acq)
-			}
-		},
-		"AMissingAnalysisIsAnError": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			if _, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("acquire: %v, want ErrNotFound", err)
-			}
-			if got := b.Fields(t, "x"); got != nil {
-				t.Errorf("the document was made: %v", got)
-			}
+			check(t, a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"))
+			same(t, before, b.Fields(t, "x"))
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})
 				mustAcquire(t, a, "x", "w/1")
-				if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, a.holds["w/1"].Complete(t.Context(), result))
 				got := b.Fields(t, "x")
 				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
-				if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-					t.Errorf("document (-want +got):\n%s", diff)
-				}
-			}
-		},
-		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.holds["w/1"].Refresh(t.Context(), -time.Hour); err == nil {
-				t.Error("a negative TTL was taken")
-			}
-			d, err := a.Get(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if left := d.Lock.ExpiresAt.Sub(d.ReadAt); left < 59*time.Minute || left > time.Hour+time.Second {
-				t.Errorf("left: %v, want an hour", left)
+				same(t, want, withoutRuns(got))
 			}
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,35 +43,41 @@ type stored struct {
 	at           place    // an updatedAt that is a Timestamp remains one
 	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
 	params       string   // if it was read; see CreateWith
-	input        *request // sent with the acquisition; see Analyses.input
+	work         *request // sent with the acquisition; see Analyses.requestWork
 }
 
 func (c analysisCodec) mask() []string { return c.fields.decision() }
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	data, f := r.fields, c.fields
-	a := analysislock.Analysis{ID: r.id, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result], ReadAt: r.at}
+	a := analysislock.Analysis{
+		ID: r.id, ReadAt: r.at, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result],
+		Error: decodeError(data[f.Error]), LastError: decodeError(data["lastError"]),
+		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
+	}
+	if v := data["checkpoint"]; v != nil { // a decision does not read it
+		a.Checkpoint = &analysislock.Checkpoint{Value: v}
+	}
+
+	a.UpdatedAt, _ = parseTime(data["updatedAt"])
+	a.StartedAt, _ = parseTime(data["startedAt"])
+	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	if !lease.Credible(a.CreatedAt, r.at) {
 		a.CreatedAt = r.created
 	}
-	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	a.Error, a.LastError = decodeError(data[f.Error]), decodeError(data["lastError"])
-	a.StartedAt, _ = parseTime(data["startedAt"])
-	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
-	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
-	if v := data["checkpoint"]; v != nil { // a decision does not read it
-		a.Checkpoint = &analysislock.Checkpoint{Value: v}
-	}
+
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
+	a.Lock.Finished = analysislock.Finished(a.Status)
 	params, _ := data["params"].(string)
 	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params}
-	a.Lock.Finished = analysislock.Finished(a.Status)
-	if err != nil && !a.Lock.Finished {
-		a.Malformed = err
+	if err == nil || a.Lock.Finished {
+		return a, nil
 	}
-	if a.Malformed == nil || c.replaceToken {
+
+	a.Malformed = err
+	if c.replaceToken {
 		return a, nil
 	}
 	return a, fmt.Errorf("repo: analysis %q: %w", a.ID, a.Malformed)
@@ -89,10 +96,10 @@ func decodeError(v any) *analysislock.Error {
 // valid, and Token is larger than any that the record had by its last update.
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
-	if !ok || token < 0 || token == math.MaxInt64 {
-		token, err = lease.Fresh(r.updated).Token, fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
+	if l.Token = token; !ok || token < 0 || token == math.MaxInt64 {
+		l.Token = lease.Fresh(r.updated).Token
+		err = fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
-	l.Token = token
 	l.FinishedBy = cut(r.fields["finishedBy"])
 	if n, ok := parseInt(r.fields["attempts"]); ok && n > 0 {
 		l.Attempts = int(min(n, math.MaxInt32))
@@ -101,8 +108,8 @@ func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	return l, err
 }
 
-// decodeHolder reads the owner and the times of the lock (G5). It treats a time that is
-// not credible as unreadable.
+// decodeHolder reads the owner and the times of the lock. It treats a time that is not
+// credible as unreadable.
 func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 	switch owner := r.fields["lockOwner"].(type) {
 	case nil:
@@ -133,49 +140,85 @@ func (c lockCodec) credible(r reading, field string) (t time.Time, ok bool) {
 }
 
 func (c lockCodec) warn(r reading, field string, v any) {
-	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field", c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
+	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field",
+		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
-// changes also sets updatedAt to now, if any other field changes.
-func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis, now time.Time) []firestore.Update {
-	var us []firestore.Update
-	set := func(path string, changed bool, v any) {
-		if changed {
+// values returns the fields of d that a decision reads, with firestore.Delete for a field that
+// is not stored.
+func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
+	return map[string]any{
+		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
+		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
+		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
+		"progress": progressValue(d.Progress), "history": historyValue(d.History),
+		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
+		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
+	}
+}
+
+// differences returns the updates of the fields that differ, and of those in always.
+func differences(before, after map[string]any, always ...string) (us []firestore.Update) {
+	for path, v := range after {
+		if slices.Contains(always, path) || !reflect.DeepEqual(before[path], v) {
 			us = append(us, firestore.Update{Path: path, Value: v})
 		}
 	}
-	p, n, f := prev.Lock, next.Lock, c.fields
-	was, _ := prev.Stored.(stored)
-	// Other programs may have written result and error before.
-	finished := analysislock.Finished(next.Status)
-	finishedChanged := analysislock.Finished(prev.Status) != finished
-	set(f.Status, prev.Status != next.Status, f.word(next.Status))
-	set(f.Result, finishedChanged && next.Status == analysislock.Ready, next.Result)
-	set(f.Result, finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
-	set(f.Error, finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
-	set("lastError", finishedChanged && next.Status != analysislock.Failed || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
-	set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
-	set("nextAttemptAt", finishedChanged || !prev.NextAttemptAt.Equal(next.NextAttemptAt), timeValue(next.NextAttemptAt))
-	set("progress", !reflect.DeepEqual(prev.Progress, next.Progress), progressValue(next.Progress))
-	set("history", !reflect.DeepEqual(prev.History, next.History), historyValue(next.History))
-	set("checkpoint", next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint, checkpointValue(next.Checkpoint))
-	set("attempts", p.Attempts != n.Attempts, n.Attempts)
-	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
-	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-	// Decoding has replaced a value that could not be read, so a comparison cannot show that
-	// it must be deleted.
-	freed := finishedChanged || p.Owner != "" && n.Owner == ""
-	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
-	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
-	set("lockToken", p.Token != n.Token || was.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
-	if len(us) > 0 {
-		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
-		set("updatedAt", was.at.Time == nil, timeValue(next.UpdatedAt))
-		set("updatedAt", was.at.Time != nil, next.UpdatedAt)
-		expires := c.keep > 0 && (c.keepAll || freed && finished)
-		set("expireAt", expires, now.Add(c.keep))
+	return us
+}
+
+// changes also sets updatedAt to now, if any other field changes.
+func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis,
+	now time.Time,
+) []firestore.Update {
+	f, finished := c.fields, analysislock.Finished(next.Status)
+	turned := finished != analysislock.Finished(prev.Status)
+	freed := turned || prev.Lock.Owner != "" && next.Lock.Owner == ""
+
+	// Decoding has replaced values that it could not read, so a comparison does not show all
+	// fields that must be deleted.
+	var always []string
+	if turned {
+		always = append(always, f.Error, "nextAttemptAt")
+	}
+	if turned && next.Status != analysislock.Failed {
+		always = append(always, "lastError")
+	}
+	if freed {
+		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
+	}
+	us := differences(c.values(&prev), c.values(next), always...)
+
+	set := func(path string, v any) { us = append(us, firestore.Update{Path: path, Value: v}) }
+	if turned && next.Status == analysislock.Ready {
+		set(f.Result, next.Result)
+	}
+	if turned && next.Status == analysislock.Failed {
+		set(f.Result, firestore.Delete)
+	}
+	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
+		set("checkpoint", checkpointValue(next.Checkpoint))
+	}
+	origin, _ := prev.Stored.(stored)
+	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
+		set("lockToken", next.Lock.Token)
+	}
+	if len(us) == 0 {
+		return nil
+	}
+
+	next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), next.Lock.Attempts
+	if origin.at.Time != nil { // a Timestamp remains one
+		set("updatedAt", next.UpdatedAt)
+	} else {
+		set("updatedAt", timeValue(next.UpdatedAt))
+	}
+	switch {
+	case c.keepAll, c.keep > 0 && finished && freed:
+		set("expireAt", now.Add(c.keep))
+	case !finished && (turned || next.Lock.Token != prev.Lock.Token):
 		// An attempt must not lose its document because an earlier one had finished it.
-		set("expireAt", !expires && !finished && (finishedChanged || p.Token != n.Token), firestore.Delete)
+		set("expireAt", firestore.Delete)
 	}
 	return us
 }

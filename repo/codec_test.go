@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -136,7 +135,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		for in, kind := range emulatortest.Kinds() {
 			t.Run(name+", "+in, func(t *testing.T) {
 				codec := analysisCodec{
-					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }},
+					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName},
 					fields:    Fields(kind.Vocabulary).filled(), replaceToken: tc.replace,
 				}
 				prev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})
@@ -149,9 +148,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 					}
 				}
 				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
-				if diff := cmp.Diff(kind.Translated(t, tc.want), got); diff != "" {
-					t.Errorf("written (-want +got):\n%s", diff)
-				}
+				same(t, kind.Translated(t, tc.want), got)
 			})
 		}
 	}

@@ -202,3 +202,21 @@ func exclusively(t *testing.T, b *emulatortest.Backend, faults map[string][]faul
 	}
 	return all
 }
+
+// eachStream wraps every stream of a connection.
+func eachStream(wrap func(grpc.ClientStream) grpc.ClientStream) grpc.DialOption {
+	return grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, cc, method, opts...)
+		return wrap(s), err
+	})
+}
+
+// beforeCommit calls do before each commit.
+func beforeCommit(do func()) grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if path.Base(method) == commit {
+			do()
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	})
+}

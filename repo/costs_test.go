@@ -75,7 +75,7 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	skip := func(id, reason string) {
 		t.Helper()
 		moves("skip of "+id, func() error {
-			acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+			acq, err := a.acquire(t.Context(), id, "w/0")
 			if err == nil && acq.Reason != reason {
 				err = fmt.Errorf("%+v, want %s", acq, reason)
 			}
@@ -88,7 +88,6 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	mustAcquire(t, a, "x", "w/1")
 	a.runs(t, "w/1")
 	moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
-	moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
 	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
 	mustAcquire(t, other, "x", "w/2")
 	other.runs(t, "w/2")
@@ -99,9 +98,6 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute)
 		return err
 	})
-	mustAcquire(t, a, "y", "w/4")
-	a.runs(t, "w/4")
-	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
 }
 
 // latency is the time from a request to its answer on the slow network.
@@ -112,10 +108,7 @@ var slowNetwork = []grpc.DialOption{
 		time.Sleep(latency)
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}),
-	grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		s, err := open(ctx, desc, cc, method, opts...)
-		return &slowStream{ClientStream: s}, err
-	}),
+	eachStream(func(s grpc.ClientStream) grpc.ClientStream { return &slowStream{ClientStream: s} }),
 }
 
 // slowStream delivers answers one latency after the request.
@@ -165,26 +158,18 @@ func TestRoundTrips(t *testing.T) {
 		cost("duplicate on the same instance", 1, 1)
 		acquire(t, other, "x", "w/3")
 		cost("duplicate on another instance", 1, 1)
-		if err := errors.Join(err, a.holds["w/1"].Refresh(t.Context(), 0)); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(err, a.holds["w/1"].Refresh(t.Context(), 0)))
 		cost("heartbeat", 1, 1)
 		a.holds["w/1"].Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "c"}}, 0, nil)
 		cost("report", 0, 0)
-		if err := a.holds["w/1"].Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, a.holds["w/1"].Flush(t.Context()))
 		cost("commit of a report", 1, 1)
-		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-			t.Error(err)
-		}
+		check(t, a.holds["w/1"].Complete(t.Context(), "done"))
 		cost("finish", 1, 1)
 		mustAcquire(t, a, "y", "w/4")
 		a.runs(t, "w/4")
 		cost("next acquisition", 2, 3)
-		if err := a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true); err != nil {
-			t.Error(err)
-		}
+		check(t, a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true))
 		cost("release", 1, 1)
 	})
 }

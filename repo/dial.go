@@ -75,7 +75,7 @@ func (o *Options) fill(collection string) error {
 func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*Database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
 	counted := grpc.WithChainUnaryInterceptor(countSend)
-	first := []option.ClientOption{option.WithGRPCDialOption(alive), option.WithGRPCDialOption(counted)}
+	own := []option.ClientOption{option.WithGRPCDialOption(alive), option.WithGRPCDialOption(counted)}
 	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
 	if host := cmp.Or(fromEnv, emulator); host != "" { // as Google's client connects to it
 		conn, err := grpc.NewClient("passthrough:///"+host, alive, counted, grpc.WithNoProxy(),
@@ -84,9 +84,10 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 		if err != nil {
 			return nil, err
 		}
-		first = []option.ClientOption{option.WithGRPCConn(conn)}
+		own = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
-	api, err := firestoreapi.NewClient(ctx, append(first, opts...)...)
+
+	api, err := firestoreapi.NewClient(ctx, append(own, opts...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -98,8 +99,10 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 	if err != nil {
 		return nil, errors.Join(err, api.Close())
 	}
+
 	return &Database{
-		client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
+		client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn),
+		name:     "projects/" + project + "/databases/" + name,
 		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
 		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1), uncounted: fromEnv != "",
 	}, nil
@@ -116,7 +119,9 @@ func (d *Database) countSends(ctx context.Context) (_ context.Context, sentOnce 
 }
 
 // countSend is a grpc.UnaryClientInterceptor.
-func countSend(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func countSend(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	if n, ok := ctx.Value(sends{}).(*atomic.Int32); ok {
 		n.Add(1)
 	}
@@ -145,7 +150,8 @@ func (emulatorOwner) RequireTransportSecurity() bool { return false }
 // tenants/a/analyses are.
 func CheckCollection(path string) error {
 	segments := strings.Split(path, "/")
-	if len(segments)%2 == 0 || slices.ContainsFunc(segments, func(s string) bool { return analysislock.CheckID(s) != nil }) {
+	refused := func(s string) bool { return analysislock.CheckID(s) != nil }
+	if len(segments)%2 == 0 || slices.ContainsFunc(segments, refused) {
 		return fmt.Errorf("%q is not the path of a collection", path)
 	}
 	return nil

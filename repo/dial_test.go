@@ -66,9 +66,7 @@ func TestAWatchContinuesAfterItsConnectionWasDropped(t *testing.T) {
 		go func() { _ = b.Server.Serve(n) }()
 		r, err := OpenRooms(t.Context(), b.Project, Options{}, option.WithEndpoint("passthrough:///firestore"), option.WithoutAuthentication(),
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())), option.WithGRPCDialOption(grpc.WithContextDialer(n.dial)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		others := openRooms(t, b)
 		snapshots, ended := make(chan document.Snapshot, 10), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -104,17 +102,13 @@ func (largeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Fir
 
 func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	s := grpc.NewServer()
 	firestorepb.RegisterFirestoreServer(s, largeFirestore{})
 	go func() { _ = s.Serve(l) }()
 	defer s.Stop()
 	a, err := Open(t.Context(), "p", Options{Emulator: l.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer func() { _ = a.Close() }()
 	if found, err := a.List(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
 		t.Errorf("%d documents, %v", len(found), err)
@@ -133,9 +127,7 @@ func TestOnlyAnOddNumberOfUsableNamesIsACollection(t *testing.T) {
 func TestCloseEndsOurConnectionAlsoIfTheEnvironmentNamesAnEmulator(t *testing.T) {
 	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
 	a, err := Open(t.Context(), "p", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
 		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
 	}
@@ -150,9 +142,7 @@ func TestAnEmulatorsOwnerIsNamed(t *testing.T) {
 func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, r := open(t, b), openRooms(t, b)
-		if err := errors.Join(a.Close(), r.Close()); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(a.Close(), r.Close()))
 		if a.Close() == nil || r.Close() == nil {
 			t.Error("closed twice without an error")
 		}
@@ -196,9 +186,7 @@ func (c *commits) Commit(context.Context, *firestorepb.CommitRequest) (*firestor
 // Else a lost reply would be taken for a conflict with another operator.
 func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	c, s := &commits{}, grpc.NewServer()
 	firestorepb.RegisterFirestoreServer(s, c)
 	go func() { _ = s.Serve(l) }()
@@ -213,9 +201,7 @@ func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing
 		}},
 	} {
 		a, err := Open(t.Context(), "p", tc.o, tc.opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		for want, answers := range map[bool][]codes.Code{true: {codes.FailedPrecondition}, false: {codes.Unavailable, codes.FailedPrecondition}} {
 			c.codes = answers
 			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: time.Now()}
@@ -223,8 +209,6 @@ func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing
 				t.Errorf("%s, %v: %v", name, answers, err)
 			}
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, a.Close())
 	}
 }

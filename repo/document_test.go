@@ -61,7 +61,7 @@ func TestLockFields(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			a := open(t, b)
 			b.Put(t, "x", tc.lock)
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			acq, err := a.acquire(t.Context(), "x", "w/1")
 			if !errors.Is(err, tc.err) {
 				t.Fatalf("error = %v, want %v", err, tc.err)
 			}
@@ -80,9 +80,7 @@ func TestAHeartbeatIsAnUpdate(t *testing.T) {
 		mustAcquire(t, a, "x", "w/1")
 		first := b.Fields(t, "x")["updatedAt"]
 		time.Sleep(50 * time.Millisecond)
-		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, a.holds["w/1"].Refresh(t.Context(), 0))
 		got := b.Fields(t, "x")
 		if got["updatedAt"] == first || got["updatedAt"] != got["lockHeartbeatAt"] {
 			t.Errorf("updatedAt = %v after %v; want the heartbeat's %v", got["updatedAt"], first, got["lockHeartbeatAt"])

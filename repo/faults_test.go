@@ -25,7 +25,7 @@ type operation struct {
 var operations = map[string]operation{
 	"acquire": {false, func(t *testing.T, a *worker) error {
 		t.Helper()
-		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+		acq, err := a.acquire(t.Context(), "x", "w/1")
 		if want := (lease.Grant{Owner: "w/1", Token: 8}); err == nil && (!acq.Acquired || acq.Grant != want || acq.Attempt != 4) {
 			t.Errorf("acquired = %+v, want %+v at attempt 4", acq, want)
 		}
@@ -84,8 +84,7 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 // runWith makes the operation with f as the fault of its commit, and checks the document.
 func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
 	t.Helper()
-	l := &faultyConn{}
-	a := open(t, b, l.options()...)
+	a, l := openFaulty(t, b)
 	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {
 		mustAcquire(t, a, "x", "w/1")
@@ -123,7 +122,5 @@ func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, excl
 		delete(got, "lockHeartbeatAt")
 		delete(got, "lockExpiresAt")
 	}
-	if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-		t.Errorf("document (-want +got):\n%s", diff)
-	}
+	same(t, want, withoutRuns(got))
 }

@@ -34,8 +34,9 @@ func (f Fields) Check() error {
 	f = f.filled()
 	names := []string{f.Status, f.Input, f.Result, f.Error}
 	taken := []string{
-		"attempts", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError", "lockExpiresAt", "lockHeartbeatAt",
-		"lockOwner", "lockToken", "nextAttemptAt", "params", "progress", "startedAt", "updatedAt",
+		"attempts", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError",
+		"lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "params",
+		"progress", "startedAt", "updatedAt",
 	}
 	for i, name := range names {
 		switch {
@@ -45,7 +46,8 @@ func (f Fields) Check() error {
 			return fmt.Errorf("repo: fields: the name %q is taken", name)
 		}
 	}
-	words := []string{f.Queued, f.Processing, f.Finished, f.Failed}
+
+	words := f.words()
 	slices.Sort(words)
 	if len(slices.Compact(words)) != len(names) {
 		return errors.New("repo: fields: two words of the status are equal")
@@ -53,8 +55,12 @@ func (f Fields) Check() error {
 	return nil
 }
 
+// words returns the words of the status.
+func (f Fields) words() []string { return []string{f.Queued, f.Processing, f.Finished, f.Failed} }
+
 func (f Fields) filled() Fields {
-	f.Status, f.Input, f.Result, f.Error = cmp.Or(f.Status, "status"), cmp.Or(f.Input, "input"), cmp.Or(f.Result, "result"), cmp.Or(f.Error, "error")
+	f.Status, f.Input = cmp.Or(f.Status, "status"), cmp.Or(f.Input, "input")
+	f.Result, f.Error = cmp.Or(f.Result, "result"), cmp.Or(f.Error, "error")
 	f.Queued, f.Processing = cmp.Or(f.Queued, analysislock.Queued), cmp.Or(f.Processing, analysislock.Processing)
 	f.Finished, f.Failed = cmp.Or(f.Finished, analysislock.Ready), cmp.Or(f.Failed, analysislock.Failed)
 	return f
@@ -64,14 +70,16 @@ func (f Fields) filled() Fields {
 // and the fields of other programs.
 func (f Fields) decision() []string {
 	return []string{
-		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
-		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "nextAttemptAt", "progress.fraction", "progress.message", "progress.at", "history",
+		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt",
+		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
+		"progress.fraction", "progress.message", "progress.at", "history",
 	}
 }
 
-// status returns the status that a document's value stands for. A value that is not a
-// string is shown by its type, and a string that is a status of analyses but no word of f
-// in parentheses. Both are kept in the document.
+// status returns the status that a document's value stands for. For a value that is not a
+// string it returns the type, and for a string that is a status of analyses but no word of f
+// that string, both in parentheses. The document keeps both.
 func (f Fields) status(v any) string {
 	word, ok := v.(string)
 	if !ok && v != nil {

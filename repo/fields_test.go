@@ -109,9 +109,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
 			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
 			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			next := prev
 			tc.change(&next)
 			var got any
@@ -130,34 +128,24 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 func TestOneConnectionServesSeveralCollections(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	db, err := Connect(t.Context(), b.Project, Options{}, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	own := map[string]*Analyses{}
 	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
 		a, err := db.Analyses(Options{Collection: path, Fields: fields})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if a.Fields() != fields.filled() {
 			t.Errorf("collection %q has %+v, want %+v", path, a.Fields(), fields)
 		}
-		if err := a.Create(t.Context(), "x", path); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, a.Create(t.Context(), "x", path))
 		own[path] = a
 	}
-	if err := own["analyses"].Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, own["analyses"].Close())
 	for path, a := range own {
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Queued || d.Input != path {
 			t.Errorf("%s, when another's Analyses are closed: %+v, %v", path, d, err)
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, db.Close())
 	for path, a := range own {
 		if err := a.Ping(t.Context()); err == nil {
 			t.Errorf("%s: an answer on a closed connection", path)
@@ -170,10 +158,8 @@ func TestOneConnectionServesSeveralCollections(t *testing.T) {
 func TestARecordKeepsItsResultForATime(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		const keep = time.Hour
-		a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
+		fatal(t, err)
 		kept := func(when string) {
 			t.Helper()
 			fields := b.Fields(t, "x")
@@ -185,20 +171,14 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 		}
 		var last int64
 		for range 2 {
-			if err := a.CreateWith(t.Context(), "x", "in", "hash"); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.CreateWith(t.Context(), "x", "in", "hash"))
 			kept("created")
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, nil)
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
 			}
 			last = acq.Grant.Token
-			kept("acquired")
-			if err := acq.Hold.Complete(t.Context(), "out"); err != nil {
-				t.Fatal(err)
-			}
-			kept("finished")
+			fatal(t, acq.Hold.Complete(t.Context(), "out"))
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
 			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {
@@ -219,7 +199,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Errorf("%v, want ErrNotFound", err)
 			}
 		}
-		finished, err := Open(t.Context(), b.Project, of(b, Options{Keep: keep}), b.Client(t)...)
+		finished, err := Open(t.Context(), b.Project, optionsFor(b, Options{Keep: keep}), b.Client(t)...)
 		if err != nil || finished.Create(t.Context(), "y", "in") != nil || b.Fields(t, "y")["lockToken"] == nil {
 			t.Errorf("%v; its tokens begin anew: %v", err, b.Fields(t, "y"))
 		}

@@ -33,8 +33,8 @@ type Filter struct {
 // byID reports whether f selects and sorts by the ID alone.
 func (f *Filter) byID() bool { return f.All || f.Prefix != "" }
 
-// check returns lease.ErrInvalidKey for a value that no document can have: Firestore's client
-// would report it as if the database did not answer.
+// check returns lease.ErrInvalidKey for a value that no document can have. Firestore's client
+// would report such a value as if the database did not answer.
 func (f *Filter) check() error {
 	if f.Prefix != "" {
 		return analysislock.CheckID(f.Prefix)
@@ -54,16 +54,15 @@ const findPage = 1000
 // 1,000, within 15 s. One that is updated meanwhile may be missed. Firestore compares
 // strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
 // those of Page.
-func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) (all []analysislock.Analysis, err error) {
+func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
+	var all []analysislock.Analysis
 	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
-	for len(all) < limit {
-		var found []analysislock.Analysis
-		if found, after, _, err = a.page(ctx, &f, after, min(limit-len(all), findPage), fields); err != nil {
+	for more := true; more && len(all) < limit; more = after != "" {
+		found, next, _, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
+		if err != nil {
 			return nil, err
 		}
-		if all = append(all, found...); after == "" {
-			break
-		}
+		all, after = append(all, found...), next
 	}
 	return all, nil
 }
@@ -71,17 +70,20 @@ func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) 
 // Page reads, without inputs and results, up to limit analyses that f selects, and
 // Firestore's time of the reading. They are sorted by updatedAt, the newest first within each
 // type of it: strings come before Timestamps, and these before numbers. With a Prefix they
-// are sorted by ID. after is the next of the page before; empty: from the first. next is
-// empty on the last page. Each page begins exactly after the last analysis of the one
-// before, so an analysis that is not updated meanwhile is on exactly one page. Malformed is set if
-// the lock or the id cannot be used.
+// are sorted by ID. Malformed is set if the lock or the id cannot be used.
+//
+// after is the next that the call for the page before returned; empty: Page begins with the
+// first. next is empty on the last page. Each page begins exactly after the last analysis of
+// the page before, so an analysis that is not updated meanwhile is on exactly one page.
 //
 // It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code
 // needs its index in deploy/firestore.indexes.json.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused; lease.ErrInvalidKey if after is not a next, or
 // if f has a text that is not UTF-8 or a Prefix that no id has.
-func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (found []analysislock.Analysis, next string, at time.Time, err error) {
+func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (
+	found []analysislock.Analysis, next string, at time.Time, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	found, next, at, err = a.page(ctx, &f, after, limit, a.codec.mask())
@@ -92,13 +94,16 @@ func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) 
 }
 
 // page is Page with these fields only. If it finds nothing, at is zero.
-func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int, fields []string) (found []analysislock.Analysis, next string, at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
+func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int, fields []string) (
+	found []analysislock.Analysis, next string, at time.Time, err error,
+) {
 	if err := f.check(); err != nil {
 		return nil, "", at, err
 	}
-	q := a.selected(*f).Limit(limit).Select(fields...)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+
+	q := a.selected(f).Limit(limit).Select(fields...)
 	if after != "" {
 		if q, err = startAfter(q, f, after); err != nil {
 			return nil, "", at, err
@@ -108,6 +113,7 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 	if len(found) == 0 {
 		return nil, "", at, err
 	}
+
 	last := &found[len(found)-1]
 	if at = last.ReadAt; len(found) == limit {
 		next = a.Position(last)
@@ -116,42 +122,54 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 }
 
 // selected returns the query of f, in the order of Page.
-func (a *Analyses) selected(f Filter) firestore.Query {
+func (a *Analyses) selected(f *Filter) firestore.Query {
 	all := a.documents.collection
-	if f.All {
+	switch {
+	case f.All:
 		return all.OrderBy(firestore.DocumentID, firestore.Asc)
+	case f.Prefix != "":
+		return all.Where(firestore.DocumentID, ">=", all.Doc(f.Prefix)).
+			Where(firestore.DocumentID, "<", all.Doc(f.Prefix+"\U0010FFFF")).
+			OrderBy(firestore.DocumentID, firestore.Asc)
 	}
-	if f.Prefix != "" {
-		return all.Where(firestore.DocumentID, ">=", all.Doc(f.Prefix)).Where(firestore.DocumentID, "<", all.Doc(f.Prefix+"\U0010FFFF")).OrderBy(firestore.DocumentID, firestore.Asc)
-	}
+
 	q, code := a.withStatus(f.Status), a.codec.fields.Error+".code"
-	is := func(path, operator string, v any) firestore.EntityFilter {
-		return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
-	}
-	if f.Code != "" && f.ErrorOnly {
+	switch {
+	case f.Code == "":
+	case f.ErrorOnly:
 		q = q.Where(code, "==", f.Code)
-	} else if f.Code != "" {
-		q = anyOf(q, []firestore.EntityFilter{is(code, "==", f.Code), is("lastError.code", "==", f.Code)})
+	default:
+		q = anyOf(q, []firestore.EntityFilter{property(code, "==", f.Code), property("lastError.code", "==", f.Code)})
 	}
+
+	// A range compares only values of its own type, so there is one for each type of updatedAt.
 	var updated []firestore.EntityFilter
 	since, before := lowest, storedForms(f.Before)
 	if !f.Since.IsZero() {
 		since = storedForms(f.Since)
 	}
 	for i := range since {
-		limits := []firestore.EntityFilter{is("updatedAt", ">=", since[i]), is("updatedAt", "<", before[i])}
-		if f.Before.IsZero() {
-			limits = limits[:1]
+		limits := []firestore.EntityFilter{property("updatedAt", ">=", since[i])}
+		if !f.Before.IsZero() {
+			limits = append(limits, property("updatedAt", "<", before[i]))
 		}
 		updated = append(updated, firestore.AndFilter{Filters: limits})
 	}
 	return anyOf(q, updated).OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
 }
 
-// excludes reports whether d, which the query of f has found, is outside its times: its
-// updatedAt has an offset.
+func property(path, operator string, v any) firestore.EntityFilter {
+	return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
+}
+
+// excludes reports whether d, which the query of f has found, is outside the times of f. The
+// query compares strings, which have another order if they have a zone's offset.
 func (f *Filter) excludes(d analysislock.Analysis) bool {
-	return !f.byID() && (d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))
+	if f.byID() {
+		return false
+	}
+	late := !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before)
+	return late || d.UpdatedAt.Before(f.Since)
 }
 
 // place is a document's place in the order of Page: its id, and its updatedAt by its type.
@@ -178,7 +196,8 @@ func placeOf(id string, updatedAt any) place {
 	return at
 }
 
-// Position returns where Page and Find begin to read what comes after d, which one of them has read.
+// Position returns the after with which Page and Find begin behind d, which one of them has
+// read.
 func (a *Analyses) Position(d *analysislock.Analysis) string {
 	s, _ := d.Stored.(stored)
 	text, _ := json.Marshal(s.at) // finite numbers and strings can be encoded
@@ -225,16 +244,15 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err 
 	if err != nil {
 		return nil, err
 	}
-	for _, code := range codes {
-		all = append(all, Failure{Code: code})
-	}
 
 	fields := []string{a.codec.fields.Status, path, a.codec.fields.Error + ".message", "updatedAt", "finishedBy"}
+	all = make([]Failure, len(codes))
 	reads, ctx := errgroup.WithContext(ctx)
 	reads.SetLimit(8)
-	for i := range all {
+	for i, code := range codes {
 		reads.Go(func() (err error) {
-			f := Filter{Status: analysislock.Failed, Code: all[i].Code, ErrorOnly: true}
+			f := Filter{Status: analysislock.Failed, Code: code, ErrorOnly: true}
+			all[i].Code = code
 			if all[i].Newest, _, _, err = a.page(ctx, &f, "", sample, fields); err != nil {
 				return err
 			}

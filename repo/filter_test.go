@@ -1,7 +1,6 @@
-package repo_test
+package repo
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -16,30 +15,21 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/repo"
 )
 
-// found returns the ids that a filter finds, sorted.
-func found(t *testing.T, b *emulatortest.Backend, f repo.Filter, limit int) (ids []string) {
+// foundIDs returns the ids that a filter finds, sorted.
+func foundIDs(t *testing.T, a *worker, f Filter, limit int) []string {
 	t.Helper()
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close() //nolint:errcheck // nothing is written
 	all, err := a.Find(t.Context(), f, "", limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range all {
-		ids = append(ids, all[i].ID)
-	}
-	slices.Sort(ids)
-	return ids
+	fatal(t, err)
+	got := strings.Fields(ids(all))
+	slices.Sort(got)
+	return got
 }
 
 func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
 		since, before := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)
 		for name, at := range map[string]time.Time{"a-early": since.Add(-time.Millisecond), "b-since": since, "c-last": before.Add(-time.Millisecond), "d-before": before} {
 			b.Put(t, name+"-text", map[string]any{"updatedAt": at.Format("2006-01-02T15:04:05.000Z"), "status": "FAILED", "error": map[string]any{"code": "c"}})
@@ -51,21 +41,21 @@ func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 		in := []string{"b-since-number", "b-since-text", "b-since-time", "c-last-number", "c-last-text", "c-last-time"}
 		for _, tc := range []struct {
 			name   string
-			filter repo.Filter
+			filter Filter
 			want   []string
 		}{
-			{"both limits", repo.Filter{Since: since, Before: before}, in},
-			{"both limits and a code", repo.Filter{Since: since, Before: before, Code: "c"}, in},
-			{"all conditions", repo.Filter{Since: since, Before: before, Code: "c", Status: "QUEUED"}, []string{"b-since-number", "c-last-number"}},
-			{"another code", repo.Filter{Code: "d"}, nil},
-			{"since", repo.Filter{Since: before}, []string{"d-before-number", "d-before-text", "d-before-time"}},
-			{"before", repo.Filter{Before: since}, []string{"a-early-number", "a-early-text", "a-early-time"}},
+			{"both limits", Filter{Since: since, Before: before}, in},
+			{"both limits and a code", Filter{Since: since, Before: before, Code: "c"}, in},
+			{"all conditions", Filter{Since: since, Before: before, Code: "c", Status: "QUEUED"}, []string{"b-since-number", "c-last-number"}},
+			{"another code", Filter{Code: "d"}, nil},
+			{"since", Filter{Since: before}, []string{"d-before-number", "d-before-text", "d-before-time"}},
+			{"before", Filter{Before: since}, []string{"a-early-number", "a-early-text", "a-early-time"}},
 		} {
-			if got := found(t, b, tc.filter, 100); !slices.Equal(got, tc.want) {
+			if got := foundIDs(t, a, tc.filter, 100); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 			}
 		}
-		if got := found(t, b, repo.Filter{}, 5); len(got) != 5 {
+		if got := foundIDs(t, a, Filter{}, 5); len(got) != 5 {
 			t.Errorf("%q, want 5", got)
 		}
 	})
@@ -85,15 +75,7 @@ func (s slowly) RecvMsg(m any) error {
 func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t, grpc.WithChainStreamInterceptor(
-			func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-				s, err := open(ctx, d, cc, method, opts...)
-				return slowly{s}, err
-			}))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer a.Close() //nolint:errcheck // nothing is written
+		a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return slowly{s} }))
 		const n = 3500
 		for i := range n {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": "FAILED", "updatedAt": time.Now()})
@@ -102,13 +84,10 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 			b.Put(t, fmt.Sprint("o", i), map[string]any{"status": "FAILED", "updatedAt": time.Now().UTC().Format("2006-01-02T15:04:05") + "+09:00"})
 		}
 		for _, limit := range []int{n - 1, n, math.MaxInt} {
-			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, "", limit)
-			ids := map[string]bool{}
-			for i := range all {
-				ids[all[i].ID] = true
-			}
-			if want := min(limit, n); err != nil || len(all) != want || len(ids) != want {
-				t.Errorf("at most %d: %d, %d ids, %v", limit, len(all), len(ids), err)
+			f := Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}
+			all := foundIDs(t, a, f, limit)
+			if want := min(limit, n); len(all) != want || len(slices.Compact(all)) != want {
+				t.Errorf("at most %d: %d, %d ids", limit, len(all), len(slices.Compact(all)))
 			}
 		}
 	})
@@ -117,10 +96,7 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 // Neither a time that two analyses share nor its type loses or repeats one.
 func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := open(t, b)
 		at := time.Date(2026, 1, 31, 12, 0, 0, 123456000, time.UTC)
 		for i, updated := range []any{"2026-01-31T12:00:00.123Z", at, at.UnixMilli(), float64(at.UnixMilli()) + 0.5, "not a time"} {
 			for j := range 3 { // with the same updatedAt
@@ -133,7 +109,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		}
 		b.Put(t, "xundated", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
 		const all = "x42 x41 x40 z1 z0 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
-		for want, f := range map[string]repo.Filter{
+		for want, f := range map[string]Filter{
 			all: {},
 			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):               {Status: "FAILED", Code: "c", ErrorOnly: true},
 			all[len("x42 x41 x40 z1 z0 "):]:                                        {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
@@ -159,7 +135,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 				}
 			}
 		}
-		within := repo.Filter{Since: at.Add(-time.Second), Before: at.Add(time.Second)}
+		within := Filter{Since: at.Add(-time.Second), Before: at.Add(time.Second)}
 		b.Put(t, "x43", map[string]any{"updatedAt": "2026-01-31T12:00:00.500+09:00"}) // the query finds it, and it is not within
 		if found, next, _, err := a.Page(t.Context(), within, "", 1); err != nil || len(found) != 0 || next == "" {
 			t.Errorf("a page with one excluded row: %d, next %q, %v; want none and another page", len(found), next, err)
@@ -167,7 +143,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		if got, err := a.Find(t.Context(), within, "", 100); err != nil || len(got) != 13 {
 			t.Errorf("%d are found beside one that is excluded, %v; want 13", len(got), err)
 		}
-		for _, f := range []repo.Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
+		for _, f := range []Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
 			_, _, _, err := a.Page(t.Context(), f, "", 1)
 			_, findErr := a.Find(t.Context(), f, "", 1)
 			_, countErr := a.Count(t.Context(), f)
@@ -176,7 +152,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 			}
 		}
 		for _, after := range []string{"x", "e30", "eyJJRCI6ImEvYiIsIlRleHQiOiJ4In0", "eyJJRCI6ImEifQ"} {
-			if _, _, _, err := a.Page(t.Context(), repo.Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
+			if _, _, _, err := a.Page(t.Context(), Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("after %q: %v", after, err)
 			}
 		}
@@ -185,10 +161,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 
 func TestFailuresAreCountedByTheirCode(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := open(t, b)
 		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{
 				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "b"},
@@ -234,10 +207,8 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 
 func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{}), b.Client(t)...) // of the default TTL, also in real time
+		fatal(t, err)
 		for field, name := range map[string]string{"lockExpiresAt": "run", "nextAttemptAt": "wait"} {
 			for i, hours := range []int{-1, 1, 2, 3} {
 				at := time.Now().Add(time.Duration(hours) * time.Hour)

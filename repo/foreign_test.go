@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -21,12 +19,8 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(2 * time.Millisecond)
-		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
-		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-			t.Error(err)
-		}
+		check(t, a.holds["w/1"].Refresh(t.Context(), 0))
+		check(t, a.holds["w/1"].Complete(t.Context(), "done"))
 		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
 			t.Errorf("%d transactions and %d commits of acquire, refresh and finish", begun, commits)
 		}
@@ -36,71 +30,26 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 // A status of another program is kept until the finish. No status, QUEUED and
 // PROCESSING become PROCESSING, and QUEUED with the release.
 func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
-	for name, tc := range map[string]struct{ status, held, free any }{
-		"null":       {nil, analysislock.Processing, analysislock.Queued},
-		"empty":      {"", analysislock.Processing, analysislock.Queued},
-		"queued":     {analysislock.Queued, analysislock.Processing, analysislock.Queued},
-		"a word":     {"ANALYZING", "ANALYZING", "ANALYZING"},
-		"lower case": {"queued", "queued", "queued"},
-		"a number":   {int64(5), int64(5), int64(5)},
-		"a map":      {map[string]any{"step": int64(1)}, map[string]any{"step": int64(1)}, map[string]any{"step": int64(1)}},
+	step := map[string]any{"step": int64(1)}
+	for _, tc := range []struct{ status, held, free any }{
+		{nil, analysislock.Processing, analysislock.Queued},
+		{"", analysislock.Processing, analysislock.Queued},
+		{analysislock.Queued, analysislock.Processing, analysislock.Queued},
+		{"queued", "queued", "queued"},
+		{int64(5), int64(5), int64(5)},
+		{step, step, step},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := emulatortest.Embedded(t)
-			a := open(t, b)
-			b.Put(t, "x", map[string]any{"status": tc.status})
-			want := func(when string, want any) {
-				t.Helper()
-				if diff := cmp.Diff(want, b.Fields(t, "x")["status"]); diff != "" {
-					t.Errorf("%s: status (-want +got):\n%s", when, diff)
-				}
-			}
-			mustAcquire(t, a, "x", "w/1")
-			want("acquired", tc.held)
-			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0); err != nil {
-				t.Error(err)
-			}
-			want("released", tc.free)
-			mustAcquire(t, a, "x", "w/2")
-			if _, err := a.Unlock(t.Context(), "x", nil); err != nil {
-				t.Error(err)
-			}
-			want("unlocked", tc.free)
-			mustAcquire(t, a, "x", "w/3")
-			if err := a.holds["w/3"].Complete(t.Context(), "done"); err != nil {
-				t.Error(err)
-			}
-			want("finished", analysislock.Ready)
-		})
-	}
-}
-
-func TestUpdatedAtKeepsItsType(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		b := emulatortest.Embedded(t)
 		a := open(t, b)
-		for id, at := range map[string]any{"timestamp": time.Now(), "string": timeValue(time.Now()), "none": nil} {
-			fields := map[string]any{"status": analysislock.Queued, "createdAt": at, "updatedAt": at}
-			if at == nil {
-				delete(fields, "updatedAt")
-			}
-			b.Put(t, id, fields)
-			mustAcquire(t, a, id, "w/1")
-			time.Sleep(2 * time.Millisecond)
-			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-				t.Error(err)
-			}
-			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-				t.Error(err)
-			}
-			got := b.Fields(t, id)
-			if _, is := got["updatedAt"].(time.Time); is != (id == "timestamp") {
-				t.Errorf("%s: updatedAt is now %v", id, got["updatedAt"])
-			}
-			if kind(got["createdAt"]) != kind(at) {
-				t.Errorf("%s: createdAt is now %v", id, got["createdAt"])
-			}
-		}
-	})
+		b.Put(t, "x", map[string]any{"status": tc.status})
+		mustAcquire(t, a, "x", "w/1")
+		held := b.Fields(t, "x")["status"]
+		check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeRetry, false))
+		free := b.Fields(t, "x")["status"]
+		mustAcquire(t, a, "x", "w/2")
+		check(t, a.holds["w/2"].Complete(t.Context(), "done"))
+		same(t, []any{tc.held, tc.free, analysislock.Ready}, []any{held, free, b.Fields(t, "x")["status"]})
+	}
 }
 
 func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testing.T) {
@@ -114,7 +63,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 			"unreadable": {"status": analysislock.Processing, "lockOwner": true, "lockToken": 1.5, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}},
 		} {
 			b.Put(t, id, fields)
-			if _, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0); !errors.Is(err, lease.ErrMalformed) {
+			if _, err := a.acquire(t.Context(), id, "w/1"); !errors.Is(err, lease.ErrMalformed) {
 				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
 			}
 			earlier := time.Now().Add(-time.Hour).UnixMicro()
@@ -131,26 +80,6 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 				t.Errorf("%s: token %d, want microseconds of the time", id, acq.Grant.Token)
 			}
 		}
-	})
-}
-
-// If the reply of the acquisition was lost, the run reads the input with a call of its own.
-func TestAnInputWithoutARequestIsRead(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
-		l.inject(map[string][]fault{read: {nil, unanswered, unanswered}}) // the decision's, the input's, and one try more
-		mustAcquire(t, a, "x", "w/1")
-		var got string
-		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
-			got = string(work.Input)
-			return nil
-		})
-		if err != nil || got != `{"n":1}` {
-			t.Errorf("input %s, %v", got, err)
-		}
-		l.wantAllInjected(t)
 	})
 }
 
@@ -186,8 +115,7 @@ func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
 // A large result that waits for the network does not delay the decoding of an input.
 func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
+		a, l := openFaulty(t, b)
 		large := make([]any, largeResult+1)
 		for i := range large {
 			large[i] = "twenty bytes of text"
@@ -205,8 +133,6 @@ func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 		if took := time.Since(began); err != nil || took > time.Second {
 			t.Errorf("the input came after %v, %v", took, err)
 		}
-		if err := <-finished; err != nil {
-			t.Error(err)
-		}
+		check(t, <-finished)
 	})
 }

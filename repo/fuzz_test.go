@@ -209,7 +209,7 @@ func FuzzDocument(f *testing.F) {
 // sameInAnotherVocabulary translates a document, and compares what is decoded.
 func sameInAnotherVocabulary(t *testing.T, fields map[string]any, at time.Time) {
 	t.Helper()
-	own, log := Fields{}.filled(), lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }}
+	own, log := Fields{}.filled(), lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName}
 	translated := maps.Clone(fields)
 	for from, to := range map[string]string{own.Status: jobs.Status, own.Input: jobs.Input, own.Result: jobs.Result, own.Error: jobs.Error} {
 		if v, ok := fields[from]; ok {
@@ -227,9 +227,7 @@ func sameInAnotherVocabulary(t *testing.T, fields map[string]any, at time.Time) 
 		d.Malformed = nil // errors are not compared
 		return d
 	}
-	if diff := cmp.Diff(decoded(own, fields), decoded(jobs, translated), cmpopts.EquateNaNs(), cmp.AllowUnexported(stored{})); diff != "" {
-		t.Fatalf("decoded from analyses (-) and jobs (+):\n%s", diff)
-	}
+	same(t, decoded(own, fields), decoded(jobs, translated), cmpopts.EquateNaNs(), cmp.AllowUnexported(stored{}))
 }
 
 // A time that was decoded is written as the same millisecond, and a number as the same

@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
@@ -23,21 +23,27 @@ type worker struct {
 // open connects a worker to b.
 func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worker {
 	t.Helper()
-	a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
+	fatal(t, err)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
 }
 
-// of returns o for the documents of b.
-func of(b *emulatortest.Backend, o Options) Options {
+// openFaulty connects a worker to b by a connection that fails as planned.
+func openFaulty(t testing.TB, b *emulatortest.Backend) (*worker, *faultyConn) {
+	t.Helper()
+	l := &faultyConn{}
+	return open(t, b, l.options()...), l
+}
+
+// optionsFor returns o for the documents of b.
+func optionsFor(b *emulatortest.Backend, o Options) Options {
 	o.Collection, o.Fields = b.Collection, Fields(b.Vocabulary)
 	return o
 }
 
-func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
-	acq, err := w.Analyses.AcquireAnalysisLock(ctx, id, owner, ttl)
+// acquire acquires id, and keeps the hold.
+func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Acquisition, error) {
+	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds[owner] = acq.Hold
@@ -64,7 +70,7 @@ func (w *worker) runs(t *testing.T, owner string) {
 
 func acquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
 	t.Helper()
-	acq, err := w.AcquireAnalysisLock(t.Context(), id, owner, 0)
+	acq, err := w.acquire(t.Context(), id, owner)
 	if err != nil {
 		t.Fatalf("acquire %s as %s: %v", id, owner, err)
 	}
@@ -86,4 +92,27 @@ func withoutRuns(fields map[string]any) map[string]any {
 		delete(fields, name)
 	}
 	return fields
+}
+
+// check fails the test after an error, and fatal ends it.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// same compares two values.
+func same(t testing.TB, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

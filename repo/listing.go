@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"math"
 	"slices"
@@ -18,28 +19,37 @@ import (
 // queryTimeout bounds a method that makes several calls or a query.
 const queryTimeout = 15 * time.Second
 
-// Active reads, without inputs and results, up to limit analyses whose lock has not expired;
-// up to limit others whose NextAttemptAt has not come; and up to limit that are stuck: QUEUED
-// or PROCESSING, not locked, and neither updated nor waiting for one TTL, or updated at a time
-// that is not lease.Credible. Of each it reads the
-// earliest first within each type of the time. It also returns Firestore's time before the
-// reading. Malformed is set as by Page. More than limit waiting analyses may hide a stuck one.
+// Active reads three lists of analyses, each of up to limit, without inputs and results:
+// those whose lock has not expired; others whose NextAttemptAt has not come; and those that
+// are stuck. A stuck analysis is QUEUED or PROCESSING and not locked, and it was neither
+// updated nor waiting for one TTL, or was updated at a time that is not lease.Credible.
+// Each list is sorted by the time that it depends on: the lock's expiry, NextAttemptAt or
+// updatedAt. Numbers come first, then Timestamps, then strings.
 //
-// It makes one read and three queries, within 15 s. Errors: those of Orphaned, whose index it
-// needs.
-func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting, stuck []analysislock.Analysis, at time.Time, err error) {
+// Active also returns Firestore's time before the reading. Malformed is set as by Page. More
+// than limit waiting analyses may hide a stuck one. It makes one read and three queries,
+// within 15 s. Errors: those of Orphaned, whose index it needs.
+func (a *Analyses) Active(ctx context.Context, limit int) (
+	running, waiting, stuck []analysislock.Analysis, at time.Time, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if at, err = a.documents.now(ctx); err != nil {
 		return nil, nil, nil, at, err
 	}
-	for field, found := range map[string]*[]analysislock.Analysis{"lockExpiresAt": &running, "nextAttemptAt": &waiting} {
+
+	after := func(field string) ([]analysislock.Analysis, error) {
 		q := anyOf(a.documents.collection.Query, timeIs(field, ">", at)).OrderBy(field, firestore.Asc).Limit(limit)
-		if *found, err = a.summaries(ctx, "find active analyses", q.Select(a.codec.mask()...)); err != nil {
-			return nil, nil, nil, at, err
-		}
+		return a.summaries(ctx, "find active analyses", q.Select(a.codec.mask()...))
 	}
-	// Those that wait may be among them.
+	if running, err = after("lockExpiresAt"); err != nil {
+		return nil, nil, nil, at, err
+	}
+	if waiting, err = after("nextAttemptAt"); err != nil {
+		return nil, nil, nil, at, err
+	}
+
+	// The query also finds analyses that wait.
 	q := a.stale(at.Add(-a.TTL()), at).OrderBy("updatedAt", firestore.Asc).Limit(limit + len(waiting))
 	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(a.codec.mask()...)); err != nil {
 		return nil, nil, nil, at, err
@@ -71,7 +81,7 @@ func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	}
 	q := a.withStatus(f.Status)
 	if f != (Filter{Status: f.Status}) {
-		q = a.selected(f)
+		q = a.selected(&f)
 	}
 	return count(ctx, q)
 }
@@ -117,35 +127,46 @@ const maxUnfoundReads = 10_000
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	f, all := a.codec.fields, a.documents.collection
-	mask := []string{
-		f.Status, "createdAt", "updatedAt", "attempts", "nextAttemptAt",
-		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
-	}
-	find := func(q firestore.Query, unfound func(snap *firestore.DocumentSnapshot, d *analysislock.Analysis) bool) error {
-		q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).Select(mask...)
-		return eachDocument(ctx, "find analyses that recovery does not find", q, func(snap *firestore.DocumentSnapshot) bool {
-			if d := a.decode(snap); len(found) < limit && unfound(snap, &d) {
-				found = append(found, d)
-			}
-			return len(found) < limit
-		})
-	}
-	err = find(a.unfinished(), func(_ *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
+	found, err = a.unfound(ctx, a.unfinished(), limit, func(_ any, d *analysislock.Analysis) bool {
 		return d.UpdatedAt.IsZero()
 	})
-	without, counted := count(ctx, all.Query)
-	for _, operator := range []string{"in", "not-in"} { // no query finds a missing field
-		n, failed := count(ctx, all.Where(f.Status, operator, []string{f.Queued, f.Processing, f.Finished, f.Failed}))
-		without, counted = without-n, errors.Join(counted, failed)
-	}
-	if err = errors.Join(err, counted); err != nil || without <= 0 {
+	if err != nil {
 		return found, err
 	}
-	err = find(all.Query, func(snap *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
-		return snap.Data()[f.Status] == nil && (d.Malformed != nil || d.Lock.Token == 0)
+
+	// No query finds a missing field, so the documents with one are subtracted.
+	f, all := a.codec.fields, a.documents.collection
+	without, err := count(ctx, all.Query)
+	for _, operator := range []string{"in", "not-in"} {
+		n, failed := count(ctx, all.Where(f.Status, operator, f.words()))
+		without, err = without-n, errors.Join(err, failed)
+	}
+	if err != nil || without <= 0 {
+		return found, err
+	}
+
+	more, err := a.unfound(ctx, all.Query, limit-len(found), func(status any, d *analysislock.Analysis) bool {
+		return status == nil && (d.Malformed != nil || d.Lock.Token == 0)
 	})
-	return found, err
+	return append(found, more...), err
+}
+
+// unfound reads the documents of q until it has limit analyses for which keep returns true.
+func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
+	keep func(status any, d *analysislock.Analysis) bool,
+) (found []analysislock.Analysis, err error) {
+	status := a.codec.fields.Status
+	q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).
+		Select(append([]string{"createdAt", "attempts"}, a.orphanFields()...)...)
+	for snap, err := range eachDocument(ctx, "find analyses that recovery does not find", q) {
+		if err != nil || len(found) >= limit {
+			return found, err
+		}
+		if d := a.decode(snap); keep(snap.Data()[status], &d) {
+			found = append(found, d)
+		}
+	}
+	return found, nil
 }
 
 // UnknownStatus reads up to limit analyses whose status is none of the four, in one
@@ -155,10 +176,11 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	f := a.codec.fields
-	found, err := a.summaries(ctx, "find analyses of unknown status", a.documents.collection.
-		Where(f.Status, "not-in", []string{f.Queued, f.Processing, f.Finished, f.Failed}).
-		Select(f.Status, "lockToken").Limit(limit))
-	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err
+	q := a.documents.collection.Where(f.Status, "not-in", f.words()).Select(f.Status, "lockToken").Limit(limit)
+	found, err := a.summaries(ctx, "find analyses of unknown status", q)
+	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
+		return d.Malformed != nil || d.Lock.Token != 0
+	}), err
 }
 
 // OldestUnfinished reads, without input and result, the analysis that is QUEUED or
@@ -171,7 +193,8 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	all, err := a.eachType(ctx, "find the oldest unfinished analysis", 1, "createdAt", storedForms(time.UnixMilli(0)))
+	epoch := storedForms(time.UnixMilli(0))
+	all, err := a.eachType(ctx, "find the oldest unfinished analysis", 1, "createdAt", epoch)
 	for i := range all {
 		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
 			oldest, found = *d, true
@@ -187,7 +210,9 @@ var lowest = []any{"", time.Time{}, math.Inf(-1)}
 // values as the lower bound of the field. A bound restricts a query to values of the bound's
 // type. Without one, Firestore sorts all numbers before all Timestamps, and these before all
 // strings, so that within a limit one type could leave no room for another.
-func (a *Analyses) eachType(ctx context.Context, what string, limit int, field string, values []any) (all []analysislock.Analysis, err error) {
+func (a *Analyses) eachType(ctx context.Context, what string, limit int, field string, values []any) (
+	all []analysislock.Analysis, err error,
+) {
 	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit)
 	for _, v := range values {
 		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(a.codec.mask()...))
@@ -201,38 +226,40 @@ func (a *Analyses) eachType(ctx context.Context, what string, limit int, field s
 
 // summaries returns the analyses that a query finds, without inputs and results; what
 // names the query in an error.
-func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
-	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) bool {
+func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) ([]analysislock.Analysis, error) {
+	var found []analysislock.Analysis
+	for snap, err := range eachDocument(ctx, what, q) {
+		if err != nil {
+			return nil, err
+		}
 		found = append(found, a.decode(snap))
-		return true
-	})
-	if err != nil {
-		return nil, err
 	}
 	return found, nil
 }
 
 // decode returns the analysis that a query has found; Malformed is set as by Page.
 func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
-	d, _ := a.documents.codec.decode(snapshot(snap)) // the error is d.Malformed
+	d, _ := a.codec.decode(snapshot(snap)) // the error is d.Malformed
 	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)
 	return d
 }
 
-// eachDocument calls each for the documents of q, until it returns false.
-func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot) bool) error {
-	docs := q.Documents(ctx)
-	defer docs.Stop()
-	for {
-		snap, err := docs.Next()
-		switch {
-		case errors.Is(err, iterator.Done):
-			return nil
-		case err != nil:
-			return queryError(what, err)
-		}
-		if !each(snap) {
-			return nil
+// eachDocument returns the documents of q. An error ends it; what names the query in that.
+func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2[*firestore.DocumentSnapshot, error] {
+	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
+		docs := q.Documents(ctx)
+		defer docs.Stop()
+		for {
+			snap, err := docs.Next()
+			if errors.Is(err, iterator.Done) {
+				return
+			}
+			if err != nil {
+				err = queryError(what, err)
+			}
+			if !yield(snap, err) || err != nil {
+				return
+			}
 		}
 	}
 }
@@ -278,14 +305,17 @@ func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err erro
 // codes reads up to limit values of path, the code of an error, sorted, in a query for each.
 func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-	for code, before := "", -1; before < len(all) && len(all) < limit && err == nil; {
-		before = len(all)
-		err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
+	code := ""
+	for n := -1; n < len(all) && len(all) < limit; {
+		n = len(all)
+		for snap, err := range eachDocument(ctx, "find error codes", q.Where(path, ">", code)) {
+			if err != nil {
+				return all, err
+			}
 			v, _ := snap.DataAt(path)
 			code, _ = v.(string) // as the query is of strings
 			all = append(all, cut(code))
-			return true
-		})
+		}
 	}
-	return all, err
+	return all, nil
 }

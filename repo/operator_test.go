@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
@@ -23,9 +22,7 @@ var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Contex
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}))
 			for _, input := range []any{"another", map[string]any{"n": int64(1)}} {
 				if err := a.Create(t.Context(), "x", input); !errors.Is(err, ErrExists) {
 					t.Errorf("a second with %v: %v, want ErrExists", input, err)
@@ -53,9 +50,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			read, err := a.documents.Load(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			mustAcquire(t, a, "x", "w/1")
 			if _, err := a.documents.remove(t.Context(), "x", read); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("delete what was acquired after the reading: %v, want ErrConflict", err)
@@ -73,39 +68,9 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("again: %v, want ErrNotFound", err)
 			}
-			if err := a.Create(t.Context(), "x", nil); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, a.Create(t.Context(), "x", nil))
 			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
-			}
-		},
-		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
-			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
-			b.Put(t, "c", map[string]any{})
-			all, err := a.List(t.Context(), "", 2)
-			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != analysislock.Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
-				t.Errorf("list = %+v, %v", all, err)
-			}
-		},
-		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			before, err := a.Unlock(t.Context(), "x", nil)
-			if err != nil || before.Lock.Owner != "w/1" {
-				t.Fatalf("unlock = %+v, %v", before, err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("the holder's finish: %v, want ErrLost", err)
-			}
-			if acq := mustAcquire(t, open(t, b), "x", "w/2"); acq.Grant.Token != 2 {
-				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
 			}
 		},
 		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -121,28 +86,11 @@ func TestAnOperatorsChanges(t *testing.T) {
 						t.Errorf("%s of %+v: %v, want ErrConflict", name, other, err)
 					}
 				}
-				if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-					t.Errorf("%s: the document changed (-want +got):\n%s", name, diff)
-				}
+				same(t, before, b.Fields(t, "x"))
 				_, err := change(a.Locks, t.Context(), "x", &was)
 				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != analysislock.Queued {
 					t.Errorf("%s: %v, and the document is %v", name, err, got)
 				}
-			}
-		},
-		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
-			before, err := a.Requeue(t.Context(), "x", nil, false)
-			if err != nil || before.Status != analysislock.Failed {
-				t.Fatalf("requeue = %+v, %v", before, err)
-			}
-			got := b.Fields(t, "x")
-			want := map[string]any{"status": analysislock.Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
-			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
-			}
-			if acq := mustAcquire(t, a, "x", "w/1"); acq.Attempt != 1 || acq.Grant.Token != 12 {
-				t.Errorf("acquire = %+v, want attempt 1, token 12", acq)
 			}
 		},
 		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -153,9 +101,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.As(err, &held) || held.Owner != "w/1" {
 				t.Errorf("requeue: %v, want a HeldError", err)
 			}
-			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
+			same(t, before, b.Fields(t, "x"))
 		},
 	}
 	for name, test := range cases {
@@ -188,9 +134,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"changed likewise": nil,
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {
-				t.Error(err)
-			}
+			check(t, a.holds["w/1"].Complete(t.Context(), "result"))
 		},
 		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"status": analysislock.Ready, "result": "precious"})
@@ -215,15 +159,11 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 					}
 					since = b.Fields(t, "x")
 				}}, lease.Policy{}, 0, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				if was, err := change(l, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
 					t.Errorf("%+v, %v; want ErrConflict", was, err)
 				}
-				if diff := cmp.Diff(since, b.Fields(t, "x")); diff != "" {
-					t.Errorf("what the others did was undone (-want +got):\n%s", diff)
-				}
+				same(t, since, b.Fields(t, "x"))
 			})
 		}
 	}

@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,48 +27,53 @@ var errOrphanTime = errors.New("repo: the time to find orphaned analyses has pas
 // can finish: their lock is not held, and no delivery is booked for them, or it is late by
 // one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
 // one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
-// first. They also find times that are not lease.Credible. No query finds an analysis that is
-// QUEUED or PROCESSING within one TTL after its last update. Each time may be a string, a
-// Timestamp or a number; see parseTime. Unfound returns those that are not found. more reports
-// that there may be others.
+// first. They also find times that are not lease.Credible. Each time may be a string, a
+// Timestamp or a number; see parseTime. An analysis that is QUEUED or PROCESSING is not found
+// within one TTL after its last update. Unfound returns those that are never found. more
+// reports that there may be others.
 //
 // The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
 // pages of 1,000, within 10 s each. If a query reaches one of these limits, which is no error
 // unless it has read nothing, Orphaned also runs it in the opposite order, with the same limits,
-// and within 40 s in all. The next call continues both where they ended. So what a query reads in
-// vain hides no others, even if each call is the first of its process. After an error Orphaned
-// continues with the next query, and runs none in the opposite order. It skips a malformed
-// analysis, or one whose id analysislock.CheckID refuses, with a warning.
+// and within 40 s in all. The next call continues both where they ended. So the analyses that a
+// query reads in vain hide no others, even if each call is the first of its process. After an
+// error Orphaned continues with the next query, and runs none in the opposite order. It skips a
+// malformed analysis, or one whose id analysislock.CheckID refuses, with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
 // contains a link that creates it.
-func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
+func (a *Analyses) Orphaned(ctx context.Context, limit int) (
+	due []lease.Cell[analysislock.Analysis], more bool, err error,
+) {
 	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout, errOrphanTime)
 	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	cutoff, size := now.Add(-a.TTL()), min(limit, orphanPage)
+
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
-	found := map[string]bool{} // several queries may find one
+	visited := map[string]bool{} // several queries may find one
 	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 		d := a.decode(snap)
-		if found[d.ID] || d.Malformed == nil && !a.orphaned(&d) {
-			return true
+		switch {
+		case visited[d.ID]:
+		case d.Malformed != nil:
+			visited[d.ID] = true
+			skips.add(ctx, analysisName(d.ID), d.Malformed)
+		case a.orphaned(&d):
+			visited[d.ID] = true
+			due = append(due, lease.Cell[analysislock.Analysis]{
+				Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked,
+			})
 		}
-		if found[d.ID] = true; d.Malformed != nil {
-			skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-			return true
-		}
-		due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
 		return len(due) < limit
 	}
 
 	// Only the last query may read many that wait: they hide none that the others find.
-	all := a.documents.collection.Query
+	all, cutoff := a.documents.collection.Query, now.Add(-a.TTL())
 	queries := [...]struct {
 		query firestore.Query
 		field string
@@ -87,8 +91,10 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 		if ended[q.field] || order == firestore.Desc && (err != nil || ctx.Err() != nil) {
 			continue
 		}
+
 		var failed error
-		ended[q.field], failed = a.orphanPages(ctx, q.query.OrderBy(q.field, order), &a.stopped[n], size, visit)
+		sorted, size := q.query.OrderBy(q.field, order), min(limit, orphanPage)
+		ended[q.field], failed = a.orphanPages(ctx, sorted, &a.stopped[n], size, visit)
 		if errors.Is(context.Cause(ctx), errOrphanTime) { // it may have had too little for a page
 			failed = nil
 		}
@@ -96,6 +102,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 			return due, true, err
 		}
 	}
+
 	for i := range queries {
 		more = more || !ended[queries[i].field]
 	}
@@ -103,47 +110,60 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 }
 
 // orphaned reports whether only another delivery can finish d, and none is booked for it or it
-// is late. It drops what was updated after a query has chosen its cutoff. Queries compare
-// strings as strings: a time with a zone offset may sort too early, and is dropped too; or too
-// late, and is found up to 14 hours late. A time without decimals is found less than a second
-// late.
+// is late. It returns false for an analysis that was updated after a query has chosen its
+// cutoff. Queries compare strings as strings: a time with a zone offset may sort too early, and
+// orphaned returns false for it; or too late, and it is found up to 14 hours late. A time
+// without decimals is found less than a second late.
 func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
 	unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
-	return (!unfinished || !d.UpdatedAt.IsZero() && lease.Late(d.UpdatedAt, d.ReadAt, a.TTL())) &&
-		lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
+	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, a.TTL())) {
+		return false
+	}
+	return lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
+}
+
+// orphanFields lists the fields by which recovery finds and judges an analysis.
+func (a *Analyses) orphanFields() []string {
+	return []string{
+		a.codec.fields.Status, "updatedAt", "nextAttemptAt",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
+	}
 }
 
 // orphanPages calls each for the documents of q, in pages, until each returns false. It begins
 // after stopped, if that is not nil. If its time or its reads end first, it stores the last
 // document in stopped; that is no error, unless it has read none. asked is the local time of
 // the page's request. all is false if there may be others.
-func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
+func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
+	stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
 	each func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
 ) (all bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout/4, errOrphanTime)
 	defer cancel()
-	q = q.Limit(size).Select(a.codec.fields.Status, "updatedAt", "nextAttemptAt",
-		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
+	q = q.Limit(size).Select(a.orphanFields()...)
+
 	last := stopped.Swap(nil)
-	first := last
+	begin := last
 	for range maxOrphanReads / size {
 		page := q
 		if last != nil {
 			page = q.StartAfter(last)
 		}
-		read, asked, enough := 0, time.Now(), false
-		err := eachDocument(ctx, "find orphaned analyses", page, func(snap *firestore.DocumentSnapshot) bool {
-			read, last, enough = read+1, snap, !each(snap, asked)
-			return !enough
-		})
-		if err != nil {
-			stopped.Store(last)
+		n, asked := 0, time.Now()
+		for snap, err := range eachDocument(ctx, "find orphaned analyses", page) {
+			if err != nil {
+				stopped.Store(last)
+				if last != begin && errors.Is(context.Cause(ctx), errOrphanTime) {
+					err = nil
+				}
+				return false, err
+			}
+			if n, last = n+1, snap; !each(snap, asked) {
+				return false, nil
+			}
 		}
-		if err != nil && last != first && errors.Is(context.Cause(ctx), errOrphanTime) {
-			return false, nil
-		}
-		if err != nil || enough || read < size {
-			return err == nil && !enough, err
+		if n < size {
+			return true, nil
 		}
 	}
 	stopped.Store(last)

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,9 +29,7 @@ func orphaned(t testing.TB, a interface {
 }, limit int) (ids []string, more bool) {
 	t.Helper()
 	due, more, err := a.Orphaned(t.Context(), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for i := range due {
 		ids = append(ids, due[i].Doc.ID)
 	}
@@ -68,15 +65,10 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			want   bool
 		}{
 			"queued, waits":                                {next(analysislock.Queued, timeValue(waits)), false},
-			"queued, waits for a Timestamp":                {next(analysislock.Queued, waits), false},
-			"queued, waits for milliseconds":               {next(analysislock.Queued, waits.UnixMilli()), false},
-			"queued, its next attempt is late":             {next(analysislock.Queued, timeValue(late)), true},
 			"queued, waits until the year 9999":            {next(analysislock.Queued, "9999-01-01T00:00:00Z"), true},
 			"queued, its next attempt cannot be read":      {next(analysislock.Queued, "soon"), true},
 			"another status, waits":                        {foreign(timeValue(waits)), false},
 			"another status, late":                         {foreign(timeValue(late)), true},
-			"another status, late, as a Timestamp":         {foreign(late), true},
-			"another status, late, as milliseconds":        {foreign(late.UnixMilli()), true},
 			"another status, late, held":                   {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": soon}, false},
 			"another status, late, expired":                {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": old}, true},
 			"another status, late, a lock's time was left": {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockExpiresAt": old}, true},
@@ -84,45 +76,31 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"another status, waits, expired":               {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(waits), "lockOwner": "js/1", "lockExpiresAt": old}, false},
 			"ready, late":                                  {next(analysislock.Ready, timeValue(late)), false},
 			"another status, expired":                      {crashed("ANALYZING", timeValue(old)), true},
-			"another status, expired, as a Timestamp":      {crashed("ANALYZING", old), true},
-			"another status, expired, as milliseconds":     {crashed("ANALYZING", old.UnixMilli()), true},
 			"another status, until the year 9999":          {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
 			"processing, until the year 9999":              {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
-			"a number as the status, expired":              {crashed(1, timeValue(old)), true},
 			"another status, held":                         {crashed("ANALYZING", timeValue(soon)), false},
 			"queued":                                       {stale(analysislock.Queued, nil), true},
 			"processing, expired":                          {locked(timeValue(old)), true},
-			"processing, expired, as a Timestamp":          {locked(old), true},
-			"processing, without a lock":                   {stale(analysislock.Processing, nil), true},
 			"queued, expired":                              {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
 			"updated at a Timestamp":                       {updated(old), true},
 			"updated at a string without decimals":         {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
-			"updated at a string with nanoseconds":         {updated(old.UTC().Format(time.RFC3339Nano)), true},
 			"processing, held":                             {locked(timeValue(soon)), false},
-			"processing, held, as a Timestamp":             {locked(soon), false},
-			"queued, held":                                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"processing, unreadable expiry, just written":  {locked(true), false},
 			"ready":                                           {stale(analysislock.Ready, nil), false},
-			"failed":                                          {stale(analysislock.Failed, nil), false},
 			"failed, as a lock was left":                      {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
 			"another status":                                  {stale("ARCHIVED", nil), false},
-			"a status that is a number":                       {stale(1, nil), false},
 			"updated 23 hours ahead":                          {updated(now.Add(23 * time.Hour)), false},
 			"updated 25 hours ahead":                          {updated(timeValue(ahead)), true},
 			"updated 25 hours ahead, a Timestamp":             {updated(ahead), true},
 			"updated 25 hours ahead, milliseconds":            {updated(ahead.UnixMilli()), true},
-			"updated 25 hours ahead, held":                    {stale(analysislock.Processing, map[string]any{"updatedAt": ahead, "lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"updated 25 hours ahead, waits":                   {stale(analysislock.Queued, map[string]any{"updatedAt": ahead, "nextAttemptAt": timeValue(waits)}), false},
-			"updated 25 hours ahead, ready":                   {stale(analysislock.Ready, map[string]any{"updatedAt": ahead}), false},
 			"updated 25 hours ahead, crashed":                 {stale(analysislock.Processing, map[string]any{"updatedAt": timeValue(ahead), "lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": old}), true},
 			"updated at microseconds":                         {updated(old.UnixMicro()), true},
 			"updated at nanoseconds":                          {updated(float64(old.UnixNano())), true},
 			"updated at microseconds just now":                {updated(fresh.UnixMicro()), false},
-			"updated at nanoseconds just now":                 {updated(fresh.UnixNano()), false},
 			"queued, held until microseconds":                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon.UnixMicro()}), false},
 			"another status, until the year 9999, waits":      {foreign("9999-01-01T00:00:00Z"), true},
 			"another status, waits 25 hours, a Timestamp":     {foreign(ahead), true},
-			"another status, waits 25 hours, milliseconds":    {foreign(ahead.UnixMilli()), true},
 			"another status, waits 23 hours":                  {foreign(timeValue(now.Add(23 * time.Hour))), false},
 			"another status, waits for microseconds":          {foreign(waits.UnixMicro()), false},
 			"ready, waits until the year 9999":                {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
@@ -134,10 +112,8 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"null as the update":                   {updated(nil), false},
 			"a number as the update":               {updated(old.UnixMilli()), true},
 			"updated just now":                     {updated(timeValue(fresh)), false},
-			"updated at a Timestamp just now":      {updated(fresh), false},
 			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
 			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
-			"a token that is no usable number":     {stale(analysislock.Queued, map[string]any{"lockToken": -1}), false},
 			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
 		}
 		var want []string
@@ -150,9 +126,7 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 		got, _ := orphaned(t, open(t, b), 1000)
 		slices.Sort(want)
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("orphaned (-want +got):\n%s", diff)
-		}
+		same(t, want, got)
 	})
 }
 
@@ -196,41 +170,23 @@ func TestAnalysesThatWaitHideNoOrphan(t *testing.T) {
 // the reading and the mark.
 func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 	for name, tc := range map[string]struct {
-		others func(t *testing.T, b *emulatortest.Backend, a *worker)
+		others func(now time.Time) map[string]any // what other programs write
 		marked bool
 	}{
-		"unchanged":             {func(*testing.T, *emulatortest.Backend, *worker) {}, true},
-		"another field changed": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Merge(t, "x", map[string]any{"theirs": 1}) }, true},
-		"acquired":              {func(t *testing.T, _ *emulatortest.Backend, a *worker) { mustAcquire(t, a, "x", "w/1") }, false},
-		"acquired and released": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			mustAcquire(t, a, "x", "w/1")
-			a.runs(t, "w/1")
-			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", time.Minute); err != nil {
-				t.Fatal(err)
-			}
+		"unchanged":             {nil, true},
+		"another field changed": {func(time.Time) map[string]any { return map[string]any{"theirs": 1} }, true},
+		"its holder has renewed the lock": {func(now time.Time) map[string]any {
+			return map[string]any{"lockExpiresAt": timeValue(now.Add(time.Hour))}
 		}, false},
-		"its holder has renewed the lock": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"lockExpiresAt": timeValue(time.Now().Add(time.Hour))})
+		"acquired, and released without a trace but its token": {func(now time.Time) map[string]any {
+			return map[string]any{"lockToken": 7, "updatedAt": timeValue(now)}
 		}, false},
-		"acquired, and released without a trace but its token": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"lockToken": 7, "updatedAt": timeValue(time.Now())})
+		"released by another program": {func(now time.Time) map[string]any {
+			return map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}
 		}, false},
-		"released by another program": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
-		}, false},
-		"finished": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
-			b.Merge(t, "x", map[string]any{"status": analysislock.Ready})
-		}, false},
-		"deleted": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Delete(t, "x") }, false},
-		"marked by another call": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			due, _, err := a.Orphaned(t.Context(), 1)
-			if err == nil {
-				_, err = a.MarkDue(t.Context(), due[0])
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}, false},
+		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
+		"deleted":                {nil, false},
+		"marked by another call": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -241,17 +197,23 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 				if err != nil || len(due) != 1 {
 					t.Fatalf("orphaned: %+v, %v", due, err)
 				}
-				tc.others(t, b, a)
+				switch {
+				case tc.others != nil:
+					b.Merge(t, "x", tc.others(time.Now()))
+				case name == "deleted":
+					b.Delete(t, "x")
+				case name == "marked by another call":
+					_, err := a.MarkDue(t.Context(), due[0])
+					fatal(t, err)
+				}
 				time.Sleep(2 * time.Millisecond) // so that two marks differ
 				next, err := a.MarkDue(t.Context(), due[0])
 				if marked := err == nil; marked != tc.marked || !marked && !errors.Is(err, lease.ErrConflict) {
 					t.Fatalf("%v, %v; want marked %t, or else ErrConflict", next, err, tc.marked)
 				}
-				if tc.marked {
-					got := b.Fields(t, "x")
-					if got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing {
-						t.Errorf("document %v, want it marked with %v", got, next)
-					}
+				got := b.Fields(t, "x")
+				if tc.marked && (got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing) {
+					t.Errorf("document %v, want it marked with %v", got, next)
 				}
 				if ids, _ := orphaned(t, a, 10); len(ids) > 0 {
 					t.Errorf("%q is found again", ids)
@@ -267,10 +229,8 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
 		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
-		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
+		fatal(t, err)
 		if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "good" {
 			t.Errorf("orphaned: %q, want good", got)
 		}
@@ -282,14 +242,6 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		}
 		if strings.Contains(line, "secret") || strings.Count(line, "\n") != 1 {
 			t.Errorf("log %q, want one line without the value", line)
-		}
-		for i := range 30 {
-			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret"})
-		}
-		text.Reset()
-		orphaned(t, a, 100)
-		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
-			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
 	})
 }
@@ -409,8 +361,7 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &faultyConn{}
-		a := open(t, b, l.options()...)
+		a, l := openFaulty(t, b)
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})

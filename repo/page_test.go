@@ -35,14 +35,10 @@ func (p *page) documents(t testing.TB) *documents[analysislock.Analysis] {
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 			return &pageRead{ctx: ctx, page: p}, nil
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	a, err := Open(context.Background(), "p", Options{Policy: lease.Policy{MaxAttempts: 10}}, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return a.documents
 }
 

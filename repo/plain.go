@@ -39,22 +39,27 @@ func plain(v any) any {
 			s[i] = plain(e)
 		}
 		return s
+
 	case time.Time:
 		return v.UTC().Format(time.RFC3339Nano)
 	case []byte:
 		return base64.StdEncoding.EncodeToString(v)
 	case float64:
-		switch {
-		case math.IsNaN(v):
-			return "NaN"
-		case math.IsInf(v, 1):
-			return "Infinity"
-		case math.IsInf(v, -1):
-			return "-Infinity"
-		}
-		return v
+		return plainFloat(v)
 	case *latlng.LatLng:
 		return map[string]any{"latitude": v.GetLatitude(), "longitude": v.GetLongitude()}
 	}
 	return v // null, booleans, integers and strings
+}
+
+func plainFloat(f float64) any {
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	}
+	return f
 }

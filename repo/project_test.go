@@ -74,9 +74,7 @@ func TestOnARealProject(t *testing.T) {
 		t.Setenv("FIRESTORE_EMULATOR_HOST", "") // Google's client would open a connection of its own
 		conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithStatsHandler(calls))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
 	root := "taskguardProof/" + strings.ToLower(rand.Text()[:10])
@@ -96,36 +94,12 @@ func TestOnARealProject(t *testing.T) {
 	})
 	s := suite(nil)
 	s.New = func(testing.TB) lease.Store[analysislock.Analysis] { return p.store() }
-	s.Create = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Set(t.Context(), map[string]any{"touched": 0})
-		fatal(t, err)
-	}
-	s.Delete = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Delete(t.Context())
-		fatal(t, err)
-	}
-	s.Touch = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-		_, err := s.(onProject).collection.Doc(key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll)
-		fatal(t, err)
-	}
-	s.Touched = func(t testing.TB, s lease.Store[analysislock.Analysis], key string) int {
-		snap, err := s.(onProject).collection.Doc(key).Get(t.Context())
-		fatal(t, err)
-		n, _ := snap.Data()["touched"].(int64)
-		return int(n)
-	}
+	byDocuments(&s, func(s lease.Store[analysislock.Analysis]) *firestore.CollectionRef { return s.(onProject).collection }, nil)
 	s.TTL = 10 * time.Second
 	t.Run("Conformance", func(t *testing.T) { leasetest.Run(t, s) })
 	t.Run("Contention", func(t *testing.T) {
 		fmt.Println(p.contention(t, 3, 2, 32, 128))
 	})
-}
-
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // callCounter counts calls as they leave.
@@ -234,7 +208,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 	}
 	for _, n := range acquirers {
 		guard := compete(n, func(id, owner string) (bool, error) {
-			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0)
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0, nil)
 			return acq.Acquired, err
 		})
 		plain := compete(n, func(id, owner string) (got bool, err error) {

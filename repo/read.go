@@ -40,13 +40,18 @@ type reading struct {
 
 // snapshot converts a reading by Google's client.
 func snapshot(s *firestore.DocumentSnapshot) reading {
-	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime}
+	return reading{
+		id: s.Ref.ID, exists: s.Exists(), fields: s.Data(),
+		created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime,
+	}
 }
 
 // read reads a document, or only the given fields of it, which Google's client cannot.
 // It returns the error of use unchanged; use must not keep r.fields. A try takes up to
 // callTimeout. read tries again until ctx ends, unless the error is final.
-func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
+func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string,
+	use func(r reading) error,
+) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		var used error
 		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, func(r reading) error {
@@ -56,7 +61,8 @@ func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 		switch status.Code(err) {
 		case codes.OK:
 			return used
-		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition:
+		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
+			codes.PermissionDenied, codes.Unauthenticated:
 			return err
 		}
 		select {
@@ -78,15 +84,20 @@ type request struct {
 
 // request sends a read. The answer must be received within timeout; until then it stays
 // in gRPC's buffers.
-func (d *Database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef, fields []string) *request {
-	r := &request{db: d, doc: doc}
-	ctx, r.cancel = context.WithTimeout(ctx, timeout)
+func (d *Database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef,
+	fields []string,
+) *request {
 	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
 	if fields != nil {
 		get.Mask = &firestorepb.DocumentMask{FieldPaths: fields}
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "google-cloud-resource-prefix", d.name, "x-goog-request-params", d.routing)
-	r.stream, r.err = d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+
+	r := &request{db: d, doc: doc}
+	ctx, r.cancel = context.WithTimeout(ctx, timeout)
+	ctx = metadata.AppendToOutgoingContext(ctx,
+		"google-cloud-resource-prefix", d.name, "x-goog-request-params", d.routing)
+	r.stream, r.err = d.api.BatchGetDocuments(ctx, get,
+		grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	return r
 }
 
@@ -98,6 +109,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	if r.err != nil {
 		return r.err
 	}
+
 	var f, end frame
 	if err := r.stream.RecvMsg(&f); err != nil {
 		return err
@@ -105,6 +117,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	if err := r.stream.RecvMsg(&end); !errors.Is(err, io.EOF) {
 		return cmp.Or(err, errAnswer)
 	}
+
 	if len(f) > largeAnswer {
 		if err := r.db.decoders.Acquire(ctx, 1); err != nil {
 			return status.FromContextError(err).Err()
@@ -115,6 +128,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	if err := proto.Unmarshal(f, &answer); err != nil || answer.GetResult() == nil {
 		return cmp.Or(err, errAnswer)
 	}
+
 	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
 	if found := answer.GetFound(); found != nil {
 		got.exists, got.fields = true, goFields(found.GetFields())
@@ -172,6 +186,7 @@ func goValue(v *firestorepb.Value) any {
 		return v.ReferenceValue
 	case *firestorepb.Value_GeoPointValue:
 		return v.GeoPointValue
+
 	case *firestorepb.Value_ArrayValue:
 		s := make([]any, len(v.ArrayValue.GetValues()))
 		for i, e := range v.ArrayValue.GetValues() {

@@ -18,8 +18,9 @@ func decodeProgress(v any) *analysislock.Progress {
 	var p analysislock.Progress
 	p.Message = cut(m["message"])
 	p.At, _ = parseTime(m["at"])
+
 	f, ok := m["fraction"].(float64)
-	if whole, is := m["fraction"].(int64); is {
+	if whole, integer := m["fraction"].(int64); integer {
 		f, ok = float64(whole), true
 	}
 	if ok && f >= 0 && f <= 1 {
@@ -51,15 +52,14 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 		if !ok {
 			continue
 		}
-		var a analysislock.Attempt
+		a := analysislock.Attempt{
+			Owner: cut(m["owner"]), Outcome: cut(m["outcome"]), Code: cut(m["code"]), Message: cut(m["message"]),
+		}
 		number, _ := parseInt(m["attempt"])
 		a.Number = int(number)
 		a.Token, _ = parseInt(m["token"])
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
-		for name, to := range map[string]*string{"owner": &a.Owner, "outcome": &a.Outcome, "code": &a.Code, "message": &a.Message} {
-			*to = cut(m[name])
-		}
 		all = append(all, a)
 	}
 	return all

@@ -32,13 +32,7 @@ func (c roomCodec) decode(r reading) (document.Lock, error) {
 }
 
 func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
-	was := roomFields(prev)
-	var us []firestore.Update
-	for path, v := range roomFields(*next) {
-		if v != was[path] {
-			us = append(us, firestore.Update{Path: path, Value: v})
-		}
-	}
+	us := differences(roomFields(prev), roomFields(*next))
 	if len(us) > 0 && prev.Token == next.Token { // the token that was read may replace an unreadable one
 		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
 	}
@@ -46,7 +40,7 @@ func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) [
 }
 
 // roomFields returns the fields of l, with firestore.Delete for a field that is not
-// stored. Their values are comparable.
+// stored.
 func roomFields(l document.Lock) map[string]any {
 	return map[string]any{
 		"lockToken":       l.Token,

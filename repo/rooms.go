@@ -38,9 +38,12 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	policy := lease.Policy{TTL: document.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
 	return &Rooms{&documents[document.Lock]{
 		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
-		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", document.Hash(id)) }}},
+		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
 	}}, nil
 }
+
+// roomName names a room in the log.
+func roomName(room string) slog.Attr { return slog.String("room_hash", document.Hash(room)) }
 
 // Close closes the connection, and ends every Watch.
 func (r *Rooms) Close() error { return r.documents.db.Close() }
@@ -62,11 +65,13 @@ func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[document.Lock
 // Swap makes one commit, within 5 s. It creates the document if prev does not exist,
 // deletes it if next is not Kept, and otherwise updates the fields that changed. The
 // commit fails if the document has changed since prev was read.
-func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.Lock], next document.Lock) (lease.Cell[document.Lock], error) {
-	err := document.CheckRoom(room)
-	switch {
-	case err != nil:
+func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.Lock],
+	next document.Lock,
+) (lease.Cell[document.Lock], error) {
+	if err := document.CheckRoom(room); err != nil {
 		return lease.Cell[document.Lock]{}, err
+	}
+	switch {
 	case prev.Exists && next.Kept():
 		return r.documents.Swap(ctx, room, prev, next)
 	case prev.Exists:
@@ -74,6 +79,7 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.
 	case next.Kept():
 		return r.create(ctx, room, next)
 	}
+
 	c, err := r.documents.Load(ctx, room) // no document, and none to create
 	if err == nil && c.Exists {
 		err = lease.ErrConflict
@@ -91,7 +97,8 @@ func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (le
 	if err != nil {
 		return lease.Cell[document.Lock]{}, storeError("create", r.documents.what, room, err)
 	}
-	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
+	at := written.UpdateTime
+	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
 }
 
 // remove deletes the document if it has not changed since prev was read. Firestore returns

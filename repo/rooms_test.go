@@ -22,13 +22,9 @@ type onRooms struct {
 func openRooms(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
 	r, err := OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	others, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return onRooms{Rooms: r, others: others.Collection("documentLocks")}
 }
 
@@ -39,42 +35,48 @@ func (r onRooms) put(t testing.TB, room string, fields map[string]any) {
 	}
 }
 
-func (r onRooms) fields(t testing.TB, room string) map[string]any {
+// fields returns the document of the room a.
+func (r onRooms) fields(t testing.TB) map[string]any {
 	t.Helper()
-	snap, err := r.others.Doc(room).Get(t.Context())
+	snap, err := r.others.Doc("a").Get(t.Context())
 	if err != nil && !absent(snap, err) {
 		t.Fatal(err)
 	}
 	return snap.Data()
 }
 
-func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
-	doc := func(s lease.Store[document.Lock], key string) *firestore.DocumentRef {
-		return s.(onRooms).others.Doc(key)
+// byDocuments sets the functions of a suite that act as another program. A new document has
+// these fields.
+func byDocuments[D any](suite *leasetest.Suite[D], of func(lease.Store[D]) *firestore.CollectionRef, created map[string]any) {
+	suite.Create = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Set(t.Context(), created)
+		fatal(t, err)
 	}
-	return leasetest.Suite[document.Lock]{
-		New: func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
-		Create: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			s.(onRooms).put(t, key, map[string]any{"unlocked": true, "touched": 0})
-		},
-		Delete: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			if _, err := doc(s, key).Delete(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Touch: func(t testing.TB, s lease.Store[document.Lock], key string) {
-			if _, err := doc(s, key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Touched: func(t testing.TB, s lease.Store[document.Lock], key string) int {
-			n, _ := s.(onRooms).fields(t, key)["touched"].(int64)
-			return int(n)
-		},
+	suite.Delete = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Delete(t.Context())
+		fatal(t, err)
+	}
+	suite.Touch = func(t testing.TB, s lease.Store[D], key string) {
+		_, err := of(s).Doc(key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll)
+		fatal(t, err)
+	}
+	suite.Touched = func(t testing.TB, s lease.Store[D], key string) int {
+		snap, err := of(s).Doc(key).Get(t.Context())
+		fatal(t, err)
+		n, _ := snap.Data()["touched"].(int64)
+		return int(n)
+	}
+}
+
+func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
+	s := leasetest.Suite[document.Lock]{
+		New:     func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
 		Of:      func(l *document.Lock) *lease.Lease { return &l.Lease },
 		Note:    func(l document.Lock) string { return l.Holder },
 		SetNote: func(l *document.Lock, note string) { l.Holder = note },
 	}
+	byDocuments(&s, func(s lease.Store[document.Lock]) *firestore.CollectionRef { return s.(onRooms).others }, map[string]any{"unlocked": true})
+	return s
 }
 
 func TestRoomsOnEmbedded(t *testing.T) {

@@ -22,21 +22,21 @@ const (
 	transactionTimeout = 10 * time.Second
 )
 
-// codec turns documents into records D, and the difference of two records into
-// field updates. It knows the fields of the contract and no others.
+// codec converts documents to records D, and the difference of two records to field
+// updates. It knows the fields of the contract and no others.
 type codec[D any] interface {
 	// decode reads a document that exists: lease.ErrMalformed where no safe value
 	// can be assumed. It needs only the fields of the mask.
 	decode(r reading) (D, error)
 	// mask names the fields that a decision needs; nil: all.
 	mask() []string
-	// changes are the updates that turn prev into next, at Firestore's time now;
-	// none if nothing differs.
+	// changes returns the updates that change prev to next, at Firestore's time now; none
+	// if nothing differs.
 	changes(prev D, next *D, now time.Time) []firestore.Update
 }
 
 // documents is the lease.Store of a collection's records. It makes every decision in a
-// transaction (G3). lease.Edit first tries a decision twice optimistically: Load, and
+// transaction. lease.Edit first tries a decision twice optimistically: Load, and
 // then a Swap that commits only if the document still has the update time that was
 // read. After two conflicts with other writers, it decides inside Exclude.
 // docs/adr/0001-transaction.md gives the reasons. A decision reads only the fields of
@@ -55,10 +55,11 @@ type documents[D any] struct {
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
 
-// Load is one read.
+// Load makes one read.
 func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+
 	asked := time.Now()
 	var decoded error
 	err = s.db.read(ctx, s.collection.Doc(id), s.codec.mask(), func(r reading) error {
@@ -71,8 +72,8 @@ func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], er
 	return c, decoded
 }
 
-// Swap is one commit of the fields that changed, conditional on the update
-// time that was read.
+// Swap makes one commit of the fields that changed, conditional on the update time that
+// was read.
 func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !prev.Exists || !ok {
@@ -86,6 +87,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 		}
 		return c, err
 	}
+
 	done, err := s.db.encoding(ctx, updates)
 	if err != nil {
 		return lease.Cell[D]{}, err
@@ -93,18 +95,20 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	cancelInput := s.prepare(ctx, prev.Doc, &next)
+	cancelWork := s.prepare(ctx, prev.Doc, &next)
+
 	ctx, sentOnce := s.db.countSends(ctx)
 	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
-		cancelInput()
+		cancelWork()
 		if err = storeError("write", s.what, id, err); errors.Is(err, lease.ErrConflict) && sentOnce() {
 			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
 		}
 		return lease.Cell[D]{}, err
 	}
-	return lease.Cell[D]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
+	at := written.UpdateTime
+	return lease.Cell[D]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
 }
 
 // Exclude decides inside client.RunTransaction, whose read makes other writers
@@ -116,28 +120,30 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	defer cancel()
 	var (
 		out      lease.Cell[D]
+		decision error // of reading or decide, returned unchanged
 		changed  bool
-		decision error
 		response firestore.CommitResponse
 	)
-	cancelInput, encoded := func() {}, func() {}
+	cancelWork, encoded := func() {}, func() {}
 	defer func() { encoded() }()
-	err := s.db.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
-		cancelInput() // of an earlier try
+
+	try := func(_ context.Context, tx *firestore.Transaction) error {
+		cancelWork() // of an earlier try
 		encoded()
+
 		asked := time.Now()
 		r, err := s.readIn(tx, id)
 		if err != nil {
 			return err
 		}
-		if out, err = s.cell(r, asked); err != nil {
-			decision = err
-			return err
+		if out, decision = s.cell(r, asked); decision != nil {
+			return decision
 		}
-		next, err := decide(out)
-		if decision = err; err != nil {
-			return err
+		var next D
+		if next, decision = decide(out); decision != nil {
+			return decision
 		}
+
 		updates := s.codec.changes(out.Doc, &next, out.Now())
 		if changed = len(updates) > 0; !changed {
 			return nil
@@ -145,12 +151,14 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if encoded, err = s.db.encoding(ctx, updates); err != nil {
 			return err
 		}
-		cancelInput = s.prepare(ctx, out.Doc, &next)
+		cancelWork = s.prepare(ctx, out.Doc, &next)
 		out.Doc, out.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
-	}, firestore.WithCommitResponseTo(&response))
+	}
+
+	err := s.db.client.RunTransaction(ctx, try, firestore.WithCommitResponseTo(&response))
 	if err != nil {
-		cancelInput()
+		cancelWork()
 	}
 	switch {
 	case decision != nil:
@@ -160,6 +168,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	case !changed:
 		return out, nil
 	}
+
 	results, err := response.WriteResults()
 	if err != nil || len(results) != 1 {
 		return lease.Cell[D]{}, lease.ErrConflict // written, but at an unknown time: Edit must read it
@@ -173,7 +182,8 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
 	doc := s.collection.Doc(id)
 	if mask := s.codec.mask(); mask != nil {
-		found, err := tx.Documents(s.collection.Where(firestore.DocumentID, "==", doc).Select(mask...)).GetAll()
+		query := s.collection.Where(firestore.DocumentID, "==", doc).Select(mask...)
+		found, err := tx.Documents(query).GetAll()
 		if err != nil {
 			return reading{}, err
 		}
@@ -181,6 +191,7 @@ func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, er
 			return snapshot(found[0]), nil
 		}
 	}
+
 	snap, err := tx.Get(doc)
 	if err != nil && !absent(snap, err) {
 		return reading{}, err

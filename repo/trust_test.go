@@ -35,30 +35,25 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 			}
 			return maps.Clone(tc.faults)
 		}
-		t.Run("acquire/"+name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				faults := plan(t, b)
-				if len(faults[read]) > 0 {
-					faults[read] = append([]fault{nil}, faults[read]...) // an acquisition begins with a read
-				}
-				l.inject(faults)
-				mustAcquire(t, a, "x", "w/1")
-				wantTrust(t, b, a, l, 0)
+		for verb, after := range map[string]time.Duration{"acquire": 0, "heartbeat": 150 * time.Second} { // one heartbeat, at 100 s
+			t.Run(verb+"/"+name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					a, l := openFaulty(t, b)
+					b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+					faults := plan(t, b)
+					if verb == "heartbeat" {
+						mustAcquire(t, a, "x", "w/1")
+					} else if len(faults[read]) > 0 {
+						faults[read] = append([]fault{nil}, faults[read]...) // an acquisition begins with a read
+					}
+					l.inject(faults)
+					if verb == "acquire" {
+						mustAcquire(t, a, "x", "w/1")
+					}
+					wantTrust(t, b, a, l, after)
+				})
 			})
-		})
-		t.Run("heartbeat/"+name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				mustAcquire(t, a, "x", "w/1")
-				l.inject(plan(t, b))
-				wantTrust(t, b, a, l, 150*time.Second) // one heartbeat, at 100 s
-			})
-		})
+		}
 	}
 }
 
@@ -103,8 +98,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", theirs())
 				l.inject(map[string][]fault{read: {tc.fault}})
 				wantVerdict(t, a, tc.want)
@@ -113,8 +107,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		})
 		t.Run(name+", in a transaction", func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"n": 0})
 				l.inject(map[string][]fault{
 					commit: {

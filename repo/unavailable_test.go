@@ -24,27 +24,15 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
-			_, err := a.AcquireAnalysisLock(ctx, "x", "w/2", 0)
+			_, err := a.acquire(ctx, "x", "w/2")
 			return err
-		}},
-		"RefreshAnalysisLock": {15 * time.Second, func(ctx context.Context, a *worker) error {
-			return a.holds["w/1"].Refresh(ctx, 0)
-		}},
-		"ReleaseAnalysisLock": {2 * time.Second, func(ctx context.Context, a *worker) error {
-			return a.holds["w/1"].Release(ctx, analysislock.OutcomeShuttingDown, false)
-		}},
-		"Complete": {60 * time.Second, func(ctx context.Context, a *worker) error {
-			return a.holds["w/1"].Complete(ctx, "result")
 		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &faultyConn{}
-				a := open(t, b, l.options()...)
+				a, l := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				b.Put(t, "held", map[string]any{"status": analysislock.Queued})
-				mustAcquire(t, a, "held", "w/1")
 				l.stopAnswering()
 				began := time.Now()
 				err := tc.do(t.Context(), a)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -66,9 +65,7 @@ func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
 		"a vector":     {mapped(map[string]*firestorepb.Value{"__type__": text("__vector__"), "value": array(number)}), []any{1.5}},
 		"another type": {mapped(map[string]*firestorepb.Value{"__type__": text("x"), "value": number}), map[string]any{"__type__": "x", "value": 1.5}},
 	} {
-		if diff := cmp.Diff(c.want, goValue(c.v)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		same(t, map[string]any{name: c.want}, map[string]any{name: goValue(c.v)})
 	}
 	if got := goValue(&firestorepb.Value{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: point}}); got != any(point) {
 		t.Errorf("a geo point: %v", got)
@@ -117,10 +114,8 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
-		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
+		fatal(t, err)
 		now := time.Now()
 		for want, fields := range map[string]map[string]any{
 			"":                                           {"lockOwner": "js", "lockHeartbeatAt": now, "lockExpiresAt": timeValue(now)},
@@ -133,9 +128,7 @@ func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 			log.Reset()
 			b.Put(t, "x", fields)
 			d, err := a.Get(t.Context(), "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			got := log.String()
 			if want == "" && got != "" || want != "" && (strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "analysis_id=x "+want)) || strings.Contains(got, "secret") {
 				t.Errorf("%v: log %q, want %q", fields, got, want)

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -22,23 +21,27 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 	if err != nil {
 		return nil, err
 	}
+
 	asked := time.Now()
 	query := r.documents.collection.
 		Where("lockExpiresAt", "<", timeValue(now)).
 		OrderBy("lockExpiresAt", firestore.Asc).
 		Limit(limit)
+
 	var found []document.Change
 	skips := skipped{log: r.documents.log, message: "document lock skipped"}
-	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) bool {
+	defer skips.end(ctx)
+	for snap, err := range eachDocument(ctx, "query rooms", query) {
+		if err != nil {
+			return found, err
+		}
 		if c, err := r.cell(snap, asked); err != nil {
-			skips.add(ctx, slog.String("room_hash", document.Hash(snap.Ref.ID)), err)
+			skips.add(ctx, roomName(snap.Ref.ID), err)
 		} else {
 			found = append(found, document.Change{Room: snap.Ref.ID, Cell: c})
 		}
-		return true
-	})
-	skips.end(ctx)
-	return found, err
+	}
+	return found, nil
 }
 
 // Watch reads one stream for the whole collection. If the stream breaks, or its
@@ -48,12 +51,14 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next
 	defer cancel()
+
 	stream := r.documents.collection.Snapshots(ctx)
 	for all := true; ; all = false {
 		q, err := stream.Next()
 		if err != nil {
 			return queryError("watch rooms", err)
 		}
+
 		s := document.Snapshot{At: q.ReadTime, Asked: time.Now(), All: all}
 		skips := skipped{log: r.documents.log, message: "document lock skipped"}
 		for _, change := range q.Changes {
@@ -65,11 +70,12 @@ func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 			}
 			c, err := r.cell(change.Doc, s.Asked)
 			if err != nil {
-				skips.add(ctx, slog.String("room_hash", document.Hash(room)), err)
+				skips.add(ctx, roomName(room), err)
 				c = deleted
 			}
 			s.Changes = append(s.Changes, document.Change{Room: room, Cell: c})
 		}
+
 		skips.end(ctx)
 		each(s)
 	}

@@ -72,7 +72,7 @@ func TestOnALocalCloud(t *testing.T) {
 
 	t.Run("a delivery that meets a lock is followed up", func(t *testing.T) {
 		create(t, a, "met")
-		if acq, err := a.AcquireAnalysisLock(t.Context(), "met", "w/1", time.Second); err != nil || !acq.Acquired {
+		if acq, err := a.AcquireAnalysisLock(t.Context(), "met", "w/1", time.Second, nil); err != nil || !acq.Acquired {
 			t.Fatalf("acquire: %+v, %v", acq, err)
 		}
 		taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "met", "--wait").want(t, cli.ExitDone, "READY")

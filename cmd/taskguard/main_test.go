@@ -191,7 +191,7 @@ func create(t testing.TB, a *repo.Analyses, id string) {
 func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
 	t.Helper()
 	create(t, a, id)
-	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0)
+	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0, nil)
 	if err != nil || !acq.Acquired {
 		t.Fatalf("acquire: %+v, %v", acq, err)
 	}

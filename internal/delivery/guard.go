@@ -19,7 +19,8 @@ import (
 
 // Locks acquires the lock on an analysis; analysislock.Locks does.
 type Locks interface {
-	Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
+	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration,
+		early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
 }
 
 // Guard runs each analysis once at a time and finishes it once (G1). It is
@@ -165,7 +166,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
 	}
-	acq, err := a.Locks.Acquire(ctx, a.id, a.owner, 0, early)
+	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, early)
 	m.Asked, m.Acquire = true, time.Since(began)
 	a.acq, a.hold = acq, acq.Hold
 	outcome := acq.Reason

@@ -44,9 +44,9 @@ type lateAcquisition struct {
 	by time.Duration
 }
 
-func (l lateAcquisition) Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
+func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
 	time.Sleep(l.by)
-	return l.Locks.Acquire(ctx, id, owner, ttl, early)
+	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl, early)
 }
 
 func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {

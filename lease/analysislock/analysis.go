@@ -21,7 +21,7 @@ const (
 func Finished(status string) bool { return status == Ready || status == Failed }
 
 // Analysis is a document of the collection. Its JSON form is the public one: without
-// the lock (G4), the checkpoint and the tokens of the attempts.
+// the lock, the checkpoint and the tokens of the attempts. (SEEDS G4)
 type Analysis struct {
 	ID        string    `json:"id"`                   // of the document
 	Status    string    `json:"status"`               // Queued, Processing, Ready, Failed, or another word
@@ -72,9 +72,6 @@ func (d *Analysis) Age(now time.Time) time.Duration {
 	return max(1, now.Sub(d.CreatedAt))
 }
 
-// errWaiting is the reason for which Acquire skips an analysis that waits.
-var errWaiting = errors.New("analysislock: the next attempt is not due")
-
 // Percent returns the part of the work that is done in percent; -1: it was not reported.
 func (p *Progress) Percent() int {
 	if p == nil || p.Fraction == nil {
@@ -87,6 +84,11 @@ func (p *Progress) Percent() int {
 type Error struct {
 	Code    string `json:"code"`    // for programs, such as attempts_exhausted
 	Message string `json:"message"` // for people
+}
+
+// failedWith reports whether the analysis is FAILED with that code.
+func (d *Analysis) failedWith(code string) bool {
+	return d.Status == Failed && d.Error != nil && d.Error.Code == code
 }
 
 // fail makes the analysis FAILED.

@@ -10,7 +10,7 @@ import (
 	"taskguard/lease"
 )
 
-// Locks are the locks on a store's analyses. They are safe for concurrent use. Every
+// Locks gives access to the locks on a store's analyses. It is safe for concurrent use. Every
 // method returns lease.ErrInvalidKey for an id that no analysis can have.
 type Locks struct {
 	store  lease.Store[Analysis]
@@ -19,9 +19,9 @@ type Locks struct {
 	work   func(ctx context.Context, d Analysis) (Work, error)
 }
 
-// New returns the error of lease.Policy.Check, if any. work reads the work of an acquired
-// analysis; nil encodes its Input and Checkpoint. An analysis that is acquired later than
-// maxRun after its first acquisition becomes FAILED instead; zero: none does.
+// New returns the error of lease.Policy.Check, if any. An analysis that is acquired maxRun
+// after its first acquisition, or later, becomes FAILED instead; zero: none does. work reads
+// the work of an acquired analysis; nil encodes its Input and Checkpoint.
 func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
 	work func(ctx context.Context, d Analysis) (Work, error),
 ) (*Locks, error) {
@@ -45,19 +45,19 @@ func encodeWork(_ context.Context, d Analysis) (w Work, err error) {
 // TTL returns how long a lock lives after its last refresh.
 func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 
-// Acquisition is the result of an attempt to acquire a lock. If it was not
-// Acquired, that is a skip, not an error (G6, G9).
+// Acquisition is the result of an attempt to acquire a lock. If the lock was not acquired,
+// that is a skip, not an error. (SEEDS G6, G9)
 type Acquisition struct {
-	Acquired  bool
+	Acquired  bool          // else it is a skip
 	Hold      *Hold         // if acquired
-	Reason    string        // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted, RunTimeExhausted or Unrecordable
+	Reason    string        // if not: AlreadyFinished and so on, or Unrecordable
 	Status    string        // of the analysis
 	Grant     lease.Grant   // of this lock, or of the other's
 	Attempt   int           // number of this acquisition
 	First     bool          // there was no acquisition before, also none before a requeue
 	Last      bool          // no further attempt is left
 	Stolen    bool          // the lock was another owner's, and had expired
-	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's; or NextAttemptAt, if Waiting
+	ExpiresAt time.Time     // of this lock, or of the other's, by the store's clock; if Waiting: NextAttemptAt
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
 }
@@ -71,21 +71,21 @@ const (
 	RunTimeExhausted  = "run_time_exhausted" // likewise
 )
 
-// AcquireAnalysisLock acquires the lock on analysis id (G1–G7, G9). owner must be new
-// for each delivery. A zero ttl means the Policy's. A finished or locked analysis is a
-// skip; so is one whose attempts are exhausted, which becomes FAILED in the same commit, and
-// one whose document has no room for the acquisition, which becomes FAILED in another commit.
-// An acquisition changes QUEUED, or a missing status, to PROCESSING and keeps any other.
-// It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
-// lease.ErrMalformed, lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
-// has no room for FAILED either.
-func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
-	return l.Acquire(ctx, id, owner, ttl, nil)
-}
-
-// Acquire is like AcquireAnalysisLock, but an analysis that waits for its NextAttemptAt is
-// a skip, unless early returns true for it. A nil early always does.
-func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(d Analysis) bool) (Acquisition, error) {
+// AcquireAnalysisLock acquires the lock on analysis id. owner must be new for each delivery.
+// A zero ttl is the Policy's. An acquisition changes QUEUED, or a missing status, to PROCESSING
+// and keeps any other.
+//
+// A finished or locked analysis is a skip. So is one whose attempts or run time are exhausted,
+// which becomes FAILED in the same commit, and one whose document has no room for the
+// acquisition, which becomes FAILED in another commit. If early is not nil, an analysis that
+// waits for its NextAttemptAt is a skip too, unless early returns true for it.
+//
+// An acquisition takes two round trips, and a skip takes one. Errors: lease.ErrNotFound;
+// lease.ErrMalformed; lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
+// has no room for FAILED either. (SEEDS G1–G7, G9)
+func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration,
+	early func(d Analysis) bool,
+) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
 		return Acquisition{}, err
 	}
@@ -93,44 +93,54 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 	if err != nil {
 		return Acquisition{}, err
 	}
-	permit := func(d Analysis) error {
-		if early == nil || !d.Waits() || early(d) {
-			return nil
-		}
-		return errWaiting
+	take := func(d *Analysis, now time.Time) error {
+		return d.take(now, owner, lessor.Policy(), l.maxRun, early)
 	}
-	hold, doc, err := lessor.AcquireIf(ctx, id, owner, permit, l.acquired)
+
+	hold, doc, err := lessor.AcquireBy(ctx, id, owner, take)
 	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
-		hold, doc, err = lessor.AcquireIf(ctx, id, owner, permit, l.acquired)
-		if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // not the reading was refused
-			err = l.failFull(ctx, &doc)
-		}
+		hold, doc, err = lessor.AcquireBy(ctx, id, owner, take)
 	}
-	got := Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
+	if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // it is not the reading that was refused
+		err = l.failFull(ctx, &doc)
+	}
+	if err != nil {
+		return skip(&doc, owner, err)
+	}
+
+	got := Acquisition{
+		Acquired: true, Hold: &Hold{lease: hold, work: l.work}, Status: doc.Status,
+		Grant: doc.Lock.Grant(), ExpiresAt: doc.Lock.ExpiresAt, Attempt: doc.Lock.Attempts,
+		First: doc.Lock.Attempts == 1 && len(doc.History) == 1,
+		Last:  lessor.Policy().Last(doc.Lock), Stolen: hold.Stolen(),
+	}
+	if l.maxRun > 0 {
+		got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))
+	}
+	return got, nil
+}
+
+// errWaiting is the reason for which AcquireAnalysisLock skips an analysis that waits.
+var errWaiting = errors.New("analysislock: the next attempt is not due")
+
+// skip returns the Acquisition of a call that ended with err, or err if it is not a skip.
+func skip(d *Analysis, owner string, err error) (Acquisition, error) {
+	got := Acquisition{Status: d.Status, Attempt: d.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
-	case err == nil:
-		got.Acquired, got.Hold = true, &Hold{lease: hold, work: l.work}
-		got.Grant, got.ExpiresAt = doc.Lock.Grant(), doc.Lock.ExpiresAt
-		got.First = doc.Lock.Attempts == 1 && len(doc.History) == 1
-		got.Last, got.Stolen = lessor.Policy().Last(doc.Lock), hold.Stolen()
-		if l.maxRun > 0 {
-			got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))
-		}
 	case errors.Is(err, lease.ErrFinished):
 		got.Reason = AlreadyFinished
 	case errors.As(err, &held):
 		got.Reason, got.ExpiresAt, got.Remaining = Locked, held.ExpiresAt, held.Remaining
 		got.Grant = lease.Grant{Owner: held.Owner, Token: held.Token}
 	case errors.Is(err, errWaiting):
-		got.Reason, got.Grant = Waiting, doc.Lock.Grant()
-		got.ExpiresAt, got.Remaining = doc.NextAttemptAt, doc.NextAttemptAt.Sub(doc.ReadAt)
+		got.Reason, got.Grant = Waiting, d.Lock.Grant()
+		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
 	case errors.Is(err, lease.ErrExhausted):
-		got.Reason = AttemptsExhausted
-		if doc.Error != nil && doc.Error.Code == RunTimeExhausted {
+		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
+		if d.failedWith(RunTimeExhausted) {
 			got.Reason = RunTimeExhausted
 		}
-		got.Grant = lease.Grant{Owner: owner, Token: doc.Lock.Token}
 	case errors.Is(err, ErrUnrecordable):
 		got.Reason, got.Status = Unrecordable, Failed
 	default:
@@ -139,30 +149,44 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 	return got, nil
 }
 
-// acquired sets an analysis's own fields in the commit that acquires its lock, or that
-// records that no attempt is left.
-func (l *Locks) acquired(d *Analysis) {
-	d.NextAttemptAt = time.Time{}
+// take is the rule of an acquisition at now: lease.Take and, beside it, NextAttemptAt and the run
+// time. If no attempt or no run time is left, take makes the analysis FAILED and returns
+// lease.ErrExhausted. After any other error the analysis is unchanged.
+func (d *Analysis) take(now time.Time, owner string, p lease.Policy, maxRun time.Duration,
+	early func(d Analysis) bool,
+) error {
+	lock, err := lease.Take(d.Lock, now, owner, p)
+	if err != nil && !errors.Is(err, lease.ErrExhausted) {
+		return err
+	}
+	if err == nil && early != nil && !lease.Due(d.NextAttemptAt, now) && !early(*d) {
+		return errWaiting
+	}
+
+	d.Lock, d.NextAttemptAt = lock, time.Time{}
 	if d.StartedAt.IsZero() {
-		d.StartedAt = d.ReadAt.Truncate(time.Millisecond)
+		d.StartedAt = now.Truncate(time.Millisecond)
 	}
-	if l.maxRun > 0 && !d.Lock.Finished && d.ReadAt.Sub(d.StartedAt) >= l.maxRun {
-		d.Lock, _ = lease.Finish(d.Lock, d.Lock.Grant()) // it has just been acquired
-		d.fail(RunTimeExhausted, fmt.Sprintf("gave up %v after the first attempt began", l.maxRun))
-		return
-	}
-	if d.Lock.Finished {
+
+	switch {
+	case err != nil:
 		last := "no attempt reported a cause"
 		if d.LastError != nil {
 			last = "last error: " + d.LastError.Message
 		}
-		d.fail(AttemptsExhausted, fmt.Sprintf("gave up after %d attempts; %s", d.Lock.Attempts, last))
-		return
+		d.fail(AttemptsExhausted, fmt.Sprintf("gave up after %d attempts; %s", lock.Attempts, last))
+		return err
+	case maxRun > 0 && now.Sub(d.StartedAt) >= maxRun: // the acquisition counts, and ends at once
+		d.Lock, _ = lease.Finish(lock, lock.Grant())
+		d.fail(RunTimeExhausted, fmt.Sprintf("gave up %v after the first attempt began", maxRun))
+		return lease.ErrExhausted
 	}
+
 	if d.Status == "" || d.Status == Queued { // any other may have been set by another program
 		d.Status = Processing
 	}
-	d.begin(d.ReadAt)
+	d.begin(now)
+	return nil
 }
 
 // RefreshAnalysisLock reads the analysis, and calls Hold.Refresh for the lock that owner
@@ -177,7 +201,7 @@ func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl t
 
 // ReleaseAnalysisLock reads the analysis, and calls Hold.Release for the lock that owner
 // acquired, perhaps in another process. For another owner, or a missing analysis, it
-// changes nothing and returns nil (G8).
+// changes nothing and returns nil. (SEEDS G6, G8)
 func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	switch {

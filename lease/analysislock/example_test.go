@@ -31,7 +31,7 @@ func Example() {
 }
 
 func deliver(ctx context.Context, locks *analysislock.Locks, id, owner string) error {
-	got, err := locks.AcquireAnalysisLock(ctx, id, owner, 0)
+	got, err := locks.AcquireAnalysisLock(ctx, id, owner, 0, nil)
 	if err != nil {
 		return err
 	}

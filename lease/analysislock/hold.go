@@ -48,9 +48,9 @@ func (h *Hold) Age() time.Duration {
 	return d.Age(h.lease.Now())
 }
 
-// Refresh moves the lock's expiry to ttl from now (G6, G7). A zero ttl means the Policy's. It
-// revives an expired lock that no other owner has taken. If the lock is lost, it returns
-// lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.
+// Refresh moves the lock's expiry to ttl from now. A zero ttl is the Policy's. Refresh revives
+// an expired lock that no other owner has taken. If the lock is lost, it returns
+// lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself. (SEEDS G6, G7)
 func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -136,8 +136,8 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 
 // Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and
 // records the outcome of the attempt; refund subtracts the attempt. Otherwise it changes
-// nothing and returns nil (G8). It tries for 2 s, or until the deadline of ctx if that is
-// later, also when ctx has been cancelled.
+// nothing and returns nil. It tries for 2 s, or until the deadline of ctx if that is later,
+// also when ctx has been cancelled. (SEEDS G8)
 func (h *Hold) Release(ctx context.Context, outcome string, refund bool) error {
 	now := h.lease.Now()
 	err := h.lease.Release(ctx, func(d *Analysis) {

@@ -24,16 +24,19 @@ type Seen struct {
 // not undo an acquisition that happens at the same time. It returns the analysis as it
 // was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
-	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
+	unlock := func(d *Analysis, now time.Time) error {
 		d.Lock, d.NextAttemptAt = lease.Break(d.Lock), time.Time{}
 		d.queue()
 		d.end(now, OutcomeLockLost, "", "")
 		return nil
-	}, func(was, is Analysis) bool {
-		if seen != nil { // a later change by others is not this one
-			return !is.Lock.Finished && is.Status != Processing && is.Lock.Grant() == lease.Break(was.Lock).Grant()
+	}
+	return l.edit(ctx, id, seen, unlock, func(before, after Analysis) bool {
+		if seen == nil {
+			return after.Lock.Grant() != before.Lock.Grant()
 		}
-		return is.Lock.Grant() != was.Lock.Grant()
+		// A later change by others is not this one.
+		freed := after.Lock.Grant() == lease.Break(before.Lock).Grant()
+		return freed && !after.Lock.Finished && after.Status != Processing
 	})
 }
 
@@ -45,7 +48,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 	opened := func(d Analysis) bool {
 		return d.Status == Queued && d.Error == nil && d.Lock.Owner == "" && d.Lock.Attempts == 0
 	}
-	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
+	open := func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
 			return err
@@ -56,10 +59,12 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
 		d.StartedAt, d.Progress, d.NextAttemptAt = time.Time{}, nil, time.Time{}
 		return nil
-	}, func(was, is Analysis) bool {
-		open := opened(is) && !opened(was)
-		acquired := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // a worker has acquired it since
-		return open || acquired
+	}
+
+	return l.edit(ctx, id, seen, open, func(before, after Analysis) bool {
+		acquired := after.Lock.Token > before.Lock.Token && // a worker has acquired it since
+			(before.Lock.Finished || after.Lock.Attempts < before.Lock.Attempts)
+		return acquired || opened(after) && !opened(before)
 	})
 }
 
@@ -69,7 +74,7 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysi
 	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
 		d.Lock, err = lease.Raise(d.Lock, now, least)
 		return err
-	}, func(_, is Analysis) bool { return is.Lock.Token >= least })
+	}, func(_, after Analysis) bool { return after.Lock.Token >= least })
 }
 
 // MarkDue records that the next attempt at an orphaned analysis may begin now, and returns
@@ -82,30 +87,33 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysi
 func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	was := read.Doc
+	orphan := read.Doc
 	next = read.Now().Truncate(time.Millisecond)
 	for _, from := range []*lease.Cell[Analysis]{&read, nil} { // FAILED is final: ask twice
-		err = l.ifOrphaned(ctx, from, &was, func(d *Analysis) { d.NextAttemptAt = next }, func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
+		err = l.ifOrphaned(ctx, from, &orphan,
+			func(d *Analysis) { d.NextAttemptAt = next },
+			func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
 		if !errors.Is(err, lease.ErrRefused) {
 			return next, err
 		}
 	}
-	return next, l.failFull(ctx, &was)
+	return next, l.failFull(ctx, &orphan)
 }
 
-// failFull makes an analysis FAILED whose document has no room for a commit, if it is still
-// orphaned, as was, and returns ErrUnrecordable. It drops what must go for it. Other errors:
-// lease.ErrConflict; lease.ErrRefused if there is no room for that either.
-func (l *Locks) failFull(ctx context.Context, was *Analysis) (err error) {
+// failFull makes an orphan FAILED whose document has no room for a commit, and returns
+// ErrUnrecordable. It drops the fields that need too much room. Other errors:
+// lease.ErrConflict if the analysis is not orphaned any more; lease.ErrRefused if there is no
+// room for FAILED either.
+func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for room := keepAll; room <= dropAll; room++ {
-		err = l.ifOrphaned(ctx, nil, was, func(d *Analysis) { d.unrecordable(room) }, func(d *Analysis) bool {
-			return d.Status == Failed && d.Error != nil && d.Error.Code == Unrecordable
-		})
+		err = l.ifOrphaned(ctx, nil, orphan,
+			func(d *Analysis) { d.unrecordable(room) },
+			func(d *Analysis) bool { return d.failedWith(Unrecordable) })
 		switch {
 		case err == nil:
-			return fmt.Errorf("%w: %q", ErrUnrecordable, was.ID)
+			return fmt.Errorf("%w: %q", ErrUnrecordable, orphan.ID)
 		case !errors.Is(err, lease.ErrRefused):
 			return err
 		}
@@ -113,17 +121,24 @@ func (l *Locks) failFull(ctx context.Context, was *Analysis) (err error) {
 	return err
 }
 
-// ifOrphaned changes an analysis if it is still orphaned, as was. from is the reading to begin
-// with; nil: a new one.
-func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], was *Analysis, change func(d *Analysis), landed func(d *Analysis) bool) error {
-	_, err := lease.Edit(ctx, l.store, was.ID, from, func(c lease.Cell[Analysis]) (Analysis, error) {
+// ifOrphaned changes an orphan if it still is one and as it was read. from is the reading to
+// begin with; nil: a new one.
+func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orphan *Analysis,
+	change func(d *Analysis), landed func(d *Analysis) bool,
+) error {
+	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		d := c.Doc
-		if !c.Exists || d.Status != was.Status || d.Lock.Grant() != was.Lock.Grant() || !d.NextAttemptAt.Equal(was.NextAttemptAt) || !lease.Orphaned(d.Lock, c.At) {
-			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, was.ID)
+		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
+			d.NextAttemptAt.Equal(orphan.NextAttemptAt)
+		if !same || !lease.Orphaned(d.Lock, c.At) {
+			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
 		}
 		change(&d)
 		return d, nil
-	}, func(c lease.Cell[Analysis]) bool { return landed(&c.Doc) })
+	}
+	_, err := lease.Edit(ctx, l.store, orphan.ID, from, decide, func(c lease.Cell[Analysis]) bool {
+		return landed(&c.Doc)
+	})
 	return err
 }
 
@@ -138,9 +153,8 @@ const Operator = "operator"
 // nothing if the analysis is cancelled already, and returns lease.ErrFinished if it is
 // finished otherwise. It returns the analysis as it was before.
 func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysis, error) {
-	cancelled := func(d Analysis) bool { return d.Status == Failed && d.Error != nil && d.Error.Code == Cancelled }
-	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
-		if cancelled(*d) {
+	cancel := func(d *Analysis, now time.Time) error {
+		if d.failedWith(Cancelled) {
 			return nil
 		}
 		lock, err := lease.Cancel(d.Lock, Operator)
@@ -152,9 +166,10 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		d.Lock = lock
 		d.fail(Cancelled, message)
 		return nil
-	}, func(was, is Analysis) bool {
-		requeued := is.Lock.FinishedBy == Operator && was.Lock.FinishedBy != Operator
-		return cancelled(is) || requeued
+	}
+	return l.edit(ctx, id, seen, cancel, func(before, after Analysis) bool {
+		requeued := after.Lock.FinishedBy == Operator && before.Lock.FinishedBy != Operator
+		return after.failedWith(Cancelled) || requeued
 	})
 }
 
@@ -163,18 +178,19 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 // already. If its reply was lost and it were made again, it could undo later changes by
 // others.
 func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
-	landed func(was, is Analysis) bool,
+	landed func(before, after Analysis) bool,
 ) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var first *Analysis
+
+	var initial *Analysis
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
-		if first == nil {
-			first = &c.Doc
+		if initial == nil {
+			initial = &c.Doc
 		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
@@ -186,9 +202,9 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 		err := change(&next, c.At)
 		return next, err
 	}
-	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) }
+	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) }
 
-	if seen == nil { // the change fits any state: what another has written meanwhile is not changed again
+	if seen == nil { // the change fits any state, so a state that others reached meanwhile counts too
 		_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
 	} else {
 		_, err = lease.EditUnmarked(ctx, l.store, id, decide, made)

@@ -87,6 +87,24 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 	}
 }
 
+// The others take the lock, or change nothing.
+func TestAnUnlockWhoseReplyWasLostIsNotMadeAgain(t *testing.T) {
+	for _, owner := range []string{"", "w/2"} {
+		for _, seen := range []*analysislock.Seen{nil, {Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}} {
+			if owner != "" && seen != nil {
+				continue // a conflict: the change is of what was seen
+			}
+			inBubble(t, queued(), func(w *fixture) {
+				w.acquire("w/1")
+				w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) { d.Lock.Owner = owner }}, lease.Policy{}, 0, nil)
+				if _, err := w.locks.Unlock(w.Context(), "x", seen); err != nil || w.doc().Lock.Owner != owner {
+					w.Errorf("%v; %+v, want the owner %q", err, w.doc().Lock, owner)
+				}
+			})
+		}
+	}
+}
+
 // A cancel whose reply was lost is not made again after a requeue, which would undo that.
 func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
@@ -100,61 +118,17 @@ func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	})
 }
 
-func TestACancelThatWasNotWrittenIsMadeAgain(t *testing.T) {
+// The document has no room for the message of the failure.
+func TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
-		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
-		if _, err := w.locks.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Failed {
-			w.Errorf("%v; %s, want FAILED", err, w.doc().Status)
+		s := w.faulty()
+		h := w.acquire("w/1").Hold
+		s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.check(retry(w.Context(), nil, h))
+		if d := w.doc(); d.Lock.Owner != "" || *d.LastError != (analysislock.Error{Code: "c"}) {
+			w.Errorf("%+v, want it released without the message", d)
 		}
 	})
-}
-
-// Each operation returns the error of its store.
-func TestAFailureOfTheStoreIsReturned(t *testing.T) {
-	const swap = leasetest.Swap
-	for name, tc := range map[string]struct {
-		plan leasetest.Plan
-		do   func(ctx context.Context, l *analysislock.Locks, h *analysislock.Hold) error
-		want error
-	}{
-		"refresh by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
-			return l.RefreshAnalysisLock(ctx, "x", "w/1", 0)
-		}, lease.ErrUnavailable},
-		"release by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
-			return l.ReleaseAnalysisLock(ctx, "x", "w/1")
-		}, lease.ErrUnavailable},
-		"flush": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
-			h.Report(checkpoint("c"), 0, nil)
-			return h.Flush(ctx)
-		}, lease.ErrUnavailable},
-		"retry": {leasetest.Every(swap, leasetest.DropBefore), retry, lease.ErrUnavailable},
-		"retry, whose message does not fit, then the release": {
-			leasetest.Any(leasetest.On(swap, leasetest.Refuse), leasetest.Every(swap, leasetest.DropBefore)), retry, lease.ErrUnavailable,
-		},
-		"retry, whose message does not fit": {leasetest.On(swap, leasetest.Refuse), retry, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				s := leasetest.NewFaulty[analysislock.Analysis](w, nil)
-				w.serve(s, lease.Policy{}, 0, nil)
-				if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/0", -1); err == nil {
-					w.Error("a negative TTL is no error")
-				}
-				acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", 0)
-				if err != nil {
-					w.Fatal(err)
-				}
-				time.Sleep(time.Second) // else a refresh would write the expiry that is there
-				s.SetPlan(tc.plan)
-				if err := tc.do(w.Context(), w.locks, acq.Hold); !errors.Is(err, tc.want) {
-					w.Errorf("%v, want %v", err, tc.want)
-				}
-				if d := w.doc(); tc.want == nil && (d.Lock.Owner != "" || *d.LastError != analysislock.Error{Code: "c"}) {
-					w.Errorf("%+v, want it released without the message", d)
-				}
-			})
-		})
-	}
 }
 
 func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
@@ -162,94 +136,51 @@ func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) err
 	return err
 }
 
-func TestCancel(t *testing.T) {
-	finished := func(status, code string) func(w *fixture) {
-		return func(w *fixture) {
-			d := queued()
-			d.Status, d.Lock.Finished = status, true
-			if code != "" {
-				d.Error = &analysislock.Error{Code: code}
-			}
-			w.Put("x", d)
-		}
-	}
+// Of a held analysis see TestAChangeLeavesTheOtherFields.
+func TestOnlyAnUnfinishedAnalysisIsCancelled(t *testing.T) {
 	for name, tc := range map[string]struct {
-		before func(w *fixture)
-		seen   *analysislock.Seen
-		err    error
-		writes bool
-		ended  int // entries of history that end with the cancel
+		status, code string
+		err          error
+		writes       bool
 	}{
-		"queued":                   {func(*fixture) {}, nil, nil, true, 0},
-		"held":                     {func(w *fixture) { w.acquire("w/1") }, nil, nil, true, 1},
-		"held, as it was seen":     {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}, nil, true, 1},
-		"held, not as it was seen": {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Queued}, lease.ErrConflict, false, 0},
-		"released":                 {func(w *fixture) { w.check(retry(w.Context(), nil, w.acquire("w/1").Hold)) }, nil, nil, true, 0},
-		"ready":                    {finished(analysislock.Ready, ""), nil, lease.ErrFinished, false, 0},
-		"failed":                   {finished(analysislock.Failed, "c"), nil, lease.ErrFinished, false, 0},
-		"failed without error":     {finished(analysislock.Failed, ""), nil, lease.ErrFinished, false, 0},
-		"cancelled":                {finished(analysislock.Failed, analysislock.Cancelled), nil, nil, false, 0},
+		"queued":               {analysislock.Queued, "", nil, true},
+		"ready":                {analysislock.Ready, "", lease.ErrFinished, false},
+		"failed":               {analysislock.Failed, "c", lease.ErrFinished, false},
+		"failed without error": {analysislock.Failed, "", lease.ErrFinished, false},
+		"cancelled":            {analysislock.Failed, analysislock.Cancelled, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				tc.before(w)
-				was := w.doc()
-				before, err := w.locks.Cancel(w.Context(), "x", "ana", tc.seen)
-				d := w.doc()
-				if !errors.Is(err, tc.err) || before.Status != was.Status {
-					w.Errorf("%+v, %v; want %v", before, err, tc.err)
+			d := queued()
+			d.Status, d.Lock.Finished = tc.status, analysislock.Finished(tc.status)
+			d.History = []analysislock.Attempt{{Token: d.Lock.Token, Outcome: analysislock.OutcomeRetry}} // it has ended before
+			if tc.code != "" {
+				d.Error = &analysislock.Error{Code: tc.code}
+			}
+			inBubble(t, d, func(w *fixture) {
+				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore)) // then it is made again
+				before, err := w.locks.Cancel(w.Context(), "x", "ana", nil)
+				got := w.doc()
+				if !errors.Is(err, tc.err) || before.Status != tc.status || (got.Lock != d.Lock) != tc.writes {
+					w.Errorf("%+v, then %+v, %v; want %v", before, got, err, tc.err)
 				}
-				want := was.Lock
-				if tc.writes {
-					want = lease.Lease{Token: was.Lock.Token + 1, Attempts: was.Lock.Attempts, Finished: true, FinishedBy: "operator"}
-					if d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: analysislock.Cancelled, Message: "cancelled by ana"}) {
-						w.Errorf("%s, %+v", d.Status, d.Error)
-					}
-				}
-				if d.Lock != want {
-					w.Errorf("lock %+v, want %+v", d.Lock, want)
-				}
-				ended := 0
-				for _, a := range d.History {
-					if a.Outcome == analysislock.OutcomeCancelled && a.Code == analysislock.Cancelled && a.Message == "cancelled by ana" {
-						ended++
-					}
-				}
-				if ended != tc.ended {
-					w.Errorf("history %+v, want %d cancelled", d.History, tc.ended)
+				if got.History[0] != d.History[0] {
+					w.Errorf("history %+v", got.History)
 				}
 			})
 		})
 	}
 }
 
-func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
+func TestACancelledRunIsLostWithTheErrorOfTheCancel(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
-		h, got := w.acquire("w/1").Hold, &outcomes{}
-		began := time.Now()
-		err := h.Run(w.Context(), func(ctx context.Context, _ analysislock.Work) error {
-			time.Sleep(time.Minute)
-			if _, err := w.locks.Cancel(w.Context(), "x", "ana", nil); err != nil {
-				w.Error(err)
-			}
-			h.Report(checkpoint("late"), time.Hour, got.done("r"))
-			<-ctx.Done()
-			return ctx.Err()
+		h := w.acquire("w/1").Hold
+		w.run(h, lease.ErrLost, func() {
+			_, err := w.locks.Cancel(w.Context(), "x", "ana", nil)
+			w.check(err)
+			time.Sleep(lease.DefaultTTL / 2)
 		})
-		var lost *lease.LostError
-		if !errors.As(err, &lost) || lost.Reason != lease.Finished || time.Since(began) > lease.DefaultTTL/3+time.Second {
-			w.Errorf("%v after %v", err, time.Since(began))
-		}
-		got.want(w, "r lost")
 		if e := h.Lost().Error; e == nil || e.Code != analysislock.Cancelled {
 			w.Errorf("lost with the error %+v, want that of the cancel", e)
-		}
-		cancelled := w.doc()
-		if err := h.Complete(w.Context(), "late"); !errors.Is(err, lease.ErrLost) {
-			w.Errorf("complete: %v, want ErrLost", err)
-		}
-		if d := w.doc(); d.Lock != cancelled.Lock || d.Result != nil || d.Checkpoint != nil {
-			w.Errorf("%+v", d)
 		}
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil || w.acquire("w/2").Grant.Token != 3 {
 			w.Errorf("requeue: %v", err)

@@ -33,9 +33,10 @@ type Work struct {
 
 // Report adds r to the analysis with the lock's next refresh, or with what ends the
 // Hold. The refresh is brought forward to the time that is every after the last commit:
-// to now, if every is zero. A newer report replaces an older one, part by part. done, which
-// must not block, is called as by lease.Hold.Carry when r, or what has replaced it, has been
-// written; nil: it is not called. Report is safe for concurrent use.
+// to now, if every is zero. A newer report replaces an older one, part by part. If done is
+// not nil, it is called once, when the commit that contains r, or the reports that replaced
+// it, has succeeded or failed; its argument is that of done of lease.Hold.Carry. It must not
+// block. Report is safe for concurrent use.
 func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,15 +52,17 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 	if done != nil {
 		h.waiting = append(h.waiting, done)
 	}
+
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
 	progress, checkpoint, n := h.progress, h.checkpoint, h.settled+len(h.waiting)
 	without := func(d *Analysis) { d.Progress = &progress }
-	h.lease.Carry(every, func(err error) { h.written(checkpoint, n, err) }, func(d *Analysis) {
+	whole := func(d *Analysis) {
 		without(d)
 		if checkpoint != nil {
 			d.Checkpoint = checkpoint
 		}
-	}, without)
+	}
+	h.lease.Carry(every, func(err error) { h.written(checkpoint, n, err) }, whole, without)
 }
 
 // written handles the outcome of a commit with this checkpoint, and with the first n of
@@ -77,6 +80,7 @@ func (h *Hold) written(checkpoint *Checkpoint, n int, err error) {
 		h.committed = checkpoint
 	}
 	h.mu.Unlock()
+
 	for _, f := range done {
 		f(err)
 	}

@@ -14,7 +14,10 @@ const layout = "2006-01-02T15:04:05.000Z"
 func Format(t time.Time) string { return t.UTC().Format(layout) }
 
 // layouts are forms of ISO 8601, each with any number of decimals of a second.
-var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00", "2006-01-02T15:04:05", "2006-01-02"}
+var layouts = []string{
+	time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00",
+	"2006-01-02T15:04:05", "2006-01-02",
+}
 
 // Parse parses ISO 8601 of any precision, in upper or lower case. A time without a
 // zone is UTC. It reports false for other text.

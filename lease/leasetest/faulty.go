@@ -155,7 +155,9 @@ func (f *Faulty[D]) Load(ctx context.Context, key string) (lease.Cell[D], error)
 
 // Swap fails by the plan.
 func (f *Faulty[D]) Swap(ctx context.Context, key string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
-	return f.call(ctx, Swap, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Swap(ctx, key, prev, next) })
+	return f.call(ctx, Swap, func(ctx context.Context) (lease.Cell[D], error) {
+		return f.store.Swap(ctx, key, prev, next)
+	})
 }
 
 // next counts a call of op, and returns its fault.
@@ -173,9 +175,12 @@ func (f *Faulty[D]) next(op Op) Fault {
 	return fault
 }
 
-func (f *Faulty[D]) call(ctx context.Context, op Op, do func(context.Context) (lease.Cell[D], error)) (lease.Cell[D], error) {
+func (f *Faulty[D]) call(ctx context.Context, op Op,
+	do func(context.Context) (lease.Cell[D], error),
+) (lease.Cell[D], error) {
 	asked, delay := time.Now(), cmp.Or(f.Delay, time.Second)
 	fault := f.next(op)
+
 	switch fault {
 	case DropBefore, Refuse, Conflict:
 		return lease.Cell[D]{}, failure(op, fault)
@@ -198,6 +203,7 @@ func (f *Faulty[D]) call(ctx context.Context, op Op, do func(context.Context) (l
 	case Duplicate:
 		_, _ = do(ctx)
 	}
+
 	c, err := do(ctx)
 	switch fault {
 	case DropAfter, RefuseAfter:
@@ -237,8 +243,12 @@ func NewFaultyExcluder[D any](x lease.Excluder[D], plan Plan) *FaultyExcluder[D]
 }
 
 // Exclude fails by the plan. A duplicated one decides twice.
-func (f *FaultyExcluder[D]) Exclude(ctx context.Context, key string, decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
-	return f.call(ctx, Exclude, func(ctx context.Context) (lease.Cell[D], error) { return f.excluder.Exclude(ctx, key, decide) })
+func (f *FaultyExcluder[D]) Exclude(ctx context.Context, key string,
+	decide func(lease.Cell[D]) (D, error),
+) (lease.Cell[D], error) {
+	return f.call(ctx, Exclude, func(ctx context.Context) (lease.Cell[D], error) {
+		return f.excluder.Exclude(ctx, key, decide)
+	})
 }
 
 // Exclusive is the wrapped store's.

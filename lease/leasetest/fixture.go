@@ -150,18 +150,16 @@ func (b *fixture[D]) cancelled(ctx context.Context) error {
 // wantLease compares two leases: times to the millisecond, all else exactly.
 func (b *fixture[D]) wantLease(got, want lease.Lease) {
 	b.Helper()
-	if !same(got.ExpiresAt, want.ExpiresAt) || !same(got.HeartbeatAt, want.HeartbeatAt) {
-		b.Errorf("heartbeat, expiry = %v, %v; want %v, %v", got.HeartbeatAt, got.ExpiresAt, want.HeartbeatAt, want.ExpiresAt)
+	for _, l := range []*lease.Lease{&got, &want} {
+		l.HeartbeatAt, l.ExpiresAt = millis(l.HeartbeatAt), millis(l.ExpiresAt)
 	}
-	got.ExpiresAt, got.HeartbeatAt = want.ExpiresAt, want.HeartbeatAt
 	if got != want {
 		b.Errorf("lease = %+v; want %+v", got, want)
 	}
 }
 
-func same(a, b time.Time) bool {
-	return a.Truncate(time.Millisecond).Equal(b.Truncate(time.Millisecond))
-}
+// millis returns t in whole milliseconds, such that times can be compared by ==.
+func millis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // wantLost checks that err reports the loss of the lease for this reason.
 func (b *fixture[D]) wantLost(err error, reason string) {

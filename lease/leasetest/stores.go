@@ -14,8 +14,12 @@ import (
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) { conflict(b, func() { b.takeOver("w/1") }) }},
-		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) { conflict(b, func() { b.Delete(b.T, b.store, key) }) }},
+		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) {
+			conflict(b, func() { b.takeOver("w/1") })
+		}},
+		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) {
+			conflict(b, func() { b.Delete(b.T, b.store, key) })
+		}},
 		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 		}},
@@ -33,6 +37,7 @@ func replies[D any](b *fixture[D]) {
 	first := b.load()
 	replied := time.Now()
 	last := first
+
 	check := func(what string, c lease.Cell[D], err error) {
 		b.Helper()
 		if err != nil {
@@ -53,6 +58,7 @@ func replies[D any](b *fixture[D]) {
 		}
 		last = c
 	}
+
 	for i := range 4 {
 		c, err := b.store.Load(b.Context(), key)
 		check("load", c, err)
@@ -102,24 +108,27 @@ func afterTouch[D any](b *fixture[D]) {
 
 func roundTrip[D any](b *fixture[D]) {
 	now := b.created().load().At.Truncate(time.Millisecond)
+	longest := now.Add(12*time.Hour + time.Millisecond)
+	name := strings.Repeat("worker-00042-abc/é漢/", 20)
 	for name, l := range map[string]lease.Lease{
-		"of a long owner": {Owner: strings.Repeat("worker-00042-abc/é漢/", 20), Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
-		"of a big token":  {Owner: "w/1", Token: 1 << 53, Attempts: 1<<31 - 1, HeartbeatAt: now, ExpiresAt: now.Add(12*time.Hour + time.Millisecond)},
+		"of a long owner": {Owner: name, Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
+		"of a big token":  {Owner: "w/1", Token: 1 << 53, Attempts: 1<<31 - 1, HeartbeatAt: now, ExpiresAt: longest},
 		"without times":   {Owner: "w/1", Token: 7, Attempts: 2},
 		"freed":           {Token: 8, Attempts: 3},
 		"finished":        {Token: 9, Attempts: 3, Finished: true, FinishedBy: "w/9"},
 		"finished early":  {Owner: "w/1", Token: 9, Finished: true, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
 	} {
+		b.Log("a lease", name)
 		b.Delete(b.T, b.store, key)
 		b.Create(b.T, b.store, key)
 		b.wantLease(b.lease(), lease.Lease{})
+
 		d := b.rewrite(func(d *D, _ time.Time) {
 			*b.Of(d) = l
 			if l.Finished {
 				b.Close(d)
 			}
 		})
-		b.Log("a lease", name)
 		b.wantLease(*b.Of(&d), l)
 		b.wantLease(b.lease(), l)
 	}
@@ -134,51 +143,6 @@ func ended[D any](b *fixture[D]) {
 	}
 	if _, err := b.store.Swap(ctx, key, c, b.owned(c, "w/1")); err == nil || errors.Is(err, lease.ErrRefused) {
 		b.Errorf("swap: %v; want an error that is no refusal", err)
-	}
-}
-
-// excludeCases test Exclude.
-func excludeCases[D any]() []testCase[D] {
-	return []testCase[D]{
-		{name: "ExcludeWritesWhatWasDecided", run: excludeWrites[D]},
-		{name: "ExcludeReturnsADecisionsErrorUnchangedAndWritesNothing", run: excludeRefuses[D]},
-	}
-}
-
-func (b *fixture[D]) exclude(decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
-	return b.store.(lease.Excluder[D]).Exclude(b.Context(), key, decide)
-}
-
-func excludeWrites[D any](b *fixture[D]) {
-	before := b.created().load()
-	c, err := b.exclude(func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil })
-	if err != nil || !c.Exists || c.At.Before(before.At) || c.Asked.Before(before.Asked) {
-		b.Fatalf("exclude: %+v, %v", c, err)
-	}
-	b.wantLease(*b.Of(&c.Doc), b.lease())
-	if c, err = b.store.Swap(b.Context(), key, c, b.owned(c, "w/2")); err != nil || b.Of(&c.Doc).Token != 2 {
-		b.Errorf("swap of the cell it returned: %+v, %v", c, err)
-	}
-}
-
-func excludeRefuses[D any](b *fixture[D]) {
-	want := &lease.HeldError{Owner: "w/1", ExpiresAt: time.UnixMilli(1)}
-	for _, exists := range []bool{false, true} {
-		if exists {
-			b.created()
-		}
-		_, err := b.exclude(func(c lease.Cell[D]) (D, error) {
-			if c.Exists != exists || c.At.IsZero() {
-				b.Errorf("cell = %+v; want that it exists: %v, and its time", c, exists)
-			}
-			return b.owned(c, "w/2"), want
-		})
-		if got, ok := err.(*lease.HeldError); !ok || got != want { //nolint:errorlint // unchanged means not even wrapped
-			b.Errorf("err = %#v; want the very %#v", err, want)
-		}
-		if got := b.load(); got.Exists != exists || *b.Of(&got.Doc) != (lease.Lease{}) {
-			b.Errorf("the record = %+v; want it unchanged", got)
-		}
 	}
 }
 

@@ -66,6 +66,7 @@ func Run[D any](t *testing.T, s Suite[D]) {
 		s.Close = func(*D) {}
 	}
 	groups := s.groups(t)
+
 	// Goroutines and not t.Parallel, which runs only as many as there are processors.
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -78,6 +79,7 @@ func Run[D any](t *testing.T, s Suite[D]) {
 			}
 		}
 	}
+
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.cases {
@@ -101,9 +103,6 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 		exclusive = excluder && x.Exclusive()
 	})
 	groups := []group[D]{{name: "Store", cases: storeCases[D]()}, {name: "Lease", cases: leaseCases[D]()}}
-	if excluder {
-		groups = append(groups, group[D]{name: "Exclude", cases: excludeCases[D]()})
-	}
 	if !exclusive {
 		groups[1].cases = append(groups[1].cases, testCase[D]{
 			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})

@@ -90,7 +90,9 @@ func (s state) next(token int64, now time.Time, keep time.Duration) (state, erro
 // writes may have been made, and the same call may be repeated. Commit returns
 // lease.ErrInvalidKey for a key that Firestore cannot hold, and lease.ErrMalformed for a
 // fence that another program has changed. It blocks until Firestore answers or ctx ends.
-func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(context.Context, *firestore.Transaction) error) error {
+func (f *Fence) Commit(ctx context.Context, key string, token int64,
+	write func(context.Context, *firestore.Transaction) error,
+) error {
 	return f.commit(ctx, key, token, 0, write)
 }
 
@@ -105,26 +107,28 @@ func (f *Fence) commit(ctx context.Context, key string, token int64, ahead time.
 	if token < 1 {
 		return errToken
 	}
+
 	doc := f.client.Collection(f.options.Collection).Doc(key)
 	return f.client.RunTransaction(ctx, func(ctx context.Context, tx *firestore.Transaction) error {
 		snap, err := tx.Get(doc)
 		if snap == nil { // a missing document has one
 			return err
 		}
-		var was state
+		var before state
 		if snap.Exists() {
-			if err := snap.DataTo(&was); err != nil {
+			if err := snap.DataTo(&before); err != nil {
 				return fmt.Errorf("fence: %w: %w", lease.ErrMalformed, err)
 			}
 		}
+
 		if ahead > 0 && token > snap.ReadTime.Add(ahead).UnixMicro() {
 			return errToken
 		}
-		next, err := was.next(token, snap.ReadTime, f.options.Keep)
+		next, err := before.next(token, snap.ReadTime, f.options.Keep)
 		if err == nil && write != nil {
 			err = write(ctx, tx)
 		}
-		if err != nil || next == was {
+		if err != nil || next == before {
 			return err
 		}
 		return tx.Set(doc, next)
@@ -155,6 +159,7 @@ func (f *Fence) Middleware(next http.Handler) http.Handler {
 		case errors.Is(err, lease.ErrMalformed):
 			code, reason = http.StatusInternalServerError, "malformed"
 		}
+
 		f.options.Log.WarnContext(r.Context(), "refused by the fence", "status", code, "reason", reason, "error", err)
 		answer := map[string]string{"reason": reason}
 		if code < 500 {
