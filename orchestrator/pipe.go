@@ -17,9 +17,9 @@ type pipe struct {
 	done chan struct{}
 }
 
-// read starts a goroutine that reads. interrupt ends it.
-func (p *pipe) read() {
-	p.done = make(chan struct{})
+// read starts a goroutine that reads and passes the bytes to take. interrupt ends it.
+func (p *pipe) read(take func([]byte)) {
+	p.take, p.done = take, make(chan struct{})
 	go func() {
 		defer close(p.done)
 		buffer := make([]byte, readBytes)
@@ -44,8 +44,7 @@ func (p *pipe) collect() {
 	p.interrupt()
 	_ = p.file.SetReadDeadline(time.Time{})
 	p.drain()
-	p.take = func([]byte) {}
-	p.read()
+	p.read(func([]byte) {})
 }
 
 // maxPipeBytes is the largest size of a pipe that fcntl(F_SETPIPE_SZ) grants without
@@ -59,6 +58,7 @@ func (p *pipe) drain() {
 	if err != nil {
 		return // closed
 	}
+
 	buffer := make([]byte, readBytes)
 	_ = raw.Read(func(fd uintptr) bool {
 		for total := 0; total < maxPipeBytes; {

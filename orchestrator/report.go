@@ -63,14 +63,16 @@ func (j Job) warn(problem string) {
 // does now. It returns at once; what the job's document shows is written with the lock's
 // next renewal, and a newer report replaces an older one.
 func (j Job) Report(progress float64, message string) {
-	if j.Reporter != nil {
-		r := Report{Progress: &progress, Message: &message}
-		if problem := r.check(); problem != "" {
-			j.Reporter.Invalid(problem)
-			return
-		}
-		j.Reporter.Report(r)
+	if j.Reporter == nil {
+		return
 	}
+
+	r := Report{Progress: &progress, Message: &message}
+	if problem := r.check(); problem != "" {
+		j.Reporter.Invalid(problem)
+		return
+	}
+	j.Reporter.Report(r)
 }
 
 // Checkpoint stores v, the state from which a later attempt continues: it gets v as its
@@ -121,6 +123,7 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	if !utf8.Valid(line) {
 		return r, other, "a report is not valid UTF-8"
 	}
+
 	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
 		return r, other, "a progress is not a number"
 	}
@@ -128,14 +131,16 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 		return r, other, "a message is not a string"
 	}
 	if text, ok := other["checkpoint"]; ok {
-		var err error
-		if r.Checkpoint, err = newCheckpoint(text); err != nil {
-			if problem = "a checkpoint cannot be stored in a document"; len(text) > MaxCheckpointBytes {
-				problem = "a checkpoint is over 256 KiB"
-			}
-			return r, other, problem // err may quote it
+		var err error // not shown, as it may quote the checkpoint
+		r.Checkpoint, err = newCheckpoint(text)
+		switch {
+		case len(text) > MaxCheckpointBytes:
+			return r, other, "a checkpoint is over 256 KiB"
+		case err != nil:
+			return r, other, "a checkpoint cannot be stored in a document"
 		}
 	}
+
 	// A line may have all fields, and null for those that it does not set.
 	if string(other["error"]) == "null" {
 		delete(other, "error")
@@ -143,6 +148,7 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	if string(other["result"]) == "null" && (r != Report{} || other["error"] != nil) {
 		delete(other, "result")
 	}
+
 	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
 		return r, other, "a report has no progress, message or checkpoint"
 	}
@@ -211,11 +217,13 @@ func (j Job) reports() *reports {
 		case ok:
 			r.failure = &f
 		case text != nil && j.Reporter != nil:
-			j.Reporter.Invalid("an error is not an object with code, message and permanent")
+			j.Reporter.Invalid("an error is " + notAnError)
 		}
 	}}
 	return r
 }
+
+const notAnError = "not an object with code, message and permanent"
 
 // failure is an error as an analyzer reports it.
 type failure struct {
@@ -288,7 +296,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	case s.last["error"] == nil:
 		return nil, &FailureError{Reason: endpoint + " answered without a result"}
 	case !ok:
-		return nil, &FailureError{Reason: endpoint + " answered an error that is not an object with code, message and permanent"}
+		return nil, &FailureError{Reason: endpoint + " answered an error that is " + notAnError}
 	}
 	return nil, failed.error(endpoint + " reported an error")
 }
