@@ -57,18 +57,18 @@ func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis
 	return a.cell, a.err
 }
 
-// Book implements worker.Queue.
+// Book implements delivery.Queue.
 func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	a := x.ask(ctx, &call{kind: book, task: t})
 	return a.already, a.err
 }
 
-// Orphaned implements worker.OrphanFinder.
+// Orphaned implements delivery.OrphanFinder.
 func (x *execution) Orphaned(context.Context, int) ([]cell, bool, error) {
 	return x.orphans(), false, nil
 }
 
-// MarkDue implements worker.OrphanFinder.
+// MarkDue implements delivery.OrphanFinder.
 func (x *execution) MarkDue(ctx context.Context, read cell) (time.Time, error) {
 	return x.ledger(x).MarkDue(ctx, read)
 }

@@ -204,7 +204,7 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 
 var errUnavailable = errors.New("queue unavailable")
 
-// Book implements worker.Queue. It tries until ctx ends, as the real client
+// Book implements delivery.Queue. It tries until ctx ends, as the real client
 // does.
 func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	p := callerOf(ctx)
@@ -239,7 +239,7 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 	}
 }
 
-// Orphaned implements worker.OrphanFinder.
+// Orphaned implements delivery.OrphanFinder.
 func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	if _, err := c.Load(ctx, "none"); err != nil {
 		return nil, false, err
@@ -247,7 +247,7 @@ func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	return c.orphans(), false, nil
 }
 
-// MarkDue implements worker.OrphanFinder.
+// MarkDue implements delivery.OrphanFinder.
 func (c *client) MarkDue(ctx context.Context, read cell) (time.Time, error) {
 	var p *caller
 	c.locked(func() {
