@@ -89,8 +89,6 @@ func sources(t *testing.T) map[string]*ast.File {
 		files[strings.TrimPrefix(filepath.ToSlash(path), "../")] = file
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return files
 }

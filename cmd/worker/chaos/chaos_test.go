@@ -129,9 +129,7 @@ func TestChaos(t *testing.T) {
 	host, signal := newFirestore(t, size.full)
 	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...); err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +144,7 @@ func TestChaos(t *testing.T) {
 				p.process.end()
 			}
 		})
-		if err := c.startIn(p); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.startIn(p))
 	}
 	c.createAnalyses(t)
 	c.proxy.script(c.faults())
@@ -183,9 +179,7 @@ func (c *chaos) createAnalyses(t *testing.T) {
 		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
-			if err := c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
 		}
 	}
 }

@@ -176,3 +176,11 @@ func post(ctx context.Context, address, route, body string) reply {
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.
 const waitLimit = time.Minute
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

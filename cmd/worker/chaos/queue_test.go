@@ -49,9 +49,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	q := &queue{name: location + "/queues/q", inner: &http.Transport{DisableKeepAlives: true}, counts: map[string]int{}}
 	q.server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Extra: extra})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {
@@ -61,9 +59,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	t.Cleanup(q.close)
 	q.proxy = newProxy(t, l.Addr().String())
 	conn, err := q.server.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
@@ -71,9 +67,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name: q.name, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return q
 }
 

@@ -31,9 +31,7 @@ type ending struct {
 func readJournal(t *testing.T, file string) map[acquisition][]entry {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = f.Close() }()
 	all := map[acquisition][]entry{}
 	for lines := json.NewDecoder(f); ; {
