@@ -26,8 +26,6 @@ type outcome struct {
 	err        error
 }
 
-func (o outcome) success() bool { return success(o.status) }
-
 func success(status int) bool { return 200 <= status && status <= 299 }
 
 // code is the outcome as X-CloudTasks-TaskPreviousResponse shows it.

@@ -193,7 +193,7 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	if o.status != 0 && o.status < 500 {
 		t.executed++
 	}
-	if limit := int(q.pb.RetryConfig.MaxAttempts); o.success() || limit > 0 && t.dispatched >= limit {
+	if limit := int(q.pb.RetryConfig.MaxAttempts); success(o.status) || limit > 0 && t.dispatched >= limit {
 		q.remove(t, ended)
 		return
 	}

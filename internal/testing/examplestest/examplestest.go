@@ -26,11 +26,15 @@ printf '%s' "$job"
 // Check runs the example command, with ID and TEXT as its last arguments, in dir.
 func Check(t *testing.T, dir string, command ...string) {
 	t.Helper()
-	e := example{t, dir, command, local(t)}
+	env := local(t)
+	submit := func(id, text string) (status, output string, exit int) {
+		t.Helper()
+		return run(t, dir, env, command[0], slices.Concat(command[1:], []string{id, text})...)
+	}
 
 	// The second submission finds the document, which keeps its input and result.
 	for _, text := range []string{"first", "second"} {
-		status, output, exit := e.submit("an-id", text)
+		status, output, exit := submit("an-id", text)
 		var result struct{ Input struct{ Text string } }
 		err := json.Unmarshal([]byte(output), &result)
 		if err != nil || exit != 0 || status != "READY" || result.Input.Text != "first" {
@@ -38,34 +42,26 @@ func Check(t *testing.T, dir string, command ...string) {
 		}
 	}
 
-	status, output, exit := e.submit("another", "refuse")
+	status, output, exit := submit("another", "refuse")
 	if exit != 1 || status != "FAILED" || !strings.Contains(output, "refused by the analyzer") {
 		t.Errorf("exit %d, %s, %q; want 1, FAILED and the analyzer's message", exit, status, output)
 	}
 }
 
-// example is a command that submits an analysis.
-type example struct {
-	t       *testing.T
-	dir     string
-	command []string
-	env     []string
-}
-
-// submit runs the command. It returns the last two lines that the command printed, a
-// status and a result or an error, and its exit code.
-func (e example) submit(id, text string) (status, output string, exit int) {
-	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), 3*time.Minute)
+// run runs a program. It returns the last two lines that the program printed, a status and
+// a result or an error, and its exit code.
+func run(t *testing.T, dir string, env []string, program string, args ...string) (status, output string, exit int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, e.command[0], slices.Concat(e.command[1:], []string{id, text})...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = e.dir, e.env, &out, &errs
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
 	err := cmd.Run()
 
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) < 2 {
-		e.t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", e.command[0], err, lines, &errs)
+		t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", program, err, lines, &errs)
 	}
 	return lines[len(lines)-2], lines[len(lines)-1], cmd.ProcessState.ExitCode()
 }
