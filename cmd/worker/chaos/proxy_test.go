@@ -221,6 +221,7 @@ func newProxy(t testing.TB, server string) *proxy {
 	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
 		grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	check(t, err)
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
@@ -280,15 +281,18 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	method, _ := grpc.MethodFromServerStream(stream)
 	md, _ := metadata.FromIncomingContext(stream.Context())
+
 	caller := operator
 	if from, ok := peer.FromContext(stream.Context()); ok {
 		p.mu.Lock()
 		caller = p.callers[from.LocalAddr.String()]
 		p.mu.Unlock()
 	}
+
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
 	seen := &commit{caller: caller, doc: c.doc, from: time.Now()}
+
 	var replies [][]byte
 	var err error
 	select {
@@ -301,6 +305,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	case <-stream.Context().Done(): // it is lost
 		err = status.FromContextError(stream.Context().Err()).Err()
 	}
+
 	if c.commit != nil {
 		p.mu.Lock()
 		seen.until, seen.succeeded = time.Now(), err == nil && f.code == codes.OK
@@ -310,6 +315,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
 	}
+
 	if f.code != codes.OK {
 		return status.Error(f.code, "injected: "+f.name)
 	}

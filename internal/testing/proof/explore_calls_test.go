@@ -92,11 +92,13 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	if err := ctx.Err(); err != nil {
 		return reply{err: err}
 	}
+
 	x.mu.Lock()
 	if x.over {
 		x.mu.Unlock()
 		return reply{err: lease.ErrRefused}
 	}
+
 	p := c.by
 	if c.kind == swap {
 		x.learnOwner(p, c.next)
@@ -112,6 +114,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	p.retrying = false
 	x.mu.Unlock()
 	x.wake()
+
 	select {
 	case a := <-c.reply:
 		return a

@@ -42,6 +42,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	if is.Finished {
 		w.Owner = is.FinishedBy
 	}
+
 	before, steals := len(h.Wrong), h.Steals
 	h.Add(w)
 	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
@@ -52,11 +53,13 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	for _, what := range h.Wrong[before:] {
 		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
 	}
+
 	m.note("%s: %s token %d", p, w.Kind, is.Token)
 	if h.Steals > steals {
 		m.count("steals")
 	}
 	m.count(string(w.Kind))
+
 	switch w.Kind {
 	case Heartbeat:
 		if !time.Now().Before(m.trust(was)) {
@@ -70,6 +73,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	case Mark:
 		return
 	}
+
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
 	}
@@ -214,9 +218,11 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 	if a.code/100 == 2 && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
+
 	wasSo := func(matches func(lease.Lease) bool) bool {
 		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
 	}
+
 	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
 	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
 		if next := m.taskNamed(nextName(r.doc)); next == nil || next.done || next.At.After(retry) {
@@ -226,6 +232,7 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 			m.count("booked again after a crash")
 		}
 	}
+
 	switch {
 	case a.err != nil:
 		m.fail("%s: the answer is not JSON: %v", p, a.err)
