@@ -44,7 +44,7 @@ func TestTheModuleUsesArgumentsThatTheProviderHas(t *testing.T) {
 			}
 		}
 		for _, name := range references(b.Body) {
-			if m := attributeRead.FindStringSubmatch(name); m != nil && kinds[m[1]+"."+m[2]] == "" {
+			if m := attributeRead.FindStringSubmatch(name); len(m) == 3 && kinds[m[1]+"."+m[2]] == "" {
 				t.Errorf("%s refers to %s, which the provider does not have", b.name(), name)
 			}
 		}

@@ -39,8 +39,8 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range page.Keys {
-		if !k.IsPublic() || k.Algorithm != "RS256" || k.Use != "sig" {
+	for i := range page.Keys {
+		if k := &page.Keys[i]; !k.IsPublic() || k.Algorithm != "RS256" || k.Use != "sig" {
 			t.Errorf("got %+v, want a public key of RS256 for signatures", k)
 		}
 	}
