@@ -86,9 +86,9 @@ func (p *pipe) close() {
 type tail struct{ kept []byte }
 
 func (t *tail) add(b []byte) {
-	const most = 2 * messageBytes // more than one message, because a cut may fall inside a rune
-	b = b[max(0, len(b)-most):]
-	if over := len(t.kept) + len(b) - most; over > 0 {
+	const limit = 2 * messageBytes // more than one message, because a cut may fall inside a rune
+	b = b[max(0, len(b)-limit):]
+	if over := len(t.kept) + len(b) - limit; over > 0 {
 		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
 	}
 	t.kept = append(t.kept, b...)

@@ -156,19 +156,19 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	return r, other, problem
 }
 
-// lines splits what is added into lines, and calls take with each. A line over most
-// bytes is replaced by an empty one, which is too long.
+// lines splits what is added into lines, and calls take with each. A line over
+// limit bytes is replaced by an empty one, which is too long.
 type lines struct {
-	most int
-	take func(line []byte, tooLong bool)
-	text []byte
-	over bool
+	limit   int
+	take    func(line []byte, tooLong bool)
+	text    []byte
+	tooLong bool
 }
 
 func (l *lines) add(b []byte) {
 	for len(b) > 0 {
 		line, rest, ended := bytes.Cut(b, []byte("\n"))
-		if l.over = l.over || len(l.text)+len(line) > l.most; l.over {
+		if l.tooLong = l.tooLong || len(l.text)+len(line) > l.limit; l.tooLong {
 			l.text = l.text[:0]
 		} else {
 			l.text = append(l.text, line...)
@@ -181,10 +181,10 @@ func (l *lines) add(b []byte) {
 
 // end ends the line that was begun, if any.
 func (l *lines) end() {
-	if l.over || len(bytes.TrimSpace(l.text)) > 0 {
-		l.take(l.text, l.over)
+	if l.tooLong || len(bytes.TrimSpace(l.text)) > 0 {
+		l.take(l.text, l.tooLong)
 	}
-	l.text, l.over = l.text[:0], false
+	l.text, l.tooLong = l.text[:0], false
 }
 
 // report passes a line of reports on. It returns the line's fields.
@@ -211,7 +211,7 @@ type reports struct {
 
 func (j Job) reports() *reports {
 	r := &reports{}
-	r.lines = lines{most: maxReportLine, take: func(line []byte, tooLong bool) {
+	r.lines = lines{limit: maxReportLine, take: func(line []byte, tooLong bool) {
 		text := j.report(line, tooLong)["error"]
 		switch f, ok := parseFailure(text); {
 		case ok:
@@ -265,8 +265,8 @@ func (f failure) error(reason string) error {
 // The line with the result or the error is the last that is read.
 type stream struct {
 	lines
-	last    map[string]json.RawMessage
-	tooLong bool // the last line
+	last     map[string]json.RawMessage
+	overlong bool // the last line is too long
 }
 
 // ended reports whether the line with the result or the error has been read.
@@ -274,9 +274,9 @@ func (s *stream) ended() bool { return s.last["result"] != nil || s.last["error"
 
 func (j Job) stream() *stream {
 	s := &stream{}
-	s.lines = lines{most: MaxOutputBytes, take: func(line []byte, tooLong bool) {
+	s.lines = lines{limit: MaxOutputBytes, take: func(line []byte, tooLong bool) {
 		if !s.ended() {
-			s.last, s.tooLong = j.report(line, tooLong), tooLong
+			s.last, s.overlong = j.report(line, tooLong), tooLong
 		}
 	}}
 	return s
@@ -287,7 +287,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	s.end()
 	failed, ok := parseFailure(s.last["error"])
 	switch result := s.last["result"]; {
-	case s.tooLong:
+	case s.overlong:
 		return nil, tooMuchOutput()
 	case !utf8.Valid(result):
 		return nil, refusal(path{}, "is not valid UTF-8", nil)
