@@ -39,7 +39,7 @@ func step(t *testing.T, account, id string) *cloudbuild.BuildStep {
 }
 
 func TestEveryImageAndToolOfTheBuildsHasAVersion(t *testing.T) {
-	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(string(readDeploy(t, "README.md")), "gcloud 549 or newer (") {
+	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(read(t, "README.md"), "gcloud 549 or newer (") {
 		t.Errorf("gcloud is not %s in the build and on the page", own)
 	}
 	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
@@ -91,7 +91,7 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
+	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(read(t, "README.md"), both) {
 		t.Errorf("README.md lacks %q", both)
 	}
 	for id, want := range map[string]string{"images": `[ -z "$APP$SETTINGS" ] || exit 0`, "application": `[ -n "$APP" ] || exit 0`} {
@@ -132,7 +132,7 @@ func TestEverySubstitutionIsDeclaredAndUsed(t *testing.T) {
 
 func TestTheScriptsOfTheBuildsHaveTheVariablesThatTheyRequire(t *testing.T) {
 	given := strings.Join(readBuild(t, "taskguard-build").Options.Env, "\n") + "\n"
-	scripts := map[string]string{"release.sh": string(readDeploy(t, "release.sh"))}
+	scripts := map[string]string{"release.sh": read(t, "release.sh")}
 	for account := range builds {
 		for _, s := range readBuild(t, account).Steps {
 			if s.Script != "" {
@@ -202,7 +202,7 @@ func TestOnlyAVulnerabilityAcceptedWithAReasonIsNoFailure(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d:\n%s", name, code, c.code, out)
 		}
 	}
-	for line := range strings.Lines(string(readDeploy(t, "vulnerabilities.txt"))) {
+	for line := range strings.Lines(read(t, "vulnerabilities.txt")) {
 		if !strings.HasPrefix(line, "#") && !regexp.MustCompile(`^GO-\d{4}-\d{4,} \S.*\n$`).MatchString(line) {
 			t.Errorf("vulnerabilities.txt accepts %q without an id and a reason", line)
 		}

@@ -16,15 +16,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func readDeploy(t *testing.T, name string) []byte {
-	t.Helper()
-	data, err := os.ReadFile("" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
 // strictly decodes a YAML file and fails on a field that into does not have.
 func strictly(t *testing.T, path string, into any) {
 	t.Helper()
@@ -35,7 +26,7 @@ func strictly(t *testing.T, path string, into any) {
 
 func service(t *testing.T, file string) (s run.Service, c *run.Container) {
 	t.Helper()
-	path := "" + file
+	path := file
 	if file == "sidecar" {
 		text, err := exec.CommandContext(t.Context(), "bash", path+"/service.sh").Output()
 		if path = filepath.Join(t.TempDir(), file); err != nil || os.WriteFile(path, text, 0o600) != nil {
@@ -75,7 +66,7 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 		}
 		FieldOverrides []struct{ FieldPath string }
 	}
-	check(t, json.Unmarshal(readDeploy(t, "firestore.indexes.json"), &declared))
+	check(t, json.Unmarshal([]byte(read(t, "firestore.indexes.json")), &declared))
 	for _, i := range declared.Indexes {
 		for _, f := range i.Fields {
 			words = append(words, fmt.Sprintf(" --field-config=field-path=%s,order=%s", f.FieldPath, strings.ToLower(f.Order)))
@@ -85,11 +76,11 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	for _, o := range declared.FieldOverrides {
 		exempt += " " + o.FieldPath
 	}
-	readme := string(readDeploy(t, "README.md"))
+	readme := read(t, "README.md")
 	words = append(words, "firestore databases create --location=$REGION --type=firestore-native --enable-pitr --delete-protection\n", " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
 		"  retry gcloud projects add-iam-policy-binding $PROJECT --role=roles/datastore.user", "  retry gcloud iam service-accounts add-iam-policy-binding $CALLER",
 		"  retry gcloud storage buckets add-iam-policy-binding", "set-cleanup-policies taskguard --location=$REGION --policy=deploy/cleanup.json --no-dry-run")
-	if keep := `"action": { "type": "Keep" }, "condition": { "tagState": "tagged", "tagPrefixes": ["serving"] } }`; !strings.Contains(string(readDeploy(t, "cleanup.json")), keep) {
+	if keep := `"action": { "type": "Keep" }, "condition": { "tagState": "tagged", "tagPrefixes": ["serving"] } }`; !strings.Contains(read(t, "cleanup.json"), keep) {
 		t.Errorf("cleanup.json does not keep what release.sh tags: %s", keep)
 	}
 	for _, w := range append(words, exempt+"; do") {

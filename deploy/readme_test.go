@@ -35,14 +35,14 @@ func follow(t *testing.T, sections ...string) (folder string, calls [][]string) 
 	t.Helper()
 	folder = t.TempDir()
 	bin, log := filepath.Join(folder, "bin"), filepath.Join(folder, "calls")
-	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS(".")))
 	check(t, os.Mkdir(bin, 0o755))
 	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl", "git"} {
 		check(t, os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755))
 	}
 	script := "set -euo pipefail\n"
 	for _, name := range sections {
-		_, section, found := strings.Cut(string(readDeploy(t, "README.md")), "\n## "+name+"\n")
+		_, section, found := strings.Cut(read(t, "README.md"), "\n## "+name+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		blocks := shellBlock.FindAllStringSubmatch(section, -1)
 		if !found || len(blocks) == 0 {
@@ -139,8 +139,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 			}
 		}
 	}
-	var s settings
-	evaluated(t, "everything", &s)
+	s := evaluated(t, "everything")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(s.APIs)), slices.Sorted(slices.Values(enabled))); diff != "" {
 		t.Errorf("-module +README.md:\n%s", diff)
 	}
@@ -166,9 +165,9 @@ func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
 // The names in the files are those of all other tests, so these are others.
 func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	folder := t.TempDir()
-	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS(".")))
 	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
-		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(string(readDeploy(t, "README.md")), -1), "")
+		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(read(t, "README.md"), -1), "")
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
 	cmd.Dir = folder
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -185,7 +184,7 @@ func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 		if !strings.Contains(now, image) || strings.Contains(now, "my-project") || strings.Contains(now, "123456789012") || strings.Contains(now, "europe-west1") {
 			t.Errorf("%s:\n%s", name, now)
 		}
-		if read(t, path+".orig") != string(readDeploy(t, name)) {
+		if read(t, path+".orig") != read(t, name) {
 			t.Errorf("%s.orig is not the original %s", name, name)
 		}
 	}

@@ -79,15 +79,11 @@ func rehearse(t *testing.T, way, answer, fail string, resources ...string) (r *r
 		r.write("cloud/"+name, "")
 		r.write("apis", "storage.googleapis.com\nrun.googleapis.com\n")
 	}
-	if err := os.MkdirAll(filepath.Join(r.folder, "cloud"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Join(r.folder, "cloud"), 0o700))
 	if fail != "" {
 		r.write("fail", fail)
 	}
-	if err := os.CopyFS(filepath.Join(r.folder, "deploy"), os.DirFS(".")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(filepath.Join(r.folder, "deploy"), os.DirFS(".")))
 	ok = r.run(answer+"\nyes\n", way)
 	return r, ok
 }

@@ -43,14 +43,18 @@ func TestTheModuleUsesArgumentsThatTheProviderHas(t *testing.T) {
 				t.Errorf("%s: the provider's %s", b.name(), wrong)
 			}
 		}
-		for _, wrong := range misread(kinds, b.Body) {
-			t.Errorf("%s refers to %s, which the provider does not have", b.name(), wrong)
+		for _, name := range references(b.Body) {
+			if m := attributeRead.FindStringSubmatch(name); len(m) == 3 && kinds[m[1]+"."+m[2]] == "" {
+				t.Errorf("%s refers to %s, which the provider does not have", b.name(), name)
+			}
 		}
 	}
 	if used < 200 {
 		t.Errorf("only %d arguments and blocks were compared", used)
 	}
 }
+
+var attributeRead = regexp.MustCompile(`^((?:data\.)?google_\w+)\.\w+\.(\w+)`)
 
 var metaArguments = []string{"count", "depends_on", "for_each", "lifecycle"}
 
@@ -73,7 +77,7 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 		if name == "lifecycle" && resource {
 			for _, ignored := range inner.Attributes["ignore_changes"].Expr.(*hclsyntax.TupleConsExpr).Exprs {
 				traversal, _ := hcl.AbsTraversalForExpr(ignored)
-				if field := path + "." + attributes(traversal); kinds[field] == "" {
+				if field := path + "." + dotted(traversal); kinds[field] == "" {
 					wrong = append(wrong, field+" to ignore does not exist")
 				}
 			}
@@ -98,49 +102,8 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 	return wrong
 }
 
-// attributes returns the names of a traversal without its indexes, joined by dots.
-func attributes(traversal hcl.Traversal) string {
-	var names []string
-	for _, step := range traversal {
-		switch step := step.(type) {
-		case hcl.TraverseRoot:
-			names = append(names, step.Name)
-		case hcl.TraverseAttr:
-			names = append(names, step.Name)
-		}
-	}
-	return strings.Join(names, ".")
-}
-
-var attributeRead = regexp.MustCompile(`^((?:data\.)?google_\w+)\.\w+\.(\w+)`)
-
-// misread returns the attributes of resources that a body reads and the provider does
-// not have.
-func misread(kinds map[string]string, body *hclsyntax.Body) (wrong []string) {
-	for _, a := range body.Attributes {
-		for _, traversal := range a.Expr.Variables() {
-			if m := attributeRead.FindStringSubmatch(attributes(traversal)); len(m) == 3 && kinds[m[1]+"."+m[2]] == "" {
-				wrong = append(wrong, m[0])
-			}
-		}
-	}
-	for _, b := range body.Blocks {
-		wrong = append(wrong, misread(kinds, b.Body)...)
-	}
-	return wrong
-}
-
 // A name without the variable is in the way of a second deployment in the project.
 func TestTheModulesNamesHaveTheVariable(t *testing.T) {
-	for name, want := range map[string]string{
-		"google_service_account.this":              `account_id   = "${var.name}-${each.key}"`,
-		"google_logging_metric.taskguard":          `name        = "${var.name}/${each.key}"`,
-		"google_monitoring_alert_policy.taskguard": `display_name          = each.key`,
-	} {
-		if !strings.Contains(resource(t, name).text, want) {
-			t.Errorf("%s lacks %s", name, want)
-		}
-	}
 	for _, b := range parseModule(t) {
 		if b.Type != "resource" {
 			continue

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -71,81 +70,63 @@ type settings struct {
 	APIs       []string          `json:"apis"`
 }
 
-func evaluated(t *testing.T, name string, into any) {
+func evaluated(t *testing.T, name string) settings {
 	t.Helper()
-	var all map[string]map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{} // the others have the differences alone
-	for _, of := range []string{"smallest", name} {
-		if text := all[of]["worker_env"]; text != nil && json.Unmarshal(text, &env) != nil {
-			t.Fatalf("%s: %s", of, text)
-		}
-	}
-	maps.Copy(all["smallest"], all[name])
-	var err error
-	if all["smallest"]["worker_env"], err = json.Marshal(env); err != nil {
-		t.Fatal(err)
-	}
-	data, err := json.Marshal(all["smallest"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		t.Fatal(err)
-	}
+	var all map[string]settings
+	check(t, json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all))
+	return all[name]
 }
 
-// names adds the first names of every reference in the body to used, as "a.b", and the
-// names that the body declares for itself to own.
-func names(body *hclsyntax.Body, used, own map[string]bool) {
+// dotted returns the names of a traversal without its indexes, joined by dots.
+func dotted(traversal hcl.Traversal) string {
+	names := []string{traversal.RootName()}
+	for _, step := range traversal[1:] {
+		if attribute, ok := step.(hcl.TraverseAttr); ok {
+			names = append(names, attribute.Name)
+		}
+	}
+	return strings.Join(names, ".")
+}
+
+var reference = regexp.MustCompile(`^(?:(?:var|local)\.\w+|(?:data\.)?google_\w+\.\w+)`)
+
+// references returns what a body refers to in the module, in full: such as var.project and
+// google_firestore_database.this.name.
+func references(body *hclsyntax.Body) (all []string) {
 	for _, a := range body.Attributes {
-		for _, ref := range a.Expr.Variables() {
-			parts := []string{ref.RootName()}
-			for _, step := range ref[1:min(len(ref), 3)] {
-				if attr, ok := step.(hcl.TraverseAttr); ok {
-					parts = append(parts, attr.Name)
-				}
+		for _, traversal := range a.Expr.Variables() {
+			if name := dotted(traversal); reference.MatchString(name) {
+				all = append(all, name)
 			}
-			if parts[0] != "data" {
-				parts = parts[:min(len(parts), 2)]
-			}
-			used[strings.Join(parts, ".")] = true
 		}
 	}
 	for _, b := range body.Blocks {
-		if b.Type == "dynamic" {
-			own[b.Labels[0]] = true
-		}
-		names(b.Body, used, own)
+		all = append(all, references(b.Body)...)
 	}
+	return all
 }
 
 func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
-	declared, usedAnywhere := map[string]bool{}, map[string]bool{}
+	declared, used := map[string]bool{}, map[string]bool{}
 	module := parseModule(t)
 	for _, b := range module {
 		declared[b.name()] = true
-		if b.Type == "locals" {
-			for name := range b.Body.Attributes {
-				declared["local."+name] = true
-			}
+		for name := range b.Body.Attributes {
+			declared["local."+name] = declared["local."+name] || b.Type == "locals"
 		}
 	}
+
 	for _, b := range module {
-		used, own := map[string]bool{}, map[string]bool{"each": true, "count": true, "path": true, "template": true}
-		names(b.Body, used, own)
-		for name := range used {
-			root, _, qualified := strings.Cut(name, ".") // otherwise a type, or a field to ignore
-			if qualified && !declared[name] && !own[root] {
+		for _, name := range references(b.Body) {
+			name = reference.FindString(name)
+			if !declared[name] {
 				t.Errorf("%s refers to %s, which is not declared", b.name(), name)
 			}
-			usedAnywhere[name] = usedAnywhere[name] || name != b.name()
+			used[name] = used[name] || name != b.name()
 		}
 	}
-	for name := range declared {
-		if kind, _, _ := strings.Cut(name, "."); (kind == "var" || kind == "local") && !usedAnywhere[name] {
+	for name, is := range declared {
+		if kind, _, _ := strings.Cut(name, "."); is && (kind == "var" || kind == "local") && !used[name] {
 			t.Errorf("%s is not used", name)
 		}
 	}
@@ -269,45 +250,36 @@ func resource(t *testing.T, name string) block {
 	return block{}
 }
 
-// These lines prevent an accident each, and Terraform accepts the module without them.
+// Without one of these lines nothing fails, until there is an accident.
 func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 	for name, words := range map[string][]string{
 		"google_firestore_database.this": {
-			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`, `var.delete_database ? "DELETE" : "ABANDON"`,
-			`"POINT_IN_TIME_RECOVERY_ENABLED"`,
+			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`,
+			`var.delete_database ? "DELETE" : "ABANDON"`, `"POINT_IN_TIME_RECOVERY_ENABLED"`,
 		},
-		// Google refuses an index that another deployment on the collection has made.
-		"google_firestore_index.analyses": {`i if var.create_indexes }`},
 		// An application may store an expireAt of its own.
-		"google_firestore_field.exempt":      {`o if var.create_indexes }`, `each.key == "expireAt" ? var.keep_finished_days[*] : []`},
+		"google_firestore_field.exempt":      {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
 		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {
 			"local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)",
 			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
-			"if n > 100 || var.worker_gpu != null]", "containers.value.liveness ? [containers.value] : []",
-			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
-			"google_project_iam_member.cloud_sql,", "google_storage_bucket_iam_member.volume,",
 		},
 		"google_cloud_run_v2_service.doclock": {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
-			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
 		},
-		"google_cloud_run_v2_service_iam_member.sweep":             {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
 		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor"], var.responders)`},
-		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`, "? google_project_iam_custom_role.operations.name"},
+		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`},
 		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},
 		"google_cloud_tasks_queue_iam_member.responder":            {"toset(var.responders)"},
 		"google_cloud_run_v2_service_iam_member.responder":         {"var.responders)"},
 		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
 		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
-		"google_cloud_run_v2_service.recovery":                     {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
-		// A call or an alert before its time fails, or causes a false alarm.
-		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
-		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
-		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
+		"google_cloud_run_v2_service.recovery":                     {`local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`},
+		"google_cloud_scheduler_job.recover":                       {`"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
+		"google_cloud_scheduler_job.sweep":                         {`"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
 	} {
 		text := resource(t, name).text
 		for _, w := range words {
@@ -352,8 +324,7 @@ func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
 		}
 	}
 	delete(need, "")
-	var s settings
-	evaluated(t, "everything", &s)
+	s := evaluated(t, "everything")
 	if diff := cmp.Diff(sorted(need), slices.Sorted(slices.Values(s.APIs))); diff != "" {
 		t.Errorf("-needed +enabled:\n%s", diff)
 	}
@@ -361,9 +332,7 @@ func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
 
 // A deployment by gcloud and one by Terraform are the same.
 func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
-	var everything, app settings
-	evaluated(t, "everything", &everything)
-	evaluated(t, "application", &app)
+	everything, app := evaluated(t, "everything"), evaluated(t, "application")
 	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv} {
 		s, c := service(t, file)
 		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")

@@ -56,9 +56,7 @@ func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if links < 20 || commands < 20 {
 		t.Errorf("%d links, %d commands", links, commands)
 	}
@@ -76,8 +74,7 @@ func anchors(page string) map[string]bool {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text := must(os.ReadFile(path))(t)
-	return string(text)
+	return string(must(os.ReadFile(path))(t))
 }
 
 // check fails the test on an error.

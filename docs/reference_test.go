@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,8 +19,8 @@ import (
 // section is what reference.md has under a heading, up to the next of any level.
 func section(t *testing.T, heading string) string {
 	t.Helper()
-	page := must(os.ReadFile("reference.md"))(t)
-	_, after, found := strings.Cut(string(page), "\n"+heading+"\n")
+	page := read(t, "reference.md")
+	_, after, found := strings.Cut(page, "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("reference.md has no %q", heading)
 	}
@@ -76,17 +75,17 @@ var (
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
 	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
-		src := must(os.ReadFile(path))(t)
-		for _, r := range route.FindAllStringSubmatch(string(src), -1) {
+		src := read(t, path)
+		for _, r := range route.FindAllStringSubmatch(src, -1) {
 			code[r[1]+" "+r[2]] = true
 		}
-		for _, r := range defaultPath.FindAllStringSubmatch(string(src), -1) {
+		for _, r := range defaultPath.FindAllStringSubmatch(src, -1) {
 			code["POST "+r[1]] = true
 		}
 	}
-	text := must(os.ReadFile("reference.md"))(t)
+	text := read(t, "reference.md")
 	page := map[string]bool{}
-	for _, r := range routed.FindAllStringSubmatch(string(text), -1) {
+	for _, r := range routed.FindAllStringSubmatch(text, -1) {
 		page[r[1]+" "+r[2]] = true
 	}
 	delete(page, "GET /") // the page of cmd/doclock, beside its assets
@@ -95,16 +94,11 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour}, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must(repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour}, b.Client(t)...))(t)
 	fields := map[string]bool{}
 	step := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, id := range []string{"ready", "failed"} {
 			for name := range b.Fields(t, id) {
 				fields[name] = true
@@ -121,7 +115,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	first.Report(analysislock.Report{Message: new("m"), Checkpoint: &analysislock.Checkpoint{Value: 1}}, 0, nil)
-	_, err = first.Retry(ctx, "code", "message", time.Minute)
+	_, err := first.Retry(ctx, "code", "message", time.Minute)
 	step(err)
 	ready, failed := take("ready", "b"), take("failed", "c")
 	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))
@@ -133,8 +127,8 @@ var codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code,
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
 	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
-		src := must(os.ReadFile(path))(t)
-		for _, c := range codeLiteral.FindAllStringSubmatch(string(src), -1) {
+		src := read(t, path)
+		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true
 		}
 	}

@@ -41,9 +41,9 @@ func TestEveryRequirementNamesATestThatExists(t *testing.T) {
 			}
 		}
 	}
-	page := must(os.ReadFile("SEEDS.md"))(t)
+	page := read(t, "SEEDS.md")
 	shown := map[string]int{}
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(page) {
 		id := requirement.FindStringSubmatch(line)
 		for _, name := range testName.FindAllString(line, -1) {
 			switch {
@@ -56,13 +56,13 @@ func TestEveryRequirementNamesATestThatExists(t *testing.T) {
 		}
 	}
 	for _, id := range requirements() {
-		if shown[id] == 0 || !strings.Contains(string(page), "\n- "+strings.TrimPrefix(id, "-")+": ") {
+		if shown[id] == 0 || !strings.Contains(page, "\n- "+strings.TrimPrefix(id, "-")+": ") {
 			t.Errorf("SEEDS.md does not describe %s, or names no test for it", id)
 		}
 	}
 
 	designs := ""
-	for _, row := range design.FindAllStringSubmatch(string(page), -1) {
+	for _, row := range design.FindAllStringSubmatch(page, -1) {
 		designs += row[1] + row[2]
 		for name := range strings.SplitSeq(row[3], ", ") {
 			if _, err := os.Stat("../" + strings.Trim(name, "`")); err != nil {

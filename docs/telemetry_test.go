@@ -2,7 +2,6 @@ package docs
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,12 +39,9 @@ var (
 // The document lock's request span is beside the worker's: its name and attributes
 // are OpenTelemetry's own.
 func TestTheReferenceHasTheSpansAndTheirAttributes(t *testing.T) {
-	src, err := os.ReadFile("../internal/telemetry/spans.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := read(t, "../internal/telemetry/spans.go")
 	code := map[string]bool{"request": true, "http.request.method": true, "http.route": true, "http.response.status_code": true}
-	for _, c := range constant.FindAllStringSubmatch(string(src), -1) {
+	for _, c := range constant.FindAllStringSubmatch(src, -1) {
 		code[c[1]] = true
 	}
 	page := map[string]bool{}

@@ -32,18 +32,9 @@ type child struct {
 
 // start starts the program. The caller ends its group, and then calls close.
 func (p *program) start(ctx context.Context, job Job, input []byte) (*child, error) {
-	c := &child{exited: make(chan struct{}), full: make(chan struct{}), out: output{wantJSON: p.wantJSON}}
-	c.cmd = exec.Command(p.path, p.args[1:]...)
-	c.cmd.Args[0] = p.args[0]
-	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), p.withholds),
-		"ANALYSIS_ID="+job.AnalysisID,
-		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
-		"ATTEMPT="+strconv.Itoa(job.Attempt),
-		"REPORT_FD=3") // the first of ExtraFiles
-	for name, value := range traceHeaders(ctx) {
-		c.cmd.Env = append(c.cmd.Env, strings.ToUpper(name)+"="+value)
-	}
-	c.cmd.SysProcAttr = attributes()
+	c := &child{cmd: p.command(ctx, job), exited: make(chan struct{}), full: make(chan struct{})}
+	c.out.wantJSON, c.reported = p.wantJSON, job.reports()
+
 	childEnds, err := c.connect()
 	if err == nil {
 		err = c.launch()
@@ -54,21 +45,36 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 		return nil, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
-	c.stdout.take, c.stderr.take = c.takeOutput, c.errors.add
-	if job.Stderr != nil {
-		c.stderr.take = func(b []byte) { c.errors.add(b); _, _ = job.Stderr.Write(b) }
-	}
-	c.reported = job.reports()
-	c.reports.take = c.reported.add
-	c.stdout.read()
-	c.stderr.read()
-	c.reports.read()
+
+	c.stdout.read(c.takeOutput)
+	c.stderr.read(func(b []byte) {
+		c.errors.add(b)
+		if job.Stderr != nil {
+			_, _ = job.Stderr.Write(b)
+		}
+	})
+	c.reports.read(c.reported.add)
 	c.writing.Go(func() {
 		// A program need not read its input, so a broken pipe is not an error.
 		_, _ = c.stdin.Write(input)
 		closeAll(c.stdin)
 	})
 	return c, nil
+}
+
+// command returns the program's command without its pipes.
+func (p *program) command(ctx context.Context, job Job) *exec.Cmd {
+	cmd := exec.Command(p.path, p.args[1:]...)
+	cmd.Args[0], cmd.SysProcAttr = p.args[0], attributes()
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), p.withholds),
+		"ANALYSIS_ID="+job.AnalysisID,
+		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
+		"ATTEMPT="+strconv.Itoa(job.Attempt),
+		"REPORT_FD=3") // the first of ExtraFiles
+	for name, value := range traceHeaders(ctx) {
+		cmd.Env = append(cmd.Env, strings.ToUpper(name)+"="+value)
+	}
+	return cmd
 }
 
 // withholds reports whether the program does not get a variable of this process: one that is
@@ -86,9 +92,10 @@ func (p *program) withholds(variable string) bool {
 // their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
 	var in, out, errs, reports *os.File
-	pipes := [][2]**os.File{{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports}}
-	for _, pipe := range pipes {
-		if *pipe[0], *pipe[1], err = os.Pipe(); err != nil {
+	for _, pipe := range []struct{ reader, writer **os.File }{
+		{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports},
+	} {
+		if *pipe.reader, *pipe.writer, err = os.Pipe(); err != nil {
 			break
 		}
 	}

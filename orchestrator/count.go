@@ -47,7 +47,8 @@ type textCounter struct {
 // content; else a new one.
 func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 	c := &textCounter{}
-	if json.Unmarshal(checkpoint, c) == nil && 0 <= c.Bytes && c.Bytes <= len(content) && c.Seen != nil && c.SHA256 == sum(content[:c.Bytes]) {
+	decoded := json.Unmarshal(checkpoint, c) == nil && c.Seen != nil
+	if decoded && 0 <= c.Bytes && c.Bytes <= len(content) && c.SHA256 == sum(content[:c.Bytes]) {
 		return c
 	}
 	return &textCounter{Seen: map[string]int{}}
@@ -81,6 +82,7 @@ func (c *textCounter) addRune(r rune, encoded []byte) {
 	if c.inWord && !wasInWord {
 		c.Words++
 	}
+
 	if unicode.IsLetter(r) || unicode.IsMark(r) {
 		c.run = append(c.run, encoded...)
 	} else {

@@ -49,9 +49,10 @@
 //
 // Output that is one JSON value is that value, output of only white space is null,
 // and any other output is a string, without one newline at its end, and with a warning if it
-// begins with { or [: "echo 12" is an integer, "echo twelve" a string. It must be UTF-8. If it exceeds [MaxOutputBytes],
-// the group is ended at once (result_too_large). With [Options].JSON, output that is
-// not JSON, also none, is a failure to be retried (invalid_output).
+// begins with { or [: "echo 12" is an integer, "echo twelve" a string. It must be UTF-8. If
+// it exceeds [MaxOutputBytes], the group is ended at once (result_too_large). With
+// [Options].JSON, output that is not JSON, also none, is a failure to be retried
+// (invalid_output).
 //
 // When ctx ends, the group gets SIGTERM, and SIGKILL after 5 s, or sooner if an error
 // in the chain of context.Cause(ctx) has a method

@@ -42,11 +42,13 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	r := documentResult{Bytes: len(content), SHA256: sum(content)}
 	var text bool
 	if r.MediaType, text = mediaType(name, content); !text {
 		return r, nil
 	}
+
 	c, suffix := resumeText(job.Resume, content), ""
 	if c.Lines > 0 {
 		suffix = fmt.Sprintf(", continued from line %d", c.Lines)
@@ -55,16 +57,20 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 		if err := contextError(ctx); err != nil {
 			return nil, err
 		}
-		part := content[c.Bytes:]
-		if size := len(content) / documentParts; size < len(part) {
-			if end := bytes.IndexByte(part[size:], '\n'); end >= 0 {
-				part = part[:size+end+1]
-			}
-		}
-		c.add(part)
+		c.add(nextPart(content[c.Bytes:], len(content)/documentParts))
 	}
 	r.textCounts = &textCounts{Lines: c.Lines, Words: c.Words, Characters: c.Characters, TopWords: c.top()}
 	return r, nil
+}
+
+// nextPart returns the beginning of rest: size bytes and the rest of their last line.
+func nextPart(rest []byte, size int) []byte {
+	if size < len(rest) {
+		if end := bytes.IndexByte(rest[size:], '\n'); end >= 0 {
+			return rest[:size+end+1]
+		}
+	}
+	return rest
 }
 
 // reportText reports what c has counted of content.
@@ -75,6 +81,7 @@ func (j Job) reportText(c *textCounter, content []byte, suffix string) {
 	progress := float64(c.Bytes) / float64(max(1, len(content)))
 	message := fmt.Sprintf("line %d of %d%s", c.Lines, countLines(content), suffix)
 	r := Report{Progress: &progress, Message: &message}
+
 	if 0 < c.Bytes && c.Bytes < len(content) && len(c.Seen) <= maxCheckpointWords {
 		c.SHA256 = sum(content[:c.Bytes])
 		text, _ := json.Marshal(c) // it has only numbers and strings
@@ -100,12 +107,14 @@ func documentContent(input json.RawMessage) (name string, content []byte, err er
 	if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
 		return "", nil, invalidInput("the input is not an object", nil)
 	}
+
 	if err := json.Unmarshal(input, &in); err != nil {
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
 			return "", nil, invalidInput("the input's "+wrong.Field+" is not a string", err)
 		}
 		return "", nil, invalidInput("the input is not JSON", err)
 	}
+
 	switch {
 	case in.Text != nil && in.Base64 != nil:
 		return "", nil, invalidInput("the input has both text and base64", nil)
@@ -114,6 +123,7 @@ func documentContent(input json.RawMessage) (name string, content []byte, err er
 	case in.Base64 == nil:
 		return "", nil, invalidInput("the input has neither text nor base64", nil)
 	}
+
 	content, err = base64.StdEncoding.DecodeString(*in.Base64)
 	if err != nil {
 		return "", nil, invalidInput("the input's base64 is broken: "+err.Error(), err)

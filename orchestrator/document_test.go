@@ -13,19 +13,13 @@ import (
 
 func builtin(t *testing.T) orchestrator.Analyzer {
 	t.Helper()
-	a, err := orchestrator.New("builtin:document", orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAnalyzer(t, "builtin:document", orchestrator.Options{})
 	return a
 }
 
 func TestBuiltinDescribesText(t *testing.T) {
 	input := `{"name":"notes.MD","text":"Zebra apple, zebra\napple über-naïve it is\nlast"}`
-	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: json.RawMessage(input)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := result(t, builtin(t), orchestrator.Job{Input: json.RawMessage(input)})
 	word := func(w string, n int64) any { return map[string]any{"word": w, "count": n} }
 	equal(t, got, map[string]any{
 		"bytes":      int64(48),
@@ -41,11 +35,7 @@ func TestBuiltinDescribesText(t *testing.T) {
 func TestBuiltinDescribesBytes(t *testing.T) {
 	png := "\x89PNG\r\n\x1a\nrest"
 	input, _ := json.Marshal(map[string]string{"name": "a.txt", "base64": base64.StdEncoding.EncodeToString([]byte(png))})
-	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{
+	equal(t, result(t, builtin(t), orchestrator.Job{Input: input}), map[string]any{
 		"bytes":      int64(12),
 		"sha256":     "f02a830cf03a1cf756c0461481db682bc9254a5a399f847494d33850c3ff7156",
 		"media_type": "image/png",
@@ -76,26 +66,10 @@ func TestBuiltinNamesMediaTypesTheSameOnAllMachines(t *testing.T) {
 	}
 }
 
-func TestBuiltinCountsLines(t *testing.T) {
-	for text, want := range map[string]int64{"": 0, "\n": 1, "a": 1, "a\n": 1, "a\nb": 2, "a\n\n": 2} {
-		input, _ := json.Marshal(map[string]string{"text": text})
-		got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := got.(map[string]any)["lines"]; got != want {
-			t.Errorf("%q: got %v lines, want %v", text, got, want)
-		}
-	}
-}
-
 func TestBuiltinShowsTenWordsOfFourTo64Letters(t *testing.T) {
 	text := "abc abcd abcde bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk"
 	input, _ := json.Marshal(map[string]string{"text": text})
-	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := result(t, builtin(t), orchestrator.Job{Input: input})
 	var words []string
 	for _, w := range got.(map[string]any)["top_words"].([]any) {
 		words = append(words, w.(map[string]any)["word"].(string))
@@ -103,10 +77,7 @@ func TestBuiltinShowsTenWordsOfFourTo64Letters(t *testing.T) {
 	equal(t, words, strings.Fields("abcd abcde bbbb cccc dddd eeee ffff gggg hhhh iiii"))
 	text = strings.Repeat("a", 65) + " " + strings.Repeat("Ä", 64) + " abc"
 	input, _ = json.Marshal(map[string]string{"text": text})
-	got, err = orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = result(t, builtin(t), orchestrator.Job{Input: input})
 	equal(t, got.(map[string]any)["top_words"], any([]any{
 		map[string]any{"word": strings.Repeat("ä", 64), "count": int64(1)},
 	}))
@@ -129,10 +100,7 @@ func TestBuiltinRefusesBadInputPermanently(t *testing.T) {
 		`{"base64":"AA==trailing"}`: "base64 is broken",
 	} {
 		_, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: json.RawMessage(input)})
-		var refused *orchestrator.PermanentError
-		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput || !strings.Contains(refused.Message, want) {
-			t.Errorf("%s: got %v, want %s with %q", input, err, orchestrator.CodeInvalidInput, want)
-		}
+		wantPermanent(t, err, orchestrator.CodeInvalidInput, want)
 	}
 }
 

@@ -33,25 +33,22 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 	if u.Hostname() == "" {
 		return nil, errors.New("orchestrator: the analyzer's URL has no host")
 	}
-	return &endpoint{
-		url:      u,
-		name:     u.Scheme + "://" + u.Host,
-		wantJSON: o.JSON,
-		client: &http.Client{
-			// A connection for each job, and no HTTP/2, as the dialer is not the default:
-			// on a reused connection net/http may send a request a second time by itself.
-			Transport: &http.Transport{
-				Proxy:                  http.ProxyFromEnvironment,
-				DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-				TLSHandshakeTimeout:    10 * time.Second,
-				MaxResponseHeaderBytes: 64 << 10,
-				DisableKeepAlives:      true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error {
-				return http.ErrUseLastResponse // a job goes only to the configured address
-			},
+
+	client := &http.Client{
+		// A connection for each job, and no HTTP/2, as the dialer is not the default:
+		// on a reused connection net/http may send a request a second time by itself.
+		Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			TLSHandshakeTimeout:    10 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableKeepAlives:      true,
 		},
-	}, nil
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a job goes only to the configured address
+		},
+	}
+	return &endpoint{url: u, name: u.Scheme + "://" + u.Host, client: client, wantJSON: o.JSON}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -60,7 +57,8 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	status, output, reports, err := e.post(ctx, job, body)
+
+	answer, err := e.post(ctx, job, body)
 	if err != nil {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
@@ -70,55 +68,74 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		}
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
 	}
+
 	switch {
-	case reports != nil:
-		return reports.result(e.name)
-	case 200 <= status && status <= 299:
-		return output.result(job)
+	case answer.reports != nil:
+		return answer.reports.result(e.name)
+	case successful(answer.status):
+		return answer.output.result(job)
 	}
-	return nil, e.refused(status, output)
+	return nil, e.refused(answer.status, answer.output)
 }
 
-// post sends the job, and reads the answer: if it is 2xx and declared as
-// application/x-ndjson, as reports.
-func (e *endpoint) post(ctx context.Context, job Job, body []byte) (status int, out output, reports *stream, err error) {
+// answer is an endpoint's answer.
+type answer struct {
+	status  int
+	output  output
+	reports *stream // instead of output if it is declared as application/x-ndjson
+}
+
+func successful(status int) bool { return 200 <= status && status <= 299 }
+
+// post sends the job and reads the answer.
+func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return 0, output{}, nil, err
+		return answer{}, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	// JSON first: a framework that chooses the type by Accept answers as it does without.
 	request.Header.Set("Accept", "application/json, application/x-ndjson;q=0.9, */*;q=0.8")
-	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims headers, which would make two ids one
+	// net/http trims headers, which would make two ids one.
+	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID))
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
 	for name, value := range traceHeaders(ctx) {
 		request.Header.Set(name, value)
 	}
+
 	response, err := e.client.Do(request)
 	if err != nil {
-		return 0, output{}, nil, err
+		return answer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode < 200 || response.StatusCode > 299 {
-		// Only the beginning is used, also if the rest cannot be read. One more
-		// character is read, so that the cut is between two.
-		message, _ := io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
-		return response.StatusCode, output{text: message}, nil, nil
+	return e.read(response, job)
+}
+
+// read reads an answer. Of one that is not 2xx it reads only the beginning, and ignores
+// an error: that is enough for a message.
+func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
+	a := answer{status: response.StatusCode}
+	if !successful(a.status) {
+		// One more character is read, so that the cut is between two.
+		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
+		return a, nil
 	}
-	out.wantJSON = e.wantJSON || declares(response, "application/json")
-	add := out.add
+
+	a.output.wantJSON = e.wantJSON || declares(response, "application/json")
+	add := a.output.add
 	if declares(response, "application/x-ndjson") {
-		reports = job.stream()
-		add = func(b []byte) bool { reports.add(b); return !reports.ended() }
+		a.reports = job.stream()
+		add = func(b []byte) bool { a.reports.add(b); return !a.reports.ended() }
 	}
+
 	buffer := make([]byte, readBytes)
 	for {
 		n, err := response.Body.Read(buffer)
 		if !add(buffer[:n]) || errors.Is(err, io.EOF) {
-			return response.StatusCode, out, reports, nil
+			return a, nil
 		}
 		if err != nil {
-			return 0, output{}, nil, err
+			return answer{}, err
 		}
 	}
 }

@@ -26,10 +26,7 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 
 func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (any, error) {
 	t.Helper()
-	a, err := orchestrator.New(url, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAnalyzer(t, url, orchestrator.Options{})
 	return orchestrator.Run(ctx, a, job)
 }
 
@@ -131,10 +128,7 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 				w.WriteHeader(c.status)
 				_, _ = io.WriteString(w, c.body)
 			})
-			a, err := orchestrator.New(s.URL, orchestrator.Options{JSON: c.json})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := newAnalyzer(t, s.URL, orchestrator.Options{JSON: c.json})
 			var warned recorder
 			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Reporter: &warned})
 			text, _ := c.want.(string)
@@ -209,11 +203,7 @@ func TestEndpointsMessageIsCutBetweenCharacters(t *testing.T) {
 	} {
 		body = output
 		_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
-		var refused *orchestrator.PermanentError
-		if !errors.As(err, &refused) {
-			t.Fatalf("got %v, want a *PermanentError", err)
-		}
-		equal(t, refused.Message, want)
+		equal(t, permanent(t, err).Message, want)
 	}
 }
 
@@ -245,9 +235,7 @@ func TestAnUnreachableEndpointIsRetriedAndItsErrorShowsNoSecret(t *testing.T) {
 	url := strings.Replace(s.URL, "http://", "http://user:s3cret@", 1) + "/p?key=s3cret"
 	s.Close()
 	_, err := post(t.Context(), t, url, orchestrator.Job{})
-	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Fatalf("got %v, want an error to be retried", err)
-	}
+	wantRetry(t, err)
 	if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "orchestrator: "+s.URL+": ") {
 		t.Errorf("got %q", err)
 	}
@@ -259,9 +247,7 @@ func TestATruncatedAnswerIsRetried(t *testing.T) {
 		_, _ = io.WriteString(w, `{"n":1}`)
 	})
 	_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
-	if !errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Errorf("got %v, want an error to be retried", err)
-	}
+	wantRetry(t, err, io.ErrUnexpectedEOF.Error())
 }
 
 func TestEndpointsRequestEndsWithItsContext(t *testing.T) {
@@ -296,10 +282,7 @@ var errLost = errors.New("the lock was lost")
 
 func wantTooLarge(t *testing.T, err error) {
 	t.Helper()
-	var refused *orchestrator.PermanentError
-	if !errors.As(err, &refused) || refused.Code != orchestrator.CodeResultTooLarge || !strings.HasPrefix(refused.Message, "result has more than ") {
-		t.Errorf("got %v, want %s naming result", err, orchestrator.CodeResultTooLarge)
-	}
+	wantPermanent(t, err, orchestrator.CodeResultTooLarge, "result has more than ")
 }
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -321,16 +304,10 @@ func withSpan(t *testing.T) context.Context {
 func TestEndpointReceivesTheTraceOfTheRun(t *testing.T) {
 	var got http.Header
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() })
-	for name, ctx := range map[string]context.Context{"in a trace": withSpan(t), "without a trace": t.Context()} {
-		want, state := traceparent, "vendor=1"
-		if name == "without a trace" {
-			want, state = "", ""
-		}
+	for ctx, want := range map[context.Context]string{withSpan(t): traceparent + " vendor=1", t.Context(): " "} {
 		if _, err := post(ctx, t, s.URL, orchestrator.Job{}); err != nil {
 			t.Fatal(err)
 		}
-		if got.Get("traceparent") != want || got.Get("tracestate") != state {
-			t.Errorf("%s: traceparent %q, tracestate %q; want %q, %q", name, got.Get("traceparent"), got.Get("tracestate"), want, state)
-		}
+		equal(t, got.Get("traceparent")+" "+got.Get("tracestate"), want)
 	}
 }

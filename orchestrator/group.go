@@ -24,52 +24,40 @@ type group struct {
 // ctx's end demands it (see killAfter). It returns when no process of the group runs,
 // however long that takes: SIGKILL does not end a process inside the kernel at once.
 func (g group) end(ctx context.Context, grace time.Duration) {
-	if g.running() {
-		g.signal(syscall.SIGTERM)
-		g.await(ctx, grace)
+	g.signal(syscall.SIGTERM)
+	deadline := time.Now().Add(grace)
+	for done := ctx.Done(); g.running() && time.Now().Before(deadline); {
+		select {
+		case <-time.After(min(pollEvery, time.Until(deadline))):
+		case <-done:
+			done = nil
+			deadline = time.Now().Add(min(time.Until(deadline), killAfter(ctx, grace)))
+		}
 	}
+
 	// Also when no process was found: one that forks and exits at the same time may be
 	// missed by running, but not by a signal to the group.
 	g.signal(syscall.SIGKILL)
 	for g.running() {
 		time.Sleep(pollEvery)
 	}
-	<-g.exited
 }
 
-// await waits until the group has ended or grace has passed.
-func (g group) await(ctx context.Context, grace time.Duration) {
-	deadline := time.Now().Add(grace)
-	expired := time.NewTimer(grace)
-	defer expired.Stop()
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
-	for done := ctx.Done(); g.running(); {
-		select {
-		case <-poll.C:
-		case <-expired.C:
-			return
-		case <-done:
-			done = nil
-			if after, ok := killAfter(ctx); ok && time.Now().Add(after).Before(deadline) {
-				expired.Reset(after)
-			}
-		}
-	}
-}
-
-// killAfter returns how long the group may run after the end of ctx, if the cause
-// of that limits it.
-func killAfter(ctx context.Context) (after time.Duration, ok bool) {
+// killAfter returns how long the group may run after the end of ctx: grace, unless the
+// cause of that end has another limit.
+func killAfter(ctx context.Context, grace time.Duration) time.Duration {
 	var urgent interface{ KillAfter() time.Duration }
-	if ok = errors.As(context.Cause(ctx), &urgent); ok {
-		after = urgent.KillAfter()
+	if errors.As(context.Cause(ctx), &urgent) {
+		return urgent.KillAfter()
 	}
-	return after, ok
+	return grace
 }
 
 // signal ignores the error: running shows the effect.
 func (g group) signal(s syscall.Signal) { _ = syscall.Kill(-g.leader, s) }
+
+// running reports whether a process of the group runs. Zombies do not count.
+func (g group) running() bool { return !g.leaderExited() || g.othersRun() }
 
 func (g group) leaderExited() bool {
 	select {

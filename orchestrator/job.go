@@ -13,7 +13,7 @@ import (
 // Job is one attempt at one analysis.
 type Job struct {
 	AnalysisID string          `json:"analysis_id"` // the document's
-	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt, for side effects elsewhere
+	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt
 	Attempt    int             `json:"attempt"`     // from 1
 	Input      json.RawMessage `json:"input"`       // nil or empty is encoded as null
 	// Resume is the newest checkpoint that an earlier attempt reported; nil: none.
@@ -53,6 +53,7 @@ func Run(ctx context.Context, a Analyzer, job Job) (result any, err error) {
 			result, err = nil, &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
+
 	r, err := a.Analyze(ctx, job)
 	if err != nil {
 		return nil, err

@@ -1,12 +1,15 @@
 package orchestrator_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"taskguard/orchestrator"
 )
 
 func TestMain(m *testing.M) {
@@ -35,5 +38,43 @@ func equal(t *testing.T, got, want any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// newAnalyzer returns the analyzer of a valid spec.
+func newAnalyzer(t testing.TB, spec string, o orchestrator.Options) orchestrator.Analyzer {
+	t.Helper()
+	a, err := orchestrator.New(spec, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// result returns the result of a job that has to succeed.
+func result(t *testing.T, a orchestrator.Analyzer, job orchestrator.Job) any {
+	t.Helper()
+	got, err := orchestrator.Run(t.Context(), a, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// permanent returns err, which has to be a PermanentError, without what it wraps.
+func permanent(t *testing.T, err error) orchestrator.PermanentError {
+	t.Helper()
+	var refused *orchestrator.PermanentError
+	if !errors.As(err, &refused) {
+		t.Fatalf("got %v, want a *PermanentError", err)
+	}
+	return orchestrator.PermanentError{Code: refused.Code, Message: refused.Message}
+}
+
+// wantPermanent wants a PermanentError with the code and these words.
+func wantPermanent(t *testing.T, err error, code, words string) {
+	t.Helper()
+	if got := permanent(t, err); got.Code != code || !strings.Contains(got.Message, words) {
+		t.Errorf("got %s: %q, want %s with %q", got.Code, got.Message, code, words)
 	}
 }

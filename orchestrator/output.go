@@ -54,6 +54,7 @@ func (o *output) result(job Job) (Result, error) {
 	case len(bytes.TrimSpace(o.text)) == 0:
 		return nil, nil
 	}
+
 	if start := bytes.TrimSpace(o.text)[0]; start == '{' || start == '[' {
 		job.warn(o.notJSON() + "; it begins like JSON, and is stored as a string")
 	}
@@ -65,7 +66,8 @@ func (o *output) result(job Job) (Result, error) {
 }
 
 func tooMuchOutput() error {
-	return &PermanentError{Code: CodeResultTooLarge, Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes)}
+	message := fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes)
+	return &PermanentError{Code: CodeResultTooLarge, Message: message}
 }
 
 // notJSON returns an error message with the position of the first error. Unlike the

@@ -17,9 +17,9 @@ type pipe struct {
 	done chan struct{}
 }
 
-// read starts a goroutine that reads. interrupt ends it.
-func (p *pipe) read() {
-	p.done = make(chan struct{})
+// read starts a goroutine that reads and passes the bytes to take. interrupt ends it.
+func (p *pipe) read(take func([]byte)) {
+	p.take, p.done = take, make(chan struct{})
 	go func() {
 		defer close(p.done)
 		buffer := make([]byte, readBytes)
@@ -44,8 +44,7 @@ func (p *pipe) collect() {
 	p.interrupt()
 	_ = p.file.SetReadDeadline(time.Time{})
 	p.drain()
-	p.take = func([]byte) {}
-	p.read()
+	p.read(func([]byte) {})
 }
 
 // maxPipeBytes is the largest size of a pipe that fcntl(F_SETPIPE_SZ) grants without
@@ -59,6 +58,7 @@ func (p *pipe) drain() {
 	if err != nil {
 		return // closed
 	}
+
 	buffer := make([]byte, readBytes)
 	_ = raw.Read(func(fd uintptr) bool {
 		for total := 0; total < maxPipeBytes; {
@@ -86,9 +86,9 @@ func (p *pipe) close() {
 type tail struct{ kept []byte }
 
 func (t *tail) add(b []byte) {
-	const most = 2 * messageBytes // more than one message, because a cut may fall inside a rune
-	b = b[max(0, len(b)-most):]
-	if over := len(t.kept) + len(b) - most; over > 0 {
+	const limit = 2 * messageBytes // more than one message, because a cut may fall inside a rune
+	b = b[max(0, len(b)-limit):]
+	if over := len(t.kept) + len(b) - limit; over > 0 {
 		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
 	}
 	t.kept = append(t.kept, b...)

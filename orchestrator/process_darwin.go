@@ -24,6 +24,7 @@ func awaitExit(pid int) {
 		Flags:  syscall.EV_ADD | syscall.EV_ONESHOT,
 		Fflags: syscall.NOTE_EXIT,
 	}}
+
 	events := make([]syscall.Kevent_t, 1)
 	for {
 		// ESRCH, here or in the event, means that the child has exited already.
@@ -33,7 +34,6 @@ func awaitExit(pid int) {
 	}
 }
 
-// running reports whether a process of the group runs. Kill on macOS ignores zombies.
-func (g group) running() bool {
-	return !g.leaderExited() || syscall.Kill(-g.leader, 0) == nil
-}
+// othersRun reports whether a process of the group other than its leader runs. Kill on
+// macOS ignores zombies.
+func (g group) othersRun() bool { return syscall.Kill(-g.leader, 0) == nil }

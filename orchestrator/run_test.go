@@ -17,11 +17,7 @@ func TestRunReturnsTheStorableResult(t *testing.T) {
 			S string `json:"s"`
 		}{job.Attempt, job.AnalysisID}, nil
 	})
-	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{AnalysisID: "a1", Attempt: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{"n": int64(2), "s": "a1"})
+	equal(t, result(t, a, orchestrator.Job{AnalysisID: "a1", Attempt: 2}), map[string]any{"n": int64(2), "s": "a1"})
 }
 
 func TestAPanicIsRetried(t *testing.T) {

@@ -56,6 +56,7 @@ func Storable(r Result) (any, error) {
 			return nil, refusal(path{}, "is not JSON: "+err.Error(), err)
 		}
 	}
+
 	d := decoder{json: json.NewDecoder(bytes.NewReader(text))}
 	d.json.UseNumber()
 	v, err := d.value(newPath(), 1, false)
@@ -104,6 +105,7 @@ func (d *decoder) value(p path, level int, inArray bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	switch t := t.(type) {
 	case json.Delim:
 		switch {
@@ -145,6 +147,7 @@ func (d *decoder) object(p path, level int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		name, _ := t.(string) // the decoder accepts only strings as names
 		at := p.field(name)
 		if err := d.grow(at, len(name)+1); err != nil {
@@ -178,7 +181,8 @@ func checkName(p path, name string) error {
 	case len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__"):
 		return refusal(p, "has a reserved name: __ at both ends", nil)
 	case p.bytes() > MaxPathBytes:
-		return refusal(p, fmt.Sprintf("has a name of %d bytes, with those around it: over %d", p.bytes(), MaxPathBytes), nil)
+		problem := fmt.Sprintf("has a name of %d bytes, with those around it: over %d", p.bytes(), MaxPathBytes)
+		return refusal(p, problem, nil)
 	}
 	return nil
 }

@@ -110,9 +110,7 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 		Metrics, Policies map[string]json.RawMessage
 		Dashboard         string
 	}
-	if err := json.Unmarshal(files, &made); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(files, &made))
 	want := map[string]string{"dashboard.json": file(t, []byte(made.Dashboard), new(dashboards.Dashboard))}
 	if regexp.MustCompile(`"[xy]Pos":0\D`).MatchString(made.Dashboard) {
 		t.Error("Cloud Monitoring drops a zero, so each plan would change the dashboard")
@@ -125,9 +123,7 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 		want["policies/"+name+".json"] = file(t, p, new(monitoring.AlertPolicy))
 	}
 	if *update {
-		if err := os.RemoveAll(monitoringFolder); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.RemoveAll(monitoringFolder))
 		for name, text := range want {
 			path := filepath.Join(monitoringFolder, name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as git makes it
@@ -141,14 +137,10 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 	got := map[string]string{}
 	for _, pattern := range []string{"*.json", "*/*.json"} {
 		paths, err := filepath.Glob(filepath.Join(monitoringFolder, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, path := range paths {
 			name, err := filepath.Rel(monitoringFolder, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			got[filepath.ToSlash(name)] = text(t, path)
 		}
 	}
@@ -166,8 +158,6 @@ func file(t *testing.T, made []byte, of any) string {
 		t.Fatalf("%v: %s", err, made)
 	}
 	out, err := json.MarshalIndent(of, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(out)) + "\n"
 }

@@ -3,7 +3,6 @@ package terraform
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -92,9 +91,7 @@ func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 		modules[name], outputs[name] = call, map[string]any{"value": "${module." + name + "}"}
 	}
 	main, err := json.Marshal(map[string]any{"module": modules, "output": outputs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return configuration(t, "main.tf.json", string(main))
 }
 
@@ -115,12 +112,8 @@ func configuration(t *testing.T, name, main string) (folder string) {
 	}
 	for name, content := range files {
 		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		check(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	if out, err := terraform(t, folder, "init", "-backend=false", "-no-color"); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -131,9 +124,7 @@ func configuration(t *testing.T, name, main string) (folder string) {
 func text(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(data)
 }
 
@@ -193,23 +184,13 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	var all evaluated
 	outputs(t, folder, &all)
 	got := map[string]map[string]json.RawMessage{}
-	for name, one := range all { // of the others only what differs from the smallest
-		got[name] = maps.Clone(one.Value.Settings)
-		maps.DeleteFunc(got[name], func(key string, value json.RawMessage) bool {
-			return name != "smallest" && bytes.Equal(value, all["smallest"].Value.Settings[key])
-		})
-		if env := got[name]["worker_env"]; env != nil && name != "smallest" {
-			got[name]["worker_env"] = difference(t, env, all["smallest"].Value.Settings["worker_env"])
-		}
+	for name, one := range all {
+		got[name] = one.Value.Settings
 	}
 	data, err := json.MarshalIndent(got, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if *update {
-		if err := os.WriteFile(golden, append(data, '\n'), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(golden, append(data, '\n'), 0o600))
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
 		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
@@ -225,26 +206,6 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
 	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
-}
-
-// difference returns the environment without what smallest has too.
-func difference(t *testing.T, env, smallest json.RawMessage) json.RawMessage {
-	t.Helper()
-	var all, base map[string]string
-	if err := errors.Join(json.Unmarshal(env, &all), json.Unmarshal(smallest, &base)); err != nil {
-		t.Fatal(err)
-	}
-	for name := range base {
-		if _, ok := all[name]; !ok {
-			t.Errorf("smallest alone has %s", name)
-		}
-	}
-	maps.DeleteFunc(all, func(name, value string) bool { return base[name] == value })
-	data, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 // inputsAndOutputs returns README.md: the module's variables and outputs.
@@ -382,5 +343,13 @@ func refused(t *testing.T, cases map[string]refusal) {
 		if !strings.Contains(details[name], c.want) {
 			t.Errorf("%s: got %q, want %q", name, details[name], c.want)
 		}
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -25,6 +25,10 @@ func invalid(field, problem string) error {
 	return status.Errorf(codes.InvalidArgument, "%s: %s", field, problem)
 }
 
+func unimplemented(what string) error {
+	return status.Errorf(codes.Unimplemented, "%s: not emulated", what)
+}
+
 // withQueue runs f on the named queue, locked.
 func (a *api) withQueue(field, name string, f func(*queue) error) error {
 	if err := checkQueueName(field, name); err != nil {
@@ -49,13 +53,17 @@ func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueReques
 	if name[:len(name)-len("/queues/")-len(shortID(name))] != req.Parent {
 		return nil, invalid("queue.name", "is not in parent")
 	}
+
 	limits, retry := req.Queue.RateLimits, req.Queue.RetryConfig
-	if limits.GetMaxDispatchesPerSecond() != 0 || retry.GetMaxRetryDuration() != nil {
-		return nil, status.Error(codes.Unimplemented, "max_dispatches_per_second and max_retry_duration are not emulated")
+	switch {
+	case limits.GetMaxDispatchesPerSecond() != 0:
+		return nil, unimplemented("queue.rate_limits.max_dispatches_per_second")
+	case retry.GetMaxRetryDuration() != nil:
+		return nil, unimplemented("queue.retry_config.max_retry_duration")
+	case req.Queue.HttpTarget != nil, req.Queue.AppEngineRoutingOverride != nil:
+		return nil, unimplemented("a target of the queue")
 	}
-	if req.Queue.HttpTarget != nil || req.Queue.AppEngineRoutingOverride != nil {
-		return nil, status.Error(codes.Unimplemented, "a target of the queue is not emulated")
-	}
+
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	if a.s.queues[name] != nil {
@@ -73,18 +81,19 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 	if err != nil {
 		return nil, err
 	}
-	if req.Task.Name != "" {
+
+	t.id, t.named = strconv.FormatUint(rand.Uint64(), 10), req.Task.Name != ""
+	if t.named {
 		queueName, id, err := splitTaskName(req.Task.Name)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if queueName != req.Parent {
+		case queueName != req.Parent:
 			return nil, invalid("task.name", "is not in parent")
 		}
-		t.id, t.named = id, true
-	} else {
-		t.id = strconv.FormatUint(rand.Uint64(), 10)
+		t.id = id
 	}
+
 	err = a.withQueue("parent", req.Parent, func(q *queue) error {
 		if q.tasks[t.id] != nil || now.Before(q.refused[t.id]) {
 			return status.Error(codes.AlreadyExists, "a task of this name exists or existed recently")
@@ -114,10 +123,13 @@ func (a *api) GetTask(_ context.Context, req *cloudtaskspb.GetTaskRequest) (pb *
 }
 
 // ListTasks returns all tasks on one page, in order of creation.
-func (a *api) ListTasks(_ context.Context, req *cloudtaskspb.ListTasksRequest) (*cloudtaskspb.ListTasksResponse, error) {
+func (a *api) ListTasks(
+	_ context.Context, req *cloudtaskspb.ListTasksRequest,
+) (*cloudtaskspb.ListTasksResponse, error) {
 	resp := &cloudtaskspb.ListTasksResponse{}
+	bySeq := func(a, b *task) int { return cmp.Compare(a.seq, b.seq) }
 	err := a.withQueue("parent", req.Parent, func(q *queue) error {
-		for _, t := range slices.SortedFunc(maps.Values(q.tasks), func(a, b *task) int { return cmp.Compare(a.seq, b.seq) }) {
+		for _, t := range slices.SortedFunc(maps.Values(q.tasks), bySeq) {
 			resp.Tasks = append(resp.Tasks, t.view())
 		}
 		return nil

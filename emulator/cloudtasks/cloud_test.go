@@ -10,10 +10,12 @@ import (
 
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -111,6 +113,13 @@ func seconds(n float64) *durationpb.Duration {
 	return durationpb.New(time.Duration(n * float64(time.Second)))
 }
 
+func equal(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
 func wantCode(t testing.TB, err error, want codes.Code) {
 	t.Helper()
 	if got := status.Code(err); got != want {
@@ -176,4 +185,17 @@ func (s *seen) offsets(from time.Time) []float64 {
 		out = append(out, all[i].Started.Sub(from).Seconds())
 	}
 	return out
+}
+
+// deliver creates a task in a queue that retries like this, waits until it is gone, and
+// returns its deliveries and the times of their starts.
+func deliver(t testing.TB, w http.RoundTripper, retry *cloudtaskspb.RetryConfig, task *cloudtaskspb.Task) ([]cloudtasks.Delivery, []float64) {
+	t.Helper()
+	var seen seen
+	c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe}, &cloudtaskspb.Queue{RetryConfig: retry})
+	start := time.Now()
+	created := c.create(task)
+	c.idle()
+	c.wantGone(created.Name)
+	return seen.deliveries(), seen.offsets(start)
 }

@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -108,14 +106,10 @@ func TestACreatedTaskShowsItsDefaults(t *testing.T) {
 			DispatchDeadline: seconds(600),
 			View:             cloudtaskspb.Task_FULL,
 		}
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			t.Fatalf("task (-want +got):\n%s", diff)
-		}
+		equal(t, "task", want, got)
 		got, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: got.Name})
 		wantCode(t, err, codes.OK)
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			t.Fatalf("the same task, read (-want +got):\n%s", diff)
-		}
+		equal(t, "the same task, read", want, got)
 	})
 }
 
@@ -177,9 +171,7 @@ func TestListTasksReturnsAllTasksInOrderOfCreation(t *testing.T) {
 		}
 		got = append(got, task.Name)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("names (-want +got):\n%s", diff)
-	}
+	equal(t, "names", want, got)
 }
 
 func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {
@@ -195,9 +187,7 @@ func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {
 			MaxAttempts: 100, MinBackoff: seconds(0.1), MaxBackoff: seconds(3600), MaxDoublings: 16,
 		},
 	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Fatalf("queue (-want +got):\n%s", diff)
-	}
+	equal(t, "queue", want, got)
 	_, err = c.client.CreateQueue(t.Context(), req)
 	wantCode(t, err, codes.AlreadyExists)
 	req.Queue.RateLimits = &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 5}

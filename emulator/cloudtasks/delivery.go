@@ -26,8 +26,6 @@ type outcome struct {
 	err        error
 }
 
-func (o outcome) success() bool { return success(o.status) }
-
 func success(status int) bool { return 200 <= status && status <= 299 }
 
 // code is the outcome as X-CloudTasks-TaskPreviousResponse shows it.
@@ -48,6 +46,7 @@ func (s *Server) deliver(a attempt) {
 	if s.options.Extra != nil && a.number == 0 && !a.duplicate {
 		s.repeat(a, began)
 	}
+
 	o := s.send(a)
 	ended := time.Now()
 	if s.options.Observe != nil {
@@ -56,6 +55,7 @@ func (s *Server) deliver(a attempt) {
 			Status: o.status, Err: o.err, Started: began,
 		})
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.task.queue.settle(a, ended, o)
@@ -67,7 +67,9 @@ func (s *Server) repeat(a attempt, now time.Time) {
 	s.mu.Lock()
 	t := proto.CloneOf(a.task.view())
 	s.mu.Unlock()
+
 	delays := s.options.Extra(t)
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.task.queue.repeat(a, now, delays)
@@ -80,6 +82,7 @@ func (s *Server) send(a attempt) outcome {
 	defer cancel()
 	answered := make(chan outcome, 1)
 	s.running.Go(func() { answered <- s.roundTrip(ctx, a) })
+
 	select {
 	case o := <-answered:
 		if o.err != nil && ctx.Err() != nil {
@@ -100,6 +103,7 @@ func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
 	if err := s.authorize(req, a.task.request); err != nil {
 		return outcome{err: err}
 	}
+
 	resp, err := s.options.Transport.RoundTrip(req)
 	if err != nil {
 		return outcome{err: err}
@@ -122,6 +126,7 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	for name, value := range r.Headers {
 		req.Header.Set(name, value)
 	}
+
 	h := req.Header
 	h.Set("X-CloudTasks-QueueName", shortID(a.task.queue.pb.Name))
 	h.Set("X-CloudTasks-TaskName", a.task.id)
@@ -147,6 +152,7 @@ func (s *Server) authorize(req *http.Request, r *cloudtaskspb.HttpRequest) error
 	if oidc == nil || s.options.Token == nil {
 		return nil
 	}
+
 	token, err := s.options.Token(oidc.ServiceAccountEmail, cmp.Or(oidc.Audience, r.Url))
 	if err != nil {
 		return fmt.Errorf("cloud tasks emulator: token: %w", err)

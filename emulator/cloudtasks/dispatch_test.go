@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -71,9 +70,7 @@ func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
 		c.create(at("soon", start.Add(5*time.Second)))
 		c.create(at("past", start.Add(-time.Hour)))
 		c.idle()
-		if diff := cmp.Diff([]float64{0, 5, 30 * 86400}, seen.offsets(start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
+		equal(t, "starts", []float64{0, 5, 30 * 86400}, seen.offsets(start))
 		if d := seen.deliveries()[0]; d.Task != "past" {
 			t.Fatalf("got %q first, want the task whose time was past", d.Task)
 		}
@@ -83,7 +80,6 @@ func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
 func TestTheDispatchDeadlineLetsTwoRunsOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gauge
-		var seen seen
 		var mu sync.Mutex
 		var previous []string
 		run := lasting(&g, 35*time.Second)
@@ -93,41 +89,29 @@ func TestTheDispatchDeadlineLetsTwoRunsOverlap(t *testing.T) {
 			mu.Unlock()
 			return run(r)
 		})
-		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
-			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}})
 		task := post("")
 		task.DispatchDeadline = seconds(15)
-		start := time.Now()
-		c.create(task)
-		c.idle()
+		all, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}, task)
 		if most, runs := g.read(); most != 2 || runs != 2 {
 			t.Fatalf("got %d runs, %d at once, want 2 and 2", runs, most)
 		}
-		if diff := cmp.Diff([]float64{0, 16}, seen.offsets(start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
-		if d := seen.deliveries()[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
+		equal(t, "starts", []float64{0, 16}, starts)
+		if d := all[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
 			t.Fatalf("got %+v, want no answer by the deadline", d)
 		}
-		if diff := cmp.Diff([]string{"", "504"}, previous); diff != "" {
-			t.Fatalf("previous responses (-want +got):\n%s", diff)
-		}
+		equal(t, "previous responses", []string{"", "504"}, previous)
 		time.Sleep(time.Minute) // the workers' runs end
 	})
 }
 
 func TestTheDispatchDeadlineEndsAnAttemptWhoseTransportIgnoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen seen
 		slow := worker(func(*http.Request) (*http.Response, error) {
 			time.Sleep(time.Hour)
 			return answer(200), nil
 		})
-		c := openQueue(t, cloudtasks.Options{Transport: slow, Observe: seen.observe},
-			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 1}})
 		start := time.Now()
-		c.create(post(""))
-		c.idle()
+		deliver(t, slow, &cloudtaskspb.RetryConfig{MaxAttempts: 1}, post(""))
 		if got, want := time.Since(start), 10*time.Minute; got != want {
 			t.Fatalf("got idle after %v, want the default deadline of %v", got, want)
 		}
@@ -162,13 +146,9 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 		// The first duplicate's 200 does not stand in for the attempt's 500, and the
 		// retry has no duplicates of its own.
 		want := []string{"0 0 false 500", "1 0 true 200", "10 1 false 200", "60 0 true 404"}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("deliveries (-want +got):\n%s", diff)
-		}
+		equal(t, "deliveries", want, got)
 		for _, i := range []int{1, 3} {
-			if diff := cmp.Diff(headers[0], headers[i]); diff != "" {
-				t.Fatalf("a duplicate's headers differ (-first +duplicate):\n%s", diff)
-			}
+			equal(t, "a duplicate's headers differ", headers[0], headers[i])
 		}
 	})
 }
@@ -226,9 +206,7 @@ func TestTasksDueTogetherGoInOrderOfCreation(t *testing.T) {
 		for i := range all {
 			got = append(got, all[i].Task)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("order (-want +got):\n%s", diff)
-		}
+		equal(t, "order", want, got)
 	})
 }
 

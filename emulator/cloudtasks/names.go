@@ -19,7 +19,8 @@ var (
 // field is the request's field that holds name.
 func checkQueueName(field, name string) error {
 	if !queueName.MatchString(name) {
-		return invalid(field, "want projects/PROJECT/locations/LOCATION/queues/QUEUE, QUEUE of 1 to 100 letters, digits and hyphens")
+		return invalid(field, "want projects/PROJECT/locations/LOCATION/queues/QUEUE, "+
+			"QUEUE of 1 to 100 letters, digits and hyphens")
 	}
 	return nil
 }
@@ -28,7 +29,8 @@ func checkQueueName(field, name string) error {
 func splitTaskName(name string) (queue, id string, err error) {
 	queue, id, found := strings.Cut(name, "/tasks/")
 	if !found || !queueName.MatchString(queue) || !taskID.MatchString(id) {
-		return "", "", invalid("name", "want QUEUE_NAME/tasks/TASK, TASK of 1 to 500 letters, digits, hyphens and underscores")
+		return "", "", invalid("name", "want QUEUE_NAME/tasks/TASK, "+
+			"TASK of 1 to 500 letters, digits, hyphens and underscores")
 	}
 	return queue, id, nil
 }

@@ -40,6 +40,7 @@ func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 	q.State = cloudtaskspb.Queue_RUNNING
 	q.RateLimits = cmp.Or(q.RateLimits, &cloudtaskspb.RateLimits{})
 	q.RetryConfig = cmp.Or(q.RetryConfig, &cloudtaskspb.RetryConfig{})
+
 	limits, retry := q.RateLimits, q.RetryConfig
 	limits.MaxConcurrentDispatches = cmp.Or(limits.MaxConcurrentDispatches, 1000)
 	retry.MaxAttempts = cmp.Or(retry.MaxAttempts, 100)
@@ -130,6 +131,7 @@ func (q *queue) run() {
 		case <-q.wake:
 		case <-timer.C:
 		}
+
 		q.s.mu.Lock()
 		next := q.step(time.Now())
 		q.s.mu.Unlock()
@@ -152,21 +154,21 @@ func (q *queue) step(now time.Time) time.Time {
 		if d.due.After(now) {
 			return d.due
 		}
+
 		if q.throttle != nil {
 			if at := q.throttle.Take(now); at.After(now) {
 				return at
 			}
 		}
+
 		q.schedule = slices.Delete(q.schedule, 0, 1)
 		q.inFlight++
-		var a attempt
-		if d.repeat != nil {
-			a = *d.repeat // held since it was scheduled
-		} else {
+		a := d.repeat // held since it was scheduled
+		if a == nil {
 			a = d.task.begin()
 			q.s.hold()
 		}
-		q.s.running.Go(func() { q.s.deliver(a) })
+		q.s.running.Go(func() { q.s.deliver(*a) })
 	}
 	return time.Time{}
 }
@@ -186,16 +188,18 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	if a.duplicate || q.s.closed {
 		return
 	}
+
 	t.previous = o.code()
 	if o.status != 0 && o.status < 500 {
 		t.executed++
 	}
-	delay := max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended))
-	delay += time.Duration(rand.Float64() * q.s.options.Spread * float64(delay))
-	if most := q.pb.RetryConfig.MaxAttempts; o.success() || most > 0 && t.dispatched >= int(most) {
+	if limit := int(q.pb.RetryConfig.MaxAttempts); success(o.status) || limit > 0 && t.dispatched >= limit {
 		q.remove(t, ended)
 		return
 	}
+
+	delay := max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended))
+	delay += time.Duration(rand.Float64() * q.s.options.Spread * float64(delay))
 	q.plan(t, ended.Add(delay))
 }
 
@@ -208,6 +212,7 @@ func backoff(c *cloudtaskspb.RetryConfig, n int) time.Duration {
 	for ; doubled < int(c.MaxDoublings) && doubled < n-1 && delay < longest; doubled++ {
 		delay *= 2
 	}
+
 	steps := n - doubled // 1 while doubling
 	if delay >= longest || steps > int(longest/delay) {
 		return longest

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -21,12 +20,7 @@ func TestAnAnswerOf2xxDeletesTheTask(t *testing.T) {
 	for _, code := range []int{200, 299} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var seen seen
-				c := openQueue(t, cloudtasks.Options{Transport: always(code), Observe: seen.observe}, nil)
-				task := c.create(post(""))
-				c.idle()
-				c.wantGone(task.Name)
-				all := seen.deliveries()
+				all, _ := deliver(t, always(code), nil, post(""))
 				if len(all) != 1 || all[0].Status != code || all[0].Attempt != 0 {
 					t.Fatalf("got %+v, want one delivery answered %d", all, code)
 				}
@@ -48,12 +42,7 @@ func TestAnyOtherAnswerOrNoneIsRetried(t *testing.T) {
 	for name, w := range answers {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var seen seen
-				c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
-					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 2}})
-				c.create(post(""))
-				c.idle()
-				all := seen.deliveries()
+				all, _ := deliver(t, w, &cloudtaskspb.RetryConfig{MaxAttempts: 2}, post(""))
 				if len(all) != 2 || all[1].Attempt != 1 {
 					t.Fatalf("got %+v, want two attempts", all)
 				}
@@ -67,19 +56,11 @@ func TestAnyOtherAnswerOrNoneIsRetried(t *testing.T) {
 
 func TestBackoffDoublesThenGrowsLinearlyThenStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		c := openQueue(t, cloudtasks.Options{Transport: failing(9, 500), Observe: seen.observe},
-			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
-				MinBackoff: seconds(10), MaxBackoff: seconds(300), MaxDoublings: 3,
-			}})
-		start := time.Now()
-		c.create(post(""))
-		c.idle()
+		retry := &cloudtaskspb.RetryConfig{MinBackoff: seconds(10), MaxBackoff: seconds(300), MaxDoublings: 3}
+		_, starts := deliver(t, failing(9, 500), retry, post(""))
 		// The sums of 10, 20, 40, 80, 160, 240, 300, 300, 300.
 		want := []float64{0, 10, 30, 70, 150, 310, 550, 850, 1150, 1450}
-		if diff := cmp.Diff(want, seen.offsets(start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
+		equal(t, "starts", want, starts)
 	})
 }
 
@@ -87,15 +68,10 @@ func TestRetriesEndAfterMaxAttempts(t *testing.T) {
 	for attempts, want := range map[int32]int{1: 1, 3: 3, -1: 151} { // the 151st succeeds
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var seen seen
-				cloud := openQueue(t, cloudtasks.Options{Transport: failing(150, 500), Observe: seen.observe},
-					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: attempts}})
-				task := cloud.create(post("named"))
-				cloud.idle()
-				if got := len(seen.deliveries()); got != want {
-					t.Fatalf("got %d attempts, want %d", got, want)
+				all, _ := deliver(t, failing(150, 500), &cloudtaskspb.RetryConfig{MaxAttempts: attempts}, post("named"))
+				if len(all) != want {
+					t.Errorf("got %d attempts, want %d", len(all), want)
 				}
-				cloud.wantGone(task.Name)
 			})
 		})
 	}
@@ -116,7 +92,6 @@ func TestRetryAfterDelaysTheRetry(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var seen seen
 				first := true
 				w := worker(func(*http.Request) (*http.Response, error) {
 					if !first {
@@ -125,14 +100,8 @@ func TestRetryAfterDelaysTheRetry(t *testing.T) {
 					first = false
 					return answer(503, "Retry-After", c.value(time.Now())), nil
 				})
-				cloud := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
-					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
-				start := time.Now()
-				cloud.create(post(""))
-				cloud.idle()
-				if diff := cmp.Diff([]float64{0, c.want}, seen.offsets(start)); diff != "" {
-					t.Fatalf("starts (-want +got):\n%s", diff)
-				}
+				_, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}, post(""))
+				equal(t, "starts", []float64{0, c.want}, starts)
 			})
 		})
 	}

@@ -102,6 +102,7 @@ func NewServer(o Options) *Server {
 		}
 		s.options.Transport = s.private
 	}
+
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.Server = wire.NewServer(maxMessageBytes, func(r grpc.ServiceRegistrar) {
 		cloudtaskspb.RegisterCloudTasksServer(r, &api{s: s})
@@ -131,6 +132,7 @@ func (s *Server) Idle(ctx context.Context) error {
 	s.mu.Lock()
 	idle := s.idle
 	s.mu.Unlock()
+
 	select {
 	case <-idle:
 		return nil

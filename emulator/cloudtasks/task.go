@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -59,9 +57,9 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	request := proto.CloneOf(in.GetHttpRequest())
 	switch {
 	case in.GetAppEngineHttpRequest() != nil:
-		return nil, status.Error(codes.Unimplemented, "task.app_engine_http_request: not emulated")
+		return nil, unimplemented("task.app_engine_http_request")
 	case in.GetRetryConfig() != nil:
-		return nil, status.Error(codes.Unimplemented, "task.retry_config: not emulated")
+		return nil, unimplemented("task.retry_config")
 	case request == nil:
 		return nil, invalid("task.http_request", "is required")
 	case proto.Size(in) > maxTaskBytes:
@@ -70,8 +68,10 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	if u, err := url.Parse(request.Url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
 	}
+
 	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
 	request.Headers = sentHeaders(request.Headers)
+
 	due := now
 	if at := in.ScheduleTime; at != nil && at.AsTime().After(now) {
 		due = at.AsTime()
@@ -79,6 +79,7 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	if due.After(now.Add(maxAhead)) {
 		return nil, invalid("task.schedule_time", "is more than 30 days ahead")
 	}
+
 	deadline := defaultDeadline
 	if in.DispatchDeadline != nil {
 		deadline = in.DispatchDeadline.AsDuration()
@@ -103,8 +104,8 @@ func sentHeaders(in map[string]string) map[string]string {
 }
 
 // begin counts a new attempt and returns it.
-func (t *task) begin() attempt {
-	a := attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
+func (t *task) begin() *attempt {
+	a := &attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
 	t.dispatched++
 	return a
 }

@@ -66,6 +66,7 @@ type Throttle struct {
 // which to ask again.
 func (t *Throttle) Take(now time.Time) time.Time {
 	t.adapt(now)
+
 	full := now
 	if t.full.After(now) {
 		full = t.full
@@ -98,10 +99,12 @@ func (t *Throttle) adapt(now time.Time) {
 	if now.Sub(t.began) < period {
 		return
 	}
+
 	if n := t.succeeded + t.failed; n > 0 {
 		kept := math.Pow(1-1.0/memory, float64(n))
 		t.errors = kept*t.errors + (1-kept)*float64(t.failed)/float64(n)
 	}
+
 	switch {
 	case t.slowed > 0 || t.failed > 0 && t.errors > highErrors:
 		t.rate = max(t.rate/2, lowestRate)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -73,9 +72,7 @@ func TestEveryDeliveryCarriesAFreshTokenOfItsOwn(t *testing.T) {
 		for n := range 4 { // three attempts and the duplicate
 			want = append(want, []string{fmt.Sprintf("Bearer %s|https://aud.test|%d", invoker, n+1)})
 		}
-		if diff := cmp.Diff(want, h.all); diff != "" {
-			t.Fatalf("Authorization (-want +got):\n%s", diff)
-		}
+		equal(t, "Authorization", want, h.all)
 	})
 }
 
@@ -105,9 +102,7 @@ func TestOnlyATaskWithAnOIDCTokenIsDispatchedWithOne(t *testing.T) {
 				cloud := openQueue(t, cloudtasks.Options{Transport: h, Token: c.token}, nil)
 				cloud.create(c.task)
 				cloud.idle()
-				if diff := cmp.Diff([][]string{c.want}, h.all); diff != "" {
-					t.Fatalf("Authorization (-want +got):\n%s", diff)
-				}
+				equal(t, "Authorization", [][]string{c.want}, h.all)
 			})
 		})
 	}

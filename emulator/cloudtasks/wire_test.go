@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -89,9 +88,7 @@ func TestAWorkerSeesTheHeadersOfTheRealService(t *testing.T) {
 		"X-Cloudtasks-Taskretrycount":     {"0"},
 		"X-Cloudtasks-Taskexecutioncount": {"0"},
 	}
-	if diff := cmp.Diff(want, first.header); diff != "" {
-		t.Fatalf("first headers (-want +got):\n%s", diff)
-	}
+	equal(t, "first headers", want, first.header)
 	// The 500 did not count as an execution, the 404 did.
 	for i, want := range []string{`["1"] ["0"] ["500"] [""]`, `["2"] ["1"] ["404"] [""]`} {
 		h := hits[i+1].header
@@ -131,7 +128,5 @@ func TestRedirectsAreFailuresAndNotFollowed(t *testing.T) {
 	for _, h := range l.seen() {
 		paths = append(paths, h.path)
 	}
-	if diff := cmp.Diff([]string{"/run", "/run", "/run"}, paths); diff != "" {
-		t.Fatalf("paths (-want +got):\n%s", diff)
-	}
+	equal(t, "paths", []string{"/run", "/run", "/run"}, paths)
 }

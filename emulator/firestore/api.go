@@ -19,7 +19,9 @@ type api struct {
 }
 
 // BatchGetDocuments answers in the order of the request, each name once.
-func (a *api) BatchGetDocuments(r *firestorepb.BatchGetDocumentsRequest, stream firestorepb.Firestore_BatchGetDocumentsServer) error {
+func (a *api) BatchGetDocuments(
+	r *firestorepb.BatchGetDocumentsRequest, stream firestorepb.Firestore_BatchGetDocumentsServer,
+) error {
 	mask, err := parseMask(r.GetMask())
 	if err != nil {
 		return err
@@ -32,6 +34,7 @@ func (a *api) BatchGetDocuments(r *firestorepb.BatchGetDocumentsRequest, stream 
 			return err
 		}
 	}
+
 	return reply(a.store, r.GetDatabase(), r, stream.Send, func(v *view) []*firestorepb.BatchGetDocumentsResponse {
 		return batchGet(v, r.GetDocuments(), mask)
 	})
@@ -52,12 +55,14 @@ func batchGet(v *view, names []string, mask []fieldPath) []*firestorepb.BatchGet
 	if v.begun != nil {
 		answers = append(answers, &firestorepb.BatchGetDocumentsResponse{Transaction: v.begun})
 	}
+
 	seen := map[string]bool{}
 	for _, name := range names {
 		if seen[name] {
 			continue
 		}
 		seen[name] = true
+
 		answer := &firestorepb.BatchGetDocumentsResponse{ReadTime: v.readTime()}
 		if doc := v.get(name); doc != nil {
 			answer.Result = &firestorepb.BatchGetDocumentsResponse_Found{Found: masked(doc, mask)}
@@ -70,10 +75,13 @@ func batchGet(v *view, names []string, mask []fieldPath) []*firestorepb.BatchGet
 }
 
 // BeginTransaction starts a transaction; one that retries another is like any.
-func (a *api) BeginTransaction(_ context.Context, r *firestorepb.BeginTransactionRequest) (*firestorepb.BeginTransactionResponse, error) {
+func (a *api) BeginTransaction(
+	_ context.Context, r *firestorepb.BeginTransactionRequest,
+) (*firestorepb.BeginTransactionResponse, error) {
 	if err := checkDatabase(r.GetDatabase()); err != nil {
 		return nil, err
 	}
+
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	t, err := a.store.begin(r.GetDatabase(), r.GetOptions())
@@ -104,6 +112,7 @@ func (a *api) Commit(ctx context.Context, r *firestorepb.CommitRequest) (*firest
 	if err := checkDatabase(r.GetDatabase()); err != nil {
 		return nil, err
 	}
+
 	writes, err := parseWrites(r.GetDatabase(), r.GetWrites())
 	if err != nil {
 		return nil, err
@@ -122,7 +131,9 @@ func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firest
 	if err != nil {
 		return err
 	}
-	return reply(a.store, database, r, stream.Send, func(v *view) []*firestorepb.RunQueryResponse { return runQuery(v, q) })
+	return reply(a.store, database, r, stream.Send, func(v *view) []*firestorepb.RunQueryResponse {
+		return runQuery(v, q)
+	})
 }
 
 func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
@@ -130,6 +141,7 @@ func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 	if v.begun != nil {
 		answers = append(answers, &firestorepb.RunQueryResponse{Transaction: v.begun})
 	}
+
 	docs := v.run(q)
 	for _, d := range docs {
 		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime(), Document: masked(d, q.mask)})
@@ -142,7 +154,9 @@ func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 }
 
 // RunAggregationQuery counts; other aggregations are not implemented.
-func (a *api) RunAggregationQuery(r *firestorepb.RunAggregationQueryRequest, stream firestorepb.Firestore_RunAggregationQueryServer) error {
+func (a *api) RunAggregationQuery(
+	r *firestorepb.RunAggregationQueryRequest, stream firestorepb.Firestore_RunAggregationQueryServer,
+) error {
 	aq := r.GetStructuredAggregationQuery()
 	database, q, err := parseQuery(r.GetParent(), aq.GetStructuredQuery())
 	if err != nil {
@@ -153,13 +167,15 @@ func (a *api) RunAggregationQuery(r *firestorepb.RunAggregationQueryRequest, str
 			return unimplemented("an aggregation other than a whole count")
 		}
 	}
+
 	return reply(a.store, database, r, stream.Send, func(v *view) []*firestorepb.RunAggregationQueryResponse {
 		n, counts := v.count(q), fields{}
 		for _, agg := range aq.GetAggregations() {
 			counts[agg.GetAlias()] = integerValue(n)
 		}
+		result := &firestorepb.AggregationResult{AggregateFields: counts}
 		return []*firestorepb.RunAggregationQueryResponse{{
-			Transaction: v.begun, ReadTime: v.readTime(), Result: &firestorepb.AggregationResult{AggregateFields: counts},
+			Transaction: v.begun, ReadTime: v.readTime(), Result: result,
 		}}
 	})
 }
@@ -169,16 +185,12 @@ func masked(d *document, mask []fieldPath) *document {
 	if mask == nil {
 		return d
 	}
+
 	part := fields{}
 	for _, fp := range mask {
 		if v := lookup(d.Fields, fp); v != nil {
 			part = withField(part, fp, v)
 		}
 	}
-	return &document{
-		Name:       d.Name,
-		Fields:     part,
-		CreateTime: d.CreateTime,
-		UpdateTime: d.UpdateTime,
-	}
+	return &document{Name: d.Name, Fields: part, CreateTime: d.CreateTime, UpdateTime: d.UpdateTime}
 }

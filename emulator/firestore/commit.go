@@ -12,21 +12,24 @@ import (
 // commit applies all writes at one moment, or none. With a transaction id it
 // ends that transaction either way. It blocks while other transactions hold
 // locks on what it changes, at most lockWait, and gives up when ctx ends.
-func (s *store) commit(ctx context.Context, dbName string, txn []byte, writes []*write) (time.Time, []*firestorepb.WriteResult, error) {
+func (s *store) commit(
+	ctx context.Context, dbName string, txn []byte, writes []*write,
+) (at time.Time, results []*firestorepb.WriteResult, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var t *transaction
 	if len(txn) > 0 {
-		var err error
 		if t, err = s.use(dbName, txn); err != nil {
-			return time.Time{}, nil, err
+			return at, nil, err
 		}
 		defer s.end(t)
 	}
+
 	p, err := s.prepare(ctx, dbName, t, writes)
 	if err != nil {
-		return time.Time{}, nil, err
+		return at, nil, err
 	}
+
 	p.db.install(p.at, p.changes())
 	for _, w := range writes {
 		if !w.remove {
@@ -43,6 +46,7 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 	for {
 		s.expire()
 		p := &plan{db: s.database(dbName), at: s.clock.commit(), next: map[string]*document{}}
+
 		// Locks come before preconditions, and also before writes that would
 		// change nothing; the lock of a query depends on the document written.
 		changes := make([]change, len(writes))
@@ -59,12 +63,14 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 				return p, nil
 			}
 		}
+
 		if t != nil {
 			t.waiting = changes
 			if s.deadlocked(t, blockers, map[*transaction]bool{}) {
 				return nil, errDeadlock
 			}
 		}
+
 		if err := s.await(ctx, blockers[0], deadline); err != nil {
 			return nil, err
 		}
@@ -109,6 +115,7 @@ func (p *plan) apply(writes []*write) error {
 		if err := w.checkPrecondition(current); err != nil {
 			return err
 		}
+
 		if _, touched := p.next[w.name]; !touched {
 			p.order = append(p.order, w.name)
 		}
@@ -116,10 +123,12 @@ func (p *plan) apply(writes []*write) error {
 			p.next[w.name] = nil
 			continue
 		}
+
 		next, err := w.update(current, p.at)
 		if err != nil {
 			return err
 		}
+
 		// A write that results in the stored version changes nothing, and the update
 		// time stays.
 		if stored := p.db.docs[w.name]; sameDocument(next, stored) {

@@ -27,14 +27,8 @@ func (r *rig) watch(q client.Query) *watch {
 // then the changes with the documents' places: "a=1 b=2: +a@0 ~b@1-1 -c@2".
 func (w *watch) next() string {
 	w.t.Helper()
-	snap, err := w.snapshots.Next()
-	if err != nil {
-		w.t.Fatalf("next snapshot: %v", err)
-	}
-	docs, err := snap.Documents.GetAll()
-	if err != nil {
-		w.t.Fatalf("documents of a snapshot: %v", err)
-	}
+	snap := must(w.snapshots.Next())(w.t)
+	docs := must(snap.Documents.GetAll())(w.t)
 	if snap.ReadTime.Before(w.last) {
 		w.t.Errorf("snapshot at %v after one at %v", snap.ReadTime, w.last)
 	}
@@ -129,8 +123,8 @@ var listenCases = []conformanceCase{
 	{"SelectedFieldsAreAllThatIsSent", func(t *testing.T, r *rig) {
 		ref := r.client.Doc("v/a")
 		r.ok(ref.Set(r.ctx, object{"n": 1, "m": 2}))
-		snap := must[*client.QuerySnapshot](t)(r.watch(r.client.Collection("v").Select("n")).snapshots.Next())
-		docs := must[[]*client.DocumentSnapshot](t)(snap.Documents.GetAll())
+		snap := must(r.watch(r.client.Collection("v").Select("n")).snapshots.Next())(t)
+		docs := must(snap.Documents.GetAll())(t)
 		wantData(t, docs[0], object{"n": int64(1)})
 	}},
 	{"TransactionArrivesInOneSnapshot", func(_ *testing.T, r *rig) {
@@ -155,7 +149,7 @@ var listenCases = []conformanceCase{
 		var last time.Time
 		next := func(want object) {
 			t.Helper()
-			snap := must[*client.DocumentSnapshot](t)(snapshots.Next())
+			snap := must(snapshots.Next())(t)
 			wantData(t, snap, want)
 			if snap.ReadTime.Before(last) || snap.UpdateTime.After(snap.ReadTime) {
 				t.Errorf("read at %v after %v, written at %v", snap.ReadTime, last, snap.UpdateTime)

@@ -84,10 +84,7 @@ var queryCases = []conformanceCase{
 		v := r.client.Collection("v").OrderBy("x", client.Asc)
 		r.wantFound(v.StartAt(1), "0 1 3 2 4")
 		r.wantFound(v.StartAfter(1), "2 4")
-		second, err := r.client.Doc("v/1").Get(r.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := must(r.client.Doc("v/1").Get(r.ctx))(t)
 		r.wantFound(v.StartAfter(second), "3 2 4")
 		r.wantFound(v.StartAfter(second).Limit(1), "3")
 		r.wantFound(r.client.Collection("v").OrderBy("x", client.Desc).StartAfter(second), "0")
@@ -133,7 +130,7 @@ var queryCases = []conformanceCase{
 			paths []string
 			want  object
 		}{{[]string{"a"}, object{"a": int64(1)}}, {[]string{"b.d", "zz"}, object{"b": object{"d": int64(3)}}}, {nil, object{}}} {
-			snaps := must[[]*client.DocumentSnapshot](t)(r.client.Collection("v").Select(c.paths...).Documents(r.ctx).GetAll())
+			snaps := must(r.client.Collection("v").Select(c.paths...).Documents(r.ctx).GetAll())(t)
 			wantData(t, snaps[0], c.want)
 		}
 	}},
@@ -142,7 +139,7 @@ var queryCases = []conformanceCase{
 			r.doc(object{"n": i})
 		}
 		q := r.client.Collection("c").Where("n", ">", 1)
-		result := must[client.AggregationResult](t)(q.NewAggregationQuery().WithCount("all").Get(r.ctx))
+		result := must(q.NewAggregationQuery().WithCount("all").Get(r.ctx))(t)
 		if got := result["all"].(*value).GetIntegerValue(); got != 3 {
 			t.Errorf("count %d, want 3", got)
 		}

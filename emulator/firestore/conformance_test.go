@@ -92,10 +92,7 @@ func newRig(t testing.TB, conn *grpc.ClientConn) *rig {
 func rigOf(t testing.TB, conn *grpc.ClientConn, project string) *rig {
 	t.Helper()
 	ctx := t.Context()
-	c, err := client.NewClient(ctx, project, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatalf("new client: %v", err)
-	}
+	c := must(client.NewClient(ctx, project, option.WithGRPCConn(conn)))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return &rig{
 		t: t, ctx: ctx, client: c, raw: firestorepb.NewFirestoreClient(conn),
@@ -105,10 +102,7 @@ func rigOf(t testing.TB, conn *grpc.ClientConn, project string) *rig {
 
 func dialServer(t testing.TB, s *firestore.Server) *grpc.ClientConn {
 	t.Helper()
-	conn, err := s.Dial()
-	if err != nil {
-		t.Fatalf("dial: %v", err)
-	}
+	conn := must(s.Dial())(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -125,10 +119,7 @@ func (owner) RequireTransportSecurity() bool { return false }
 
 func dialHost(t testing.TB, host string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{}))
-	if err != nil {
-		t.Fatalf("dial %s: %v", host, err)
-	}
+	conn := must(grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{})))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -164,10 +155,7 @@ func (r *rig) get(ref *client.DocumentRef) *client.DocumentSnapshot {
 
 func (r *rig) begin() []byte {
 	r.t.Helper()
-	answer, err := r.raw.BeginTransaction(r.ctx, &firestorepb.BeginTransactionRequest{Database: r.database})
-	if err != nil {
-		r.t.Fatalf("begin: %v", err)
-	}
+	answer := must(r.raw.BeginTransaction(r.ctx, &firestorepb.BeginTransactionRequest{Database: r.database}))(r.t)
 	return answer.Transaction
 }
 
@@ -253,8 +241,8 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-func must[T any](t *testing.T) func(T, error) T {
-	return func(v T, err error) T {
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
 		if err != nil {
 			t.Fatalf("unexpected error: %v", err)

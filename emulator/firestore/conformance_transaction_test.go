@@ -45,12 +45,12 @@ var transactionCases = []conformanceCase{
 	}},
 	{"ReadBeginsATransaction", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
-		answers := must[[]*firestorepb.BatchGetDocumentsResponse](t)(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
+		answers := must(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
 			Database: r.database, Documents: []string{ref.Path},
 			ConsistencySelector: &firestorepb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: &firestorepb.TransactionOptions{
 				Mode: &firestorepb.TransactionOptions_ReadWrite_{ReadWrite: &firestorepb.TransactionOptions_ReadWrite{}},
 			}},
-		}))
+		}))(t)
 		if len(answers[0].Transaction) == 0 {
 			t.Fatal("the first answer names no transaction")
 		}

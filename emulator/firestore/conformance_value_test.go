@@ -41,7 +41,7 @@ var transformCases = []conformanceCase{
 	}},
 	{"ServerTimestampIsTheCommitsInMilliseconds", func(t *testing.T, r *rig) {
 		ref := r.doc(nil)
-		result := must[*client.WriteResult](t)(ref.Set(r.ctx, object{"t": client.ServerTimestamp, "n": object{"t": client.ServerTimestamp}}))
+		result := must(ref.Set(r.ctx, object{"t": client.ServerTimestamp, "n": object{"t": client.ServerTimestamp}}))(t)
 		data := r.get(ref).Data()
 		outer, inner := data["t"].(time.Time), data["n"].(object)["t"].(time.Time)
 		if !outer.Equal(inner) || outer.After(result.UpdateTime) || !outer.Equal(outer.Truncate(time.Millisecond)) {

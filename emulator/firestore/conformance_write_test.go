@@ -33,7 +33,7 @@ var readCases = []conformanceCase{
 	{"ReadTimeIsNotBeforeTheWriteItShows", func(t *testing.T, r *rig) {
 		ref := r.doc(nil)
 		for range 20 {
-			wrote := must[*client.WriteResult](t)(ref.Set(r.ctx, object{"t": client.ServerTimestamp}))
+			wrote := must(ref.Set(r.ctx, object{"t": client.ServerTimestamp}))(t)
 			snap := r.get(ref)
 			if !snap.UpdateTime.Equal(wrote.UpdateTime) || snap.ReadTime.Before(snap.UpdateTime) {
 				t.Fatalf("written %v, update time %v, read time %v", wrote.UpdateTime, snap.UpdateTime, snap.ReadTime)
@@ -58,20 +58,20 @@ var readCases = []conformanceCase{
 	}},
 	{"BatchGetAnswersEveryDocumentOnce", func(t *testing.T, r *rig) {
 		found, missing := r.doc(object{"n": 1}), r.doc(nil)
-		snaps := must[[]*client.DocumentSnapshot](t)(r.client.GetAll(r.ctx, []*client.DocumentRef{missing, found, missing}))
+		snaps := must(r.client.GetAll(r.ctx, []*client.DocumentRef{missing, found, missing}))(t)
 		if snaps[0].Exists() || !snaps[1].Exists() || snaps[2].Exists() {
 			t.Errorf("existence %v %v %v", snaps[0].Exists(), snaps[1].Exists(), snaps[2].Exists())
 		}
-		answers := must[[]*firestorepb.BatchGetDocumentsResponse](t)(r.read(nil, found, found))
+		answers := must(r.read(nil, found, found))(t)
 		if len(answers) != 1 {
 			t.Errorf("%d answers for one name asked twice, want 1", len(answers))
 		}
 	}},
 	{"MaskLimitsWhatIsRead", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"a": 1, "b": object{"c": 2, "d": 3}})
-		answers := must[[]*firestorepb.BatchGetDocumentsResponse](t)(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
+		answers := must(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
 			Database: r.database, Documents: []string{ref.Path}, Mask: &firestorepb.DocumentMask{FieldPaths: []string{"b.c", "zz"}},
-		}))
+		}))(t)
 		got := answers[0].GetFound().GetFields()
 		inner := got["b"].GetMapValue().GetFields()
 		if len(got) != 1 || len(inner) != 1 || inner["c"].GetIntegerValue() != 2 {
@@ -186,7 +186,7 @@ var noOpCases = []conformanceCase{
 		r.ok(ref.Set(r.ctx, object{"n": 1, "a": []any{1}}))
 		r.ok(ref.Update(r.ctx, []client.Update{{Path: "n", Value: 1}}))
 		r.ok(ref.Update(r.ctx, []client.Update{{Path: "none", Value: client.Delete}}))
-		result := must[*client.WriteResult](t)(ref.Update(r.ctx, []client.Update{{Path: "n", Value: client.Increment(0)}}))
+		result := must(ref.Update(r.ctx, []client.Update{{Path: "n", Value: client.Increment(0)}}))(t)
 		if after := r.get(ref).UpdateTime; !after.Equal(before) || !result.UpdateTime.Equal(before) {
 			t.Errorf("update time %v, reported %v, want %v", after, result.UpdateTime, before)
 		}
@@ -194,7 +194,7 @@ var noOpCases = []conformanceCase{
 	{"CommitThatRestoresTheDocumentKeepsTheUpdateTime", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
 		before := r.get(ref).UpdateTime
-		answer := must[*firestorepb.CommitResponse](t)(r.commit(nil, put(ref, 2), put(ref, 1)))
+		answer := must(r.commit(nil, put(ref, 2), put(ref, 1)))(t)
 		for _, result := range answer.WriteResults {
 			if !result.UpdateTime.AsTime().Equal(before) {
 				t.Errorf("reported %v, want %v", result.UpdateTime.AsTime(), before)

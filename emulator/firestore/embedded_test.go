@@ -131,7 +131,7 @@ func TestClockNeverRunsBackwards(t *testing.T) {
 	r := newRig(t, dialServer(t, server))
 	var last time.Time
 	for n := range 5 {
-		wrote := must[*client.WriteResult](t)(r.client.Doc("c/d").Set(r.ctx, object{"n": n})).UpdateTime
+		wrote := must(r.client.Doc("c/d").Set(r.ctx, object{"n": n}))(t).UpdateTime
 		read := r.get(r.client.Doc("c/none")).ReadTime
 		if !wrote.After(last) || read.Before(wrote) || wrote.Nanosecond()%1000 != 0 {
 			t.Errorf("written at %v after %v, read at %v", wrote, last, read)

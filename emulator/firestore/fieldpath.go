@@ -45,6 +45,7 @@ func cutFieldName(s string) (name, rest string, more bool) {
 	if !strings.HasPrefix(s, "`") {
 		return strings.Cut(s, ".")
 	}
+
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -89,6 +90,7 @@ func withField(f fields, fp fieldPath, v *value) fields {
 		}
 		return next
 	}
+
 	_, isMap := f[name].GetValueType().(*firestorepb.Value_MapValue)
 	if !isMap && v == nil {
 		return f

@@ -36,6 +36,7 @@ func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (pr
 		}
 		parts = append(parts, p)
 	}
+
 	if pb.GetOp() == firestorepb.StructuredQuery_CompositeFilter_OR {
 		return func(d *document) bool {
 			return slices.ContainsFunc(parts, func(p predicate) bool { return p(d) })
@@ -53,6 +54,7 @@ func (f *filters) field(pb *firestorepb.StructuredQuery_FieldFilter) (predicate,
 	if err != nil {
 		return nil, err
 	}
+
 	test, ordered, err := fieldTest(pb.GetOp(), pb.GetValue())
 	if err != nil {
 		return nil, err
@@ -60,6 +62,7 @@ func (f *filters) field(pb *firestorepb.StructuredQuery_FieldFilter) (predicate,
 	if ordered && !slices.ContainsFunc(f.ranges, func(r fieldPath) bool { return slices.Equal(r, fp) }) {
 		f.ranges = append(f.ranges, fp)
 	}
+
 	return func(d *document) bool {
 		v := valueAt(d, fp)
 		return v != nil && test(v)
@@ -68,21 +71,17 @@ func (f *filters) field(pb *firestorepb.StructuredQuery_FieldFilter) (predicate,
 
 // fieldTest makes the test of a value, and reports whether the filter orders the
 // results by its field.
-func fieldTest(op firestorepb.StructuredQuery_FieldFilter_Operator, want *value) (test func(*value) bool, ordered bool, err error) {
+func fieldTest(
+	op firestorepb.StructuredQuery_FieldFilter_Operator, want *value,
+) (test func(*value) bool, ordered bool, err error) {
 	list := want.GetArrayValue().GetValues()
 	switch op {
 	case firestorepb.StructuredQuery_FieldFilter_EQUAL:
 		return func(v *value) bool { return compareValues(v, want) == 0 }, false, nil
-	case firestorepb.StructuredQuery_FieldFilter_LESS_THAN:
-		return inRange(want, func(c int) bool { return c < 0 }), true, nil
-	case firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:
-		return inRange(want, func(c int) bool { return c <= 0 }), true, nil
-	case firestorepb.StructuredQuery_FieldFilter_GREATER_THAN:
-		return inRange(want, func(c int) bool { return c > 0 }), true, nil
-	case firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL:
-		return inRange(want, func(c int) bool { return c >= 0 }), true, nil
+
 	case firestorepb.StructuredQuery_FieldFilter_IN:
 		return func(v *value) bool { return containsValue(list, v) && !isNull(v) && !isNaN(v) }, false, nil
+
 	case firestorepb.StructuredQuery_FieldFilter_NOT_IN:
 		noneMatch := slices.ContainsFunc(list, isNull) // nothing is unequal to null
 		return func(v *value) bool {
@@ -90,7 +89,20 @@ func fieldTest(op firestorepb.StructuredQuery_FieldFilter_Operator, want *value)
 			return !noneMatch && !isNull(v) && (isNaN(v) || !containsValue(list, v))
 		}, true, nil
 	}
-	return nil, false, unimplemented("the operator of a filter")
+
+	holds, isRange := ranges[op]
+	if !isRange {
+		return nil, false, unimplemented("the operator of a filter")
+	}
+	return inRange(want, holds), true, nil
+}
+
+// ranges has the results of a comparison that match, by operator.
+var ranges = map[firestorepb.StructuredQuery_FieldFilter_Operator]func(c int) bool{
+	firestorepb.StructuredQuery_FieldFilter_LESS_THAN:             func(c int) bool { return c < 0 },
+	firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:    func(c int) bool { return c <= 0 },
+	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN:          func(c int) bool { return c > 0 },
+	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL: func(c int) bool { return c >= 0 },
 }
 
 // inRange compares within one class of values: 5 > "a" matches nothing. Null

@@ -33,6 +33,7 @@ func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	// Recv ends only after this method has returned, so the server's Close waits
 	// for it.
 	a.receivers.Go(func() { received <- l.receive(stream.Recv) })
+
 	for {
 		select {
 		case err := <-received:
@@ -81,6 +82,7 @@ func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) erro
 		if err != nil {
 			return err
 		}
+
 		if err := checkDatabase(r.GetDatabase()); err != nil {
 			return err
 		}
@@ -110,6 +112,7 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 		t.query = parsed
 		return t, nil
 	}
+
 	for _, name := range pb.GetDocuments().GetDocuments() {
 		if err := checkDocument(dbName, name); err != nil {
 			return t, err
@@ -136,8 +139,10 @@ func (l *listener) add(v *view, t target, refusal error) error {
 		l.push(append(answer, removed))
 		return nil
 	}
+
 	l.db, l.target = v.db, t
 	l.db.listeners[l] = struct{}{}
+
 	// RESET is sent also if nothing is resumed: a client whose connection broke
 	// between a RESET and the snapshot after it has forgotten its token, but not
 	// its documents.
@@ -178,6 +183,7 @@ func (l *listener) committed(at time.Time, changes []change) {
 		if c.before == c.after {
 			continue
 		}
+
 		seen = append(seen, c)
 		if l.db.docs[c.name] != nil {
 			l.store.billed.Reads++
@@ -201,28 +207,34 @@ func (t *target) shows(name string, d *document) bool {
 func (t *target) messages(v *view, changes []change) snapshot {
 	var s snapshot
 	for _, c := range changes {
-		r := &firestorepb.ListenResponse{}
-		switch {
-		case c.after != nil:
-			doc := c.after
-			if t.query != nil {
-				doc = masked(doc, t.query.mask)
-			}
-			r.ResponseType = &firestorepb.ListenResponse_DocumentChange{DocumentChange: &firestorepb.DocumentChange{
-				Document: doc, TargetIds: []int32{t.id},
-			}}
-		case v.db.docs[c.name] == nil:
-			r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
-				Document: c.name, RemovedTargetIds: []int32{t.id}, ReadTime: v.readTime(),
-			}}
-		default:
-			r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
-				Document: c.name, RemovedTargetIds: []int32{t.id}, ReadTime: v.readTime(),
-			}}
-		}
-		s = append(s, r)
+		s = append(s, t.message(v, c))
 	}
 	return s
+}
+
+func (t *target) message(v *view, c change) *firestorepb.ListenResponse {
+	ids, r := []int32{t.id}, &firestorepb.ListenResponse{}
+	switch {
+	case c.after != nil:
+		doc := c.after
+		if t.query != nil {
+			doc = masked(doc, t.query.mask)
+		}
+		r.ResponseType = &firestorepb.ListenResponse_DocumentChange{DocumentChange: &firestorepb.DocumentChange{
+			Document: doc, TargetIds: ids,
+		}}
+
+	case v.db.docs[c.name] == nil:
+		r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
+			Document: c.name, RemovedTargetIds: ids, ReadTime: v.readTime(),
+		}}
+
+	default:
+		r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
+			Document: c.name, RemovedTargetIds: ids, ReadTime: v.readTime(),
+		}}
+	}
+	return r
 }
 
 // push queues a snapshot, and ends the listener where the queue is full.

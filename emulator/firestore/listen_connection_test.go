@@ -109,10 +109,7 @@ func TestListenerSurvivesABrokenConnection(t *testing.T) {
 
 func TestCloseEndsListenersAndCallsAndLeavesNothingRunning(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := firestore.NewServer(firestore.Options{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

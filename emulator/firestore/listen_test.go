@@ -3,13 +3,10 @@ package firestore_test
 import (
 	"context"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
-	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/firestore"
@@ -92,25 +89,6 @@ func TestListenerIsBilledForChangesAndNotForDeletes(t *testing.T) {
 	})
 }
 
-func TestListenerReceivesOnlyTheChanges(t *testing.T) {
-	inBubble(t, func(_ *testing.T, r *rig, _ *firestore.Server) {
-		r.set(object{"a": 1, "b": 2})
-		s, named := r.stream(), r.stream()
-		s.add(s.onQuery())
-		s.wantMessages("ADD[5]", "RESET[5]", "change a[5]", "change b[5]", "CURRENT[5]", "NO_CHANGE[]")
-		named.add(named.onDocuments("b", "z", "b"))
-		named.wantMessages("ADD[5]", "RESET[5]", "change b[5]", "delete z[5]", "CURRENT[5]", "NO_CHANGE[]")
-		r.set(object{"b": 17})
-		s.wantMessages("remove b[5]", "NO_CHANGE[]")
-		named.wantMessages("change b[5]", "NO_CHANGE[]")
-		r.set(object{"0": 1})
-		s.wantMessages("change 0[5]", "NO_CHANGE[]")
-		r.set(object{"0": nil, "b": nil})
-		s.wantMessages("delete 0[5]", "NO_CHANGE[]")
-		named.wantMessages("delete b[5]", "NO_CHANGE[]")
-	})
-}
-
 func TestASecondTargetIsUnimplemented(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		s := r.stream()
@@ -118,39 +96,4 @@ func TestASecondTargetIsUnimplemented(t *testing.T) {
 		s.add(s.onQuery())
 		wantCode(t, s.end(), codes.Unimplemented)
 	})
-}
-
-// wantMessages receives as many messages as are wanted, such as "ADD[5]",
-// "change a[5]" or "NO_CHANGE[]".
-func (s *stream) wantMessages(want ...string) {
-	s.t.Helper()
-	var got []string
-	for range want {
-		m, err := s.Recv()
-		if err != nil {
-			s.t.Fatalf("%v after %q, want %q", err, got, want)
-		}
-		got = append(got, messageText(m))
-	}
-	if !slices.Equal(got, want) {
-		s.t.Errorf("messages %q, want %q", got, want)
-	}
-}
-
-func messageText(m *firestorepb.ListenResponse) string {
-	switch m := m.ResponseType.(type) {
-	case *firestorepb.ListenResponse_TargetChange:
-		c := m.TargetChange
-		if dated := c.ReadTime != nil; dated != (c.ResumeToken != nil) {
-			return fmt.Sprintf("a read time %v with the token %q", c.ReadTime, c.ResumeToken)
-		}
-		return fmt.Sprintf("%v%v", c.TargetChangeType, c.TargetIds)
-	case *firestorepb.ListenResponse_DocumentChange:
-		return fmt.Sprint("change ", path.Base(m.DocumentChange.Document.Name), m.DocumentChange.TargetIds)
-	case *firestorepb.ListenResponse_DocumentDelete:
-		return fmt.Sprint("delete ", path.Base(m.DocumentDelete.Document), m.DocumentDelete.RemovedTargetIds)
-	case *firestorepb.ListenResponse_DocumentRemove:
-		return fmt.Sprint("remove ", path.Base(m.DocumentRemove.Document), m.DocumentRemove.RemovedTargetIds)
-	}
-	return fmt.Sprint(m)
 }

@@ -57,11 +57,13 @@ func compareValues(a, b *value) int {
 	if c := cmp.Compare(class, classOf(b)); c != 0 {
 		return c
 	}
+
 	switch class {
 	case classBool:
-		if a.GetBooleanValue() == b.GetBooleanValue() {
+		switch x, y := a.GetBooleanValue(), b.GetBooleanValue(); {
+		case x == y:
 			return 0
-		} else if b.GetBooleanValue() {
+		case y:
 			return -1
 		}
 		return 1

@@ -48,12 +48,14 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	if err := checkID(from[0].GetCollectionId()); err != nil {
 		return nil, err
 	}
+
 	q := &query{collection: parent + "/" + from[0].GetCollectionId(), start: pb.GetStartAt(), limit: -1}
 	if pb.GetLimit() != nil {
 		if q.limit = int(pb.GetLimit().GetValue()); q.limit < 0 {
 			return nil, invalid("limit is negative")
 		}
 	}
+
 	f := &filters{}
 	var err error
 	if q.where, err = f.parse(pb.GetWhere()); err != nil {
@@ -65,17 +67,15 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	if len(q.start.GetValues()) > len(q.order) {
 		return nil, invalid("the cursor has more values than the order")
 	}
+
 	if pb.GetSelect() != nil {
-		q.mask = []fieldPath{}
+		mask := &firestorepb.DocumentMask{}
 		for _, field := range pb.GetSelect().GetFields() {
-			fp, err := parseFieldPath(field.GetFieldPath())
-			if err != nil {
-				return nil, err
-			}
-			q.mask = append(q.mask, fp)
+			mask.FieldPaths = append(mask.FieldPaths, field.GetFieldPath())
 		}
+		q.mask, err = parseMask(mask)
 	}
-	return q, nil
+	return q, err
 }
 
 // parseOrder adds the terms that Firestore adds to the order of the request: the
@@ -93,6 +93,7 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 		}
 		q.order = append(q.order, ordering{fp, sign})
 	}
+
 	slices.SortFunc(ranges, slices.Compare[fieldPath])
 	for _, fp := range append(ranges, fieldPath{documentID}) {
 		if !slices.ContainsFunc(q.order, func(o ordering) bool { return slices.Equal(o.path, fp) }) {

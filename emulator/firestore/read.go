@@ -26,18 +26,18 @@ type selector interface {
 
 // reply sends what f returns for the state that the request asks for. f runs under
 // the mutex and must not block.
-func reply[T any](s *store, dbName string, by selector, send func(T) error, f func(*view) []T) error {
+func reply[T any](s *store, dbName string, consistency selector, send func(T) error, f func(*view) []T) error {
 	var answers []T
 	err := s.read(dbName, func(v *view) (err error) {
 		switch {
-		case by.GetReadTime() != nil:
+		case consistency.GetReadTime() != nil:
 			return unimplemented("reading at a time")
-		case by.GetNewTransaction() != nil:
-			if v.txn, err = s.begin(dbName, by.GetNewTransaction()); err == nil {
+		case consistency.GetNewTransaction() != nil:
+			if v.txn, err = s.begin(dbName, consistency.GetNewTransaction()); err == nil {
 				v.begun = []byte(v.txn.id)
 			}
-		case len(by.GetTransaction()) > 0:
-			v.txn, err = s.use(dbName, by.GetTransaction())
+		case len(consistency.GetTransaction()) > 0:
+			v.txn, err = s.use(dbName, consistency.GetTransaction())
 		}
 		if err == nil {
 			answers = f(v)

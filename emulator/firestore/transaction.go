@@ -120,6 +120,7 @@ func (s *store) deadlocked(t *transaction, blockers []*transaction, seen map[*tr
 		if seen[b] || b.waiting == nil {
 			continue
 		}
+
 		seen[b] = true
 		if s.deadlocked(t, s.blockers(b.database, b, b.waiting), seen) {
 			return true
@@ -136,6 +137,7 @@ func (s *store) await(ctx context.Context, blocker *transaction, deadline time.T
 	if until.After(deadline) {
 		until = deadline
 	}
+
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	timer := time.NewTimer(time.Until(until))

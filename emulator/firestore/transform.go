@@ -40,10 +40,13 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 // where the field does not exist.
 func (t transform) apply(old *value, at time.Time) *value {
 	if t.increment == nil {
-		return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at.Truncate(time.Millisecond))}}
+		now := timestamppb.New(at.Truncate(time.Millisecond))
+		return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: now}}
 	}
+
 	if old, isDouble := old.GetValueType().(*firestorepb.Value_DoubleValue); isDouble {
-		return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: old.DoubleValue + float64(t.increment.IntegerValue)}}
+		sum := old.DoubleValue + float64(t.increment.IntegerValue)
+		return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: sum}}
 	}
 	// A field without a number becomes the increment. An overflow wraps around, unlike
 	// in Firestore.

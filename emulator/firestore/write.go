@@ -48,6 +48,7 @@ func parseWrite(pb *firestorepb.Write) (w *write, err error) {
 	default:
 		return nil, unimplemented("a write that is neither an update nor a delete")
 	}
+
 	if err := checkIDLengths(w.name); err != nil {
 		return nil, err
 	}
@@ -74,12 +75,8 @@ func (w *write) update(current *document, at time.Time) (*document, error) {
 	for _, t := range w.transforms {
 		next = withField(next, t.path, t.apply(lookup(next, t.path), at))
 	}
-	d := &document{
-		Name:       w.name,
-		Fields:     next,
-		CreateTime: timestamppb.New(at),
-		UpdateTime: timestamppb.New(at),
-	}
+
+	d := &document{Name: w.name, Fields: next, CreateTime: timestamppb.New(at), UpdateTime: timestamppb.New(at)}
 	if current != nil {
 		d.CreateTime = current.CreateTime
 	}

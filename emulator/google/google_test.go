@@ -102,9 +102,7 @@ func TestStartTriesAnotherPortWhenAnotherProcessTookTheFirst(t *testing.T) {
 		ports = nil
 		return p, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if e.Host() == l.Addr().String() {
 		t.Errorf("the emulator is reported at %s, where another process listens", e.Host())
 	}

@@ -33,6 +33,7 @@ func newGroup() (*group, error) {
 	guard.Env = []string{} // a nil one would be ours
 	guard.Dir = "/"
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
 	err = guard.Start()
 	if err = errors.Join(err, in.Close()); err != nil {
 		return nil, fmt.Errorf("google: %w", errors.Join(err, lifeline.Close()))

@@ -66,6 +66,7 @@ func (i Installation) start(ctx context.Context, maxHeap string, choosePort func
 		if err != nil {
 			return nil, fmt.Errorf("google: %w", err)
 		}
+
 		e, err := i.launch(maxHeap, port)
 		if err != nil {
 			return nil, err
@@ -86,12 +87,14 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	e := &Emulator{
 		host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		group:  g,
 		output: &output{announced: make(chan struct{})},
 		ended:  make(chan struct{}),
 	}
+
 	cmd := exec.Command(i.Java,
 		"-Xmx"+maxHeap,
 		"-XX:+UseSerialGC",
@@ -109,6 +112,7 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	cmd.Stdout, cmd.Stderr = e.output, e.output
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.guard.Process.Pid}
+
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("google: %w", errors.Join(err, g.end()))
 	}

@@ -36,10 +36,12 @@ type size struct {
 func sizeOf(t *testing.T) size {
 	t.Helper()
 	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMin: 4 * time.Second, retryMax: 5 * time.Second, every: 3, seed: rand.Uint64()}
+
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
 		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.every = true, 5*time.Minute, 200, 5, 4, 8
 		s.ttl, s.runTimeout, s.retryMax = 3*time.Second, 6*time.Second, 8*time.Second
 	}
+
 	var badDuration, badSeed error
 	if v := os.Getenv("CHAOS_DURATION"); v != "" {
 		s.duration, badDuration = time.ParseDuration(v)
@@ -125,16 +127,17 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
+
 	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}}
+
 	host, signal := newFirestore(t, size.full)
 	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...); err != nil {
 		t.Fatal(err)
 	}
+
 	c.queue = newQueue(t, c.duplicates())
 	c.queue.delay = c.delays()
 	c.queue.proxy.script(c.bookings())
@@ -146,9 +149,7 @@ func TestChaos(t *testing.T) {
 				p.process.end()
 			}
 		})
-		if err := c.startIn(p); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.startIn(p))
 	}
 	c.createAnalyses(t)
 	c.proxy.script(c.faults())
@@ -183,9 +184,7 @@ func (c *chaos) createAnalyses(t *testing.T) {
 		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
-			if err := c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
 		}
 	}
 }

@@ -173,11 +173,13 @@ func (c *chaos) killAtBooking(ctx context.Context, p *slot, victim run, f fault)
 	if !c.analyzer.fail(victim) {
 		return false
 	}
+
 	select {
 	case <-waits:
 	case <-time.After(4 * c.ttl): // the lock was lost before the release
 		return false
 	}
+
 	began := time.Now()
 	c.end(p, true)
 	p.process.end()
@@ -206,6 +208,7 @@ func (c *chaos) prolong(victim run) bool {
 func (c *chaos) pause(ctx context.Context, p *slot, victim run) {
 	held, from := c.prolong(victim), c.since()
 	c.check(p.process.signal(syscall.SIGSTOP))
+
 	superseded := func() bool {
 		runs := c.analyzer.of(victim.analysis)
 		return !held || runs[len(runs)-1].token > victim.token
@@ -221,6 +224,7 @@ func (c *chaos) pause(ctx context.Context, p *slot, victim run) {
 			break
 		}
 	}
+
 	c.check(p.process.signal(syscall.SIGCONT))
 	c.add("SIGSTOP")
 	wake := c.ttl/10 + time.Second // the worker may take so long to hang up

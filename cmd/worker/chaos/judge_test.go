@@ -24,6 +24,7 @@ func judged(applied, uncertain []write) (h proof.History) {
 	if valid(h) {
 		return h
 	}
+
 	for i := range uncertain {
 		rest := slices.Delete(slices.Clone(uncertain), i, i+1)
 		for at := len(applied); at >= 0; at-- {
@@ -96,6 +97,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 		c.judge(t, id(i), journal)
 	}
 	t.Logf("a repeated unit had waited for at most %v when its worker was killed", c.longest.Round(time.Millisecond))
+
 	n := len(c.proxy.uncertain) // Google's emulator has been seen to answer Internal after a pause
 	if c.counts["commits of unknown outcome"] = n; n > max(1, c.analyses/20) {
 		t.Errorf("of %d commits the outcome is unknown", n)
@@ -105,6 +107,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	for name, n := range c.queue.counts {
 		c.counts["answered "+name] = n
 	}
+
 	wanted := expected
 	if c.full {
 		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down", "booking lost", "answered 200 retry", "answered 200 waiting",
@@ -115,6 +118,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 			t.Errorf("%s: 0; a run without it proves nothing", name)
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(c.counts)) {
 		t.Logf("%6d %s", c.counts[name], name)
 	}
@@ -126,10 +130,12 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	t.Helper()
 	doc, runs := c.docs.Fields(t, id), c.analyzer.of(id)
 	applied, uncertain := c.proxy.history(id)
+
 	h := judged(applied, uncertain)
 	if !finished(doc, h) {
 		t.Errorf("%s: document %v, history %+v", id, doc, h)
 	}
+
 	effective := 0
 	for i := range runs {
 		r := &runs[i]
@@ -145,6 +151,7 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 			}
 		}
 	}
+
 	if len(uncertain) == 0 {
 		c.judgeWork(t, id, runs, applied, journal)
 		for _, wrong := range c.judgeWaits(applied) {
@@ -202,6 +209,7 @@ func (c *chaos) overlap(t *testing.T, older, newer *run) {
 		what, excuses = "overlaps of an unlocked run", append(slices.Clone(excuses), broken)
 	}
 	c.counts[what]++
+
 	var late time.Duration
 	for _, s := range both.Without(excuses...) {
 		late += s.Until - s.From

@@ -80,6 +80,7 @@ func start(as string, env ...string) (*process, error) {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = time.Second
+
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -90,6 +91,7 @@ func start(as string, env ...string) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+
 	address := make(chan string, 1)
 	go p.follow(out, address)
 	select {
@@ -176,3 +178,11 @@ func post(ctx context.Context, address, route, body string) reply {
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.
 const waitLimit = time.Minute
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -63,10 +63,12 @@ func analyze(url, journal string) (code int, err error) {
 	if err = errors.Join(err, badFD, json.Unmarshal(text, &p.job)); err != nil {
 		return 1, err
 	}
+
 	p.Unit = p.Checkpoint.Unit
 	if p.journal, err = os.OpenFile(journal, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		return 1, err
 	}
+
 	response, err := http.Post(url, "application/json", bytes.NewReader(text))
 	if err != nil {
 		return 1, err
@@ -82,6 +84,7 @@ func analyze(url, journal string) (code int, err error) {
 			orders <- next
 		}
 	}()
+
 	for {
 		select {
 		case <-stop:

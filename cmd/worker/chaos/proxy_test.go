@@ -220,9 +220,8 @@ func newProxy(t testing.TB, server string) *proxy {
 	t.Helper()
 	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
 		grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
@@ -282,15 +281,18 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	method, _ := grpc.MethodFromServerStream(stream)
 	md, _ := metadata.FromIncomingContext(stream.Context())
+
 	caller := operator
 	if from, ok := peer.FromContext(stream.Context()); ok {
 		p.mu.Lock()
 		caller = p.callers[from.LocalAddr.String()]
 		p.mu.Unlock()
 	}
+
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
 	seen := &commit{caller: caller, doc: c.doc, from: time.Now()}
+
 	var replies [][]byte
 	var err error
 	select {
@@ -303,6 +305,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	case <-stream.Context().Done(): // it is lost
 		err = status.FromContextError(stream.Context().Err()).Err()
 	}
+
 	if c.commit != nil {
 		p.mu.Lock()
 		seen.until, seen.succeeded = time.Now(), err == nil && f.code == codes.OK
@@ -312,6 +315,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
 	}
+
 	if f.code != codes.OK {
 		return status.Error(f.code, "injected: "+f.name)
 	}

@@ -48,10 +48,9 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	t.Helper()
 	q := &queue{name: location + "/queues/q", inner: &http.Transport{DisableKeepAlives: true}, counts: map[string]int{}}
 	q.server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Extra: extra})
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {
@@ -60,10 +59,9 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	})
 	t.Cleanup(q.close)
 	q.proxy = newProxy(t, l.Addr().String())
+
 	conn, err := q.server.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
@@ -71,9 +69,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name: q.name, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return q
 }
 
@@ -126,6 +122,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	body, err := io.ReadAll(response.Body)
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return nil, err
@@ -136,6 +133,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 		RetryAt        string `json:"retry_at"`
 	}
 	_ = json.Unmarshal(body, &answer) // an answer that is not a worker's is counted by its status alone
+
 	q.mu.Lock()
 	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
 	waits := answer.Reason == "waiting" || answer.Reason == "retry"
@@ -143,6 +141,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 		q.errs = append(q.errs, fmt.Errorf("answered %s, but no task was created for then", body))
 	}
 	q.mu.Unlock()
+
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	return response, nil
 }

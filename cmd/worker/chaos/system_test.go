@@ -40,9 +40,7 @@ func newFirestore(t testing.TB, full bool) (host string, signal func(syscall.Sig
 	t.Helper()
 	if !full {
 		p, err := start("firestore")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(p.end)
 		return p.address, p.signal
 	}
@@ -50,18 +48,14 @@ func newFirestore(t testing.TB, full bool) (host string, signal func(syscall.Sig
 	if errors.Is(err, google.ErrNotFound) && !emulatortest.Required() {
 		t.Skipf("CHAOS needs Google's emulator: %v", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		if err := e.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	child, err := listener(t.Context(), e.Host())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return e.Host(), func(s syscall.Signal) error { return syscall.Kill(child, s) }
 }
 

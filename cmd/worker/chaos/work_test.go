@@ -31,9 +31,7 @@ type ending struct {
 func readJournal(t *testing.T, file string) map[acquisition][]entry {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = f.Close() }()
 	all := map[acquisition][]entry{}
 	for lines := json.NewDecoder(f); ; {
@@ -100,6 +98,7 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 	if doc := c.docs.Fields(t, id); doc["attempts"] != int64(was.attempts) || doc["checkpoint"] != nil {
 		t.Errorf("%s: attempts %v, want %d; checkpoint %v, want none", id, doc["attempts"], was.attempts, doc["checkpoint"])
 	}
+
 	all := c.units(id)
 	c.counts["units"] += all
 	for i := range runs {
@@ -177,6 +176,7 @@ func (c *chaos) judgeDelay(t *testing.T, r *run, unit entry, how string, until t
 	for _, s := range both.Without(slices.Concat(tried, c.pauses[r.worker])...) {
 		idle += s.Until - s.From
 	}
+
 	if how == afterKill {
 		c.longest = max(c.longest, both.Until-both.From)
 	}

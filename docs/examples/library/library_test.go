@@ -93,15 +93,10 @@ func newCloud(t *testing.T) *cloud {
 	}
 	t.Cleanup(queue.Close)
 	t.Cleanup(store.Close)
-	conn, err := queue.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(queue.Dial())(t)
 	defer func() { _ = conn.Close() }()
 	create(t, conn)
-	if c.documents, err = firestoreapi.NewClient(t.Context(), project); err != nil {
-		t.Fatal(err)
-	}
+	c.documents = must(firestoreapi.NewClient(t.Context(), project))(t)
 	t.Cleanup(func() { _ = c.documents.Close() })
 	return c
 }
@@ -111,9 +106,7 @@ func create(t *testing.T, conn *grpc.ClientConn) {
 	_, err := cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 }
 
 // document returns the fields of a document.
@@ -238,10 +231,7 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 			if doc := c.await(t, "jobs/long", "state", "DONE"); doc["output"] != pages*(pages+1)/2 || doc["lockToken"] != int64(2) {
 				t.Errorf("the continued job is %v, want %d pages", doc, pages)
 			}
-			resp, err := http.Post("http://127.0.0.1:"+port+"/internal/tasks/recover", "", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must(http.Post("http://127.0.0.1:"+port+"/internal/tasks/recover", "", nil))(t)
 			answer, _ := io.ReadAll(resp.Body)
 			if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), `"found":0`) {
 				t.Errorf("recovery answers %d %s", resp.StatusCode, answer)

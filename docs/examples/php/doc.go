@@ -1,5 +1,6 @@
 // Package php holds the test of session.php, the example that makes a session of the
-// document lock in PHP. That of confirm.php is in locks/document/server. It is a package of its own so that a machine without PHP shows:
+// document lock in PHP. The test of confirm.php is in locks/document/server. It is a package
+// of its own so that a machine without PHP shows:
 //
 //	ok  	taskguard/docs/examples/php	0.01s [no tests to run]
 //

@@ -62,6 +62,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	own := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -72,6 +73,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 			grpc.MaxCallSendMsgSize(s.maxMessage),
 		),
 	}
+
 	conn, err := grpc.NewClient("passthrough:///emulator", append(own, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("emulator: dial: %w", err)

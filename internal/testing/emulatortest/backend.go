@@ -56,9 +56,7 @@ func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 		for name, k := range Kinds() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				b := OnGoogle(t)
-				b.Kind = *k
-				body(t, b)
+				body(t, OnGoogle(t).of(*k))
 			})
 		}
 	})
@@ -70,13 +68,14 @@ func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	for name, k := range Kinds() {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := Embedded(t)
-				b.Kind = *k
-				body(t, b)
-			})
+			synctest.Test(t, func(t *testing.T) { body(t, Embedded(t).of(*k)) })
 		})
 	}
+}
+
+func (b *Backend) of(k Kind) *Backend {
+	b.Kind = k
+	return b
 }
 
 // Embedded returns an embedded server, closed at the end of the test.
@@ -118,6 +117,7 @@ func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientO
 		grpc.WithChainUnaryInterceptor(b.Calls.unary),
 		grpc.WithChainStreamInterceptor(b.Calls.stream),
 	)
+
 	dial := func(opts ...grpc.DialOption) (*grpc.ClientConn, error) { return grpc.NewClient(b.host, opts...) }
 	if b.Server != nil {
 		dial = b.Server.Dial
@@ -162,10 +162,16 @@ func (c *Calls) add(ctx context.Context, method string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner") // as the library does for emulators
 }
 
-func (c *Calls) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *Calls) unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	return invoke(c.add(ctx, method), method, req, reply, cc, opts...)
 }
 
-func (c *Calls) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *Calls) stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return open(c.add(ctx, method), desc, cc, method, opts...)
 }

@@ -46,32 +46,37 @@ func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
 }
 
 // translated returns fields with the names and words at one place of each pair replaced by
-// those at the other. One that is there already is an error.
+// those at the other.
 func (k Kind) translated(t testing.TB, fields map[string]any, from int) map[string]any {
 	t.Helper()
 	if k == (Kind{}) || fields == nil {
 		return fields
 	}
-	translated := func(s string, pairs [][2]string) string {
-		for _, p := range pairs {
-			switch s {
-			case p[from]:
-				return p[1-from]
-			case p[1-from]:
-				t.Errorf("%q is of another vocabulary: %v", s, fields)
-			}
-		}
-		return s
-	}
+
 	all := make(map[string]any, len(fields))
 	for name, v := range fields {
-		to := translated(name, k.Vocabulary.names())
-		if word, ok := v.(string); ok && (name == "status" || to == "status") {
-			v = translated(word, k.Vocabulary.words())
+		other := counterpart(t, name, k.Vocabulary.names(), from)
+		if word, ok := v.(string); ok && (name == "status" || other == "status") {
+			v = counterpart(t, word, k.Vocabulary.words(), from)
 		}
-		all[to] = v
+		all[other] = v
 	}
 	return all
+}
+
+// counterpart returns what a pair has beside s. It fails the test if s is at the other
+// place already.
+func counterpart(t testing.TB, s string, pairs [][2]string, from int) string {
+	t.Helper()
+	for _, p := range pairs {
+		switch s {
+		case p[from]:
+			return p[1-from]
+		case p[1-from]:
+			t.Errorf("%q is of another vocabulary", s)
+		}
+	}
+	return s
 }
 
 // Put writes the document id as another program would, replacing it. Put, Merge and Fields

@@ -53,14 +53,14 @@ func Google(t testing.TB) string {
 func findOrStart() {
 	if shared.host = os.Getenv(hostVariable); shared.host != "" {
 		conn, err := net.DialTimeout("tcp", shared.host, 5*time.Second)
-		if err == nil {
-			err = conn.Close()
-		}
 		if err != nil {
-			shared.err = fmt.Errorf("emulatortest: %s is set to %q but nothing answers there: %w", hostVariable, shared.host, err)
+			shared.err = fmt.Errorf("emulatortest: nothing answers at %s=%s: %w", hostVariable, shared.host, err)
+			return
 		}
+		_ = conn.Close()
 		return
 	}
+
 	if shared.emulator, shared.err = google.Start(context.Background(), "256m"); shared.err == nil {
 		shared.host = shared.emulator.Host()
 	}
@@ -96,6 +96,7 @@ func Main(m *testing.M) int {
 	}
 	Isolate()
 	code := m.Run()
+
 	shared.once.Do(func() {}) // waits for a start
 	if shared.emulator != nil {
 		if err := shared.emulator.Stop(); err != nil {

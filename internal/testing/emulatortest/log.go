@@ -31,7 +31,8 @@ func (l *Log) String() string {
 // Await returns once text has been written, and fails t after 30 s.
 func (l *Log) Await(t testing.TB, text string) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(l.String(), text); time.Sleep(10 * time.Millisecond) {
+	end := time.Now().Add(30 * time.Second)
+	for ; !strings.Contains(l.String(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%q was not written: %s", text, l.String())
 		}

@@ -19,32 +19,42 @@ func Continues(t *testing.T, spec string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// attempt runs the analyzer until it has ended, or has reported so many times.
-	attempt := func(pages, most int, from *state) (result any, reported []state, err error) {
-		ctx, interrupt := context.WithCancel(t.Context())
-		defer interrupt()
-		r := &reports{t: t, most: most, interrupt: interrupt}
-		job := orchestrator.Job{Input: json.RawMessage(fmt.Sprintf(`{"name":"\"pages\": 7","pages":%d,"seconds":0}`, pages)), Reporter: r}
-		if from != nil {
-			job.Resume, _ = json.Marshal(from)
-		}
-		result, err = orchestrator.Run(ctx, analyzer, job)
-		return result, r.all, err
-	}
-	if result, all, err := attempt(5, 0, nil); err != nil || !reflect.DeepEqual(result, map[string]any{"sum": int64(15)}) || len(all) != 5 {
+
+	result, all, err := attempt(t, analyzer, 5, 0, nil)
+	if err != nil || !reflect.DeepEqual(result, sum(5)) || len(all) != 5 {
 		t.Fatalf("%v, %v; reports: %v", result, err, all)
 	}
-	_, all, err := attempt(1_000_000_000, 3, nil) // of which no attempt sees the end
+
+	_, all, err = attempt(t, analyzer, 1_000_000_000, 3, nil) // of which no attempt sees the end
 	if err == nil || len(all) < 3 {
 		t.Fatalf("%v; reports: %v", err, all)
 	}
+
 	last := all[len(all)-1]
-	pages := last.Done + 2
-	result, all, err := attempt(pages, 0, &last)
-	want := map[string]any{"sum": int64(pages) * int64(pages+1) / 2}
+	want := sum(last.Done + 2)
+	result, all, err = attempt(t, analyzer, last.Done+2, 0, &last)
 	if err != nil || !reflect.DeepEqual(result, want) || len(all) != 2 || all[0].Done != last.Done+1 {
 		t.Errorf("from %v: %v, %v, want %v; reports: %v", last, result, err, want, all)
 	}
+}
+
+// sum returns the result for so many pages.
+func sum(pages int) any { return map[string]any{"sum": int64(pages) * int64(pages+1) / 2} }
+
+// attempt runs the analyzer until it has ended, or has reported so many times.
+func attempt(t *testing.T, a orchestrator.Analyzer, pages, reported int, from *state) (any, []state, error) {
+	t.Helper()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	r := &reports{t: t, limit: reported, interrupt: interrupt}
+	input := fmt.Sprintf(`{"name":"\"pages\": 7","pages":%d,"seconds":0}`, pages)
+	job := orchestrator.Job{Input: json.RawMessage(input), Reporter: r}
+	if from != nil {
+		job.Resume, _ = json.Marshal(from)
+	}
+
+	result, err := orchestrator.Run(ctx, a, job)
+	return result, r.all, err
 }
 
 // state is the checkpoint of the examples' analyzers.
@@ -53,12 +63,12 @@ type state struct {
 	Sum  int `json:"sum"`
 }
 
-// reports is a Reporter that interrupts a run after so many reports as most.
+// reports is a Reporter that interrupts a run after limit reports.
 type reports struct {
 	orchestrator.Reporter // nil: only Go's analyzers commit
 
 	t         *testing.T
-	most      int
+	limit     int
 	interrupt context.CancelFunc
 
 	mu  sync.Mutex
@@ -73,7 +83,7 @@ func (r *reports) Report(report orchestrator.Report) {
 	if err := json.Unmarshal(text, &s); err != nil || s.Done == 0 || report.Message == nil {
 		r.t.Errorf("a report without a checkpoint or a message: %s, %v", text, err)
 	}
-	if r.all = append(r.all, s); len(r.all) == r.most {
+	if r.all = append(r.all, s); len(r.all) == r.limit {
 		r.interrupt()
 	}
 }

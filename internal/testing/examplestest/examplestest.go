@@ -27,31 +27,43 @@ printf '%s' "$job"
 func Check(t *testing.T, dir string, command ...string) {
 	t.Helper()
 	env := local(t)
-	submit := func(id, text string) (lines []string, exit int) {
+	submit := func(id, text string) (status, output string, exit int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		defer cancel()
-		var out, errs bytes.Buffer
-		cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{id, text})...)
-		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
-		err := cmd.Run()
-		lines = strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) < 2 {
-			t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", command[0], err, lines, &errs)
-		}
-		return lines[len(lines)-2:], cmd.ProcessState.ExitCode()
+		return run(t, dir, env, command[0], slices.Concat(command[1:], []string{id, text})...)
 	}
+
 	// The second submission finds the document, which keeps its input and result.
 	for _, text := range []string{"first", "second"} {
-		lines, exit := submit("an-id", text)
+		status, output, exit := submit("an-id", text)
 		var result struct{ Input struct{ Text string } }
-		if err := json.Unmarshal([]byte(lines[1]), &result); err != nil || exit != 0 || lines[0] != "READY" || result.Input.Text != "first" {
-			t.Errorf("submitting %s: exit %d, %q, %v; want READY with the result of the first", text, exit, lines, err)
+		err := json.Unmarshal([]byte(output), &result)
+		if err != nil || exit != 0 || status != "READY" || result.Input.Text != "first" {
+			t.Errorf("submitting %s: exit %d, %s, %q; want READY and the first result", text, exit, status, output)
 		}
 	}
-	if lines, exit := submit("another", "refuse"); exit != 1 || lines[0] != "FAILED" || !strings.Contains(lines[1], "refused by the analyzer") {
-		t.Errorf("exit %d, %q; want 1, FAILED and the analyzer's message", exit, lines)
+
+	status, output, exit := submit("another", "refuse")
+	if exit != 1 || status != "FAILED" || !strings.Contains(output, "refused by the analyzer") {
+		t.Errorf("exit %d, %s, %q; want 1, FAILED and the analyzer's message", exit, status, output)
 	}
+}
+
+// run runs a program. It returns the last two lines that the program printed, a status and
+// a result or an error, and its exit code.
+func run(t *testing.T, dir string, env []string, program string, args ...string) (status, output string, exit int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
+	err := cmd.Run()
+
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) < 2 {
+		t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", program, err, lines, &errs)
+	}
+	return lines[len(lines)-2], lines[len(lines)-1], cmd.ProcessState.ExitCode()
 }
 
 // Build returns a program of the package, which must be a command. Go run keeps linked
@@ -59,7 +71,8 @@ func Check(t *testing.T, dir string, command ...string) {
 func Build(t *testing.T, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "program")
-	if out, err := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program).CombinedOutput(); err != nil {
+	run := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program)
+	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
@@ -76,6 +89,7 @@ func local(t *testing.T) (env []string) {
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		env = append(env, name+"="+os.Getenv(name))
 	}
+
 	var progress bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, "local", "--port", "0", "--json")
 	cmd.Env, cmd.Stderr = slices.Concat(env, []string{"ANALYZER=exec:" + script}), &progress
@@ -93,6 +107,7 @@ func local(t *testing.T) (env []string) {
 			t.Errorf("taskguard local: %v\n%s", err, &progress)
 		}
 	})
+
 	var printed struct{ Environment map[string]string }
 	if err := json.NewDecoder(out).Decode(&printed); err != nil {
 		t.Fatalf("taskguard local prints no environment: %v", err)

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// Modules returns the directory of the npm packages that folder/package-lock.json names. It is in the user's cache, as
-// npm needs more time than the test: npm runs once for each content of package-lock.json.
+// Modules returns the directory of the npm packages that folder/package-lock.json names. It
+// is in the user's cache, as npm needs more time than the test: npm runs once for each
+// content of package-lock.json.
 func Modules(t *testing.T, npm, folder string) (modules string) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -26,16 +27,19 @@ func Modules(t *testing.T, npm, folder string) (modules string) {
 	if _, err := os.Stat(modules); err == nil {
 		return modules
 	}
+
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed to a directory of the cache
+	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed within the cache
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	Copy(t, dir, filepath.Join(folder, "package.json"), filepath.Join(folder, "package-lock.json"))
-	ci := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--prefer-offline", "--fetch-retries=1", "--fetch-timeout=60000", "--no-audit", "--no-fund")
+
+	ci := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--prefer-offline",
+		"--fetch-retries=1", "--fetch-timeout=60000", "--no-audit", "--no-fund")
 	ci.Dir = dir
 	if out, err := ci.CombinedOutput(); err != nil {
 		Missing(t, "NODE", fmt.Sprintf("npm ci: %v\n%s", err, out))

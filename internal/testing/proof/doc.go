@@ -1,8 +1,8 @@
 // Package proof tests the workers against a model of a store and a queue, and has
-// the judge of their writes. Two kinds of tests run the real worker.Server and
-// Guard, with the rules and the loop of package lease, against the model: a search
-// of all interleavings and a simulation from seeds. cmd/worker/chaos uses the same
-// judge, History. No binary contains this package.
+// the judge of their writes. Two kinds of tests run the real server and guard of
+// internal/delivery, with the rules of lease/analysislock and the loop of lease, against
+// the model: a search of all interleavings and a simulation from seeds. cmd/worker/chaos
+// uses the same judge, History. No binary contains this package.
 //
 // # What is checked
 //

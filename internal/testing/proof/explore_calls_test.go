@@ -57,18 +57,18 @@ func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis
 	return a.cell, a.err
 }
 
-// Book implements worker.Queue.
+// Book implements delivery.Queue.
 func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	a := x.ask(ctx, &call{kind: book, task: t})
 	return a.already, a.err
 }
 
-// Orphaned implements worker.OrphanFinder.
+// Orphaned implements delivery.OrphanFinder.
 func (x *execution) Orphaned(context.Context, int) ([]cell, bool, error) {
 	return x.orphans(), false, nil
 }
 
-// MarkDue implements worker.OrphanFinder.
+// MarkDue implements delivery.OrphanFinder.
 func (x *execution) MarkDue(ctx context.Context, read cell) (time.Time, error) {
 	return x.ledger(x).MarkDue(ctx, read)
 }
@@ -92,11 +92,13 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	if err := ctx.Err(); err != nil {
 		return reply{err: err}
 	}
+
 	x.mu.Lock()
 	if x.over {
 		x.mu.Unlock()
 		return reply{err: lease.ErrRefused}
 	}
+
 	p := c.by
 	if c.kind == swap {
 		x.learnOwner(p, c.next)
@@ -112,6 +114,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	p.retrying = false
 	x.mu.Unlock()
 	x.wake()
+
 	select {
 	case a := <-c.reply:
 		return a

@@ -95,14 +95,8 @@ func (x *execution) operate(k Kind, fresh bool) {
 	x.operator.receive(k, fresh)
 	x.requeuing = k == Requeue
 	x.begin(p, func() {
-		ctx, l := p.context(context.Background()), x.ledger(x)
-		switch k {
-		case Unlock:
-			_, _ = l.Unlock(ctx, p.analysis, nil)
-		case Cancel:
-			_, _ = l.Cancel(ctx, p.analysis, "the operator", nil)
-		case Requeue:
-			_, _ = l.Requeue(ctx, p.analysis, nil, fresh)
+		_ = p.operate(x.ledger(x)) // whatever the outcome
+		if k == Requeue {
 			x.locked(func() {
 				x.book(taskqueue.Task{Name: fmt.Sprint("requeued ", p.n), AnalysisID: p.analysis}, nil)
 				x.requeuing = false

@@ -78,6 +78,7 @@ func (s *search) follow(x *execution, prefix []int) (taken []choice) {
 			x.drain()
 			return taken
 		}
+
 		c := choice{of: len(all)}
 		if at < len(prefix) {
 			c.chosen = prefix[at]
@@ -92,9 +93,11 @@ func (s *search) follow(x *execution, prefix []int) (taken []choice) {
 		if c.chosen > 0 {
 			deviations--
 		}
+
 		taken = append(taken, c)
 		x.note("%d/%d %s", c.chosen, len(all), all[c.chosen].name)
 		all[c.chosen].do()
+
 		last := !x.traced && len(taken) >= len(prefix)
 		if len(x.wrong) == 0 && last && !s.enter(x.state(), remaining{s.depth - len(taken), deviations}) {
 			x.count("executions that ended in a known state")
@@ -161,6 +164,7 @@ func searches(t *testing.T) []*search {
 		{budget: all, depth: depth, deviations: depth},
 		{budget: all, depth: reach, deviations: number(t, "EXPLORE_DEVIATIONS", 2)},
 	}
+
 	onward := number(t, "EXPLORE_ONWARD", 2)
 	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, early: 1}
 	rough := calm
@@ -171,6 +175,7 @@ func searches(t *testing.T) []*search {
 			&search{budget: calm, from: from, depth: reach, deviations: deviations},
 			&search{budget: rough, from: from, depth: reach, deviations: deviations - 1})
 	}
+
 	further := max(2, onward-1)
 	calm = budget{deliveries: 3, ticks: 2, stops: 1, early: 1, reports: 2, cancels: 1, requeues: 1}
 	rough = calm
@@ -220,11 +225,13 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 		all[number(t, "EXPLORE_SEARCH", 0)].replay(t, choices)
 		return
 	}
+
 	var running sync.WaitGroup
 	for _, s := range all {
 		running.Go(func() { s.run(t) })
 	}
 	running.Wait()
+
 	sum := figures{}
 	for i, s := range all {
 		t.Logf("%s, %d steps, at most %d deviations, %+v: %d executions of %d steps",

@@ -70,6 +70,7 @@ func (x *execution) callSteps(add adder, c *call) {
 	if x.left.faults == 0 {
 		return
 	}
+
 	fault := func(what string, do func()) {
 		add(func() {
 			x.left.faults--
@@ -78,6 +79,7 @@ func (x *execution) callSteps(add adder, c *call) {
 		}, "%s: %s %s", c.by, c.kind, what)
 	}
 	fail := func() { x.answer(c, reply{err: errNotDone}) }
+
 	switch c.kind {
 	case load:
 		fault("fails", fail)
@@ -157,6 +159,7 @@ func (x *execution) queueSteps(add adder) {
 			}
 			x.dispatch(t, i)
 		}
+
 		var idle *instance
 		var busy []*instance
 		for _, i := range x.instances {
@@ -168,6 +171,7 @@ func (x *execution) queueSteps(add adder) {
 				idle = i
 			}
 		}
+
 		add(func() { dispatch(idle) }, "task %.6s to an idle worker", t.Name)
 		for _, i := range busy {
 			add(func() { dispatch(i) }, "task %.6s to w%d", t.Name, i.index)
@@ -191,6 +195,7 @@ func (x *execution) timeSteps(add adder) {
 			}, "time passes: %s", what)
 		}
 	}
+
 	if beat, due := x.nextBeat(); len(due) > 0 {
 		tick("a heartbeat is due", beat, due)
 	}
@@ -202,6 +207,7 @@ func (x *execution) timeSteps(add adder) {
 			tick("a run reaches its deadline", at, nil)
 		}
 	}
+
 	l := x.rec.doc.Lock
 	if l.Owner != "" {
 		if slices.ContainsFunc(x.callers, (*caller).live) {

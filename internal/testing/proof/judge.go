@@ -65,6 +65,7 @@ func (h *History) Add(w Write) {
 	case held && (w.Kind == Requeue || w.Kind == Mark):
 		h.wrong("%s wrote %s while %s held the lock", w.By, w.Kind, h.Holder)
 	}
+
 	switch w.Kind {
 	case Acquire, GiveUp, Cancel:
 		if w.Token != h.Token+1 {
@@ -79,11 +80,13 @@ func (h *History) Add(w Write) {
 		case w.By != h.Holder:
 			h.wrong("%s wrote %s to the lock of %q", w.By, w.Kind, h.Holder)
 		case w.Token != 0 && w.Token != h.Token, w.Kind == Finish && w.Owner != h.Owner:
-			h.wrong("%s wrote %s as %s with token %d to the lock of %s with token %d", w.By, w.Kind, w.Owner, w.Token, h.Owner, h.Token)
+			h.wrong("%s wrote %s as %s with token %d to the lock of %s with token %d",
+				w.By, w.Kind, w.Owner, w.Token, h.Owner, h.Token)
 		case w.Running && w.Kind != Heartbeat:
 			h.wrong("%s wrote %s before its run had ended", w.By, w.Kind)
 		}
 	}
+
 	switch w.Kind {
 	case Heartbeat:
 		h.Expires = w.Expires

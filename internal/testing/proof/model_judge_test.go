@@ -14,19 +14,19 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-func kindOf(was, is lease.Lease, p *caller) Kind {
+func kindOf(before, after lease.Lease, p *caller) Kind {
 	switch {
 	case p.operates != "":
 		return p.operates
-	case is.Finished && is.Token != was.Token:
+	case after.Finished && after.Token != before.Token:
 		return GiveUp
-	case is.Finished:
+	case after.Finished:
 		return Finish
-	case is.Token != was.Token:
+	case after.Token != before.Token:
 		return Acquire
-	case is.Owner == "":
+	case after.Owner == "":
 		return Release
-	case is.Owner == was.Owner:
+	case after.Owner == before.Owner:
 		return Heartbeat
 	}
 	return Other
@@ -34,81 +34,85 @@ func kindOf(was, is lease.Lease, p *caller) Kind {
 
 // judge checks a write when the store applies it.
 func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
-	was, is, h := r.doc.Lock, next.Lock, &r.history
+	before, after, h := r.doc.Lock, next.Lock, &r.history
 	w := Write{
-		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
-		At: m.now(), Expires: is.ExpiresAt, Running: p.running(),
+		Kind: kindOf(before, after, p), By: p.name, Owner: after.Owner, Token: after.Token,
+		At: m.now(), Expires: after.ExpiresAt, Running: p.running(),
 	}
-	if is.Finished {
-		w.Owner = is.FinishedBy
+	if after.Finished {
+		w.Owner = after.FinishedBy
 	}
-	before, steals := len(h.Wrong), h.Steals
+
+	seen, steals := len(h.Wrong), h.Steals
 	h.Add(w)
 	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
 		if what != "" {
 			h.wrong("%s %s", p, what)
 		}
 	}
-	for _, what := range h.Wrong[before:] {
+	for _, what := range h.Wrong[seen:] {
 		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
 	}
-	m.note("%s: %s token %d", p, w.Kind, is.Token)
+
+	m.note("%s: %s token %d", p, w.Kind, after.Token)
 	if h.Steals > steals {
 		m.count("steals")
 	}
 	m.count(string(w.Kind))
+
 	switch w.Kind {
 	case Heartbeat:
-		if !time.Now().Before(m.trust(was)) {
+		if !time.Now().Before(m.trust(before)) {
 			m.count("late wake-ups")
 		}
 		return
 	case Acquire, GiveUp:
-		p.token, p.broken, p.acquired = is.Token, nil, len(r.states)
+		p.token, p.broken, p.acquired = after.Token, nil, len(r.states)
 	case Unlock, Cancel:
 		m.breakLock(r, p)
 	case Mark:
 		return
 	}
+
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
 	}
 }
 
 // inconsistency returns what is wrong with the other fields of a write.
-func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
-	attempts := is.Lock.Attempts - was.Lock.Attempts
+func (m *model) inconsistency(before, after analysis, k Kind, p *caller) string {
+	attempts := after.Lock.Attempts - before.Lock.Attempts
 	switch {
-	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
+	case after.Lock.Finished != (after.Status == analysislock.Ready || after.Status == analysislock.Failed):
 		return "wrote a status that does not fit the lock"
-	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
-		return fmt.Sprintf("wrote the result %v", is.Result)
-	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
+	case after.Status == analysislock.Ready && k == Finish && after.Result != any(result(p.analysis, p.token)):
+		return fmt.Sprintf("wrote the result %v", after.Result)
+	case after.Status == analysislock.Failed && (after.Error == nil || after.Error.Message == ""):
 		return "wrote FAILED without a reason"
-	case is.Lock.Finished && k != Unlock && (is.Status == analysislock.Ready && is.LastError != nil || is.Lock.Owner != ""):
+	case after.Lock.Finished && k != Unlock && (after.Status == analysislock.Ready && after.LastError != nil || after.Lock.Owner != ""):
 		return "left a lock or an error on a finished analysis"
-	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
+	case k == Unlock && (after.Lock.Finished != before.Lock.Finished || after.Lock.Owner != "" || after.Lock.Token != before.Lock.Token):
 		return "did more than unlock"
-	case k == GiveUp && is.Error.Code == analysislock.RunTimeExhausted:
-		if m.maxRun == 0 || m.now().Sub(is.StartedAt) < m.maxRun {
+	case k == GiveUp && after.Error.Code == analysislock.RunTimeExhausted:
+		if m.maxRun == 0 || m.now().Sub(after.StartedAt) < m.maxRun {
 			return "gave up before MAX_RUN_TIME"
 		}
 		m.count("given up after MAX_RUN_TIME")
 		return ""
-	case (k == GiveUp || k == Finish && is.Error != nil && is.Error.Code == analysislock.AttemptsExhausted) && was.Lock.Attempts < m.policy.MaxAttempts:
+	case (k == GiveUp || k == Finish && after.Error != nil && after.Error.Code == analysislock.AttemptsExhausted) && before.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
-	case k == Cancel && (is.Error == nil || is.Error.Code != analysislock.Cancelled || is.Lock.FinishedBy != "operator"):
+	case k == Cancel && (after.Error == nil || after.Error.Code != analysislock.Cancelled || after.Lock.FinishedBy != "operator"):
 		return "cancelled wrongly"
-	case k == Acquire && (is.StartedAt.IsZero() || !was.StartedAt.IsZero() && !is.StartedAt.Equal(was.StartedAt)):
+	case k == Acquire && (after.StartedAt.IsZero() || !before.StartedAt.IsZero() && !after.StartedAt.Equal(before.StartedAt)):
 		return "wrote a wrong time of the first acquisition"
-	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
+	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts || after.Status != analysislock.Processing):
 		return "acquired with a wrong count of attempts or a wrong status"
-	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
+	case k == Requeue && (after.Lock.Attempts != 0 || after.Status != analysislock.Queued || after.Lock.Token != before.Lock.Token):
 		return "requeued wrongly"
-	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(is) == analysislock.OutcomeShuttingDown:
+	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(after) == analysislock.OutcomeShuttingDown:
 		m.count("stopped runs refunded")
-	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[is.ID].states[p.acquired].at >= m.runTimeout &&
-		p.run.written.n > 0 && outcomeOf(is) == analysislock.OutcomeContinued:
+	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[after.ID].states[p.acquired].at >= m.runTimeout &&
+		p.run.written.n > 0 && outcomeOf(after) == analysislock.OutcomeContinued:
 		m.count("continued runs refunded")
 	case k != Acquire && k != Requeue && attempts != 0:
 		return fmt.Sprintf("changed the attempts by %d", attempts)
@@ -118,34 +122,34 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 
 // wrongNext returns what is wrong with the time of the next attempt that a write leaves, or
 // with an acquisition before that time.
-func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
-	now, next := m.now(), is.NextAttemptAt
+func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
+	now, next := m.now(), after.NextAttemptAt
 	switch {
-	case k == Mark && (is.Lock != was.Lock || next.IsZero() || next.After(now)): // it may arrive late
+	case k == Mark && (after.Lock != before.Lock || next.IsZero() || next.After(now)): // it may arrive late
 		return fmt.Sprintf("marked %v at %v", next, now)
-	case k == Mark && now.Sub(was.NextAttemptAt) < m.policy.TTL:
-		return fmt.Sprintf("marked an analysis that waits until %v", was.NextAttemptAt)
+	case k == Mark && now.Sub(before.NextAttemptAt) < m.policy.TTL:
+		return fmt.Sprintf("marked an analysis that waits until %v", before.NextAttemptAt)
 	case k == Mark:
 		return ""
-	case k == Release && outcomeOf(is) == analysislock.OutcomeRetry:
+	case k == Release && outcomeOf(after) == analysislock.OutcomeRetry:
 		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
 			return fmt.Sprintf("booked the next attempt in %v", wait)
 		}
-		least := min(m.retryMin<<(was.Lock.Attempts-1), m.retryMax)
+		least := min(m.retryMin<<(before.Lock.Attempts-1), m.retryMax)
 		if p.run != nil && next.Before(m.begun.Add(p.run.ended+m.skew+least).Truncate(time.Millisecond)) {
-			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", was.Lock.Attempts, next, least)
+			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", before.Lock.Attempts, next, least)
 		}
 		return ""
 	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
-		if !next.Equal(was.NextAttemptAt) {
+		if !next.Equal(before.NextAttemptAt) {
 			return "changed the time of the next attempt"
 		}
 		return ""
 	case !next.IsZero():
 		return fmt.Sprintf("left the next attempt at %v", next)
-	case k == Acquire && now.Add(2*time.Second).Before(was.NextAttemptAt):
-		if p.task.Name != nextName(was) {
-			return fmt.Sprintf("began an attempt %v too early", was.NextAttemptAt.Sub(now))
+	case k == Acquire && now.Add(2*time.Second).Before(before.NextAttemptAt):
+		if p.task.Name != nextName(before) {
+			return fmt.Sprintf("began an attempt %v too early", before.NextAttemptAt.Sub(now))
 		}
 		m.count("booked attempts delivered early")
 	}
@@ -214,9 +218,11 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 	if a.code/100 == 2 && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
+
 	wasSo := func(matches func(lease.Lease) bool) bool {
 		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
 	}
+
 	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
 	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
 		if next := m.taskNamed(nextName(r.doc)); next == nil || next.done || next.At.After(retry) {
@@ -226,6 +232,7 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 			m.count("booked again after a crash")
 		}
 	}
+
 	switch {
 	case a.err != nil:
 		m.fail("%s: the answer is not JSON: %v", p, a.err)

@@ -347,6 +347,20 @@ func (p *caller) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, callerKey{}, p)
 }
 
+// operate does an operator's command, but for its booking.
+func (p *caller) operate(l *analysislock.Locks) (err error) {
+	ctx := p.context(context.Background())
+	switch p.operates {
+	case Unlock:
+		_, err = l.Unlock(ctx, p.analysis, nil)
+	case Requeue:
+		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh)
+	case Cancel:
+		_, err = l.Cancel(ctx, p.analysis, p.name, nil)
+	}
+	return err
+}
+
 // services is a worker's store and queue.
 type services interface {
 	lease.Store[analysis]

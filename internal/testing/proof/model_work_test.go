@@ -128,31 +128,31 @@ func (m *model) awaitMark(ctx context.Context, p *caller, job orchestrator.Job) 
 const flushTime = 5 * time.Second
 
 // wrongMark returns what is wrong with the checkpoint that a write leaves.
-func (m *model) wrongMark(r *record, next analysis, is mark, k Kind, p *caller) string {
-	was, finish := r.mark, next.Status
+func (m *model) wrongMark(r *record, next analysis, after mark, k Kind, p *caller) string {
+	before, finish := r.mark, next.Status
 	switch {
 	case k == Finish && finish == analysislock.Ready, k == Requeue && p.fresh:
-		if r.done, r.safe = 0, 0; is != (mark{}) {
-			return fmt.Sprintf("kept %v", is)
+		if r.done, r.safe = 0, 0; after != (mark{}) {
+			return fmt.Sprintf("kept %v", after)
 		}
 		return ""
-	case is != was && k != Heartbeat && k != Release && k != Finish:
-		return fmt.Sprintf("replaced %v by %v", was, is)
-	case is != was && (p.run == nil || is.token != p.token):
-		return fmt.Sprintf("wrote %v of another run", is)
-	case is != was && was.token == is.token && is.n < was.n:
-		return fmt.Sprintf("replaced %v by the older %v", was, is)
-	case is != was:
-		p.run.written = is
-		r.safe = max(r.safe, is.units)
+	case after != before && k != Heartbeat && k != Release && k != Finish:
+		return fmt.Sprintf("replaced %v by %v", before, after)
+	case after != before && (p.run == nil || after.token != p.token):
+		return fmt.Sprintf("wrote %v of another run", after)
+	case after != before && before.token == after.token && after.n < before.n:
+		return fmt.Sprintf("replaced %v by the older %v", before, after)
+	case after != before:
+		p.run.written = after
+		r.safe = max(r.safe, after.units)
 		m.count("checkpoints committed")
 	}
-	if k == Release && codeOf(next) == "run_timeout" && p.run != nil && (p.run.awaited || is.token == p.token && m.since()-p.run.ended < flushTime) {
-		return fmt.Sprintf("counted an attempt that has committed %v", is)
+	if k == Release && codeOf(next) == "run_timeout" && p.run != nil && (p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime) {
+		return fmt.Sprintf("counted an attempt that has committed %v", after)
 	}
-	if (k == Release || k == Finish) && p.run != nil && is != p.run.reported && p.run.reported.n > 0 &&
+	if (k == Release || k == Finish) && p.run != nil && after != p.run.reported && p.run.reported.n > 0 &&
 		!p.run.reported.tooLarge() && outcomeOf(next) != analysislock.OutcomeLockLost {
-		return fmt.Sprintf("left %v without %v", is, p.run.reported)
+		return fmt.Sprintf("left %v without %v", after, p.run.reported)
 	}
 	return ""
 }
@@ -166,10 +166,10 @@ type past struct {
 
 // wrongHistory returns what is wrong with the history that a write leaves.
 func (m *model) wrongHistory(r *record, next analysis, k Kind) string {
-	was, is := r.doc.Lock, next.Lock
+	before, after := r.doc.Lock, next.Lock
 	if k == Acquire {
-		r.past = append(r.past, past{is.Attempts, is.Token, ""})
-	} else if n := len(r.past); n > 0 && r.past[n-1].token == was.Token && r.past[n-1].outcome == "" {
+		r.past = append(r.past, past{after.Attempts, after.Token, ""})
+	} else if n := len(r.past); n > 0 && r.past[n-1].token == before.Token && r.past[n-1].outcome == "" {
 		outcome := ""
 		switch got := outcomeOf(next); k {
 		case Finish:
@@ -179,7 +179,7 @@ func (m *model) wrongHistory(r *record, next analysis, k Kind) string {
 		case Cancel:
 			outcome = analysislock.OutcomeCancelled
 		case Release: // inconsistency judges those that take back the attempt
-			if got == analysislock.OutcomeRetry || got == analysislock.OutcomeLockLost || is.Attempts < was.Attempts {
+			if got == analysislock.OutcomeRetry || got == analysislock.OutcomeLockLost || after.Attempts < before.Attempts {
 				outcome = got
 			}
 		}

@@ -70,38 +70,3 @@ func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 		}
 	}
 }
-
-func TestACrashLoopEndsFailedWithTheLastErrorReported(t *testing.T) {
-	for _, c := range []struct {
-		from int // the attempt with which the process begins to die
-		want string
-	}{
-		{1, "gave up after 10 attempts"},
-		{3, errForNow.Error()},
-	} {
-		p := perfect()
-		p.workers = 1
-		var w *simulation
-		w = newSimulation(7, p, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			time.Sleep(time.Second)
-			if job.Attempt >= c.from {
-				i := callerOf(ctx).on
-				w.going.Go(func() {
-					w.crash(i, "crashes")
-					time.Sleep(10 * time.Second)
-					w.replace(i.slot)
-				})
-				<-i.dead
-			}
-			return nil, errForNow
-		})
-		w.simulate(t).reportTo(t)
-		d := w.records["a0"].doc
-		if d.Status != analysislock.Failed || d.Error == nil || d.Error.Code != "attempts_exhausted" || !strings.Contains(d.Error.Message, c.want) {
-			t.Errorf("dying from attempt %d: %s %+v, want FAILED attempts_exhausted with %q", c.from, d.Status, d.Error, c.want)
-		}
-		if got, want := d.Lock.Attempts, p.policy.MaxAttempts; got != want {
-			t.Errorf("dying from attempt %d: %d attempts, want %d", c.from, got, want)
-		}
-	}
-}

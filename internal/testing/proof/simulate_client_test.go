@@ -96,6 +96,7 @@ func (c *client) plan(p *caller, op, id string, n int) plan {
 	if c.quiet() {
 		return k
 	}
+
 	left := r.Float64()
 	for _, f := range rpcFaults {
 		if left -= c.p.rpc[f]; left < 0 {
@@ -103,6 +104,7 @@ func (c *client) plan(p *caller, op, id string, n int) plan {
 			break
 		}
 	}
+
 	switch k.fault {
 	case dropBefore:
 		k.applied, k.err = false, status.Error(codes.Unavailable, "dropped")
@@ -147,6 +149,7 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 		return cell{}, err
 	}
 	asked, p := time.Now(), callerOf(ctx)
+
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	n := 0
@@ -158,6 +161,7 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 		<-ctx.Done()
 		return cell{}, ctx.Err()
 	}
+
 	var k plan
 	c.locked(func() {
 		c.countCall(c.slot)
@@ -169,6 +173,7 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 		}
 		c.underway++
 	})
+
 	replies := make(chan reply, 1)
 	c.going.Go(func() {
 		time.Sleep(k.out)
@@ -188,12 +193,14 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 		time.Sleep(k.back)
 		replies <- got
 	})
+
 	var got reply
 	select {
 	case got = <-replies:
 	case <-ctx.Done():
 		got.err = ctx.Err()
 	}
+
 	if !c.alive(c.from, "gets", p.name, n) {
 		<-ctx.Done()
 		return cell{}, ctx.Err()
@@ -204,7 +211,7 @@ func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell
 
 var errUnavailable = errors.New("queue unavailable")
 
-// Book implements worker.Queue. It tries until ctx ends, as the real client
+// Book implements delivery.Queue. It tries until ctx ends, as the real client
 // does.
 func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	p := callerOf(ctx)
@@ -216,6 +223,7 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 			return false, ctx.Err()
 		}
 		time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
+
 		switch bad := !c.quiet() && r.chance(2*c.p.booking); {
 		case bad && r.chance(0.5):
 			c.locked(func() { c.count("bookings unavailable") })
@@ -239,7 +247,7 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 	}
 }
 
-// Orphaned implements worker.OrphanFinder.
+// Orphaned implements delivery.OrphanFinder.
 func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	if _, err := c.Load(ctx, "none"); err != nil {
 		return nil, false, err
@@ -247,7 +255,7 @@ func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	return c.orphans(), false, nil
 }
 
-// MarkDue implements worker.OrphanFinder.
+// MarkDue implements delivery.OrphanFinder.
 func (c *client) MarkDue(ctx context.Context, read cell) (time.Time, error) {
 	var p *caller
 	c.locked(func() {

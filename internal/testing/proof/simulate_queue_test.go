@@ -26,6 +26,7 @@ func (w *simulation) deliver(t *task, in time.Duration) {
 		w.locked(func() { w.count("dispatched late") })
 		in += r.between(0, 2*w.p.policy.TTL)
 	}
+
 	if r.chance(w.p.dispatch+w.p.twice) && !w.quiet() {
 		w.locked(func() { w.count("dispatched twice") })
 		again, r := in+r.between(0, w.p.policy.TTL), w.seed.of("again", t.alias)
@@ -35,6 +36,7 @@ func (w *simulation) deliver(t *task, in time.Duration) {
 			}
 		})
 	}
+
 	backoff := w.p.minBackoff
 	for w.permit(in+r.between(time.Millisecond, time.Second), r) {
 		if w.dispatch(t) {
@@ -94,6 +96,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	if done || i == nil {
 		return done
 	}
+
 	began := w.since()
 	lost := r.chance(w.p.dispatch) && !w.quiet()
 	noticed := r.chance(0.5) // the queue notices that the worker has died; else the deadline passes
@@ -105,10 +108,12 @@ func (w *simulation) dispatch(t *task) (done bool) {
 			answers <- a
 		}
 	})
+
 	dead := i.dead
 	if !noticed {
 		dead = nil
 	}
+
 	over := time.NewTimer(t.Deadline + r.between(0, time.Millisecond))
 	defer over.Stop()
 	select {
@@ -123,6 +128,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	case <-over.C:
 		w.locked(func() { w.count("dispatch deadlines passed") })
 	}
+
 	w.locked(func() {
 		if w.answered(0); lost {
 			w.count("answers lost")

@@ -96,6 +96,7 @@ func (w *simulation) run() {
 			break
 		}
 	}
+
 	w.locked(func() { w.figures.most("longest until all is finished after the faults", w.since()-w.p.end) })
 	close(w.over)
 	w.going.Wait() // for duplicate deliveries too
@@ -132,6 +133,7 @@ func (w *simulation) arrive(id string, at time.Duration) {
 		w.locked(func() { w.count("tasks never enqueued") })
 		return
 	}
+
 	w.add(taskqueue.Task{Name: "new-" + id, AnalysisID: id, Deadline: w.p.deadline}, nil)
 	if w.p.dispatch > 0 && r.chance(0.5) {
 		w.pass(r.between(0, 2*w.p.policy.TTL))
@@ -203,22 +205,15 @@ func (w *simulation) operate() {
 		if !there {
 			continue
 		}
-		c, ctx := &client{simulation: w}, p.context(context.Background())
-		var err error
-		switch act {
-		case Unlock:
-			_, err = w.ledger(c).Unlock(ctx, id, nil)
-		case Requeue:
-			_, err = w.ledger(c).Requeue(ctx, id, nil, p.fresh)
-		case Cancel:
-			_, err = w.ledger(c).Cancel(ctx, id, p.name, nil)
-		}
+
+		c := &client{simulation: w}
+		err := p.operate(w.ledger(c))
 		w.locked(func() {
 			p.answered = true
 			w.note("%s: %s %s: %v", p, act, id, err)
 		})
 		book := taskqueue.Task{Name: fmt.Sprintf("operator-%d", n), AnalysisID: id, Deadline: w.p.deadline}
-		if _, err := c.Book(ctx, book); err != nil {
+		if _, err := c.Book(p.context(context.Background()), book); err != nil {
 			panic(err)
 		}
 		w.locked(func() {
@@ -353,6 +348,7 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 		w.reportTo(t)
 		return
 	}
+
 	const enough = 3 // so many failing seeds end the test
 	var failing atomic.Int64
 	var mu sync.Mutex
@@ -377,6 +373,7 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 			})
 		}
 	})
+
 	if os.Getenv("SIMULATE_SEEDS") != "" {
 		fmt.Printf("figures:\n%s", all) // -v would print each seed as well
 	}

@@ -79,6 +79,7 @@ func (w *simulation) apply(m incident, n int) {
 	if i == nil || w.quiet() && !w.p.single {
 		return
 	}
+
 	pause := w.seed.of("incident", n).between(time.Second, 20*time.Second)
 	switch m.kind {
 	case "crash":
@@ -188,6 +189,7 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		w.count("runs")
 		w.note("%s: run %d begins with %v", p, job.LockToken, r.handed)
 	})
+
 	unwatch := context.AfterFunc(ctx, func() {
 		w.locked(func() {
 			r.cancelled = w.since()
@@ -201,6 +203,7 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		}
 	})
 	defer unwatch()
+
 	if w.analyzer != nil {
 		return w.analyzer(ctx, job)
 	}
@@ -219,7 +222,9 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 	if r.chance(0.3) {
 		reaction = r.between(0, w.p.policy.KillAfter())
 	}
+
 	failing, permanent, panics, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
+
 	whole := w.seed.of("whole", job.AnalysisID)
 	reports := whole.chance(w.p.reporting)
 	unit := r.between(length/20, length/2)
@@ -227,6 +232,7 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		unit = w.runTimeout/5 + r.between(0, time.Second)
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
+
 	until := w.since() + length
 	for n := 0; ; n++ {
 		w.spend(ctx, i, min(unit, until-w.since()))
@@ -236,17 +242,20 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		if !w.alive(i, "works", job.AnalysisID, job.LockToken, n) {
 			return nil, errForNow
 		}
+
 		ended := ctx.Err() != nil
 		if ended && reports && r.chance(0.7) {
 			w.reportMark(p, job)        // the last
 			time.Sleep(time.Nanosecond) // else the order of its renewal and of the release would be random
 		}
+
 		switch {
 		case ended && !ignores:
 			return nil, ctx.Err()
 		case ended, w.since() >= until:
 			return w.drawnEnd(job, failing, permanent, panics)
 		}
+
 		w.locked(func() { w.doUnit(p) })
 		switch draw := r.Float64(); {
 		case !reports:

@@ -9,7 +9,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -30,7 +29,8 @@ func main() {
 // work is what runs once. Its side effects take the token, so that a receiver can refuse an
 // older run.
 func work(ctx context.Context, job worker.Job) (string, error) {
-	return "done at " + time.Now().Format(time.RFC3339Nano) + " with token " + strconv.FormatInt(job.LockToken, 10), ctx.Err()
+	at := time.Now().Format(time.RFC3339Nano)
+	return fmt.Sprintf("done at %s with token %d", at, job.LockToken), ctx.Err()
 }
 
 func check(err error) {
