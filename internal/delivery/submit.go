@@ -43,13 +43,15 @@ func (g *Guard) Submit(ctx context.Context, docs Creator, exists error, id strin
 	if s.Created = err == nil; !s.Created && !errors.Is(err, exists) {
 		return s, err
 	}
+
 	d, err := docs.Get(ctx, id)
 	s.Status = d.Status
 	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
 		// An earlier call may have crashed before it booked. If it did book, the task's
 		// name is taken, and nothing is booked here. If that task is gone, recovery books
 		// another.
-		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))})
+		name := g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))
+		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name})
 		s.Booked = err == nil
 	}
 	switch {

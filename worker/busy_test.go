@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.MaxRuns = 2
+		w.maxRuns = 2
 		var runs sync.WaitGroup
 		for _, id := range []string{"a", "b"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
@@ -66,7 +66,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
-		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
+		w.maxRuns, w.guard.Queue = 1, startQueue(t).Queue
 		w.unavailable.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -89,7 +89,7 @@ func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
 }
 
 // asTask delivers x with that name of the task.
-func (w *instance) asTask(t *testing.T, task string) answer {
+func (w *process) asTask(t *testing.T, task string) reply {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", task)
@@ -195,7 +195,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				q := startQueue(t)
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					w.unavailable.Store(tc.storeUnavailable)
 					q.setUnavailable(tc.queueUnavailable)
@@ -252,7 +252,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var stopped time.Time
-				var w *instance
+				var w *process
 				w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					stopped = time.Now()
 					w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
@@ -277,7 +277,7 @@ func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 		q.serve(next)
 		for round := range 2 {
 			b.Put(t, "x", map[string]any{"status": "QUEUED"})
-			var w *instance
+			var w *process
 			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				w.stop(delivery.ErrStopping)
 				<-ctx.Done()

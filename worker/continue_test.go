@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"cmp"
@@ -86,7 +86,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					if strings.Contains(name, "stopped") {
 						context.AfterFunc(ctx, func() { w.stop(delivery.ErrStopping) })
@@ -141,6 +141,7 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 				})
 				m := measured(t)
 				w.guard.Queue, w.guard.Telemetry = &recordingQueue{}, m.Telemetry
+				w.restart(CheckedByProxy())
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
 				if got := m.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
 					t.Errorf("timeouts %q", got)
@@ -173,6 +174,7 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 					return until(ctx, func() { report(job, int64(8)) })
 				})
 				w.guard.Telemetry = m.Telemetry
+				w.restart(CheckedByProxy())
 				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
 				checkpoint, timeouts := int64(7), ""
 				if tc.history != "" {
@@ -214,7 +216,7 @@ func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
 				var done atomic.Int64
 				var crashed, stopped bool
 				var serve func()
-				work := func(w *instance) orchestrator.AnalyzerFunc {
+				work := func(w *process) orchestrator.AnalyzerFunc {
 					return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 						var unit int64
 						_, _ = fmt.Sscan(cmp.Or(string(job.Resume), "0"), &unit)
@@ -244,7 +246,7 @@ func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
 				}
 				serve = func() { // a new worker in the place of the others
 					w := start(t, b, nil)
-					w.guard.Analyzer = work(w)
+					w.analyze = work(w)
 					q.mu.Lock()
 					q.workers = nil
 					q.mu.Unlock()

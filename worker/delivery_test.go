@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -132,14 +132,14 @@ func TestDelivery(t *testing.T) {
 				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
 				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
 			})
-			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x"}); o.Case != delivery.Retry || o.Code != "unrecordable" {
+			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Case != delivery.Retry || o.Code != "unrecordable" {
 				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
 			}
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
 		},
 		"AVerdictDuringAStopIsRecorded": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
-			var w *instance
+			var w *process
 			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				w.stop(delivery.ErrStopping)
 				<-ctx.Done()
@@ -150,7 +150,7 @@ func TestDelivery(t *testing.T) {
 		},
 		"StoppedAfterItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
-			var w *instance
+			var w *process
 			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				<-ctx.Done()
 				w.stop(delivery.ErrStopping)
@@ -205,7 +205,7 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 		time.Sleep(lease.DefaultTTL / 10)
 		refused := 0
 		for b.Fields(t, "x")["status"] == "PROCESSING" {
-			for _, w := range []*instance{w, other} {
+			for _, w := range []*process{w, other} {
 				if a := w.deliver(t, "x"); a.Code == 409 {
 					refused++
 				}
@@ -225,7 +225,7 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 func TestASupersededWorkerWritesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var first, second *instance
+		var first, second *process
 		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			first.unavailable.Store(true)
 			<-ctx.Done() // by the watchdog: no call returns

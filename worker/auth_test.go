@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func (p page) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // guarded makes w verify the tokens of an issuer. Without keys, no token can be verified.
-func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer) {
+func (w *process) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer) {
 	t.Helper()
 	issuer, err := oidc.NewIssuer()
 	if err != nil {
@@ -49,11 +49,11 @@ func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer
 	}
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = serverOf(t.Context(), w.guard, v)
+	w.restart(v)
 	return issuer, &log
 }
 
-func (w *instance) as(t *testing.T, path, authorization string) answer {
+func (w *process) as(t *testing.T, path, authorization string) reply {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"analysis_id":"x"}`))
 	if authorization != "" {

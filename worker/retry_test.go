@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now())})
-				var w *instance
+				var w *process
 				w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
 					w.unavailable.Store(tc.releaseFails)
@@ -176,11 +176,11 @@ func TestAFailingAnalysisCostsTheQueueNoError(t *testing.T) {
 }
 
 func TestALostLockIsFollowedUp(t *testing.T) {
-	taken := func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+	taken := func(t *testing.T, b *emulatortest.Backend, _ *process) {
 		b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": 7, "lockExpiresAt": "2000-01-01T00:20:00.000Z"})
 	}
 	for name, tc := range map[string]struct {
-		lose    func(t *testing.T, b *emulatortest.Backend, w *instance)
+		lose    func(t *testing.T, b *emulatortest.Backend, w *process)
 		itself  bool  // the delivery is that follow-up
 		unseen  error // with which the run fails before its worker has noticed the loss
 		fails   bool
@@ -188,7 +188,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		token   string
 		expires string // of the lock that is followed up; empty: nobody holds it, and the delivery is for now
 	}{
-		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *process) {
 			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
 		}, code: 200, token: "1"},
 		"taken":                 {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
@@ -196,12 +196,12 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		"taken, fails for good": {lose: taken, unseen: &orchestrator.PermanentError{Code: "c"}, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
 		"not booked":            {lose: taken, fails: true, code: 409},
 		"by this very task":     {lose: taken, itself: true, code: 409},
-		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *instance) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
+		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *process) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					if tc.lose(t, b, w); tc.unseen != nil {
 						return nil, tc.unseen
@@ -211,6 +211,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 				})
 				q, task, m := &recordingQueue{}, "another", measured(t)
 				w.guard.Queue, w.guard.Telemetry = q, m.Telemetry
+				w.restart(CheckedByProxy())
 				if tc.fails {
 					w.guard.Queue = refusing{}
 				}
@@ -277,6 +278,7 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 				}), measured(t)
 				w.unavailable.Store(tc.down)
 				w.guard.Telemetry = m.Telemetry
+				w.restart(CheckedByProxy())
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
 				r.Header.Set("X-CloudTasks-TaskName", tc.task)
 				r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
@@ -286,7 +288,7 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 					message, level, code, rejected, metric = "rejected", "ERROR", 200, true, reason+" :1"
 				}
 				w.send(t, r).check(t, code, map[string]any{"reason": reason, "rejected": rejected})
-				answer{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
+				reply{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
 				if n := strings.Count(w.log.String(), "\n"); n != 1 {
 					t.Errorf("%d lines, want 1", n)
 				}
@@ -309,7 +311,7 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 				q := startQueue(t)
 				b.Put(t, "malformed", map[string]any{"lockToken": "five"})
 				w := startLogged(t, b, q, succeed)
-				q.serve(w.instance)
+				q.serve(w.process)
 				q.submit(t, id)
 				if err := q.Idle(t.Context()); err != nil {
 					t.Fatal(err)
@@ -317,7 +319,7 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 				if got := q.statuses(); !slices.Equal(got, want) {
 					t.Errorf("answered %v, want %v", got, want)
 				}
-				answer{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "task_retry": float64(len(want) - 1)})
+				reply{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "task_retry": float64(len(want) - 1)})
 			})
 		})
 	}
