@@ -124,15 +124,8 @@ func newTelemetry(o Options) (*telemetry.Telemetry, error) {
 func (g *Guard) store(k Kind) repo.Options {
 	o := g.options
 	return repo.Options{
-		Database:    o.Database,
-		Collection:  k.Collection,
-		Emulator:    o.Emulator,
-		Fields:      k.Fields,
-		Policy:      o.Lock,
-		MaxRunTime:  o.MaxRunTime,
-		Pessimistic: o.Pessimistic,
-		Keep:        o.Keep,
-		Log:         o.Log,
+		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
 	}
 }
 
@@ -187,18 +180,10 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	}
 
 	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
-		Kind:               delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
-		Locks:              analyses,
-		Orphans:            analyses,
-		Oldest:             analyses.OldestUnfinished,
-		Instance:           g.instance,
-		RunTimeout:         o.RunTimeout,
-		CheckpointInterval: o.CheckpointInterval,
-		StallTimeout:       o.StallTimeout,
-		RetryMin:           o.RetryMin,
-		RetryMax:           o.RetryMax,
-		Log:                o.Log,
-		Telemetry:          g.telemetry,
+		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished, Instance: g.instance,
+		RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
 		kind.guard.Telemetry = g.telemetry.OfKind(k.Name)

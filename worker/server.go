@@ -273,7 +273,8 @@ func (c *call) log() {
 		level, message = slog.LevelError, "rejected"
 		c.endpoint.telemetry.Rejected(ctx, outcome)
 	}
-	c.server.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // delivery, rejected, recovery or self-test
+
+	c.server.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
 	c.span.Describe(delivery.ValidID(r.ID), r.Token, r.Attempt)
 	c.span.Close(outcome, r.HTTPStatus >= http.StatusInternalServerError)
 }

@@ -13,9 +13,9 @@ import (
 // internal route writes one.
 type Record struct {
 	Outcome
-	Kind   Kind
-	Task   string // short name of the task, or id of the message
-	Tries  int    // which of the task's tries this is, from 1; zero: unknown
+	Kind  Kind
+	Task  string // short name of the task, or id of the message
+	Tries int    // which of the task's tries this is, from 1; zero: unknown
 	// HTTPStatus is the status of the answer.
 	HTTPStatus int
 	Took       time.Duration
@@ -34,18 +34,21 @@ type Field struct {
 func LogFields() []Field {
 	return []Field{
 		str("outcome", "the outcome of the request", func(r Record) string { return r.Case.String() }),
-		number("status", "HTTP status of the answer", func(r Record) (int64, bool) { return int64(r.HTTPStatus), true }),
+		number("status", "HTTP status of the answer",
+			func(r Record) (int64, bool) { return int64(r.HTTPStatus), true }),
 		ms("duration_ms", "time until the answer", func(r Record) (time.Duration, bool) { return r.Took, true }),
 		str("analysis_id", "the id of the analysis, or of the work of another kind. "+
 			"Absent if the request has no valid id", func(r Record) string { return ValidID(r.ID) }),
 		str("kind", "the kind of work; absent for analyses", func(r Record) string { return r.Kind.other() }),
 		number("lock_token", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted "+
 			"or run_time_exhausted", func(r Record) (int64, bool) { return r.Token, r.Token != 0 }),
+
 		str("code", "the error's code, if the outcome is failed or retry", func(r Record) string { return r.Code }),
 		str("reason", "how the analyzer failed, without its message", func(r Record) string { return r.Reason }),
 		{"error", "string", "the error, if there is no code", func(r Record) (slog.Value, bool) {
 			return slog.AnyValue(r.Err), r.Err != nil && r.Code == "" // an analyzer's message may contain its input
 		}},
+
 		number("attempt", "number of the attempt; with attempts_exhausted, of the last attempt",
 			func(r Record) (int64, bool) { return int64(r.Attempt), r.Attempt != 0 }),
 		{"stolen", "boolean", "true if the lock was stolen: it was another owner's, and had expired",
@@ -60,6 +63,7 @@ func LogFields() []Field {
 			func(r Record) (int64, bool) { return int64(r.Checkpoints), r.Checkpoints > 0 }),
 		str("lost", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time",
 			func(r Record) string { return r.Lost }),
+
 		str("follow_up", "whether another delivery was booked: booked or failed. Absent without a queue, "+
 			"and if this delivery is itself that follow-up", func(r Record) string { return r.FollowUp }),
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
@@ -76,6 +80,7 @@ func LogFields() []Field {
 			"Absent without `createdAt`", func(r Record) (time.Duration, bool) { return r.ToStart, r.ToStart > 0 }),
 		ms("time_to_ready_ms", "time from the analysis's creation until it was READY. "+
 			"Absent without `createdAt`", func(r Record) (time.Duration, bool) { return r.ToReady, r.ToReady > 0 }),
+
 		number("found", "number of orphaned analyses that a recovery found",
 			func(r Record) (int64, bool) { return int64(r.Found), r.recovers() }),
 		number("booked", "number of deliveries that a recovery booked",

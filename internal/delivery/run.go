@@ -161,12 +161,8 @@ func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w anal
 	reports := a.newReporter(ctx, stop)
 	defer reports.close()
 	return orchestrator.Run(ctx, a.analyzer, orchestrator.Job{
-		AnalysisID: a.id,
-		LockToken:  a.acq.Grant.Token,
-		Attempt:    a.acq.Attempt,
-		Input:      w.Input,
-		Resume:     w.Checkpoint,
-		Reporter:   reports,
+		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
+		Input: w.Input, Resume: w.Checkpoint, Reporter: reports,
 	})
 }
 
@@ -249,7 +245,8 @@ func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
 		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error may quote the result
-		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
+		const message = "result: the document cannot hold it beside its other fields"
+		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
 	}
 	if err == nil {
 		a.ready(ctx)

@@ -28,7 +28,8 @@ func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, in
 		err = cause
 	}
 
-	o := Outcome{Case: SelfTestFailed, Err: errors.New(strings.TrimPrefix(err.Error(), "orchestrator: ")), Code: CodeFailed}
+	message := strings.TrimPrefix(err.Error(), "orchestrator: ")
+	o := Outcome{Case: SelfTestFailed, Err: errors.New(message), Code: CodeFailed}
 	var permanent *orchestrator.PermanentError
 	var failure *orchestrator.FailureError
 	switch {

@@ -38,7 +38,9 @@ var (
 // it exists, and books its delivery unless it is finished or no queue is configured. It may
 // be repeated. exists is the error of Create for an id that is taken. Errors: those of
 // Create and Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
-func (g *Guard) Submit(ctx context.Context, docs Creator, exists error, id string, input any) (s Submission, err error) {
+func (g *Guard) Submit(
+	ctx context.Context, docs Creator, exists error, id string, input any,
+) (s Submission, err error) {
 	err = docs.Create(ctx, id, input)
 	if s.Created = err == nil; !s.Created && !errors.Is(err, exists) {
 		return s, err

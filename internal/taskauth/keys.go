@@ -47,8 +47,10 @@ func newKeyring(of signer, from KeySource) *keyring {
 	}
 	if k.Client == nil {
 		k.Client = &http.Client{
-			Timeout:       fetchTimeout,
-			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true},
+			Timeout: fetchTimeout,
+			Transport: &http.Transport{
+				Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
@@ -111,6 +113,7 @@ func (k *keyring) run(ctx context.Context) {
 		case <-k.wake:
 		case <-time.After(wait):
 		}
+
 		k.mu.Lock()
 		k.fetching = true
 		k.mu.Unlock()
@@ -118,11 +121,13 @@ func (k *keyring) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		switch {
 		case err != nil:
 			wait = min(minBackoff<<min(failures, 10), maxBackoff)
 			failures, good = failures+1, false
-			k.Log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
+			k.Log.WarnContext(ctx, k.of.keys+" not fetched", //nolint:sloglint // one of two
+				"reason", err.Error(), "failures", failures)
 		case !good:
 			failures, good = 0, true
 			k.Log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two

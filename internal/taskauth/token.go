@@ -91,7 +91,8 @@ func newTokenVerifier(of signer, audience string, from KeySource) (*tokenVerifie
 		return nil, errors.New("taskauth: the audience is empty")
 	}
 	from.KeysURL = cmp.Or(from.KeysURL, of.page)
-	if u, err := url.Parse(from.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+	u, err := url.Parse(from.KeysURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}
 	return &tokenVerifier{of: of, audience: audience, keys: newKeyring(of, from)}, nil
