@@ -71,23 +71,6 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 	})
 }
 
-// Two locks may expire at the same time. The name of the first one's follow-up stays taken for a
-// day, so the second needs another name.
-func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue
-		held(t, b, "x", 100*time.Second)
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		b.Merge(t, "x", map[string]any{"lockOwner": "others", "lockToken": 2})
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		if n := len(q.tasks()); n != 2 {
-			t.Errorf("%d follow-ups, want 2", n)
-		}
-	})
-}
-
 // asTask delivers x with that name of the task.
 func (w *process) asTask(t *testing.T, task string) reply {
 	t.Helper()
@@ -126,25 +109,6 @@ func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 		slices.Sort(got)
 		if len(got) < 5 || got[0] != 0 || got[1] != 200 || got[len(got)-1] != 200 {
 			t.Errorf("deliveries answered %v, want 200 but for the first's deadline", got)
-		}
-	})
-}
-
-func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		q.serve(w)
-		q.setUnavailable(true)
-		held(t, b, "x", 100*time.Second)
-		began := time.Now()
-		a := w.deliver(t, "x")
-		a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
-		if a.RetryAfter == "" {
-			t.Error("no Retry-After")
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it tried for %v, want 2 s at most", took)
 		}
 	})
 }

@@ -2,18 +2,13 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
-	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
 
@@ -55,68 +50,7 @@ func TestDelivery(t *testing.T) {
 			}
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
 		},
-		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
-			full(t, b, "x", 0, nil, 0)
-			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
-		},
-		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"attempts": 2})
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
-			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
-				t.Errorf("error = %v", e)
-			}
-		},
-		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				t.Error("it ran")
-				return nil, nil
-			})
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
-			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
-		},
-		"FinishedAlready": func(t *testing.T, b *emulatortest.Backend) {
-			for _, status := range []string{"READY", "FAILED"} {
-				b.Put(t, status, map[string]any{"status": status})
-				start(t, b, succeed).deliver(t, status).check(t, 200, map[string]any{"acquired": false, "reason": "already_finished", "status": status})
-				checkFields(t, b, status, map[string]any{"status": status, "lockToken": nil})
-			}
-		},
-		"HeldByAnother": func(t *testing.T, b *emulatortest.Backend) {
-			expires := iso8601.Format(time.Now().Add(12 * time.Hour))
-			b.Put(t, "x", map[string]any{"lockOwner": "them", "lockExpiresAt": expires})
-			a := start(t, b, succeed).deliver(t, "x")
-			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": expires})
-			if a.RetryAfter != "600" { // it may be freed long before
-				t.Errorf("Retry-After = %q, want 600", a.RetryAfter)
-			}
-		},
-		"PassedItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", queued)
-			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
-			w.guard.RunTimeout = ttl(b) / 2
-			a := w.deliver(t, "x")
-			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
-			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "longer than RUN_TIMEOUT") {
-				t.Errorf("error = %q", msg)
-			}
-			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil})
-			if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != "run_timeout" {
-				t.Errorf("lastError = %v", e)
-			}
-		},
-		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"lockToken": "five"})
-			a := start(t, b, succeed).deliver(t, "x")
-			a.check(t, 500, map[string]any{"acquired": false, "reason": "malformed"})
-			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "lockToken is a string") {
-				t.Errorf("error = %q", msg)
-			}
-		},
+
 		"TheTokenIsCorruptedMidRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -160,84 +94,12 @@ func TestDelivery(t *testing.T) {
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
 		},
-		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", queued)
-			running := make(chan struct{})
-			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-				close(running)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
-			go func() {
-				<-running
-				w.stop(delivery.ErrStopping)
-			}()
-			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
-			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(0), "lockToken": int64(1)})
-			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
-			checkFields(t, b, "x", map[string]any{"lockToken": int64(1)})
-		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.EachKind(t, test)
 		})
 	}
-}
-
-// Neither the same worker nor another runs a duplicate.
-func TestALongRunKeepsItsLock(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var runs atomic.Int32
-		body := func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			runs.Add(1)
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(3 * lease.DefaultTTL):
-				return "done", nil
-			}
-		}
-		w, other := start(t, b, body), start(t, b, body)
-		var wg sync.WaitGroup
-		wg.Go(func() { w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"}) })
-		time.Sleep(lease.DefaultTTL / 10)
-		refused := 0
-		for b.Fields(t, "x")["status"] == "PROCESSING" {
-			for _, w := range []*process{w, other} {
-				if a := w.deliver(t, "x"); a.Code == 409 {
-					refused++
-				}
-			}
-			time.Sleep(20 * time.Second)
-		}
-		wg.Wait()
-		if runs.Load() != 1 || refused == 0 {
-			t.Errorf("%d runs and %d refused duplicates, want one run", runs.Load(), refused)
-		}
-		time.Sleep(lease.DefaultTTL / 2)
-		checkFields(t, b, "x", map[string]any{"status": "READY", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil})
-	})
-}
-
-// It has no Firestore for longer than its TTL, and another worker acquires the lock.
-func TestASupersededWorkerWritesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var first, second *process
-		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			first.unavailable.Store(true)
-			<-ctx.Done() // by the watchdog: no call returns
-			time.Sleep(lease.DefaultTTL)
-			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
-			first.unavailable.Store(false)
-			return "from the past", nil
-		})
-		second = start(t, b, succeed)
-		first.deliver(t, "x").check(t, 409, map[string]any{"reason": "lock_lost"})
-		checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done", "lockToken": int64(2), "lockOwner": nil})
-	})
 }
 
 func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {

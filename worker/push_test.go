@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -290,29 +289,6 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 type refuse struct{}
 
 func (refuse) Check(*http.Request) error { return worker.ErrForbidden }
-
-func TestAPushIsRefusedBeforeItIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Auth = refuse{} })
-		for name, h := range map[string]http.Handler{"Pub/Sub": g.PubSub(jobs(succeed)), "Eventarc": g.Eventarc(jobs(succeed))} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", unread{t})
-			r.Header.Set("Ce-Id", "1")
-			rec := httptest.NewRecorder()
-			h.ServeHTTP(rec, r)
-			if rec.Code != http.StatusForbidden || strings.Contains(rec.Body.String(), "rejected") {
-				t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
-			}
-		}
-	})
-}
-
-// unread is a body that must not be read.
-type unread struct{ t *testing.T }
-
-func (u unread) Read([]byte) (int, error) {
-	u.t.Error("the body is read")
-	return 0, io.EOF
-}
 
 func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

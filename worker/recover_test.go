@@ -83,25 +83,6 @@ func names(tasks []taskqueue.Task) map[string]bool {
 	return all
 }
 
-// A delivery that recovery has booked may crash too, in the same millisecond.
-func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue = q
-		for token := range 2 {
-			b.Put(t, "x", map[string]any{
-				"status": "PROCESSING", "lockToken": token, "lockOwner": "them",
-				"lockExpiresAt": "1999-01-01T00:00:00.000Z", "updatedAt": "1999-01-01T00:00:00.000Z",
-			})
-			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-		}
-		if len(names(q.tasks)) != 2 {
-			t.Errorf("booked %+v, want two names", q.tasks)
-		}
-	})
-}
-
 // atMost is recovery with a small limit.
 type atMost struct {
 	delivery.OrphanFinder

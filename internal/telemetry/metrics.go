@@ -95,18 +95,18 @@ func Metrics() []Metric {
 }
 
 func counter(name, unit, description string, by ...string) Metric {
-	return Metric{Name: prefix + name, Unit: unit, Kind: Counter, Description: description, Attributes: by}
+	return Metric{Name: namespace + name, Unit: unit, Kind: Counter, Description: description, Attributes: by}
 }
 
 func gauge(name, unit, description string) Metric {
-	return Metric{Name: prefix + name, Unit: unit, Kind: Gauge, Description: description}
+	return Metric{Name: namespace + name, Unit: unit, Kind: Gauge, Description: description}
 }
 
 func histogram(name, unit, description string, buckets []float64, by ...string) Metric {
 	return Metric{
-		Name: prefix + name, Unit: unit, Kind: Histogram, Description: description, Attributes: by, Buckets: buckets,
+		Name: namespace + name, Unit: unit, Kind: Histogram, Description: description, Attributes: by, Buckets: buckets,
 	}
 }
 
-// prefix begins the name of each metric.
-const prefix = "taskguard."
+// namespace begins the name of each metric.
+const namespace = "taskguard."
