@@ -5,11 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/taskqueue"
@@ -17,10 +14,6 @@ import (
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
-
-func flaky(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-	return nil, errors.New("flaky")
-}
 
 func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -149,33 +142,6 @@ func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
 			})
 		})
 	}
-}
-
-// No delivery is answered with an error, though three attempts fail and each is duplicated.
-func TestAFailingAnalysisCostsTheQueueNoError(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, flaky)
-		w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, 10*time.Minute
-		q.serve(w)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		q.submit(t, "x")
-		for i := range 3 {
-			synctest.Wait()
-			_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("duplicate", strconv.Itoa(i)), AnalysisID: "x"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(20 * time.Second)
-		}
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := q.statuses(); len(got) != 3+3 || slices.Max(got) != 200 {
-			t.Errorf("deliveries were answered %v, want 200 for three attempts and three duplicates", got)
-		}
-		checkFields(t, b, "x", map[string]any{"status": "FAILED", "attempts": int64(3), "nextAttemptAt": nil})
-	})
 }
 
 func TestALostLockIsFollowedUp(t *testing.T) {
