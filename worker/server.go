@@ -164,15 +164,16 @@ type call struct {
 // serve handles the call, and writes its record, also if the handler panics. A caller that
 // is refused gets no span: otherwise any client could choose what is traced.
 func (c *call) serve() {
-	c.record = delivery.Record{Kind: c.endpoint.kind, Outcome: delivery.Outcome{Case: delivery.Internal}}
+	c.record.Case = delivery.Internal // until the handler returns
 	// A span whose End is deferred itself would record the panic's value.
-	defer c.log()
+	defer c.writeLog()
 
 	r := c.echo.Request()
 	if err := c.auth.Check(r); err != nil {
 		c.record.Outcome = refusal(err)
 		return
 	}
+	c.record.Kind = c.endpoint.kind
 	ctx, span := c.endpoint.telemetry.Serve(telemetry.Extract(r.Context(), r.Header), c.endpoint.name)
 	c.span = span
 	c.echo.SetRequest(r.WithContext(ctx))
@@ -258,8 +259,8 @@ func (c *call) end() {
 // context returns the context of the work, inside the span of the call.
 func (c *call) context() context.Context { return telemetry.Carry(c.work, c.echo.Request().Context()) }
 
-// log writes the one log line of the call, and ends its span.
-func (c *call) log() {
+// writeLog writes the one log line of the call, and ends its span.
+func (c *call) writeLog() {
 	r := &c.record
 	r.HTTPStatus, _ = answerTo(*r)
 	r.Took = time.Since(c.started)
@@ -274,7 +275,7 @@ func (c *call) log() {
 		c.endpoint.telemetry.Rejected(ctx, outcome)
 	}
 
-	c.server.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
+	c.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
 	c.span.Describe(delivery.ValidID(r.ID), r.Token, r.Attempt)
 	c.span.Close(outcome, r.HTTPStatus >= http.StatusInternalServerError)
 }
