@@ -96,8 +96,8 @@ func answerTo(r delivery.Record) (code int, a answer) {
 	if row.status == "" && r.Case != delivery.Recovered {
 		a.Reason = r.Case.String()
 	}
-	if r.Outcome.Status != "" {
-		a.Status = r.Outcome.Status
+	if r.Status != "" {
+		a.Status = r.Status
 	}
 	if r.Case == delivery.Ran {
 		a.LockToken = r.Token

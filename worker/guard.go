@@ -256,11 +256,11 @@ func (g *Guard) awaitReady() {
 // and at /internal/self-test a run of the first kind on Options.SelfTest. It answers other
 // paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
-	for i, k := range kinds {
-		kind := g.handled(k, false)
-		g.server.route(kind.guard, k.analyzer())
+	for i := range kinds {
+		kind, analyzer := g.handled(kinds[i], false), kinds[i].analyzer()
+		g.server.route(kind.guard, analyzer)
 		if i == 0 {
-			g.server.routeSelfTest(kind.guard, k.analyzer(), g.options.SelfTest)
+			g.server.routeSelfTest(kind.guard, analyzer, g.options.SelfTest)
 		}
 	}
 	g.awaitReady()

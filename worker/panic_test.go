@@ -19,7 +19,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
@@ -136,16 +135,6 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 	}
 }
 
-// auth admits requests that have its header.
-type auth struct{}
-
-func (auth) Check(r *http.Request) error {
-	if r.Header.Get("Authorization") == "" {
-		return taskauth.ErrUnauthenticated
-	}
-	return nil
-}
-
 func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 	const id, known = "0af7651916cd43dd8448eb211c80319c", "Authorization: me"
 	for _, tc := range []struct {
@@ -167,7 +156,7 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		m := measured(t)
 		h := telemetry.Traced(serverOf(t.Context(), &delivery.Guard{
 			Locks: new(memory).locks(t, nil), RunTimeout: time.Minute, Log: telemetry.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
-		}, auth{}, succeed))
+		}, callers{}, succeed))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 		for _, header := range tc.headers {
 			name, value, _ := strings.Cut(header, ": ")
