@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"testing"
-
 )
 
 func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
