@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// internal/delivery counts the rest of the page's numbers.
+// worker counts the rest of the page's numbers.
 func TestTheCostsOfStandingStillAreThoseOfTheModule(t *testing.T) {
 	m := readMonitoring(t)
 	want := fmt.Sprintf("log metrics: %d, and alert policies with one condition: %d |", len(m.LogMetrics), len(m.Alerts))

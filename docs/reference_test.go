@@ -68,13 +68,13 @@ func same(t *testing.T, what string, page, code []string) {
 var (
 	route = regexp.MustCompile(`\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"`)
 	// defaultPath matches the path of a kind of work that names none.
-	defaultPath = regexp.MustCompile(`analysisPath += "(/[a-z/]*)"`)
+	defaultPath = regexp.MustCompile(`DefaultPath += "(/[a-z/]*)"`)
 	routed      = regexp.MustCompile("`(GET|POST|PUT|DELETE) (/[a-z/]*)`")
 )
 
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
+	for _, path := range []string{"../worker/server.go", "../internal/taskqueue/queue.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
 		src := read(t, path)
 		for _, r := range route.FindAllStringSubmatch(src, -1) {
 			code[r[1]+" "+r[2]] = true
@@ -122,11 +122,11 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 
-var codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|(?:Exhausted|Cancelled)\s+=|retry\(ctx,) "(\w+)"`)
+var codeLiteral = regexp.MustCompile(`(?:Code\w+|Exhausted|Cancelled|Unrecordable)\s+= "(\w+)"`)
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/operator.go"} {
 		src := read(t, path)
 		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true

@@ -81,16 +81,20 @@ func Do[T any](ctx context.Context, g *Guard, key string, fn func(ctx context.Co
 }
 
 // DoWith is Do with options.
-func DoWith[T any](ctx context.Context, g *Guard, key string, o DoOptions, fn func(ctx context.Context, job Job) (T, error)) (T, error) {
+func DoWith[T any](
+	ctx context.Context, g *Guard, key string, o DoOptions, fn func(ctx context.Context, job Job) (T, error),
+) (T, error) {
 	var zero, result T
 	defer g.server.Track()() // it does not count towards MaxRuns
 	if g.work.Err() != nil {
 		return zero, ErrStopping
 	}
+
 	value, err := g.do(ctx, key, o, func(ctx context.Context, job Job) (any, error) { return fn(ctx, job) })
 	if err != nil {
 		return zero, err
 	}
+
 	text, err := repo.Plain(value)
 	if err == nil {
 		err = json.Unmarshal(text, &result)
@@ -102,8 +106,8 @@ func DoWith[T any](ctx context.Context, g *Guard, key string, o DoOptions, fn fu
 }
 
 // do returns the stored result of key.
-func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context.Context, Job) (any, error)) (any, error) {
-	is, err := g.records(o)
+func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn orchestrator.AnalyzerFunc) (any, error) {
+	kind, err := g.recordsOf(o)
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +115,17 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context
 	if err != nil {
 		return nil, err
 	}
+
 	for {
-		value, done, err := is.result(ctx, key, params)
+		value, done, err := kind.result(ctx, key, params)
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
 		if done || err != nil {
 			return value, err
 		}
-		if value, again, err := is.once(ctx, g.work, key, fn); !again {
+		value, again, err := kind.once(ctx, g.work, key, fn)
+		if !again {
 			return value, err
 		}
 	}
@@ -127,14 +133,15 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context
 
 // result reads the record of key, which it creates if there is none. done is false if fn must
 // run.
-func (is *guarded) result(ctx context.Context, key, params string) (value any, done bool, err error) {
-	d, stored, err := is.analyses.Outcome(ctx, key)
+func (k *guarded) result(ctx context.Context, key, params string) (value any, done bool, err error) {
+	d, stored, err := k.analyses.Outcome(ctx, key)
 	if errors.Is(err, lease.ErrNotFound) {
-		if err = is.analyses.CreateWith(ctx, key, nil, params); errors.Is(err, repo.ErrExists) {
-			return is.result(ctx, key, params)
+		if err = k.analyses.CreateWith(ctx, key, nil, params); errors.Is(err, repo.ErrExists) {
+			return k.result(ctx, key, params)
 		}
 		return nil, false, err
 	}
+
 	switch {
 	case err != nil:
 		return nil, false, err
@@ -149,38 +156,42 @@ func (is *guarded) result(ctx context.Context, key, params string) (value any, d
 
 // once runs fn under the lock of key. again is true if the record has to be read again: it
 // has changed since, or fn can continue from its checkpoint.
-func (is *guarded) once(ctx, work context.Context, key string, fn func(context.Context, Job) (any, error)) (value any, again bool, err error) {
+func (k *guarded) once(
+	ctx, work context.Context, key string, fn orchestrator.AnalyzerFunc,
+) (value any, again bool, err error) {
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
-	defer context.AfterFunc(ctx, func() { cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)}) })()
-	guard, failure := *is.guard, error(nil)
-	guard.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) {
-		if value, failure = fn(ctx, job); failure == nil {
-			value, failure = orchestrator.Storable(value)
-		}
-		return value, failure
-	})
-	o := guard.Deliver(run, delivery.Delivery{AnalysisID: key})
-	switch {
-	case o.Status != "" && (o.Case == delivery.Ran || o.Case == delivery.Failed):
-		return nil, true, nil // fn or another program has finished the record, and value is dropped
-	case o.Case == delivery.Ran:
-		return value, false, nil
-	case o.Case == delivery.Failed && o.Ran:
-		return nil, false, &FailedError{Code: o.Code, Message: o.Err.Error(), Err: failure}
-	case o.Case == delivery.AlreadyFinished, o.Case == delivery.Failed, o.Case == delivery.Continued, o.Case == delivery.NotFound:
+	defer context.AfterFunc(ctx, func() {
+		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
+	})()
+	o := k.guard.Deliver(run, delivery.Delivery{AnalysisID: key, Analyzer: fn})
+
+	switch o.Case {
+	case delivery.AlreadyFinished, delivery.Continued, delivery.NotFound:
 		return nil, true, nil
-	case o.Case == delivery.Locked:
+	case delivery.Ran: // with a Status, fn or another program has finished the record
+		return o.Result, o.Status != "", nil
+	case delivery.Failed:
+		if o.Status != "" || !o.Ran {
+			return nil, true, nil
+		}
+		return nil, false, &FailedError{Code: o.Code, Message: o.Err.Error(), Err: o.RunErr}
+	case delivery.Locked:
 		return nil, false, &RunningError{RetryAt: o.RetryAt, RetryIn: o.RetryIn}
-	case ctx.Err() != nil && errors.Is(o.Err, ErrStopping):
+	case delivery.Retry:
+		if o.RunErr != nil && o.Code != delivery.CodeRunTimeout {
+			return nil, false, o.RunErr
+		}
+	}
+
+	switch {
+	case errors.Is(o.Err, ErrStopping) && ctx.Err() != nil:
 		return nil, false, context.Cause(ctx)
 	case errors.Is(o.Err, ErrStopping):
 		return nil, false, ErrStopping
-	case o.Case == delivery.Retry && failure != nil && o.Code == "run_timeout":
-		return nil, false, fmt.Errorf("worker: do %q: %w: %w", key, o.Err, failure)
-	case o.Case == delivery.Retry && failure != nil:
-		return nil, false, failure
+	case o.Case == delivery.Retry && o.RunErr != nil:
+		return nil, false, fmt.Errorf("worker: do %q: %w: %w", key, o.Err, o.RunErr)
 	}
 	return nil, false, fmt.Errorf("worker: do %q: %w", key, o.Err)
 }
@@ -188,37 +199,40 @@ func (is *guarded) once(ctx, work context.Context, key string, fn func(context.C
 // releaseTime limits the release of the lock after the end of a caller's context.
 const releaseTime = 5 * time.Second
 
-// records returns what guards the records of o.
-func (g *Guard) records(o DoOptions) (*guarded, error) {
-	if o.Collection == "" {
-		o.Collection = "idempotency"
+// records identifies the records that are kept alike.
+type records struct {
+	collection string
+	keep       time.Duration
+}
+
+// recordsOf returns what guards the records of o.
+func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
+	r := records{cmp.Or(o.Collection, "idempotency"), cmp.Or(o.Keep, 24*time.Hour)}
+	if r.keep < time.Hour {
+		return nil, fmt.Errorf("worker: do: Keep %v is under 1h", r.keep)
 	}
-	if o.Keep == 0 {
-		o.Keep = 24 * time.Hour
-	}
-	if o.Keep < time.Hour {
-		return nil, fmt.Errorf("worker: do: Keep %v is under 1h", o.Keep)
-	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key := fmt.Sprint(o.Keep, " ", o.Collection)
-	if is := g.kinds[key]; is != nil {
-		return is, nil
+	if known := g.records[r]; known != nil {
+		return known, nil
 	}
 	for _, other := range g.kinds {
-		if other.Path != "" && other.Collection == o.Collection {
-			return nil, fmt.Errorf("worker: do: the collection %q is that of kind %q", o.Collection, other.Name)
+		if other.Collection == r.collection {
+			return nil, fmt.Errorf("worker: do: the collection %q is that of kind %q", r.collection, other.Name)
 		}
 	}
-	store := g.store(Kind{Collection: o.Collection})
-	store.Keep, store.KeepAll, store.MaxRunTime, store.Policy.MaxAttempts = o.Keep, true, 0, 0 // the callers decide when to give up
-	is, err := g.newGuarded(Kind{Name: "do", Collection: o.Collection}, store)
+
+	store := g.store(Kind{Collection: r.collection})
+	store.Keep, store.KeepAll = r.keep, true
+	store.MaxRunTime, store.Policy.MaxAttempts = 0, 0 // the callers decide when to give up
+	kind, err := g.newGuarded(Kind{Name: "do", Collection: r.collection}, store)
 	if err != nil {
 		return nil, fmt.Errorf("worker: do: %w", err)
 	}
-	is.guard.Queue, is.guard.StallTimeout = nil, 0 // no task can call fn, which need not report
-	g.kinds[key] = is
-	return is, nil
+	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, which need not report
+	g.records[r] = kind
+	return kind, nil
 }
 
 // hash returns a hash of parameters; empty: there are none.

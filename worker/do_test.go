@@ -243,7 +243,7 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 		}
 		checkRecord(t, records.Doc("new"), map[string]any{"status": nil})
 		// A kind's deliveries would not find what Do keeps, and the other way round.
-		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of kind") {
+		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of records of Do") {
 			t.Errorf("a kind in the collection of Do: %v", err)
 		}
 	})

@@ -26,6 +26,7 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		MaxRuns:            e.Integer("MAX_RUNS", 100, 1, 1_000_000),
 		Pessimistic:        e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 	}
+
 	auth := e.TaskAuth(at.Emulator, "", false)
 	switch auth.Mode {
 	case "oidc":
@@ -37,11 +38,13 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	if input := e.Text("SMOKE_INPUT", ""); input != "" {
 		o.SelfTest = json.RawMessage(input)
 	}
+
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	}
 	o.RetryMin = e.Duration("RETRY_MIN", delivery.DefaultMinRetry)
 	o.RetryMax = e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
+
 	for _, p := range o.check() {
 		e.Add(p.err)
 	}
@@ -56,7 +59,8 @@ func queue(e *env.Environment, auth env.TaskAuth) Queue {
 	case c.Caller == "":
 		e.Problem("TASK_CALLER", "must be set with TASK_QUEUE, to the service account that calls this worker")
 	case auth.Mode == "oidc" && len(auth.Token.Accounts) > 0 && !slices.Contains(auth.Token.Accounts, c.Caller):
-		e.Problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
+		e.Problem("TASK_CALLER",
+			"%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
 	}
 	return c
 }

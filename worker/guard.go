@@ -23,7 +23,6 @@ import (
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
@@ -32,9 +31,9 @@ import (
 type Guard struct {
 	options   Options
 	db        *repo.Database
-	any       *repo.Analyses   // of any collection, for Health
+	probe     *repo.Analyses   // for Health
 	queue     *taskqueue.Queue // nil: none
-	server    *delivery.Server
+	server    *server
 	telemetry *telemetry.Telemetry
 	instance  string
 	unchecked bool // how callers are checked is unknown
@@ -44,8 +43,9 @@ type Guard struct {
 	background sync.WaitGroup
 	ready      sync.Once
 
-	mu    sync.Mutex
-	kinds map[string]*guarded
+	mu      sync.Mutex
+	kinds   map[string]*guarded  // by name
+	records map[records]*guarded // of Do
 }
 
 // guarded is a kind and what guards it.
@@ -68,33 +68,47 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
 		}
 	}
-	g := &Guard{options: o, instance: instance(ctx), kinds: map[string]*guarded{}}
 	auth, known, err := o.authenticator()
 	if err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
 	}
-	g.unchecked = !known
+
+	g := &Guard{
+		options: o, instance: instance(ctx), unchecked: !known,
+		kinds: map[string]*guarded{}, records: map[records]*guarded{},
+	}
 	if g.telemetry, err = newTelemetry(o); err != nil {
 		return nil, err
 	}
-	if g.db, err = repo.Connect(ctx, o.Project, g.store(Kind{}), o.FirestoreOptions...); err != nil {
+	if err := g.connect(ctx); err != nil {
 		return nil, err
 	}
-	if g.any, err = g.db.Analyses(g.store(Kind{})); err != nil {
-		return nil, errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
-	}
-	if o.Queue != (Queue{}) {
-		if g.queue, err = taskqueue.Open(ctx, o.Queue, o.QueueOptions...); err != nil {
-			return nil, errors.Join(err, g.db.Close())
-		}
-	}
+
 	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	g.server = delivery.NewServer(g.work, o.Log, auth)
-	g.server.MaxRuns = o.MaxRuns
+	g.server = newServer(g.work, o.Log, auth, g.telemetry)
+	g.server.maxRuns = o.MaxRuns
 	if keys, ok := auth.(*taskauth.Verifier); ok {
 		g.background.Go(func() { keys.Run(g.work) })
 	}
 	return g, nil
+}
+
+// connect makes the clients of Firestore and of the queue.
+func (g *Guard) connect(ctx context.Context) (err error) {
+	o := g.options
+	if g.db, err = repo.Connect(ctx, o.Project, g.store(Kind{}), o.FirestoreOptions...); err != nil {
+		return err
+	}
+	if g.probe, err = g.db.Analyses(g.store(Kind{})); err != nil {
+		return errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
+	}
+	if o.Queue == (Queue{}) {
+		return nil
+	}
+	if g.queue, err = taskqueue.Open(ctx, o.Queue, o.QueueOptions...); err != nil {
+		return errors.Join(err, g.db.Close())
+	}
+	return nil
 }
 
 func newTelemetry(o Options) (*telemetry.Telemetry, error) {
@@ -110,8 +124,8 @@ func newTelemetry(o Options) (*telemetry.Telemetry, error) {
 func (g *Guard) store(k Kind) repo.Options {
 	o := g.options
 	return repo.Options{
-		Database: o.Database, Collection: k.Collection, Emulator: o.Emulator, Fields: k.Fields, Policy: o.Lock, MaxRunTime: o.MaxRunTime,
-		Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
+		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
 	}
 }
 
@@ -125,24 +139,32 @@ func (g *Guard) of(k Kind) (*guarded, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	is := g.kinds[k.Name]
-	if is == nil {
-		for _, other := range g.kinds {
-			if other.Path == k.Path || other.Collection == k.Collection {
-				return nil, fmt.Errorf("worker: kind %q has the path or the collection of kind %q", k.Name, other.Name)
-			}
+	if known := g.kinds[k.Name]; known != nil {
+		if !known.same(k) {
+			return nil, fmt.Errorf("worker: kind %q differs from the kind of this name that is in use", k.Name)
 		}
-		if is, err = g.newGuarded(k, g.store(k)); err != nil {
-			return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+		return known, nil
+	}
+
+	for _, other := range g.kinds {
+		if other.Path == k.Path || other.Collection == k.Collection {
+			return nil, fmt.Errorf("worker: kind %q has the path or the collection of kind %q", k.Name, other.Name)
 		}
-		g.kinds[k.Name] = is
 	}
-	if !is.same(k) {
-		return nil, fmt.Errorf("worker: kind %q differs from the kind of this name that is in use", k.Name)
+	for used := range g.records {
+		if used.collection == k.Collection {
+			return nil, fmt.Errorf("worker: kind %q has the collection of records of Do", k.Name)
+		}
 	}
-	return is, nil
+	kind, err := g.newGuarded(k, g.store(k))
+	if err != nil {
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+	}
+	g.kinds[k.Name] = kind
+	return kind, nil
 }
 
 // newGuarded returns what guards a kind whose documents are in the store.
@@ -151,39 +173,45 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, is := g.options, &guarded{Kind: k, analyses: analyses}
+	o := g.options
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
 	for _, p := range o.check() {
 		return nil, p
 	}
-	is.guard = &delivery.Guard{
-		Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
-		Instance: g.instance, RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+
+	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
+		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished, Instance: g.instance,
+		RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
 		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
-	}
+	}}
 	if k.Name != analysis {
-		is.guard.Telemetry = g.telemetry.OfKind(k.Name)
+		kind.guard.Telemetry = g.telemetry.OfKind(k.Name)
 	}
 	if g.queue != nil {
-		is.guard.Queue = g.queue
+		kind.guard.Queue = g.queue
 	}
-	return is, nil
+	return kind, nil
 }
 
-// handled returns the guard of a handler, which runs k.Run, or only books deliveries. It
-// panics if the kind cannot be handled.
-func (g *Guard) handled(k Kind, books bool) *delivery.Guard {
-	is, err := g.of(k)
+// handled returns what guards the kind of a handler. It panics if nothing checks the callers,
+// or if the kind is not usable: it has no Run, and a delivery may not only book another.
+func (g *Guard) handled(k Kind, books bool) *guarded {
+	kind, err := g.of(k)
 	switch {
 	case err != nil:
 		panic(err.Error())
 	case k.Run == nil && !books:
-		panic(fmt.Sprintf("worker: kind %q has no Run", is.Name))
+		panic(fmt.Sprintf("worker: kind %q has no Run", kind.Name))
 	}
 	g.mustCheckCallers()
-	guard := *is.guard
-	guard.Analyzer = orchestrator.AnalyzerFunc(k.Run)
-	return &guard
+	return kind
+}
+
+// deliveries returns the handler of the deliveries of k that read reads.
+func (g *Guard) deliveries(k Kind, books bool, read reader) echo.HandlerFunc {
+	kind := g.handled(k, books)
+	return g.server.deliveries(kind.guard, k.analyzer(), read)
 }
 
 // mustCheckCallers panics if nothing checks the callers of a handler.
@@ -197,7 +225,7 @@ func (g *Guard) mustCheckCallers() {
 // is acquired, run and answered as docs/reference.md describes; the answer is sent after the
 // run has ended. Echo panics if k is not usable.
 func (g *Guard) Echo(k Kind) echo.HandlerFunc {
-	return g.server.Deliveries(g.handled(k, false), delivery.CloudTasks)
+	return g.deliveries(k, false, readTask)
 }
 
 // Handler is like Echo, for net/http.
@@ -208,15 +236,20 @@ func (g *Guard) Handler(k Kind) http.Handler { return handler(g.Echo(k)) }
 // checks the callers.
 func (g *Guard) Recovery() http.Handler {
 	g.mustCheckCallers()
-	return handler(g.server.Recovery())
+	return handler(g.server.recovery())
 }
 
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.
 func (g *Guard) Health() http.Handler {
-	ping := func(ctx context.Context) error { return env.Located(g.options.Emulator, g.any.Ping(ctx)) }
+	g.awaitReady()
+	return g.server.newEcho()
+}
+
+// awaitReady asks Firestore in the background until it has answered.
+func (g *Guard) awaitReady() {
+	ping := func(ctx context.Context) error { return env.Located(g.options.Emulator, g.probe.Ping(ctx)) }
 	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, ping) }) })
-	return g.server
 }
 
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery, Health,
@@ -224,12 +257,14 @@ func (g *Guard) Health() http.Handler {
 // paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
 	for i := range kinds {
-		guard := g.handled(kinds[i], false)
-		if g.server.Route(guard); i == 0 {
-			g.server.RouteSelfTest(guard, g.options.SelfTest)
+		kind, analyzer := g.handled(kinds[i], false), kinds[i].analyzer()
+		g.server.route(kind.guard, analyzer)
+		if i == 0 {
+			g.server.routeSelfTest(kind.guard, analyzer, g.options.SelfTest)
 		}
 	}
-	return g.Health()
+	g.awaitReady()
+	return g.server.echo
 }
 
 // handler returns h as a handler of net/http.
@@ -254,10 +289,12 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 		stop.Deadline = deadline.Add(-answerTime)
 	}
 	g.stop(stop)
+
 	var err error
 	if left := g.server.Drain(ctx); left > 0 {
 		err = fmt.Errorf("worker: %d runs are still going: their locks are kept until they expire", left)
 	}
+
 	g.background.Wait()
 	if g.queue != nil {
 		err = errors.Join(err, g.queue.Close())

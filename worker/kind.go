@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode"
 
+	"taskguard/internal/delivery"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
@@ -49,22 +50,37 @@ func (k Kind) same(l Kind) bool {
 
 // Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In,
 // or none unless In has a nil value, is a permanent failure with the code invalid_input.
-func Typed[In, Out any](run func(ctx context.Context, in In, job Job) (Out, error)) func(ctx context.Context, job Job) (any, error) {
+func Typed[In, Out any](
+	run func(ctx context.Context, in In, job Job) (Out, error),
+) func(ctx context.Context, job Job) (any, error) {
+	nils := []reflect.Kind{reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice}
+	takesNull := slices.Contains(nils, reflect.TypeFor[In]().Kind())
+
 	return func(ctx context.Context, job Job) (any, error) {
 		var in In
 		err := json.Unmarshal(job.Input, &in)
-		if nils := []reflect.Kind{reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice}; err == nil && string(job.Input) == "null" && !slices.Contains(nils, reflect.TypeFor[In]().Kind()) {
+		if err == nil && string(job.Input) == "null" && !takesNull {
 			err = errors.New("there is no input")
 		}
 		if err != nil {
-			return nil, &orchestrator.PermanentError{Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err}
+			return nil, &orchestrator.PermanentError{
+				Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err,
+			}
 		}
 		return run(ctx, in, job)
 	}
 }
 
+// analyzer returns what calls Run; nil: there is none.
+func (k Kind) analyzer() orchestrator.Analyzer {
+	if k.Run == nil {
+		return nil
+	}
+	return orchestrator.AnalyzerFunc(k.Run)
+}
+
 // analysis is the name of the first kind.
-const analysis = "analysis"
+const analysis = delivery.Analysis
 
 // simpleName matches the name of a kind and of its IDField.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
@@ -76,6 +92,7 @@ func (k Kind) Filled() (Kind, error) {
 		k.Collection = cmp.Or(k.Collection, "analyses")
 	}
 	k.IDField, k.Path = cmp.Or(k.IDField, k.Name+"_id"), cmp.Or(k.Path, "/internal/tasks/"+k.Name)
+
 	var problem error
 	switch {
 	case !simpleName.MatchString(k.Name):
@@ -84,11 +101,12 @@ func (k Kind) Filled() (Kind, error) {
 		problem = errors.New("no Collection")
 	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
-	// In an Echo, : and * begin patterns, as { does in net/http, and a request's path is decoded before it is matched.
+	// In an Echo, : and * begin patterns, as { does in net/http, and a request's path is decoded
+	// before it is matched.
 	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
 		strings.ContainsAny(k.Path, " ?#:*%{}") || strings.ContainsFunc(k.Path, unicode.IsControl):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
-	case slices.Contains([]string{"/internal/tasks/recover", "/internal/self-test"}, k.Path), strings.HasPrefix(k.Path, "/health/"):
+	case k.Path == "/internal/tasks/recover", k.Path == "/internal/self-test", strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
 	case k.RunTimeout < 0:
 		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)

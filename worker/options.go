@@ -70,7 +70,9 @@ type Queue = taskqueue.Config
 // Authenticator checks the caller of a request. It returns nil if the caller may pass. An
 // error that matches ErrForbidden is answered 403, ErrNoKeys 503, and any other 401. The
 // error is logged, so it must not contain a token. Check is called concurrently.
-type Authenticator = delivery.Authenticator
+type Authenticator interface {
+	Check(r *http.Request) error
+}
 
 // Errors of an Authenticator.
 var (
@@ -159,6 +161,7 @@ func (o Options) filled() (Options, error) {
 	def(&o.CheckpointInterval, delivery.DefaultCheckpointInterval)
 	def(&o.RetryMin, delivery.DefaultMinRetry)
 	def(&o.RetryMax, delivery.DefaultMaxRetry)
+
 	o.Lock.MaxAttempts, o.MaxRuns = cmp.Or(o.Lock.MaxAttempts, 10), cmp.Or(o.MaxRuns, 100)
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -168,6 +171,7 @@ func (o Options) filled() (Options, error) {
 	if o.Auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
 		o.Auth = OIDC(o.Queue.Filled().Audience, o.Queue.Caller)
 	}
+
 	var err error
 	for _, p := range o.check() {
 		err = errors.Join(err, p)
@@ -177,7 +181,8 @@ func (o Options) filled() (Options, error) {
 	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
 		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesItself():
-		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q", o.Queue.Caller, o.Queue.Filled().Audience)
+		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
+			o.Queue.Caller, o.Queue.Filled().Audience)
 	}
 	return o, err
 }
@@ -192,14 +197,11 @@ func (o Options) refusesItself() bool {
 	return ok && q != (Queue{}) && (!slices.Contains(t.Accounts, q.Caller) || t.Audience != q.Audience)
 }
 
-// authenticator returns what checks the callers; nil with ok: none has to be checked. ok
-// is false if that is unknown.
+// authenticator returns what checks the callers. ok is false if that is unknown.
 func (o Options) authenticator() (a Authenticator, ok bool, err error) {
 	switch auth := o.Auth.(type) {
 	case nil:
-		return nil, o.Emulator != "", nil
-	case checkedByProxy:
-		return nil, true, nil
+		return CheckedByProxy(), o.Emulator != "", nil
 	case tokens:
 		auth.Log = o.Log
 		a, err = taskauth.New(taskauth.Options(auth))

@@ -75,38 +75,6 @@ func lookup(words ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 }
 
-func TestEachVariableReachesItsOption(t *testing.T) {
-	const queue, account = "projects/p/locations/l/queues/q", "a@b.c"
-	common := []string{
-		"GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "ANALYSES_COLLECTION=c", "LOCK_TTL=200s", "LOCK_HEARTBEAT=50s", "MAX_ATTEMPTS=3", "RUN_TIMEOUT=4m",
-		"CHECKPOINT_INTERVAL=5s", "STALL_TIMEOUT=6s", "MAX_RUN_TIME=7h", "MAX_RUNS=8", "FIRESTORE_TRANSACTIONS=pessimistic", "KEEP_FINISHED=900h",
-		"TASK_QUEUE=" + queue, "TASK_TARGET_URL=https://t.example", "TASK_CALLER=" + account, "RETRY_MIN=10s", "RETRY_MAX=11m",
-	}
-	want := worker.Options{
-		Project: "p", Database: "d", Collection: "c", Lock: lease.Policy{TTL: 200 * time.Second, Heartbeat: 50 * time.Second, MaxAttempts: 3}, RunTimeout: 4 * time.Minute,
-		CheckpointInterval: 5 * time.Second, StallTimeout: 6 * time.Second, MaxRunTime: 7 * time.Hour, MaxRuns: 8, Pessimistic: true, Keep: 900 * time.Hour,
-		Queue: worker.Queue{Name: queue, TargetURL: "https://t.example", Caller: account, Audience: "https://t.example"}, RetryMin: 10 * time.Second, RetryMax: 11 * time.Minute,
-	}
-	for name, c := range map[string]struct {
-		more []string
-		want func(*worker.Options)
-	}{
-		"iam": {[]string{"TASK_AUTH=iam"}, func(o *worker.Options) { o.Auth = worker.CheckedByProxy() }},
-		"oidc": {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://t.example", "TASK_SERVICE_ACCOUNTS=x@b.c," + account}, func(o *worker.Options) {
-			o.Auth = worker.OIDC("https://t.example", "x@b.c", account)
-		}},
-		"none": {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1", "CLOUD_TASKS_EMULATOR_HOST=h:2"}, func(o *worker.Options) {
-			o.Emulator, o.Queue.EmulatorHost = "h:1", "h:2"
-		}},
-	} {
-		want := want
-		c.want(&want)
-		if got, err := worker.FromEnv(lookup(append(common, c.more...)...)); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
-		}
-	}
-}
-
 func TestTheDefaultsOfOptions(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
 	audience := queue

@@ -3,8 +3,6 @@ package worker
 import (
 	"cmp"
 	"net/http"
-
-	"taskguard/internal/delivery"
 )
 
 // PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
@@ -20,7 +18,7 @@ import (
 //
 // The subscription's token must pass Options.Auth. PubSub panics if k is not usable, or has
 // neither a Run nor a Queue.
-func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, delivery.PubSub) }
+func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, readMessage) }
 
 // Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
 // documents that other programs create in k's collection, in the binary mode of CloudEvents.
@@ -29,18 +27,13 @@ func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, delivery.PubSub) 
 // or ends with a space is not found.
 func (g *Guard) Eventarc(k Kind) http.Handler {
 	collection := ""
-	if is, err := g.of(k); err == nil { // push panics with the error
-		collection = is.Collection
+	if kind, err := g.of(k); err == nil { // push panics with the error
+		collection = kind.Collection
 	}
-	return g.push(k, delivery.Eventarc(g.options.Project, cmp.Or(g.options.Database, "(default)"), collection))
+	return g.push(k, readEvent(g.options.Project, cmp.Or(g.options.Database, "(default)"), collection))
 }
 
 // push returns the handler of the messages that read reads.
-func (g *Guard) push(k Kind, read delivery.Reader) http.Handler {
-	books := k.Run == nil && g.queue != nil
-	return handler(g.server.Deliveries(g.handled(k, books), func(w http.ResponseWriter, r *http.Request, k delivery.Kind) (delivery.Delivery, error) {
-		d, err := read(w, r, k)
-		d.BookOnly = books
-		return d, err
-	}))
+func (g *Guard) push(k Kind, read reader) http.Handler {
+	return handler(g.deliveries(k, g.queue != nil, read))
 }

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -187,45 +185,6 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 	})
 }
 
-// Pub/Sub acknowledges a message by 102, 200, 201, 202 and 204.
-func TestAMessageIsAcknowledgedWhenItsNextDeliveryIsBooked(t *testing.T) {
-	for name, c := range map[string]struct {
-		queue, down    bool
-		failed, locked int
-	}{
-		"without a queue":        {false, false, 500, 409},
-		"with a queue":           {true, false, 200, 200},
-		"with a queue, but down": {true, true, 500, 409},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), newQueue(t)
-				q.broken.Store(c.down)
-				g := open(t, b, func(o *worker.Options) {
-					if c.queue {
-						q.use(o)
-					}
-				})
-				if _, err := program(t, b).Doc("jobs/x").Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-					t.Fatal(err)
-				}
-				var h http.Handler
-				h = g.PubSub(jobs(func(context.Context, worker.Job) (any, error) {
-					// Its acknowledgement deadline has passed.
-					if code, answer := post(t, h, "/", message(`"attributes":{"job_id":"x"}`)); code != c.locked || !strings.Contains(answer, `"reason":"locked"`) {
-						t.Errorf("during the run: %d %s, want %d", code, answer, c.locked)
-					}
-					return nil, errors.New("broken")
-				}))
-				q.handler = h // does not understand the tasks
-				if code, answer := post(t, h, "/", message(`"attributes":{"job_id":"x"}`)); code != c.failed || !strings.Contains(answer, `"reason":"retry"`) {
-					t.Errorf("a failure: %d %s, want %d", code, answer, c.failed)
-				}
-			})
-		})
-	}
-}
-
 func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), newQueue(t)
@@ -290,29 +249,6 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 type refuse struct{}
 
 func (refuse) Check(*http.Request) error { return worker.ErrForbidden }
-
-func TestAPushIsRefusedBeforeItIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Auth = refuse{} })
-		for name, h := range map[string]http.Handler{"Pub/Sub": g.PubSub(jobs(succeed)), "Eventarc": g.Eventarc(jobs(succeed))} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", unread{t})
-			r.Header.Set("Ce-Id", "1")
-			rec := httptest.NewRecorder()
-			h.ServeHTTP(rec, r)
-			if rec.Code != http.StatusForbidden || strings.Contains(rec.Body.String(), "rejected") {
-				t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
-			}
-		}
-	})
-}
-
-// unread is a body that must not be read.
-type unread struct{ t *testing.T }
-
-func (u unread) Read([]byte) (int, error) {
-	u.t.Error("the body is read")
-	return 0, io.EOF
-}
 
 func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

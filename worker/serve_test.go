@@ -47,6 +47,9 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 				t.Errorf("%s: %d, ready %d", when, live, code)
 			}
 		}
+		if code := get(t, h, "/internal/tasks/recover"); code != http.StatusNotFound {
+			t.Errorf("another route: %d", code)
+		}
 		check("without Firestore", http.StatusServiceUnavailable)
 		w.up.Store(false)
 		check("with Firestore", http.StatusOK)

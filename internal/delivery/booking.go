@@ -39,11 +39,10 @@ const (
 // is a delivery that has this name itself: it is being handled now, so it books nothing
 // and must not be acknowledged.
 func (a *attempt) follow(ctx context.Context) Outcome {
-	o := Outcome{Case: Locked, ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
-	if a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt) {
-		o.Case = LockedBooked
+	return Outcome{
+		Case: Locked, Settled: a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt),
+		ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
-	return o
 }
 
 // followUp reports whether the follow-up of the lock of that token and expiry is booked. For
@@ -61,14 +60,19 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 // once, so the name is used once. If nothing is booked, the queue retries by itself.
 func (a *attempt) stopped(ctx context.Context) Outcome {
 	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
-	_ = errors.As(context.Cause(ctx), &stop)
+	_ = errors.As(context.Cause(ctx), &stop) // else the default stands
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
-	o := Outcome{Case: ShuttingDown, Err: ErrStopping}
-	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("replace", a.id, a.owner)}) {
-		o.Case = ShuttingDownBooked
-	}
-	return o
+
+	settled := a.replace(ctx, analysislock.OutcomeShuttingDown, "replace")
+	return Outcome{Case: ShuttingDown, Settled: settled, Err: ErrStopping}
+}
+
+// replace releases the lock without counting the attempt, and reports whether it has booked an
+// immediate delivery. The word distinguishes its name from those of other bookings.
+func (a *attempt) replace(ctx context.Context, outcome, word string) bool {
+	return a.release(ctx, outcome, true) && a.Queue != nil &&
+		a.book(ctx, taskqueue.Task{Name: a.Kind.task(word, a.id, a.owner)})
 }
 
 // continued ends a run that has passed its deadline, if it has committed a new checkpoint:
@@ -77,6 +81,7 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
 	defer cancel()
+
 	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
 	switch {
 	case errors.Is(err, lease.ErrLost):
@@ -84,23 +89,21 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 	case !a.hold.Advanced():
 		return o, false
 	}
+
 	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
-	o = Outcome{Case: Continued, Err: errDeadline}
-	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("continue", a.id, a.owner)}) {
-		o.Case = ContinuedBooked
-	}
-	return o, true
+	settled := a.replace(ctx, analysislock.OutcomeContinued, "continue")
+	return Outcome{Case: Continued, Settled: settled, Err: errDeadline}, true
 }
 
 // retry releases the lock after a temporary failure, and books the next attempt for the
 // time that the same commit records. If the process dies between the two, the delivery at
 // hand is redelivered and books the same task; see wait.
 func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
-	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
 	var wait time.Duration
 	if a.Queue != nil {
 		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
 	}
+
 	var next time.Time
 	var lost error
 	released := a.released(ctx, func(ctx context.Context) (err error) {
@@ -113,8 +116,10 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 		a.lost(ctx, lost)
 		return a.lockLost(ctx, lost)
 	}
+
+	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
 	if released && a.bookNext(ctx, next) {
-		o.Case, o.RetryAt = RetryBooked, next
+		o.Settled, o.RetryAt = true, next
 	}
 	return o
 }
@@ -122,11 +127,10 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 // wait handles a delivery that comes before the next attempt is due: it books the task of
 // that attempt again. The document has all parts of its name.
 func (a *attempt) wait(ctx context.Context) Outcome {
-	o := Outcome{Case: Waiting, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
-	if a.bookNext(ctx, a.acq.ExpiresAt) {
-		o.Case = WaitingBooked
+	settled := a.bookNext(ctx, a.acq.ExpiresAt)
+	return Outcome{
+		Case: Waiting, Settled: settled, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
-	return o
 }
 
 // bookNext books the next attempt for the time next.
@@ -175,7 +179,8 @@ func (a *attempt) bookAt(ctx context.Context, name string, at time.Time) bool {
 
 // Book books a delivery of id, as Queue.Book does.
 func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
-	t.AnalysisID, t.IDField, t.Path, t.Deadline = id, g.Kind.IDField, g.Kind.Path, DispatchDeadline(g.RunTimeout)
+	t.AnalysisID, t.IDField, t.Path = id, g.Kind.IDField, g.Kind.Path
+	t.Deadline = DispatchDeadline(g.RunTimeout)
 	return g.Queue.Book(ctx, t)
 }
 
@@ -183,6 +188,7 @@ func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already 
 func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.FollowUp)
 	already, err := a.Book(ctx, a.id, t)
+
 	outcome := "booked"
 	a.measured.FollowUp = outcome
 	switch {
@@ -197,17 +203,16 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	return err == nil
 }
 
-// The defaults of RETRY_MIN and RETRY_MAX. With them, ten attempts span at least 55 minutes.
-const (
-	DefaultMinRetry = 30 * time.Second
-	DefaultMaxRetry = 10 * time.Minute
-)
-
-// DefaultRunTimeout is the default of RUN_TIMEOUT.
-const DefaultRunTimeout = 25 * time.Minute
-
-// DefaultMaxRunTime is the default of MAX_RUN_TIME.
-const DefaultMaxRunTime = 24 * time.Hour
+// forward books a delivery for the message at hand. Each try of a message books the same task.
+func (a *attempt) forward(ctx context.Context) Outcome {
+	if err := analysislock.CheckID(a.id); err != nil {
+		return refusal(a.id, err)
+	}
+	if !a.bookAt(ctx, a.Kind.task("push", a.id, a.task), time.Time{}) {
+		return Outcome{Case: Unavailable, ID: a.id}
+	}
+	return Outcome{Case: Forwarded, ID: a.id}
+}
 
 // DispatchDeadline returns the deadline of a delivery whose run may take timeout: it adds
 // a minute for the answer. With Cloud Tasks' default of 10 min, a longer run would be

@@ -1,6 +1,5 @@
-// Package delivery handles POST /internal/tasks/analysis: it acquires the lock on the
-// analysis, runs the analyzer while it holds the lock, and answers Cloud Tasks so that
-// no analysis is lost. Guard decides a delivery's outcome and measures each step. The
-// table in outcome.go maps an outcome to an HTTP status, the table in record.go to the
-// fields of the log line. Server serves HTTP with Echo.
+// Package delivery handles one delivery of a task: it acquires the lock on the analysis, runs
+// the analyzer while it holds the lock, records the outcome, and books the next delivery where
+// one is needed, so that no analysis is lost. Guard decides the Outcome of a delivery and
+// measures each step. Package worker reads deliveries from requests of HTTP and answers them.
 package delivery

@@ -72,11 +72,13 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
+
 	due, more, err := g.Orphans.Orphaned(ctx, recoverLimit)
 	r := Recovery{Found: len(due), More: more}
 	if err != nil && len(due) == 0 {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
+
 	var booked, skipped atomic.Int64
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
@@ -99,6 +101,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 		})
 	}
 	err = errors.Join(err, booking.Wait())
+
 	r.Booked, r.Found = int(booked.Load()), len(due)-int(skipped.Load())
 	g.Telemetry.Stuck(ctx, r.Found)
 	g.Telemetry.Recovered(ctx, r.Booked)
@@ -109,8 +112,8 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	return r, nil
 }
 
-// recoverAll calls Recover of all guards at once, and adds their results.
-func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) {
+// RecoverAll calls Recover of all guards at once, and adds their results.
+func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) {
 	results, errs := make([]Recovery, len(guards)), make([]error, len(guards))
 	var calls sync.WaitGroup
 	for i, g := range guards {
@@ -121,8 +124,11 @@ func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 		})
 	}
 	calls.Wait()
+
 	for _, r := range results {
-		all.Found, all.Booked, all.More = all.Found+r.Found, all.Booked+r.Booked, all.More || r.More
+		all.Found += r.Found
+		all.Booked += r.Booked
+		all.More = all.More || r.More
 		all.Oldest = max(all.Oldest, r.Oldest)
 	}
 	return all, errors.Join(errs...)
@@ -136,7 +142,8 @@ func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysi
 	case errors.Is(err, lease.ErrConflict):
 		return false, nil
 	case errors.Is(err, analysislock.ErrUnrecordable):
-		g.Log.ErrorContext(ctx, "analysis FAILED: its document is full", "analysis_id", id, "code", analysislock.Unrecordable)
+		g.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
+			"analysis_id", id, "code", analysislock.Unrecordable)
 		return false, nil
 	case errors.Is(err, lease.ErrRefused):
 		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id)

@@ -12,9 +12,6 @@ import (
 	"taskguard/orchestrator"
 )
 
-// DefaultCheckpointInterval is the default of CHECKPOINT_INTERVAL.
-const DefaultCheckpointInterval = 10 * time.Second
-
 // maxReportWarnings limits the log lines about the reports of one run.
 const maxReportWarnings = 10
 
@@ -75,7 +72,9 @@ func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 	if r.stall != nil && r.stall.Stop() { // else the run is being ended
 		r.stall.Reset(r.StallTimeout)
 	}
-	return analysislock.Report{Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint)}
+	return analysislock.Report{
+		Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint),
+	}
 }
 
 // Invalid implements orchestrator.Reporter.
@@ -83,7 +82,8 @@ func (r *reporter) Invalid(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem, "last_warning", r.warnings == maxReportWarnings)
+		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem,
+			"last_warning", r.warnings == maxReportWarnings)
 	}
 }
 

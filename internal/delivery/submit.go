@@ -38,18 +38,22 @@ var (
 // it exists, and books its delivery unless it is finished or no queue is configured. It may
 // be repeated. exists is the error of Create for an id that is taken. Errors: those of
 // Create and Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
-func (g *Guard) Submit(ctx context.Context, docs Creator, exists error, id string, input any) (s Submission, err error) {
+func (g *Guard) Submit(
+	ctx context.Context, docs Creator, exists error, id string, input any,
+) (s Submission, err error) {
 	err = docs.Create(ctx, id, input)
 	if s.Created = err == nil; !s.Created && !errors.Is(err, exists) {
 		return s, err
 	}
+
 	d, err := docs.Get(ctx, id)
 	s.Status = d.Status
 	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
 		// An earlier call may have crashed before it booked. If it did book, the task's
 		// name is taken, and nothing is booked here. If that task is gone, recovery books
 		// another.
-		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))})
+		name := g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))
+		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name})
 		s.Booked = err == nil
 	}
 	switch {

@@ -43,7 +43,7 @@ func (e *Environment) Add(problems error) {
 		all = joined.Unwrap()
 	}
 	for _, p := range all {
-		if !slices.ContainsFunc(e.problems, func(is error) bool { return is.Error() == p.Error() }) {
+		if !slices.ContainsFunc(e.problems, func(known error) bool { return known.Error() == p.Error() }) {
 			e.problems = append(e.problems, p)
 		}
 	}

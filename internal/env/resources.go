@@ -62,7 +62,8 @@ func (e *Environment) TaskQueue() taskqueue.Config {
 		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Address("CLOUD_TASKS_EMULATOR_HOST"),
 	}
 	if c.Name == "" {
-		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+		e.Unused("belongs to TASK_QUEUE, which is not set",
+			"TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
 		return taskqueue.Config{}
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")

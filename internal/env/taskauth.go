@@ -28,15 +28,18 @@ func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 	e.ForTests("FIRESTORE_EMULATOR_HOST")
 	switch a.Mode {
 	case "":
-		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), "+
+			"iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
 	case "oidc", "iam":
 	case "none":
 		if emulator == "" || e.onCloudRun() {
-			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST, and not to be on Cloud Run, where K_SERVICE is set")
+			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST, "+
+				"and not to be on Cloud Run, where K_SERVICE is set")
 		}
 	default:
 		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
 	}
+
 	if a.Mode != "oidc" {
 		e.Unused("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
 		if !others {
@@ -55,7 +58,8 @@ func (e *Environment) token() taskauth.Options {
 		e.Problem("TASK_AUDIENCE", "must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
 	}
 	if len(o.Accounts) == 0 {
-		e.Problem("TASK_SERVICE_ACCOUNTS", "must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
+		e.Problem("TASK_SERVICE_ACCOUNTS",
+			"must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
 	}
 	for _, account := range o.Accounts {
 		if !strings.Contains(account, "@") {
@@ -70,7 +74,8 @@ func (e *Environment) token() taskauth.Options {
 func (e *Environment) KeysURL() string {
 	e.ForTests(keysURL)
 	v := e.Text(keysURL, "")
-	if u, err := url.Parse(v); v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+	u, err := url.Parse(v)
+	if v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
 		e.Problem(keysURL, "is not an http or https URL")
 	}
 	return v
@@ -94,6 +99,7 @@ func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.V
 // Warn logs a warning if the callers seem to be unchecked.
 func (a TaskAuth) Warn(ctx context.Context, log *slog.Logger) {
 	if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {
-		log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of the callers to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")
+		log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of the callers to Cloud Run, and K_SERVICE, "+
+			"which Cloud Run sets, is not set: anybody who reaches this process may call")
 	}
 }

@@ -51,7 +51,8 @@ func (l *Lifecycle) Attach(e *echo.Echo) {
 	})
 	e.GET("/health/ready", func(c echo.Context) error {
 		if !l.ready.Load() || l.work.Err() != nil {
-			return c.JSON(http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"})
+			answer := map[string]string{"status": "not_ready", "reason": "unavailable"}
+			return c.JSON(http.StatusServiceUnavailable, answer)
 		}
 		return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
 	})
@@ -161,7 +162,8 @@ func (l *Lifecycle) RecoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 		defer func() {
 			if p := recover(); p != nil {
 				stack := debug.Stack()
-				l.log.ErrorContext(c.Request().Context(), "panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
+				l.log.ErrorContext(c.Request().Context(), "panic in a handler",
+					"type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
 				err = echo.NewHTTPError(http.StatusInternalServerError)
 			}
 		}()

@@ -29,8 +29,8 @@ const (
 // keyring holds the last good keys. Only run fetches.
 type keyring struct {
 	KeySource
-	of   signer
-	wake chan struct{} // asks run for a fetch
+	signer signer
+	wake   chan struct{} // asks run for a fetch
 
 	mu       sync.Mutex
 	keys     map[string]any // public keys by key id
@@ -40,15 +40,17 @@ type keyring struct {
 	fetched  chan struct{}  // closed at the end of that fetch, then replaced
 }
 
-func newKeyring(of signer, from KeySource) *keyring {
+func newKeyring(signer signer, from KeySource) *keyring {
 	k := &keyring{
-		KeySource: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
+		KeySource: from, signer: signer, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
 		fetching: true, // run begins with a fetch
 	}
 	if k.Client == nil {
 		k.Client = &http.Client{
-			Timeout:       fetchTimeout,
-			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true},
+			Timeout: fetchTimeout,
+			Transport: &http.Transport{
+				Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
@@ -111,6 +113,7 @@ func (k *keyring) run(ctx context.Context) {
 		case <-k.wake:
 		case <-time.After(wait):
 		}
+
 		k.mu.Lock()
 		k.fetching = true
 		k.mu.Unlock()
@@ -118,14 +121,16 @@ func (k *keyring) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		switch {
 		case err != nil:
 			wait = min(minBackoff<<min(failures, 10), maxBackoff)
 			failures, good = failures+1, false
-			k.Log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
+			k.Log.WarnContext(ctx, k.signer.keys+" not fetched", //nolint:sloglint // one of two
+				"reason", err.Error(), "failures", failures)
 		case !good:
 			failures, good = 0, true
-			k.Log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
+			k.Log.InfoContext(ctx, k.signer.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
 			fallthrough
 		default:
 			wait = refresh
@@ -168,11 +173,11 @@ func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	if err != nil {
 		return nil, errors.New("no answer")
 	}
-	return readPage(data, k.of)
+	return readPage(data, k.signer)
 }
 
 // readPage takes the usable keys from a page (RFC 7517). It skips the others.
-func readPage(data []byte, of signer) (map[string]any, error) {
+func readPage(data []byte, signer signer) (map[string]any, error) {
 	var page struct{ Keys []json.RawMessage }
 	if json.Unmarshal(data, &page) != nil {
 		return nil, errors.New("not a page of keys")
@@ -180,10 +185,10 @@ func readPage(data []byte, of signer) (map[string]any, error) {
 	keys := map[string]any{}
 	for _, raw := range page.Keys {
 		var k jose.JSONWebKey
-		if k.UnmarshalJSON(raw) != nil || k.KeyID == "" || !of.usable(k) {
+		if k.UnmarshalJSON(raw) != nil || k.KeyID == "" || !signer.usable(k) {
 			continue
 		}
-		if (k.Use == "" || k.Use == "sig") && (k.Algorithm == "" || k.Algorithm == string(of.algorithm)) {
+		if (k.Use == "" || k.Use == "sig") && (k.Algorithm == "" || k.Algorithm == string(signer.algorithm)) {
 			keys[k.KeyID] = k.Key
 		}
 	}

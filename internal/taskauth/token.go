@@ -80,21 +80,22 @@ var (
 
 // tokenVerifier verifies the tokens that one signer made for one audience.
 type tokenVerifier struct {
-	of       signer
+	signer   signer
 	audience string
 	keys     *keyring
 }
 
 // newTokenVerifier makes no call.
-func newTokenVerifier(of signer, audience string, from KeySource) (*tokenVerifier, error) {
+func newTokenVerifier(signer signer, audience string, from KeySource) (*tokenVerifier, error) {
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
-	from.KeysURL = cmp.Or(from.KeysURL, of.page)
-	if u, err := url.Parse(from.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+	from.KeysURL = cmp.Or(from.KeysURL, signer.page)
+	u, err := url.Parse(from.KeysURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}
-	return &tokenVerifier{of: of, audience: audience, keys: newKeyring(of, from)}, nil
+	return &tokenVerifier{signer: signer, audience: audience, keys: newKeyring(signer, from)}, nil
 }
 
 // claims are the claims of a token that are used.
@@ -113,7 +114,7 @@ func (p *tokenVerifier) claims(ctx context.Context, raw string) (c claims, err e
 	if len(raw) > maxToken {
 		return c, errTooLong
 	}
-	token, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{p.of.algorithm})
+	token, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{p.signer.algorithm})
 	if err != nil {
 		return c, errMalformed
 	}
@@ -131,7 +132,7 @@ func (p *tokenVerifier) claims(ctx context.Context, raw string) (c claims, err e
 func (p *tokenVerifier) accept(c claims, now time.Time) error {
 	latest := now.Add(skew).Unix()
 	switch {
-	case !slices.Contains(p.of.issuers, c.Issuer):
+	case !slices.Contains(p.signer.issuers, c.Issuer):
 		return errIssuer
 	case !slices.Equal(c.Audience, jwt.Audience{p.audience}):
 		return errAudience

@@ -35,12 +35,14 @@ func (c Config) Check() error {
 	problem := func(name, format string, args ...any) {
 		problems = append(problems, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 	}
+
 	switch {
 	case c.Name == "":
 		problem("TASK_QUEUE", "must be set, to projects/P/locations/L/queues/Q")
 	case !queuePath.MatchString(c.Name):
 		problem("TASK_QUEUE", "%q is not of the form projects/P/locations/L/queues/Q", c.Name)
 	}
+
 	if c.TargetURL == "" {
 		problem("TASK_TARGET_URL", "must be set together with TASK_QUEUE, to the worker's base URL")
 	} else if why := badTarget(c.TargetURL); why != "" {
@@ -72,7 +74,7 @@ func badTarget(target string) string {
 		return fmt.Sprintf("%q is not an http or https URL", target)
 	case u.RawQuery != "" || u.Fragment != "":
 		return fmt.Sprintf("%q is not a base URL: it has a query or a fragment", target)
-	case len(target)+len(route) > maxURL:
+	case len(target)+len(DefaultPath) > maxURL:
 		return fmt.Sprintf("is longer than Cloud Tasks' %d bytes", maxURL)
 	}
 	return ""

@@ -25,8 +25,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// route is the path to which deliveries of analyses are posted.
-const route = "/internal/tasks/analysis"
+// What the tasks of analyses have, unless a Task names another.
+const (
+	DefaultIDField = "analysis_id"
+	DefaultPath    = "/internal/tasks/analysis"
+)
 
 // The times of Book. Google's client does not retry CreateTask.
 const (
@@ -52,8 +55,8 @@ type Queue struct {
 type Task struct {
 	Name       string // as Name makes it
 	AnalysisID string
-	IDField    string        // of the body, for AnalysisID; empty: analysis_id
-	Path       string        // of the URL, under TargetURL; empty: /internal/tasks/analysis
+	IDField    string        // of the body, for AnalysisID; empty: DefaultIDField
+	Path       string        // of the URL, under TargetURL; empty: DefaultPath
 	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
 	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
 }
@@ -78,6 +81,7 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+
 	var all []option.ClientOption
 	if cfg.EmulatorHost != "" {
 		all = append(all,
@@ -86,6 +90,7 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 		)
 	}
+
 	client, err := cloudtasks.NewClient(ctx, append(all, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("taskqueue: open %s: %w", cfg.Name, err)
@@ -105,12 +110,14 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	if err != nil {
 		return false, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		try, cancelTry := context.WithTimeout(ctx, callTimeout)
 		_, err := q.client.CreateTask(try, request)
 		cancelTry()
+
 		switch code := status.Code(err); {
 		case err == nil:
 			return false, nil
@@ -121,19 +128,21 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w, last: %w", t.AnalysisID, context.Cause(ctx), err)
+			cause := context.Cause(ctx)
+			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w, last: %w", t.AnalysisID, cause, err)
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}
 }
 
 func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
-	body, err := json.Marshal(map[string]string{cmp.Or(t.IDField, "analysis_id"): t.AnalysisID})
+	body, err := json.Marshal(map[string]string{cmp.Or(t.IDField, DefaultIDField): t.AnalysisID})
 	if err != nil {
 		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
 	}
+
 	call := &cloudtaskspb.HttpRequest{
-		Url:        q.cfg.TargetURL + cmp.Or(t.Path, route),
+		Url:        q.cfg.TargetURL + cmp.Or(t.Path, DefaultPath),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
 		Headers:    map[string]string{"Content-Type": "application/json"},
 		Body:       body,
@@ -144,6 +153,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 			Audience:            q.cfg.Audience,
 		}}
 	}
+
 	task := &cloudtaskspb.Task{
 		Name:        q.cfg.Name + "/tasks/" + t.Name,
 		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: call},
@@ -161,7 +171,8 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 // the repeated call finds the name taken.
 func transient(code codes.Code) bool {
 	switch code {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted, codes.Internal, codes.Unknown, codes.ResourceExhausted:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
+		codes.Internal, codes.Unknown, codes.ResourceExhausted:
 		return true
 	}
 	return false

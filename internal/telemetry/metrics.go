@@ -1,5 +1,7 @@
 package telemetry
 
+import "slices"
+
 // Kind is a kind of OpenTelemetry's instruments.
 type Kind string
 
@@ -57,23 +59,54 @@ func Metrics() []Metric {
 	calls := []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20}
 	// From an analysis's creation: from seconds to a day.
 	waits := []float64{1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400}
+	runs := []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 900, 1200, 1500, 1800}
+	attempts := []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	sizes := []float64{256, 1024, 4096, 16384, 65536, 262144}
+
 	return []Metric{
-		deliveries:        {Name: "taskguard.deliveries", Unit: "{delivery}", Kind: Counter, Description: "Deliveries answered.", Attributes: []string{Outcome, Status}},
-		rejections:        {Name: "taskguard.rejections", Unit: "{task}", Kind: Counter, Description: "Tasks that can never succeed, and that were deleted.", Attributes: []string{Outcome}},
-		runsActive:        {Name: "taskguard.runs.active", Unit: "{run}", Kind: UpDownCounter, Description: "Runs in progress."},
-		runDuration:       {Name: "taskguard.run.duration", Unit: "s", Kind: Histogram, Description: "Time from the acquisition of the lock to the end of the analyzer.", Attributes: []string{Outcome}, Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 900, 1200, 1500, 1800}},
-		runAttempt:        {Name: "taskguard.run.attempt", Unit: "{attempt}", Kind: Histogram, Description: "Attempt number of each run.", Buckets: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
-		acquireDuration:   {Name: "taskguard.lock.acquire.duration", Unit: "s", Kind: Histogram, Description: "Time until a lock was acquired or refused.", Attributes: []string{Outcome}, Buckets: calls},
-		heartbeatDuration: {Name: "taskguard.lock.heartbeat.duration", Unit: "s", Kind: Histogram, Description: "Time of a renewal, including all its tries.", Attributes: []string{Outcome}, Buckets: append(calls[:len(calls):len(calls)], 30, 60, 120, 300)},
-		steals:            {Name: "taskguard.lock.steals", Unit: "{steal}", Kind: Counter, Description: "Expired locks of other owners that were stolen."},
-		losses:            {Name: "taskguard.lock.losses", Unit: "{loss}", Kind: Counter, Description: "Locks lost during a run, or before its result was written.", Attributes: []string{Reason}},
-		timeouts:          {Name: "taskguard.run.timeouts", Unit: "{run}", Kind: Counter, Description: "Runs that passed a limit of time: continued and run_timeout are RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Attributes: []string{Reason}},
-		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, next attempts, continuations, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
-		recoveries:        {Name: "taskguard.recoveries", Unit: "{analysis}", Kind: Counter, Description: "Deliveries booked by recovery."},
-		checkpointSize:    {Name: "taskguard.checkpoint.size", Unit: "By", Kind: Histogram, Description: "Size of each committed checkpoint, as JSON.", Buckets: []float64{256, 1024, 4096, 16384, 65536, 262144}},
-		stuck:             {Name: "taskguard.stuck", Unit: "{analysis}", Kind: Gauge, Description: "Orphaned analyses that the last recovery found."},
-		startDuration:     {Name: "taskguard.analysis.start.duration", Unit: "s", Kind: Histogram, Description: "Time from an analysis's creation to its first acquisition.", Buckets: waits},
-		readyDuration:     {Name: "taskguard.analysis.ready.duration", Unit: "s", Kind: Histogram, Description: "Time from an analysis's creation until it was READY.", Buckets: waits},
-		oldestAge:         {Name: "taskguard.oldest.age", Unit: "s", Kind: Gauge, Description: "Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."},
+		deliveries: counter("deliveries", "{delivery}", "Deliveries answered.", Outcome, Status),
+		rejections: counter("rejections", "{task}",
+			"Tasks that can never succeed, and that were deleted.", Outcome),
+		runsActive: {Name: "taskguard.runs.active", Kind: UpDownCounter, Unit: "{run}", Description: "Runs in progress."},
+		runDuration: histogram("run.duration", "s",
+			"Time from the acquisition of the lock to the end of the analyzer.", runs, Outcome),
+		runAttempt: histogram("run.attempt", "{attempt}", "Attempt number of each run.", attempts),
+		acquireDuration: histogram("lock.acquire.duration", "s",
+			"Time until a lock was acquired or refused.", calls, Outcome),
+		heartbeatDuration: histogram("lock.heartbeat.duration", "s",
+			"Time of a renewal, including all its tries.", slices.Concat(calls, []float64{30, 60, 120, 300}), Outcome),
+		steals: counter("lock.steals", "{steal}", "Expired locks of other owners that were stolen."),
+		losses: counter("lock.losses", "{loss}",
+			"Locks lost during a run, or before its result was written.", Reason),
+		timeouts: counter("run.timeouts", "{run}", "Runs that passed a limit of time: continued and run_timeout are "+
+			"RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Reason),
+		followups: counter("followups", "{task}", "Deliveries booked by a delivery: follow-ups, next attempts, "+
+			"continuations, and replacements of runs that were stopped.", Outcome),
+		recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
+		checkpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
+		stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found."),
+		startDuration: histogram("analysis.start.duration", "s",
+			"Time from an analysis's creation to its first acquisition.", waits),
+		readyDuration: histogram("analysis.ready.duration", "s",
+			"Time from an analysis's creation until it was READY.", waits),
+		oldestAge: gauge("oldest.age", "s",
+			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
 	}
 }
+
+func counter(name, unit, description string, by ...string) Metric {
+	return Metric{Name: namespace + name, Unit: unit, Kind: Counter, Description: description, Attributes: by}
+}
+
+func gauge(name, unit, description string) Metric {
+	return Metric{Name: namespace + name, Unit: unit, Kind: Gauge, Description: description}
+}
+
+func histogram(name, unit, description string, buckets []float64, by ...string) Metric {
+	return Metric{
+		Name: namespace + name, Unit: unit, Kind: Histogram, Description: description, Attributes: by, Buckets: buckets,
+	}
+}
+
+// namespace begins the name of each metric.
+const namespace = "taskguard."

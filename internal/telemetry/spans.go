@@ -69,7 +69,8 @@ func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Du
 		return
 	}
 	now := time.Now()
-	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithAttributes(attribute.String(SpanOutcome, outcome)))
+	_, span := t.tracer.Start(ctx, name,
+		trace.WithTimestamp(now.Add(-took)), trace.WithAttributes(attribute.String(SpanOutcome, outcome)))
 	if failed {
 		span.SetStatus(codes.Error, "")
 	}

@@ -42,9 +42,9 @@ func (t *Telemetry) OfKind(kind string) *Telemetry {
 	if t == nil || kind == "" {
 		return t
 	}
-	of := *t
-	of.kind = []attribute.KeyValue{attribute.String(WorkKind, kind)}
-	return &of
+	labelled := *t
+	labelled.kind = []attribute.KeyValue{attribute.String(WorkKind, kind)}
+	return &labelled
 }
 
 // instrument makes the instrument, and returns the function that records a value.

@@ -33,7 +33,9 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	c.Process = service.ReadProcess(e, "taskguard-worker", true)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
-	options := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV")}
+	options := orchestrator.Options{
+		JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV"),
+	}
 	if !strings.HasPrefix(c.AnalyzerSpec, "exec:") {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
 	}
@@ -56,14 +58,18 @@ func (c Config) attrs() []slog.Attr {
 		withheld = program.Withheld()
 	}
 	return []slog.Attr{
-		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)), slog.String("task_queue", o.Queue.Name),
-		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", o.Collection),
-		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)), slog.String("analyzer_env_withheld", strings.Join(withheld, ",")),
+		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)),
+		slog.String("task_queue", o.Queue.Name), slog.String("project", c.Project),
+		slog.String("database", c.Database), slog.String("collection", o.Collection),
+		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
+		slog.String("analyzer_env_withheld", strings.Join(withheld, ",")),
 		slog.String("lock_ttl", o.Lock.TTL.String()), slog.String("lock_heartbeat", o.Lock.Heartbeat.String()),
 		slog.Int("max_attempts", o.Lock.MaxAttempts), slog.String("run_timeout", o.RunTimeout.String()),
-		slog.String("checkpoint_interval", o.CheckpointInterval.String()), slog.String("stall_timeout", o.StallTimeout.String()), slog.String("max_run_time", o.MaxRunTime.String()),
-		slog.String("retry_min", o.RetryMin.String()), slog.String("retry_max", o.RetryMax.String()),
-		slog.Int("max_runs", o.MaxRuns), slog.Bool("pessimistic", o.Pessimistic), slog.String("keep_finished", o.Keep.String()),
+		slog.String("checkpoint_interval", o.CheckpointInterval.String()),
+		slog.String("stall_timeout", o.StallTimeout.String()),
+		slog.String("max_run_time", o.MaxRunTime.String()), slog.String("retry_min", o.RetryMin.String()),
+		slog.String("retry_max", o.RetryMax.String()), slog.Int("max_runs", o.MaxRuns),
+		slog.Bool("pessimistic", o.Pessimistic), slog.String("keep_finished", o.Keep.String()),
 		c.Telemetry.Attr(),
 	}
 }

@@ -36,7 +36,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 }
 
 func TestEachVariableSetsItsOption(t *testing.T) {
-	c, err := parse("PORT=65535", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s",
+	c, err := parse("PORT=65535", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s", "LOCK_HEARTBEAT=19s",
 		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s", "MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s",
 		"KEEP_FINISHED=2160h", "SMOKE_INPUT={}", "FIRESTORE_TRANSACTIONS=pessimistic", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f",
@@ -46,7 +46,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 	}
 	token := taskauth.Options{Audience: "https://a.example", Accounts: []string{"a@b.c", "d@e.f"}, KeySource: taskauth.KeySource{KeysURL: "http://k.example"}}
 	want := worker.Options{
-		Project: "p", Database: "d", Emulator: "h:1", Collection: "a/b/c", Auth: c.Options.Auth, Lock: lease.Policy{TTL: 60 * time.Second, Heartbeat: 20 * time.Second, MaxAttempts: 3},
+		Project: "p", Database: "d", Emulator: "h:1", Collection: "a/b/c", Auth: c.Options.Auth, Lock: lease.Policy{TTL: 60 * time.Second, Heartbeat: 19 * time.Second, MaxAttempts: 3},
 		RunTimeout: 20 * time.Minute, MaxRunTime: 21 * time.Hour, CheckpointInterval: 2 * time.Second, StallTimeout: 3 * time.Second,
 		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7, Keep: 90 * 24 * time.Hour, SelfTest: []byte("{}"), Pessimistic: true,
 		Queue: worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://worker.example", Caller: "d@e.f", Audience: "https://a.example", EmulatorHost: "h:2"},
@@ -59,7 +59,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 		t.Errorf("config = %+v", c)
 	}
 	const logged = "[task_auth=oidc task_keys=http://k.example task_queue=projects/p/locations/l/queues/q project=p database=d collection=a/b/c emulator=h:1 " +
-		"analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=20s max_attempts=3 run_timeout=20m0s checkpoint_interval=2s " +
+		"analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=19s max_attempts=3 run_timeout=20m0s checkpoint_interval=2s " +
 		"stall_timeout=3s max_run_time=21h0m0s retry_min=4s retry_max=5s max_runs=7 pessimistic=true keep_finished=2160h0m0s otlp=]"
 	if got := fmt.Sprint(c.attrs()); got != logged {
 		t.Errorf("logged %s, want %s", got, logged)
@@ -108,7 +108,6 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"no account":            {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS=a@b.c,b"}, []string{`TASK_SERVICE_ACCOUNTS: "b" is not`}},
 		"keys with a password":  {append(oidc, "TASK_JWKS_URL=https://u:p@k.example"), []string{"TASK_JWKS_URL: is not an http"}},
 		"keys without a host":   {append(oidc, "TASK_JWKS_URL=https:///keys"), []string{"TASK_JWKS_URL: is not an http"}},
-		"no URL of keys":        {append(oidc, "TASK_JWKS_URL=https://%"), []string{"TASK_JWKS_URL: is not an http"}},
 		"only a queue":          {[]string{"TASK_AUTH=iam", queue}, []string{"TASK_TARGET_URL: must be set", "TASK_CALLER: must be set"}},
 		"a queue's short name":  {[]string{"TASK_AUTH=iam", "TASK_QUEUE=q", target, "TASK_CALLER=a@b.c"}, []string{`TASK_QUEUE: "q"`}},
 		"no queue":              {[]string{"TASK_AUTH=iam", target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_TARGET_URL: belongs to", "TASK_CALLER: belongs to", "CLOUD_TASKS_EMULATOR_HOST: belongs to"}},
@@ -125,23 +124,15 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a database with space": {[]string{"TASK_AUTH=iam", "FIRESTORE_DATABASE=a b"}, []string{"FIRESTORE_DATABASE: "}},
 		"a database's umlaut":   {[]string{"TASK_AUTH=iam", "FIRESTORE_DATABASE=ä"}, []string{"FIRESTORE_DATABASE: "}},
 		"a negative duration":   {[]string{"TASK_AUTH=iam", "LOCK_TTL=-1s"}, []string{`LOCK_TTL: "-1s" is not a positive duration`}},
-		"a day of a run":        {[]string{"TASK_AUTH=iam", "RUN_TIMEOUT=24h"}, nil},
-		"more than a day":       {[]string{"TASK_AUTH=iam", "RUN_TIMEOUT=24h1s", "MAX_RUN_TIME=25h"}, []string{"RUN_TIMEOUT: "}},
 		"no host":               {[]string{"TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=:1"}, []string{`FIRESTORE_EMULATOR_HOST: ":1" is not host:port`}},
-		"no port":               {[]string{"TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"port 0":                {[]string{"TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:0"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"port 65536":            {[]string{"TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:65536"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"a bare number":         {[]string{"TASK_AUTH=iam", "LOCK_TTL=300"}, []string{`LOCK_TTL: "300" is not a positive duration`}},
-		"a heartbeat too long":  {[]string{"TASK_AUTH=iam", "LOCK_TTL=60s", "LOCK_HEARTBEAT=30s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: "}},
 		"no attempts":           {[]string{"TASK_AUTH=iam", "MAX_ATTEMPTS=0"}, []string{"MAX_ATTEMPTS: "}},
-		"a document's path":     {[]string{"TASK_AUTH=iam", "ANALYSES_COLLECTION=a/b"}, []string{"ANALYSES_COLLECTION: "}},
 		"an unknown analyzer":   {[]string{"TASK_AUTH=iam", "ANALYZER=python main.py"}, []string{"ANALYZER: "}},
 		"a missing program":     {[]string{"TASK_AUTH=iam", "ANALYZER=exec:no-such-program"}, []string{"ANALYZER: "}},
 		"log format":            {[]string{"TASK_AUTH=iam", "LOG_FORMAT=xml"}, []string{"LOG_FORMAT: "}},
-		"a project's path":      {[]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=a/b"}, []string{"GOOGLE_CLOUD_PROJECT: "}},
 		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
-		"a TTL of half a day":   {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h"}, nil},
-		"a TTL beyond it":       {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h0m1s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: TTL 12h0m1s is over 12h0m0s"}},
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
 		"transactions":          {[]string{"TASK_AUTH=iam", "FIRESTORE_TRANSACTIONS=both"}, []string{`FIRESTORE_TRANSACTIONS: "both" is not one of optimistic, pessimistic`}},
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
@@ -153,12 +144,9 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"none deployed":         {[]string{"K_SERVICE=w", "TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators", "TASK_AUTH: none is for emulators"}},
 		"tasks deployed":        {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"CLOUD_TASKS_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
 		"a whole iam deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
-		"a stall below zero":    {[]string{"TASK_AUTH=iam", "STALL_TIMEOUT=-1s"}, []string{"STALL_TIMEOUT: "}},
 		"limits, all wrong":     {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1ms", "STALL_TIMEOUT=1h", "MAX_RUN_TIME=1m"}, []string{"CHECKPOINT_INTERVAL: ", "STALL_TIMEOUT: ", "MAX_RUN_TIME: "}},
 		"retries, no queue":     {[]string{"TASK_AUTH=iam", "RETRY_MIN=1m", "RETRY_MAX=1h"}, []string{"RETRY_MIN: belongs to TASK_QUEUE", "RETRY_MAX: belongs to TASK_QUEUE"}},
-		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
 		"no JSON":               {[]string{"TASK_AUTH=iam", "SMOKE_INPUT={"}, []string{"SMOKE_INPUT: it is not JSON"}},
-		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
 		"empty ones are unset":  {[]string{"TASK_AUTH=iam", "PORT=", "ANALYSES_COLLECTION=", "LOG_FORMAT=", "ANALYZER="}, nil},
 	}

@@ -36,6 +36,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	if err == nil && exports.On {
 		o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
 	}
+
 	var guard *worker.Guard
 	if err == nil {
 		guard, err = worker.Open(ctx, o)
@@ -43,9 +44,11 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+
 	cfg.Auth.Warn(ctx, log)
 	running := service.Service{
-		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}), Limits: cfg.Limits, Flush: exports.Stop, Log: log,
+		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}),
+		Limits:  cfg.Limits, Flush: exports.Stop, Log: log,
 		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
 		// release of its lock and the booking of another delivery.
 		Drain: func(ctx context.Context) {

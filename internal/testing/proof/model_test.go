@@ -3,13 +3,10 @@ package proof
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -116,6 +113,7 @@ type instance struct {
 	index    int
 	name     string
 	guard    *delivery.Guard
+	analyze  orchestrator.AnalyzerFunc
 	work     context.Context
 	stop     context.CancelCauseFunc
 	stopping bool
@@ -372,11 +370,11 @@ type services interface {
 
 // start starts a worker process.
 func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc) *instance {
-	i := &instance{name: name, dead: make(chan struct{})}
+	i := &instance{name: name, analyze: analyze, dead: make(chan struct{})}
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	ledger := m.ledger(o)
 	i.guard = &delivery.Guard{
-		Locks: ledger, Queue: o, Orphans: o, Analyzer: analyze,
+		Locks: ledger, Queue: o, Orphans: o,
 		Instance: name, RunTimeout: m.runTimeout, CheckpointInterval: m.interval, StallTimeout: m.stall,
 		RetryMin: m.retryMin, RetryMax: m.retryMax,
 		Log: slog.New(slog.DiscardHandler),
@@ -392,23 +390,33 @@ func (m *model) ledger(s services) *analysislock.Locks {
 	return l
 }
 
-// answer is a worker's answer to a request.
+// answer is a worker's answer to a delivery.
 type answer struct {
-	delivery.Answer
-	code int
-	err  error
+	code           int
+	Reason, Status string
+	RetryAt        time.Time
 }
 
-// post serves one request. The context of all the worker's calls for it contains p.
-func (i *instance) post(p *caller, path, task, body string) (a answer) {
-	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
-	r.Header.Set("X-CloudTasks-TaskName", task)
-	rec := httptest.NewRecorder()
-	delivery.NewServer(p.context(i.work), i.guard.Log, nil).Route(i.guard).ServeHTTP(rec, r)
-	a.code, a.err = rec.Code, json.Unmarshal(rec.Body.Bytes(), &a.Answer)
-	return a
+// unsettled are the statuses that package worker answers for the outcomes that are not settled;
+// 500 for any other.
+var unsettled = map[delivery.Case]int{
+	delivery.Locked: http.StatusConflict, delivery.Waiting: http.StatusConflict, delivery.LockLost: http.StatusConflict,
+	delivery.Unavailable: http.StatusServiceUnavailable, delivery.FinishUnknown: http.StatusServiceUnavailable,
+	delivery.NotFound: http.StatusNotFound,
 }
 
+// deliver serves one delivery. The context of all the worker's calls for it contains p.
 func (i *instance) deliver(p *caller) answer {
-	return i.post(p, "/internal/tasks/analysis", p.task.Name, fmt.Sprintf(`{"analysis_id":%q}`, p.analysis))
+	o := i.guard.Deliver(p.context(i.work), delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze})
+	a := answer{code: cmp.Or(unsettled[o.Case], http.StatusInternalServerError), Reason: o.Case.String(), Status: o.Status, RetryAt: o.RetryAt}
+	if o.Settled {
+		a.code = http.StatusOK
+	}
+	switch o.Case {
+	case delivery.Ran:
+		a.Reason, a.Status = "", analysislock.Ready
+	case delivery.Failed:
+		a.Reason, a.Status = "", analysislock.Failed
+	}
+	return a
 }

@@ -163,15 +163,18 @@ func (w *simulation) send(i *instance, p *caller, send func() answer) (a answer,
 func (w *simulation) recover(i *instance) {
 	var p *caller
 	w.locked(func() { p = w.join(i, nil) })
-	a, ok := w.send(i, p, func() answer { return i.post(p, "/internal/tasks/recover", "", "") })
+	var r delivery.Recovery
+	var err error
+	_, ok := w.send(i, p, func() (a answer) {
+		r, err = i.guard.Recover(p.context(i.work))
+		return a
+	})
 	if !ok {
 		return
 	}
 	w.locked(func() {
-		if a.Booked != nil {
-			w.figures["recoveries booked"] += int64(*a.Booked)
-		}
-		w.note("%s: recovery: %d", p, a.code)
+		w.figures["recoveries booked"] += int64(r.Booked)
+		w.note("%s: recovery: %+v, %v", p, r, err)
 	})
 }
 

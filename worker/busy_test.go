@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -18,30 +18,26 @@ import (
 func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
-		w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		w := startLogged(t, b, nil, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID != "x" {
 				<-finish
 			}
 			return "done", nil
 		})
-		issuer, log := w.guarded(t, true)
-		token, err := issuer.Token(caller, audience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.MaxRuns = 2
+		w.restart(callers{})
+		w.maxRuns = 2
 		var runs sync.WaitGroup
 		for _, id := range []string{"a", "b"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 			task := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"`+id+`"}`))
-			task.Header.Set("Authorization", "Bearer "+token)
+			task.Header.Set("Authorization", "mine")
 			runs.Go(func() { w.send(t, task).check(t, 200, map[string]any{"status": "READY"}) })
 		}
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		synctest.Wait()
-		log.Reset()
+		w.log.Reset()
 		before := b.Calls.Total()
-		a := w.as(t, "/internal/tasks/analysis", "Bearer "+token)
+		a := w.as(t, "/internal/tasks/analysis", "mine")
 		a.check(t, 409, map[string]any{"analysis_id": "x", "acquired": false, "reason": "busy", "error": nil})
 		if a.RetryAfter != "10" {
 			t.Errorf("Retry-After = %q, want 10", a.RetryAfter)
@@ -49,15 +45,15 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 		if n := b.Calls.Total() - before; n != 0 {
 			t.Errorf("%d calls to Firestore, want none", n)
 		}
-		if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, `"outcome":"busy","status":409`) {
+		if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, `"outcome":"busy","status":409`) {
 			t.Errorf("log: %s", s)
 		}
-		w.as(t, "/internal/tasks/analysis", "Bearer garbage").check(t, 401, nil)
-		w.as(t, "/internal/tasks/recover", "Bearer "+token).check(t, 501, map[string]any{"reason": "no_queue"})
+		w.as(t, "/internal/tasks/analysis", "").check(t, 401, nil)
+		w.as(t, "/internal/tasks/recover", "mine").check(t, 501, map[string]any{"reason": "no_queue"})
 		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
 		close(finish)
 		runs.Wait()
-		w.as(t, "/internal/tasks/analysis", "Bearer "+token).check(t, 200, map[string]any{"status": "READY"})
+		w.as(t, "/internal/tasks/analysis", "mine").check(t, 200, map[string]any{"status": "READY"})
 	})
 }
 
@@ -66,7 +62,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
-		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
+		w.maxRuns, w.guard.Queue = 1, startQueue(t).Queue
 		w.unavailable.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 
 const queuePath = "projects/p/locations/l/queues/q"
 
-// queue is an embedded Cloud Tasks that calls the workers one after another, in this process.
-type queue struct {
+// cloudQueue is an embedded Cloud Tasks that calls the workers one after another, in this process.
+type cloudQueue struct {
 	*cloudtasks.Server
 	*taskqueue.Queue
 
@@ -37,15 +37,15 @@ type queue struct {
 }
 
 // startQueue makes a queue that retries as the shipped one does.
-func startQueue(t *testing.T) *queue {
+func startQueue(t *testing.T) *cloudQueue {
 	t.Helper()
 	return startThrottled(t, cloudtasks.Unthrottled)
 }
 
 // startThrottled is like startQueue, with that throttling.
-func startThrottled(t testing.TB, how cloudtasks.Throttling) *queue {
+func startThrottled(t testing.TB, how cloudtasks.Throttling) *cloudQueue {
 	t.Helper()
-	q := &queue{}
+	q := &cloudQueue{}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -77,7 +77,7 @@ func startThrottled(t testing.TB, how cloudtasks.Throttling) *queue {
 	return q
 }
 
-func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (q *cloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok {
 		q.mu.Lock()
 		unavailable := q.unavailable
@@ -91,7 +91,7 @@ func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc
 }
 
 // serve makes q call w, and w book in q.
-func (q *queue) serve(w *instance) {
+func (q *cloudQueue) serve(w *process) {
 	w.guard.Queue = q.Queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,7 +99,7 @@ func (q *queue) serve(w *instance) {
 }
 
 // RoundTrip sends the request to the next worker.
-func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
+func (q *cloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.mu.Lock()
 	if len(q.workers) == 0 {
 		q.mu.Unlock()
@@ -114,7 +114,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // submit books the first delivery of id.
-func (q *queue) submit(t *testing.T, id string) {
+func (q *cloudQueue) submit(t *testing.T, id string) {
 	t.Helper()
 	if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("submit", id), AnalysisID: id}); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func (q *queue) submit(t *testing.T, id string) {
 }
 
 // tasks returns the distinct names of the bookings.
-func (q *queue) tasks() map[string]bool {
+func (q *cloudQueue) tasks() map[string]bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	names := map[string]bool{}
@@ -132,7 +132,7 @@ func (q *queue) tasks() map[string]bool {
 	return names
 }
 
-func (q *queue) statuses() (all []int) {
+func (q *cloudQueue) statuses() (all []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range q.deliveries {
@@ -141,10 +141,10 @@ func (q *queue) statuses() (all []int) {
 	return all
 }
 
-func (q *queue) setUnavailable(unavailable bool) {
+func (q *cloudQueue) setUnavailable(unavailable bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.unavailable = unavailable
 }
 
-var _ delivery.Queue = (*queue)(nil)
+var _ delivery.Queue = (*cloudQueue)(nil)

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -67,7 +67,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 				w := start(t, b, tc.analyze)
 				var log bytes.Buffer
 				w.guard.Log, w.guard.RunTimeout = slog.New(slog.NewJSONHandler(&log, nil)), 10*time.Second
-				w.Server = serverOf(t.Context(), w.guard, nil)
+				w.restart(CheckedByProxy())
 				if tc.body == "" {
 					tc.body = `{"analysis_id":"x"}`
 				}
@@ -91,7 +91,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 				if len(deliveries) != 1 {
 					t.Fatalf("%d lines, want 1: %s", len(deliveries), &log)
 				}
-				answer{Body: deliveries[0]}.check(t, 0, tc.want)
+				reply{Body: deliveries[0]}.check(t, 0, tc.want)
 			})
 		})
 	}

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -48,6 +48,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 					return "done", nil
 				})
 				w.guard.StallTimeout, w.guard.Telemetry = time.Minute, m.Telemetry
+				w.restart(CheckedByProxy())
 				w.deliver(t, "x").check(t, tc.code, nil)
 				if got := attempts(t, b); got != tc.history {
 					t.Errorf("history %q, want %q", got, tc.history)
@@ -104,7 +105,7 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 						return "refused", nil
 					})
 					w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": tc.status})
-					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": tc.lost, "checkpoints": nil})
+					reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": tc.lost, "checkpoints": nil})
 					if got := b.Fields(t, "x"); !reflect.DeepEqual(got, over) {
 						t.Errorf("the document is\n%v, and was\n%v", got, over)
 					}
@@ -148,6 +149,7 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 						return analyze(ctx, w)
 					})
 					w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 2*time.Minute
+					w.restart(CheckedByProxy())
 					if end == "by its deadline" {
 						w.guard.RunTimeout = time.Minute
 					}
@@ -161,8 +163,8 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 					if got, want := attempts(t, b), strings.ToLower(status); got != want {
 						t.Errorf("history %q", got)
 					}
-					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
-					answer{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
+					reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
+					reply{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
 					if got := m.counts(t, "taskguard.lock.losses"); got != "" {
 						t.Errorf("losses %q", got)
 					}
@@ -175,7 +177,7 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 func TestALockThatAnOutageKeepsAfterTheAnalysisHasSetItsStatusIsAnswered503(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *instance
+		var w *process
 		w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			b.Merge(t, "x", map[string]any{"status": "READY"})
 			return until(ctx, func() { w.unavailable.Store(true) })
@@ -227,7 +229,7 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 		w.guard.RunTimeout = time.Minute // before the next heartbeat, and before the trust ends
 		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 		w.line(t, deliveryRoute, "full", map[string]any{"outcome": "ready", "checkpoints": 3.0, "heartbeats": 4.0})
-		answer{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"analysis_id": "full"})
+		reply{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"analysis_id": "full"})
 		if strings.Contains(w.log.String(), "s3cret") {
 			t.Errorf("the log shows it: %.2000s", w.log)
 		}
@@ -241,7 +243,7 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *instance
+		var w *process
 		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			w.unavailable.Store(true)
 			time.AfterFunc(90*time.Second, func() { w.unavailable.Store(false) })
@@ -281,7 +283,7 @@ echo '"done"' >&4`
 	b := emulatortest.Embedded(t)
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	w := startLogged(t, b, nil, nil)
-	w.guard.Analyzer = analyzer
+	w.analyze = analyzer.Analyze
 	w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 	checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done"})
 	if n := strings.Count(w.log.String(), `"a report is ignored"`); n != 10 || strings.Contains(w.log.String(), secret) || w.log.Len() > 10_000 {

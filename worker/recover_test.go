@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-func (w *instance) recover(t *testing.T) answer {
+func (w *process) recover(t *testing.T) reply {
 	t.Helper()
 	return w.call(t, http.MethodPost, "/internal/tasks/recover", "")
 }
@@ -81,25 +81,6 @@ func names(tasks []taskqueue.Task) map[string]bool {
 		all[t.Name] = true
 	}
 	return all
-}
-
-// A delivery that recovery has booked may crash too, in the same millisecond.
-func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue = q
-		for token := range 2 {
-			b.Put(t, "x", map[string]any{
-				"status": "PROCESSING", "lockToken": token, "lockOwner": "them",
-				"lockExpiresAt": "1999-01-01T00:00:00.000Z", "updatedAt": "1999-01-01T00:00:00.000Z",
-			})
-			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-		}
-		if len(names(q.tasks)) != 2 {
-			t.Errorf("booked %+v, want two names", q.tasks)
-		}
-	})
 }
 
 // atMost is recovery with a small limit.
@@ -222,7 +203,7 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
 		g := &delivery.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
-		s := serverOf(work, g, nil)
+		s := serverOf(work, g, CheckedByProxy(), nil)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -361,14 +342,14 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
 				if tc.other != nil {
-					s.Route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)})
+					s.route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
 				}
 				ctx, hangUp := context.WithCancel(t.Context())
 				hangUp()
 				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
-				(&instance{Server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
+				(&process{server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 			})
 		})
 	}

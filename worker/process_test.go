@@ -1,12 +1,12 @@
-package delivery_test
+package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,20 +15,20 @@ import (
 	"google.golang.org/grpc"
 
 	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
-
-// instance is one worker, as on Cloud Run.
-type instance struct {
-	*delivery.Server
+// process is one worker, as on Cloud Run.
+type process struct {
+	*server
 	stop        context.CancelCauseFunc
 	unavailable atomic.Bool // no call of this worker reaches Firestore
 	guard       *delivery.Guard
+	analyze     orchestrator.AnalyzerFunc
 }
 
 // ttl returns the default, or a short TTL where time is real.
@@ -40,9 +40,9 @@ func ttl(b *emulatortest.Backend) time.Duration {
 }
 
 // start runs a worker on b whose analyzer is body.
-func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
+func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *process {
 	t.Helper()
-	w := &instance{}
+	w := &process{analyze: body}
 	wall := func(ctx context.Context) error {
 		if w.unavailable.Load() {
 			<-ctx.Done()
@@ -69,30 +69,28 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	if err != nil {
 		t.Fatal(err)
 	}
-	work, stop := context.WithCancelCause(context.Background())
-	w.stop = stop
 	w.guard = &delivery.Guard{
-		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Analyzer: body, Instance: "test/1",
+		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
 	}
-	w.Server = serverOf(work, w.guard, nil)
+	w.restart(CheckedByProxy())
 	return w
 }
 
-// answer is a decoded answer.
-type answer struct {
+// reply is a decoded answer.
+type reply struct {
 	Code       int
 	RetryAfter string
 	Challenge  string // WWW-Authenticate
 	Body       map[string]any
 }
 
-func (w *instance) post(t testing.TB, body string) answer {
+func (w *process) post(t testing.TB, body string) reply {
 	t.Helper()
 	return w.call(t, http.MethodPost, "/internal/tasks/analysis", body)
 }
 
-func (w *instance) deliver(t testing.TB, id string) answer {
+func (w *process) deliver(t testing.TB, id string) reply {
 	t.Helper()
 	body, err := json.Marshal(map[string]string{"analysis_id": id})
 	if err != nil {
@@ -101,16 +99,16 @@ func (w *instance) deliver(t testing.TB, id string) answer {
 	return w.post(t, string(body))
 }
 
-func (w *instance) call(t testing.TB, method, path, body string) answer {
+func (w *process) call(t testing.TB, method, path, body string) reply {
 	t.Helper()
 	return w.send(t, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
 }
 
-func (w *instance) send(t testing.TB, r *http.Request) answer {
+func (w *process) send(t testing.TB, r *http.Request) reply {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	w.ServeHTTP(rec, r)
-	a := answer{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After"), Challenge: rec.Header().Get("WWW-Authenticate")}
+	a := reply{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After"), Challenge: rec.Header().Get("WWW-Authenticate")}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.Body); err != nil {
 		t.Fatalf("%s %s answered %d with %q, which is not JSON", r.Method, r.URL.Path, rec.Code, rec.Body)
 	}
@@ -119,7 +117,7 @@ func (w *instance) send(t testing.TB, r *http.Request) answer {
 
 // check compares the status and the named fields of an answer. A nil value wants the field
 // absent, and "*" any value.
-func (a answer) check(t testing.TB, code int, want map[string]any) {
+func (a reply) check(t testing.TB, code int, want map[string]any) {
 	t.Helper()
 	if a.Code != code {
 		t.Errorf("status %d, want %d (%v)", a.Code, code, a.Body)
@@ -134,7 +132,7 @@ func (a answer) check(t testing.TB, code int, want map[string]any) {
 
 func checkFields(t testing.TB, b *emulatortest.Backend, id string, want map[string]any) {
 	t.Helper()
-	answer{Body: b.Fields(t, id)}.check(t, 0, want)
+	reply{Body: b.Fields(t, id)}.check(t, 0, want)
 }
 
 func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }
@@ -145,7 +143,23 @@ func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	emulatortest.EmbeddedKinds(t, run)
 }
 
-// serverOf returns a server of one kind.
-func serverOf(work context.Context, g *delivery.Guard, auth delivery.Authenticator) *delivery.Server {
-	return delivery.NewServer(work, g.Log, auth).Route(g)
+// restart gives w a new server, which calls its analyzer as it is then.
+func (w *process) restart(auth Authenticator) {
+	work, stop := context.WithCancelCause(context.Background())
+	w.stop = stop
+	w.server = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		return w.analyze(ctx, job)
+	})
 }
+
+// serverOf returns a server of one kind.
+func serverOf(work context.Context, g *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *server {
+	g.Kind.IDField = cmp.Or(g.Kind.IDField, taskqueue.DefaultIDField)
+	g.Kind.Path = cmp.Or(g.Kind.Path, taskqueue.DefaultPath)
+	s := newServer(work, g.Log, auth, g.Telemetry)
+	s.route(g, analyze)
+	return s
+}
+
+// ServeHTTP makes server an http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // Firestore, tasks and bytes of log lines.
 func costs(t *testing.T) map[string][5]int {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/adopt.md")
+	page, err := os.ReadFile("../docs/adopt.md")
 	if err != nil {
 		t.Fatal(err)
 	}

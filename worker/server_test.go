@@ -1,17 +1,11 @@
-package delivery_test
+package worker
 
 import (
-	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/orchestrator"
 )
 
 func TestBadRequests(t *testing.T) {
@@ -68,37 +62,4 @@ func TestOtherRoutesAndMethods(t *testing.T) {
 	w.call(t, http.MethodGet, "/nothing", "").check(t, 404, map[string]any{"reason": "no_such_route"})
 	w.call(t, http.MethodPost, "/internal/tasks/analysis/", "{}").check(t, 404, map[string]any{"reason": "no_such_route"})
 	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
-}
-
-func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		finish := make(chan struct{})
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			<-finish
-			return "done", nil
-		})
-		for _, id := range []string{"x", "y"} {
-			b.Put(t, id, map[string]any{"status": "QUEUED"})
-			task := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"`+id+`"}`))
-			go w.ServeHTTP(httptest.NewRecorder(), task)
-		}
-		w.post(t, "")
-		synctest.Wait()
-		w.stop(delivery.ErrStopping)
-		soon, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if left := w.Drain(soon); left != 2 {
-			t.Errorf("%d runs left, want 2", left)
-		}
-		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
-		go func() {
-			time.Sleep(time.Second)
-			finish <- struct{}{}
-			time.Sleep(time.Second)
-			finish <- struct{}{}
-		}()
-		if left := w.Drain(t.Context()); left != 0 {
-			t.Errorf("%d runs left, want none", left)
-		}
-	})
 }

@@ -1,7 +1,6 @@
-package delivery_test
+package worker
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -27,7 +27,6 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add(body, "task")
 	}
-	analyzer := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
 	f.Fuzz(func(t *testing.T, body, task string) {
 		store := &lease.Memory[analysislock.Analysis]{}
 		store.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
@@ -36,15 +35,15 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		s := serverOf(t.Context(), &delivery.Guard{
-			Locks: locks, Analyzer: analyzer, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
-		}, nil)
+			Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
+		}, CheckedByProxy(), succeed)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(body))
 		r.Header["X-Cloudtasks-Taskname"] = []string{task}
 		rec := httptest.NewRecorder()
 		s.ServeHTTP(rec, r)
 		var a struct {
 			AnalysisID string `json:"analysis_id"`
-			delivery.Answer
+			answer
 		}
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || !utf8.Valid(rec.Body.Bytes()) {
 			t.Fatalf("%d %q: %v", rec.Code, rec.Body, err)
@@ -75,7 +74,7 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
-		d, err := delivery.PubSub(httptest.NewRecorder(), r, delivery.Kind{})
+		d, err := readMessage(httptest.NewRecorder(), r, taskqueue.DefaultIDField)
 		if taken := d.AnalysisID != ""; d.Tries < 0 || taken && (err != nil || d.Task == "" || !json.Valid([]byte(body)) || !utf8.ValidString(d.AnalysisID)) {
 			t.Errorf("%q: %+v, %v", body, d, err)
 		}
@@ -83,12 +82,12 @@ func FuzzMessage(f *testing.F) {
 		if lockErr != nil {
 			t.Fatal(lockErr)
 		}
-		guard := &delivery.Guard{Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler)}
-		s := delivery.NewServer(t.Context(), guard.Log, nil)
+		guard := &delivery.Guard{Kind: delivery.Kind{IDField: taskqueue.DefaultIDField}, Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler)}
+		s := newServer(t.Context(), guard.Log, CheckedByProxy(), nil)
 		rec := httptest.NewRecorder()
 		r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
-		_ = s.Deliveries(guard, delivery.PubSub)(echo.New().NewContext(r, rec))
-		var a delivery.Answer
+		_ = s.deliveries(guard, orchestrator.AnalyzerFunc(succeed), readMessage)(echo.New().NewContext(r, rec))
+		var a answer
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Rejected != (rec.Code == 200) || rec.Code >= 500 {
 			t.Errorf("%q: %d %s", body, rec.Code, rec.Body)
 		}

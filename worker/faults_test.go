@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -92,7 +92,7 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					w.unavailable.Store(true)
 					<-ctx.Done()

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 
 // logged is a worker on b, and the log lines of its requests.
 type logged struct {
-	*instance
+	*process
 	log  *bytes.Buffer
 	seen map[string]bool // fields
 }
@@ -33,8 +33,7 @@ func startLogged(t *testing.T, b *emulatortest.Backend, q delivery.Queue, body o
 	w := &logged{start(t, b, body), &bytes.Buffer{}, map[string]bool{}}
 	w.guard.Queue = q
 	w.guard.Log = slog.New(slog.NewJSONHandler(w.log, nil))
-	work, stop := context.WithCancelCause(context.Background())
-	w.stop, w.Server = stop, serverOf(work, w.guard, nil)
+	w.restart(CheckedByProxy())
 	return w
 }
 
@@ -63,7 +62,7 @@ func (w *logged) line(t *testing.T, path, id string, want map[string]any, header
 			continue
 		}
 		lines++
-		answer{Body: entry}.check(t, 0, want)
+		reply{Body: entry}.check(t, 0, want)
 		for name := range entry {
 			w.seen[name] = true
 		}
@@ -133,8 +132,8 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 			t.Errorf("the log shows it: %s", w.log)
 		}
 		job := *w.guard
-		job.Kind = delivery.Kind{Name: "job", Path: "/jobs"}
-		w.Route(&job)
+		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
+		w.route(&job, w.analyze)
 		w.line(t, "/jobs", "long", map[string]any{"kind": "job", "outcome": "already_finished"})
 
 		for _, always := range []string{"time", "level", "msg"} {
@@ -165,6 +164,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 			return "done", nil
 		})
 		w.guard.Telemetry = m.Telemetry
+		w.restart(CheckedByProxy())
 		now := time.Now()
 		b.Put(t, "text", map[string]any{"status": "QUEUED", "createdAt": iso8601.Format(now)})
 		b.Put(t, "stamp", map[string]any{"status": "QUEUED", "createdAt": now})

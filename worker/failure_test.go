@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -54,7 +54,7 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 			{"unavailable", "lock not released", "*"},
 		} {
 			w.line(t, deliveryRoute, tc.id, nil)
-			answer{Body: w.entry(t, tc.message)}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": tc.id, "error": tc.error})
+			reply{Body: w.entry(t, tc.message)}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": tc.id, "error": tc.error})
 		}
 	})
 }

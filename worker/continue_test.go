@@ -1,16 +1,13 @@
-package delivery_test
+package worker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 )
@@ -86,7 +83,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					if strings.Contains(name, "stopped") {
 						context.AfterFunc(ctx, func() { w.stop(delivery.ErrStopping) })
@@ -141,6 +138,7 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 				})
 				m := measured(t)
 				w.guard.Queue, w.guard.Telemetry = &recordingQueue{}, m.Telemetry
+				w.restart(CheckedByProxy())
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
 				if got := m.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
 					t.Errorf("timeouts %q", got)
@@ -173,6 +171,7 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 					return until(ctx, func() { report(job, int64(8)) })
 				})
 				w.guard.Telemetry = m.Telemetry
+				w.restart(CheckedByProxy())
 				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
 				checkpoint, timeouts := int64(7), ""
 				if tc.history != "" {
@@ -190,79 +189,6 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 				}
 				if took := time.Since(began); took.Round(time.Second) != tc.took {
 					t.Errorf("ended after %v, want %v", took, tc.took)
-				}
-			})
-		})
-	}
-}
-
-// A crash is a worker that reaches Firestore no more, and whose delivery has no answer in time.
-func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
-	const units = 600 // of work
-	for name, tc := range map[string]struct {
-		advances        bool
-		status, history string
-		attempts, units int64
-	}{
-		"that advances":       {true, "READY", "continued continued  continued shutting_down continued continued continued continued ready", 2, units},
-		"that never advances": {false, "FAILED", "retry:run_timeout retry:run_timeout failed:attempts_exhausted", 3, 3 * 24},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := startQueue(t)
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var done atomic.Int64
-				var crashed, stopped bool
-				var serve func()
-				work := func(w *instance) orchestrator.AnalyzerFunc {
-					return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-						var unit int64
-						_, _ = fmt.Sscan(cmp.Or(string(job.Resume), "0"), &unit)
-						for ; unit < units; unit++ {
-							switch {
-							case tc.advances && unit == 460 && !crashed:
-								crashed = true
-								serve()
-								w.unavailable.Store(true)
-							case tc.advances && unit == 500 && !stopped:
-								stopped = true
-								serve()
-								w.stop(delivery.ErrStopping)
-							}
-							select {
-							case <-ctx.Done():
-								return nil, ctx.Err()
-							case <-time.After(61 * time.Second): // so that no unit ends with a delivery
-							}
-							done.Add(1)
-							if tc.advances {
-								report(job, unit+1)
-							}
-						}
-						return "done", nil
-					}
-				}
-				serve = func() { // a new worker in the place of the others
-					w := start(t, b, nil)
-					w.guard.Analyzer = work(w)
-					q.mu.Lock()
-					q.workers = nil
-					q.mu.Unlock()
-					q.serve(w)
-				}
-				serve()
-				if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("submit", "x"), AnalysisID: "x", Deadline: 26 * time.Minute}); err != nil {
-					t.Fatal(err)
-				}
-				if err := q.Idle(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": tc.attempts, "lockOwner": nil, "checkpoint": nil})
-				if got := attempts(t, b); got != tc.history {
-					t.Errorf("history %q, want %q", got, tc.history)
-				}
-				if n := done.Load(); n < tc.units || n > tc.units+5 { // until the trust in the lock ended
-					t.Errorf("%d units of work were done, want %d and at most 5 again", n, tc.units)
 				}
 			})
 		})

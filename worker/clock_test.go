@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"testing"
@@ -39,16 +39,4 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 			})
 		})
 	}
-}
-
-// If it were rounded down, the retry would find the lock held.
-func TestRetryAfterIsRoundedUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		w := start(t, b, succeed)
-		held(t, b, "x", 100*time.Second)
-		time.Sleep(600 * time.Millisecond)
-		if a := w.deliver(t, "x"); a.Code != 409 || a.RetryAfter != "100" {
-			t.Errorf("%d, Retry-After = %s, want 409 and 100", a.Code, a.RetryAfter)
-		}
-	})
 }

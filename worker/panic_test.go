@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -19,11 +19,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"taskguard/internal/delivery"
-	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
-	"taskguard/orchestrator"
 )
 
 // gauges holds the metrics of a worker.
@@ -91,12 +89,12 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
-		Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
-		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
-	}, nil)
+		RunTimeout: time.Minute,
+		Log:        slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
+	}, CheckedByProxy(), succeed)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", "a-task")
-	(&instance{Server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
+	(&process{server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
 	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") ||
 		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.Drain(t.Context()) != 0 { // the stack, not the value
 		t.Errorf("log: %s", said)
@@ -126,7 +124,7 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
-		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
 			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
 		}
 		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": want})
@@ -135,16 +133,6 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)
 		}
 	}
-}
-
-// auth admits requests that have its header.
-type auth struct{}
-
-func (auth) Check(r *http.Request) error {
-	if r.Header.Get("Authorization") == "" {
-		return taskauth.ErrUnauthenticated
-	}
-	return nil
 }
 
 func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
@@ -167,8 +155,8 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		var log bytes.Buffer
 		m := measured(t)
 		h := telemetry.Traced(serverOf(t.Context(), &delivery.Guard{
-			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: telemetry.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
-		}, auth{}))
+			Locks: new(memory).locks(t, nil), RunTimeout: time.Minute, Log: telemetry.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+		}, callers{}, succeed))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 		for _, header := range tc.headers {
 			name, value, _ := strings.Cut(header, ": ")

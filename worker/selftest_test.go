@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -50,8 +50,8 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 				w := start(t, b, c.analyze)
 				log := &strings.Builder{}
 				w.guard.Log = slog.New(slog.NewJSONHandler(log, nil))
-				w.Server = serverOf(context.Background(), w.guard, nil)
-				w.RouteSelfTest(w.guard, json.RawMessage(`{"text":"s3cret"}`))
+				w.restart(CheckedByProxy())
+				w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`{"text":"s3cret"}`))
 				w.unavailable.Store(true) // Firestore is not needed
 				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
 				if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
@@ -62,40 +62,27 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 	}
 }
 
-// bearers lets in who has any token.
-type bearers struct{}
-
-func (bearers) Check(r *http.Request) error {
-	if r.Header.Get("Authorization") == "" {
-		return errors.New("no token")
-	}
-	return nil
-}
-
 func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		work, stop := context.WithCancelCause(context.Background())
-		w.Server = serverOf(work, w.guard, bearers{})
-		w.RouteSelfTest(w.guard, json.RawMessage(`1`))
-		w.MaxRuns = 1
-		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 401, map[string]any{"reason": "unauthenticated"})
+		w.restart(callers{})
+		w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`1`))
+		w.maxRuns = 1
 
-		running := make(chan answer)
+		running := make(chan reply)
 		go func() { running <- w.as(t, "/internal/self-test", "Bearer x") }()
 		synctest.Wait()
 		w.as(t, "/internal/self-test", "Bearer x").check(t, 409, map[string]any{"reason": "busy"})
 		time.Sleep(time.Minute)
-		stop(delivery.ErrStopping)
+		w.stop(delivery.ErrStopping)
 		answered := <-running
 		answered.check(t, 500, map[string]any{"reason": "shutting_down"})
 
-		none := serverOf(context.Background(), w.guard, nil)
-		none.RouteSelfTest(w.guard, nil)
-		w.Server = none
+		w.restart(CheckedByProxy())
+		w.routeSelfTest(w.guard, w.analyze, nil)
 		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 404, map[string]any{"reason": "not_configured"})
 	})
 }

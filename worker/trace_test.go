@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -82,6 +82,7 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			return "done", nil
 		})
 		w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 6*time.Minute
+		w.restart(CheckedByProxy())
 		w.guard.Locks = lateAcquisition{w.guard.Locks, 100 * time.Millisecond}
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "cancelled", "resumable", "unreachable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
@@ -135,9 +136,10 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		q, m := startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
-		w.Route(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
+		w.restart(CheckedByProxy())
+		w.route(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, nil
-		}})
+		}}, nil)
 		want := func(age, gauge any) {
 			t.Helper()
 			w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age})
@@ -168,6 +170,7 @@ func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 		q, m := startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
+		w.restart(CheckedByProxy())
 		held(t, b, "x", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		held(t, b, "y", -time.Hour)

@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = serverOf(t.Context(), w.guard, nil)
+	w.restart(CheckedByProxy())
 	w.call(t, http.MethodGet, "/nothing", "")
 	if log.Len() > 0 {
 		t.Errorf("one that was sent is logged: %s", &log)
@@ -48,7 +48,7 @@ func TestATasksNameIsLoggedWhereItCanBeOne(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = serverOf(t.Context(), w.guard, nil)
+	w.restart(CheckedByProxy())
 	for name, logged := range map[string]bool{
 		"azAZ09-_": true, strings.Repeat("a", 500): true, strings.Repeat("a", 501): false,
 		"a`": false, "a{": false, "a@": false, "a[": false, "a/": false, "a:": false, "a b": false, "é": false,

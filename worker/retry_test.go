@@ -1,15 +1,12 @@
-package delivery_test
+package worker
 
 import (
 	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/taskqueue"
@@ -17,10 +14,6 @@ import (
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
-
-func flaky(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-	return nil, errors.New("flaky")
-}
 
 func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -35,7 +28,7 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now())})
-				var w *instance
+				var w *process
 				w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
 					w.unavailable.Store(tc.releaseFails)
@@ -56,6 +49,9 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 				failed := time.Now()
 				a := w.deliver(t, "x")
 				a.check(t, tc.code, map[string]any{"acquired": true, "reason": "retry", "error": "flaky"})
+				if took := time.Since(failed); took > 2*time.Second && !tc.releaseFails {
+					t.Errorf("it tried to book for %v, want 2 s at most", took)
+				}
 				if len(q.tasks) != tc.booked {
 					t.Errorf("booked %+v, want %d", q.tasks, tc.booked)
 				}
@@ -148,39 +144,12 @@ func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
 	}
 }
 
-// No delivery is answered with an error, though three attempts fail and each is duplicated.
-func TestAFailingAnalysisCostsTheQueueNoError(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, flaky)
-		w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, 10*time.Minute
-		q.serve(w)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		q.submit(t, "x")
-		for i := range 3 {
-			synctest.Wait()
-			_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("duplicate", strconv.Itoa(i)), AnalysisID: "x"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(20 * time.Second)
-		}
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := q.statuses(); len(got) != 3+3 || slices.Max(got) != 200 {
-			t.Errorf("deliveries were answered %v, want 200 for three attempts and three duplicates", got)
-		}
-		checkFields(t, b, "x", map[string]any{"status": "FAILED", "attempts": int64(3), "nextAttemptAt": nil})
-	})
-}
-
 func TestALostLockIsFollowedUp(t *testing.T) {
-	taken := func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+	taken := func(t *testing.T, b *emulatortest.Backend, _ *process) {
 		b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": 7, "lockExpiresAt": "2000-01-01T00:20:00.000Z"})
 	}
 	for name, tc := range map[string]struct {
-		lose    func(t *testing.T, b *emulatortest.Backend, w *instance)
+		lose    func(t *testing.T, b *emulatortest.Backend, w *process)
 		itself  bool  // the delivery is that follow-up
 		unseen  error // with which the run fails before its worker has noticed the loss
 		fails   bool
@@ -188,7 +157,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		token   string
 		expires string // of the lock that is followed up; empty: nobody holds it, and the delivery is for now
 	}{
-		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *process) {
 			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
 		}, code: 200, token: "1"},
 		"taken":                 {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
@@ -196,12 +165,12 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		"taken, fails for good": {lose: taken, unseen: &orchestrator.PermanentError{Code: "c"}, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
 		"not booked":            {lose: taken, fails: true, code: 409},
 		"by this very task":     {lose: taken, itself: true, code: 409},
-		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *instance) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
+		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *process) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					if tc.lose(t, b, w); tc.unseen != nil {
 						return nil, tc.unseen
@@ -211,6 +180,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 				})
 				q, task, m := &recordingQueue{}, "another", measured(t)
 				w.guard.Queue, w.guard.Telemetry = q, m.Telemetry
+				w.restart(CheckedByProxy())
 				if tc.fails {
 					w.guard.Queue = refusing{}
 				}
@@ -277,6 +247,7 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 				}), measured(t)
 				w.unavailable.Store(tc.down)
 				w.guard.Telemetry = m.Telemetry
+				w.restart(CheckedByProxy())
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
 				r.Header.Set("X-CloudTasks-TaskName", tc.task)
 				r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
@@ -286,38 +257,13 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 					message, level, code, rejected, metric = "rejected", "ERROR", 200, true, reason+" :1"
 				}
 				w.send(t, r).check(t, code, map[string]any{"reason": reason, "rejected": rejected})
-				answer{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
+				reply{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
 				if n := strings.Count(w.log.String(), "\n"); n != 1 {
 					t.Errorf("%d lines, want 1", n)
 				}
 				if got := m.counts(t, "taskguard.rejections"); got != metric {
 					t.Errorf("rejections %q, want %q", got, metric)
 				}
-			})
-		})
-	}
-}
-
-func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
-	for id, want := range map[string][]int{
-		"a/b":       {200},
-		"missing":   {404, 404, 404, 404, 404, 200},
-		"malformed": {500, 500, 500, 500, 500, 200},
-	} {
-		t.Run(id, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := startQueue(t)
-				b.Put(t, "malformed", map[string]any{"lockToken": "five"})
-				w := startLogged(t, b, q, succeed)
-				q.serve(w.instance)
-				q.submit(t, id)
-				if err := q.Idle(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if got := q.statuses(); !slices.Equal(got, want) {
-					t.Errorf("answered %v, want %v", got, want)
-				}
-				answer{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "task_retry": float64(len(want) - 1)})
 			})
 		})
 	}

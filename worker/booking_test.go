@@ -1,4 +1,4 @@
-package delivery_test
+package worker
 
 import (
 	"context"
@@ -71,25 +71,8 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 	})
 }
 
-// Two locks may expire at the same time. The name of the first one's follow-up stays taken for a
-// day, so the second needs another name.
-func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue
-		held(t, b, "x", 100*time.Second)
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		b.Merge(t, "x", map[string]any{"lockOwner": "others", "lockToken": 2})
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		if n := len(q.tasks()); n != 2 {
-			t.Errorf("%d follow-ups, want 2", n)
-		}
-	})
-}
-
 // asTask delivers x with that name of the task.
-func (w *instance) asTask(t *testing.T, task string) answer {
+func (w *process) asTask(t *testing.T, task string) reply {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", task)
@@ -126,25 +109,6 @@ func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 		slices.Sort(got)
 		if len(got) < 5 || got[0] != 0 || got[1] != 200 || got[len(got)-1] != 200 {
 			t.Errorf("deliveries answered %v, want 200 but for the first's deadline", got)
-		}
-	})
-}
-
-func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		q.serve(w)
-		q.setUnavailable(true)
-		held(t, b, "x", 100*time.Second)
-		began := time.Now()
-		a := w.deliver(t, "x")
-		a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
-		if a.RetryAfter == "" {
-			t.Error("no Retry-After")
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it tried for %v, want 2 s at most", took)
 		}
 	})
 }
@@ -195,7 +159,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				q := startQueue(t)
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
-				var w *instance
+				var w *process
 				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					w.unavailable.Store(tc.storeUnavailable)
 					q.setUnavailable(tc.queueUnavailable)
@@ -252,7 +216,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var stopped time.Time
-				var w *instance
+				var w *process
 				w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					stopped = time.Now()
 					w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
@@ -277,7 +241,7 @@ func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 		q.serve(next)
 		for round := range 2 {
 			b.Put(t, "x", map[string]any{"status": "QUEUED"})
-			var w *instance
+			var w *process
 			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				w.stop(delivery.ErrStopping)
 				<-ctx.Done()

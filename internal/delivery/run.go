@@ -1,0 +1,309 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"taskguard/internal/telemetry"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+// run is a call of the analyzer under the lock.
+type run struct {
+	result  any
+	err     error  // of the analyzer, unless the lock was lost or the input could not be read
+	failure error  // of the analyzer
+	reason  string // how the analyzer failed; safe to log
+	began   bool   // the input was read
+	// cause is why the run's context had ended when the analyzer did. A stop that comes later
+	// has not stopped the run.
+	cause error
+}
+
+// run runs the analyzer under the lock, and records the result or releases the lock.
+func (a *attempt) run(ctx context.Context) Outcome {
+	r := a.analyze(ctx)
+	o := a.end(ctx, r)
+	if a.hold.Adoptable() {
+		o = a.adopt(ctx, o)
+	}
+	o.RunErr, o.Reason = r.failure, r.reason
+	return o
+}
+
+// end records how the run has ended: it finishes the analysis or releases the lock.
+func (a *attempt) end(ctx context.Context, r run) Outcome {
+	var lost *lease.LostError
+	var permanent *orchestrator.PermanentError
+	switch {
+	case r.err == nil:
+		return a.complete(ctx, r.result)
+	case errors.As(r.err, &lost):
+		if lost.Reason == lease.OutOfTime { // the lock may still be ours
+			a.release(ctx, analysislock.OutcomeLockLost, false)
+		}
+		return a.lockLost(ctx, r.err)
+	case errors.As(r.err, &permanent):
+		message := permanent.Message
+		if message == "" && permanent.Err != nil {
+			message = permanent.Err.Error()
+		}
+		code := cmp.Or(analysislock.BoundCode(permanent.Code), orchestrator.CodeAnalyzerRejected)
+		return a.fail(ctx, code, message)
+	case errors.Is(r.cause, ErrStopping):
+		return a.stopped(ctx)
+	case !r.began:
+		o := a.retry(ctx, CodeInputUnavailable, "the input could not be read")
+		if o.Case == Retry && o.Settled {
+			return o
+		}
+		return Outcome{Case: FinishUnknown, Err: r.err}
+	case errors.Is(r.cause, errRunTime):
+		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
+		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(r.cause.Error(), "worker: "))
+	case errors.Is(r.cause, errDeadline):
+		if o, ended := a.continued(ctx); ended {
+			return o
+		}
+	}
+
+	code, message := a.failure(ctx, r)
+	if a.acq.Last {
+		return a.exhaust(ctx, code, message)
+	}
+	return a.retry(ctx, code, message)
+}
+
+// failure measures a temporary failure, and returns its code and its message for the document.
+func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
+	var failure *orchestrator.FailureError
+	var panicked *orchestrator.PanicError
+	switch {
+	case errors.Is(r.cause, errDeadline):
+		a.Telemetry.TimedOut(ctx, CodeRunTimeout)
+		return CodeRunTimeout,
+			fmt.Sprintf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
+	case errors.Is(r.cause, errStalled):
+		a.Telemetry.TimedOut(ctx, CodeStalled)
+		return CodeStalled,
+			fmt.Sprintf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
+	case errors.As(r.err, &failure):
+		code = analysislock.BoundCode(failure.Code)
+	case errors.As(r.err, &panicked):
+		code = CodePanicked
+		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
+		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
+	}
+	return cmp.Or(code, CodeFailed), strings.TrimPrefix(r.err.Error(), "orchestrator: ") // the document is for users
+}
+
+// reasonOf returns how an analyzer failed, without its message, which may contain its input. It
+// is empty if the end of its context ended it, or if the code of the error is the reason.
+func reasonOf(err error) string {
+	var failure *orchestrator.FailureError
+	switch {
+	case err == nil, errors.As(err, new(*orchestrator.PermanentError)):
+		return ""
+	case errors.As(err, &failure) && failure.Reason != "":
+		return failure.Reason
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return ""
+	}
+	return fmt.Sprintf("the analyzer returned a %T", err)
+}
+
+// analyze runs the analyzer while the lock is renewed, within the limits of time.
+func (a *attempt) analyze(ctx context.Context) (r run) {
+	limit, passed := a.RunTimeout, errDeadline
+	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
+		limit, passed = a.acq.RunTime, errRunTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, passed)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
+	a.Telemetry.Began(ctx, a.acq.Attempt, a.measured.Stolen)
+	failed := true // also if it panics
+	defer func() {
+		a.Telemetry.Ended(ctx)
+		span.Close("", failed)
+	}()
+
+	started := time.Now()
+	r.err = a.hold.Run(ctx, func(ctx context.Context, w analysislock.Work) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.began = true
+		r.result, r.failure = a.call(ctx, stop, w)
+		r.cause, r.reason = context.Cause(ctx), reasonOf(r.failure)
+		return r.failure
+	}, a.renewed)
+	if !r.began {
+		r.cause = context.Cause(ctx)
+	}
+	a.measured.Ran, a.measured.Run = true, time.Since(started)
+	a.lost(ctx, r.err)
+	failed = r.err != nil
+	return r
+}
+
+// call calls the analyzer with the work and what takes its reports. stop ends ctx.
+func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w analysislock.Work) (any, error) {
+	reports := a.newReporter(ctx, stop)
+	defer reports.close()
+	return orchestrator.Run(ctx, a.analyzer, orchestrator.Job{
+		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
+		Input: w.Input, Resume: w.Checkpoint, Reporter: reports,
+	})
+}
+
+// renewed measures a heartbeat; see lease.Renewed.
+func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
+	outcome := "renewed"
+	switch {
+	case err == nil:
+		a.measured.Heartbeats++
+	case errors.Is(err, lease.ErrLost):
+		outcome = "lost"
+	default:
+		outcome = "failed"
+	}
+	a.Telemetry.Renewed(ctx, outcome, took)
+	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
+}
+
+// lost measures the loss of the lock, if err, from a run or a finish, reports one.
+func (a *attempt) lost(ctx context.Context, err error) {
+	var lost *lease.LostError
+	if errors.As(err, &lost) && !a.hold.Adoptable() {
+		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
+			a.measured.Lost = analysislock.Cancelled
+		}
+		a.Telemetry.Lost(ctx, a.measured.Lost)
+	}
+}
+
+// lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
+// delivery. For any other, a follow-up is booked for the time after the present lock has
+// expired: the other owner's, or this one's if it is out of time.
+func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
+	o := Outcome{Case: LockLost, Err: err}
+	last := a.hold.Lost()
+	var lost *lease.LostError
+	if !errors.As(err, &lost) || lost.Reason != lease.Finished && lost.Reason != lease.Deleted {
+		o.Settled = a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
+		return o
+	}
+
+	o.Settled = a.Queue != nil
+	if lost.Reason == lease.Finished {
+		o.Status = last.Status
+	}
+	return o
+}
+
+// adopt ends a run whose analysis another program, such as the analyzer, has finished under this
+// run's lock: it frees the lock and drops the run's own outcome, which it returns if the lock
+// was lost meanwhile.
+func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
+	status := a.hold.Lost().Status
+	err := a.traced(ctx, telemetry.Finish, a.hold.Adopt)
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return own
+	case err != nil:
+		return Outcome{Case: FinishUnknown, Err: err}
+	}
+
+	a.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
+		"problem", "the status was set to "+status+" during the run")
+	if status == analysislock.Failed {
+		return Outcome{Case: Failed, Status: status}
+	}
+	a.ready(ctx)
+	return Outcome{Case: Ran, Status: status}
+}
+
+// ready measures the time to READY.
+func (a *attempt) ready(ctx context.Context) {
+	a.measured.ToReady = a.hold.Age()
+	a.Telemetry.Ready(ctx, a.measured.ToReady)
+}
+
+// complete records READY with the result.
+func (a *attempt) complete(ctx context.Context, result any) Outcome {
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
+	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
+		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error may quote the result
+		const message = "result: the document cannot hold it beside its other fields"
+		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
+	}
+	if err == nil {
+		a.ready(ctx)
+	}
+	return a.finished(ctx, Outcome{Case: Ran, Result: result}, err)
+}
+
+// fail records a permanent failure.
+func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
+	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+}
+
+// exhaust records the temporary failure of the last attempt.
+func (a *attempt) exhaust(ctx context.Context, code, message string) Outcome {
+	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, message)
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error {
+		return a.hold.Exhaust(ctx, summary, code, message)
+	})
+	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}, err)
+}
+
+// finished returns o if the finish was recorded, else the outcome for its error.
+func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
+	a.lost(ctx, err)
+	switch {
+	case err == nil:
+		return o
+	case errors.Is(err, lease.ErrLost):
+		return a.lockLost(ctx, err)
+	case errors.Is(err, lease.ErrMalformed):
+		return Outcome{Case: Corrupted, Err: err}
+	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
+		return a.retry(ctx, CodeUnrecordable, "the document cannot hold the outcome beside its other fields")
+	}
+	return Outcome{Case: FinishUnknown, Err: err}
+}
+
+// release releases the lock; refund takes back the attempt.
+func (a *attempt) release(ctx context.Context, outcome string, refund bool) bool {
+	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund) })
+}
+
+// released reports whether release succeeded. A failure is a warning, since the lock
+// expires by itself (SEEDS G8).
+func (a *attempt) released(ctx context.Context, release func(ctx context.Context) error) bool {
+	err := a.traced(ctx, telemetry.Release, release)
+	if err != nil {
+		a.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
+	}
+	return err == nil
+}
+
+// traced calls do inside a span of that name.
+func (a *attempt) traced(ctx context.Context, name string, do func(ctx context.Context) error) error {
+	ctx, span := a.Telemetry.Start(ctx, name)
+	err := do(ctx)
+	span.Close("", err != nil)
+	return err
+}

@@ -1,0 +1,77 @@
+package worker
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"taskguard/internal/taskauth"
+	"taskguard/internal/testing/emulatortest"
+)
+
+// callers checks a caller by the Authorization of its request.
+type callers struct{}
+
+func (callers) Check(r *http.Request) error {
+	switch r.Header.Get("Authorization") {
+	case "":
+		return taskauth.ErrUnauthenticated
+	case "another's":
+		return ErrForbidden
+	case "unknown":
+		return ErrNoKeys
+	}
+	return nil
+}
+
+// as makes a request with that Authorization.
+func (w *process) as(t *testing.T, path, authorization string) reply {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"analysis_id":"x"}`))
+	r.Header.Set("Authorization", authorization)
+	return w.send(t, r)
+}
+
+// No route that changes something admits a caller that is not let in, and no such call reaches
+// Firestore. internal/taskauth tests all kinds of invalid tokens. The 503 makes a queue try again.
+func TestACallerIsCheckedBeforeAnythingIsRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := startLogged(t, b, nil, succeed)
+		w.restart(callers{})
+		w.routeSelfTest(w.guard, w.analyze, nil)
+		before := b.Calls.Total()
+		for _, path := range []string{deliveryRoute, "/internal/tasks/recover", "/internal/self-test"} {
+			for authorization, want := range map[string]struct {
+				code              int
+				reason, challenge string
+			}{
+				"": {401, "unauthenticated", "Bearer"}, "another's": {403, "forbidden", ""}, "unknown": {503, "unavailable", ""},
+			} {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, unreadBody{t})
+				r.Header.Set("Authorization", authorization)
+				got := w.send(t, r)
+				got.check(t, want.code, map[string]any{"reason": want.reason, "analysis_id": nil, "error": nil})
+				if got.Challenge != want.challenge {
+					t.Errorf("%d with WWW-Authenticate %q, want %q", want.code, got.Challenge, want.challenge)
+				}
+			}
+		}
+		if n := b.Calls.Total() - before; n != 0 || strings.Count(w.log.String(), "\n") != 9 {
+			t.Errorf("%d calls to Firestore, want none; log, want a line a call: %s", n, w.log)
+		}
+		w.as(t, deliveryRoute, "mine").check(t, 200, map[string]any{"status": "READY"})
+		w.as(t, "/internal/tasks/recover", "mine").check(t, 501, nil)
+		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+	})
+}
+
+// unreadBody is a body that must not be read.
+type unreadBody struct{ *testing.T }
+
+func (u unreadBody) Read([]byte) (int, error) {
+	u.Error("the body was read")
+	return 0, io.EOF
+}

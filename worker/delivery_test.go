@@ -1,0 +1,124 @@
+package worker
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/orchestrator"
+)
+
+// Every row of the contract's table.
+func TestDelivery(t *testing.T) {
+	queued := map[string]any{"status": "QUEUED"}
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend){
+		"RanToTheEnd": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"n": 1}, "lockToken": 4})
+			w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if job.AnalysisID != "x" || job.LockToken != 5 || job.Attempt != 1 || string(job.Input) != `{"n":1}` {
+					t.Errorf("job = %+v", job)
+				}
+				return map[string]int{"sum": 3}, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"analysis_id": "x", "acquired": true, "status": "READY", "lock_token": 5.0, "reason": nil})
+			checkFields(t, b, "x", map[string]any{"status": "READY", "finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5)})
+		},
+		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "finishedBy": "*", "lockOwner": nil})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "invalid_input" || e["message"] != "no text" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"AResultThatOnlyTheTransportRefusesFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 600_000)})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return strings.Repeat("y", 600_000), nil
+			})
+			a := w.deliver(t, "x")
+			a.check(t, 200, map[string]any{"status": "FAILED"})
+			if msg, _ := a.Body["error"].(string); !strings.HasPrefix(msg, "result: ") {
+				t.Errorf("error = %q, want the path", msg)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
+		},
+
+		"TheTokenIsCorruptedMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"lockToken": "?"})
+				return "done", nil
+			})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "malformed", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
+		},
+		"NotEvenAnErrorFits": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
+				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
+			})
+			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Case != delivery.Retry || o.Code != "unrecordable" {
+				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
+		},
+		"AVerdictDuringAStopIsRecorded": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *process
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.stop(delivery.ErrStopping)
+				<-ctx.Done()
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "attempts": int64(1)})
+		},
+		"StoppedAfterItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *process
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				<-ctx.Done()
+				w.stop(delivery.ErrStopping)
+				return nil, ctx.Err()
+			})
+			w.guard.RunTimeout = ttl(b) / 2
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.EachKind(t, test)
+		})
+	}
+}
+
+func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, succeed)
+		w.unavailable.Store(true)
+		began := time.Now()
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": false, "reason": "unavailable"})
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it gave up after %v, want at most 20 s", took)
+		}
+		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+		w.unavailable.Store(false)
+		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+		checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
+	})
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"taskguard/internal/delivery"
+)
+
+// maxBody limits the body of a request, in bytes.
+const maxBody = 1 << 20
+
+var errIncomplete = errors.New("the body did not arrive in full")
+
+// reader reads a delivery from a request whose body has the id in the field. With an error it
+// returns what is known.
+type reader func(w http.ResponseWriter, r *http.Request, field string) (delivery.Delivery, error)
+
+// readTask reads a task of Cloud Tasks: {"analysis_id": "…"} of any Content-Type, since
+// Cloud Tasks sets none. It ignores unknown fields.
+func readTask(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
+	d.Task = r.Header.Get("X-CloudTasks-TaskName")
+	if retries, err := strconv.ParseUint(r.Header.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
+		d.Tries = int(retries) + 1
+	}
+	body, err := readBody(w, r)
+	if err == nil {
+		d.AnalysisID, err = readID(body, field)
+	}
+	return d, err
+}
+
+// readBody reads a body of at most maxBody bytes.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	if err != nil && !errors.As(err, &large) {
+		return nil, errIncomplete
+	}
+	return body, err
+}
+
+// readID reads the id in a JSON object.
+func readID(body []byte, field string) (id string, err error) {
+	switch {
+	case len(body) == 0:
+		return "", fmt.Errorf(`the body is empty; want {%q: "…"}`, field)
+	case !utf8.Valid(body): // encoding/json would replace invalid bytes
+		return "", errors.New("the body is not UTF-8")
+	}
+
+	var task map[string]json.RawMessage // a struct would also take ANALYSIS_ID for the field
+	if json.Unmarshal(body, &task) != nil || task == nil {
+		return "", fmt.Errorf(`the body is not the JSON object {%q: "…"}`, field)
+	}
+
+	var value *string
+	switch raw, found := task[field]; {
+	case !found:
+		return "", fmt.Errorf("%s is missing", field)
+	case json.Unmarshal(raw, &value) != nil || value == nil:
+		return "", fmt.Errorf("%s is not a string", field)
+	}
+	return *value, nil
+}
+
+// readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is its attribute
+// of that name, else in its data, a JSON object as the body of a task.
+func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
+	body, err := readBody(w, r)
+	if errors.As(err, new(*http.MaxBytesError)) {
+		d.Task = "unknown" // its id follows its data
+	}
+	if err != nil {
+		return d, err
+	}
+
+	var push struct {
+		Message struct {
+			Attributes map[string]string
+			Data       []byte
+			MessageID  string
+		}
+		DeliveryAttempt int // only with a dead-letter policy
+	}
+	err = json.Unmarshal(body, &push) // with an error of a type, it still reads the other fields
+	d.Task, d.Tries = push.Message.MessageID, max(0, push.DeliveryAttempt)
+	if err != nil || d.Task == "" || !utf8.Valid(body) {
+		return d, errors.New(`the body is not a wrapped message of Pub/Sub, {"message": {"messageId": "…", …}}`)
+	}
+
+	var found bool
+	if d.AnalysisID, found = push.Message.Attributes[field]; found {
+		return d, nil
+	}
+	if d.AnalysisID, err = readID(push.Message.Data, field); err != nil {
+		return d, fmt.Errorf("the message's data: %w", err)
+	}
+	return d, nil
+}
+
+// created is the type of an event. With its author, the type has the suffix withAuthContext.
+const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
+
+// readEvent returns a reader of Firestore's events that a document was created in a collection,
+// in the binary mode of CloudEvents. It reads the headers only; the project is ce-project, or
+// that of ce-source. Firestore does not percent-encode the document's path, so it is not decoded.
+func readEvent(project, database, collection string) reader {
+	return func(w http.ResponseWriter, r *http.Request, _ string) (delivery.Delivery, error) {
+		// The body is read so that the connection can be used again.
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
+
+		d := delivery.Delivery{Task: r.Header.Get("Ce-Id")}
+		id, inside := strings.CutPrefix(r.Header.Get("Ce-Document"), collection+"/")
+		_, source, _ := strings.Cut(r.Header.Get("Ce-Source"), "/projects/")
+		source, _, _ = strings.Cut(source, "/")
+
+		switch {
+		case d.Task == "" || strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
+			return d, errors.New("the request is not an event with a ce-id and the type " + created)
+		case cmp.Or(r.Header.Get("Ce-Project"), source, project) != project:
+			return d, errors.New("the event is not from the project " + project)
+		case cmp.Or(r.Header.Get("Ce-Database"), database) != database:
+			return d, errors.New("the event is not from the database " + database)
+		case !inside:
+			return d, errors.New("the event's document is not in the collection " + collection)
+		}
+		d.AnalysisID = id
+		return d, nil
+	}
+}
+
+// taskName matches a name that is logged: any client can set it.
+var taskName = regexp.MustCompile(`^[\w-]{1,500}$`)
