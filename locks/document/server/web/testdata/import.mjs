@@ -1,4 +1,4 @@
-import { acquireProjectLock, subscribeAllLockEvents, subscribeLockEvents } from 'taskguard-locks';
+import { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents, subscribeLockEvents } from 'taskguard-locks';
 
 let [events, all] = [0, 0];
 subscribeLockEvents(() => { events++; });
@@ -6,3 +6,16 @@ subscribeAllLockEvents(() => { all++; });
 let reason;
 const { code, retryable } = await acquireProjectLock({ onReadonly: (info) => { reason = info.reason; } }).catch((error) => error);
 console.log(JSON.stringify([code, retryable, reason, events, all]));
+
+// A lease that the server refuses to renew is given back before the next acquisition begins.
+const requests = [];
+globalThis.fetch = async (_, { method }) => {
+  requests.push(method);
+  if (method === 'DELETE') await new Promise((resolve) => { setTimeout(resolve, 100); });
+  if (method === 'DELETE') requests.push('freed');
+  return Response.json({ token: 1, ttl_ms: 30_000 }, { status: method === 'PUT' ? 404 : 200 });
+};
+const options = { endpoint: 'http://localhost/api/documents' };
+const { code: lost } = await renewProjectLock(await acquireProjectLock(options)).catch((error) => error);
+await releaseProjectLock(await acquireProjectLock(options));
+console.log(lost, ...requests);
