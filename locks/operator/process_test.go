@@ -24,8 +24,8 @@ import (
 // The test binary runs as another program, in the session A, on the state file that
 // childPath names.
 const (
-	childEnv  = "OPERATORPOOL_TEST_PROGRAM"
-	childPath = "OPERATORPOOL_TEST_PATH"
+	childEnv  = "OPERATOR_TEST_PROGRAM"
+	childPath = "OPERATOR_TEST_PATH"
 )
 
 func TestMain(m *testing.M) {
@@ -53,11 +53,7 @@ func childPool() (*operator.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := operator.NewStorage(f, path, "A", operator.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return operator.New(s, six, nil)
+	return operator.New(f, path, "A", six, operator.Options{})
 }
 
 // program starts the test binary as another program.
