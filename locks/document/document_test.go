@@ -285,9 +285,9 @@ type refusing struct {
 	room string
 }
 
-func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+func (r refusing) Swap(ctx context.Context, room string, prev cell, next Lock) (cell, error) {
 	if room == r.room {
-		return lease.Cell[Lock]{}, lease.ErrRefused
+		return cell{}, lease.ErrRefused
 	}
 	time.Sleep(time.Second) // the refusal comes before most of them
 	return r.store.Swap(ctx, room, prev, next)

@@ -132,7 +132,7 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	op.before(t, l)
 	before := maps.Clone(s.records)
 	commits := 0
-	s.seen = func(string, lease.Cell[Lock]) { commits++ }
+	s.seen = func(string, cell) { commits++ }
 	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
 	if err := op.do(t, l, s); err != nil {
 		t.Error(err)
