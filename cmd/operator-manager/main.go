@@ -217,7 +217,8 @@ func (c *call) usage(w io.Writer, flags *flag.FlagSet, name string) error {
 	text := ""
 	for _, d := range commands {
 		if name == "" || name == d.name {
-			text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(d.name+" "+d.arguments), c.text(d.japanese, d.english))
+			usage := strings.TrimSpace(d.name + " " + d.arguments)
+			text += fmt.Sprintf("  %-14s %s\n", usage, c.text(d.japanese, d.english))
 		}
 	}
 	if text == "" {

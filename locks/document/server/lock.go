@@ -63,8 +63,11 @@ type (
 	}
 )
 
+// operation changes or reads the lock of q, and returns the body of the answer.
+type operation func(ctx context.Context, q target, c echo.Context) (any, error)
+
 // lock makes a handler of do, which first identifies the caller.
-func (s *Server) lock(operation string, do func(ctx context.Context, q target, c echo.Context) (any, error)) echo.HandlerFunc {
+func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began, r := time.Now(), c.Request()
 		q, err := s.identify(c)
@@ -76,7 +79,7 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q target, c
 			defer s.Track()() // until the answer is written; an incomplete request delays no stop
 			body, err = do(r.Context(), q, c)
 		}
-		return s.answer(c, operation, q.room, began, body, err)
+		return s.answer(c, name, q.room, began, body, err)
 	}
 }
 
