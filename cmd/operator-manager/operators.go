@@ -15,7 +15,7 @@ import (
 )
 
 // operatorsFile is used where neither --operators nor OPERATORS_FILE names another. If
-// it does not exist, or a file has no key "operators", the operators are those of the seed (O10).
+// it does not exist, or a file has no key "operators", the operators are those of the seed.
 const operatorsFile = "operators.json"
 
 //go:embed operators.json

@@ -4,8 +4,7 @@
 //
 // The file is one record of package lease. Each operation is one step: expired
 // entries and those of dead processes are removed, then the change is made, and the
-// state is written back in one commit (O5). [Storage] is a session's value with a
-// timeout; [Pool] makes the value an operator.
+// state is written back in one commit. A [Pool] is the operators as one session sees them.
 //
 // # Guarantees
 //

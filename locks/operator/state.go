@@ -12,8 +12,8 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// State is the content of the state file (O3): {"storage": {session: {"data": string,
-// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable.
+// State is the content of the state file: {"storage": {session: {"data": string,
+// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable (SEEDS O3).
 type State struct {
 	storage map[string]entry
 	rest    map[string]json.RawMessage // other fields

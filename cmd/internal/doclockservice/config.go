@@ -107,8 +107,9 @@ func (c *Config) browsers(e *env.Environment) {
 	c.Origins = e.List("ALLOWED_ORIGINS")
 	for _, text := range c.Origins {
 		if !origin.MatchString(text) || defaultPort.MatchString(text) {
-			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example: "+
-				"in lower case, other letters as xn--…, no slash after the host, no :80 with http or :443 with https", text)
+			const format = "%q is not an origin as a browser sends it, such as https://app.example: in lower case, " +
+				"other letters as xn--…, no slash after the host, no :80 with http or :443 with https"
+			e.Problem("ALLOWED_ORIGINS", format, text)
 		}
 	}
 
@@ -141,8 +142,9 @@ func (c *Config) browsers(e *env.Environment) {
 // attrs returns the configuration for the log.
 func (c Config) attrs() []slog.Attr {
 	return []slog.Attr{
-		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode), slog.String("project", c.Project),
-		slog.String("database", c.Database), slog.String("collection", c.Collection), slog.String("emulator", c.Emulator),
+		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),
+		slog.String("project", c.Project), slog.String("database", c.Database),
+		slog.String("collection", c.Collection), slog.String("emulator", c.Emulator),
 		slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
 		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
 		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets), c.Telemetry.Attr(),

@@ -35,7 +35,7 @@ type Sessions interface {
 // Caller identifies the sender of a request.
 type Caller struct {
 	Owner string // empty: no session
-	Name  string // the display name that the application publishes (D9); may be empty
+	Name  string // the display name that the application publishes; may be empty
 }
 
 // displayName returns name if others can be shown it, else "".
