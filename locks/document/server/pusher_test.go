@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 )
@@ -420,7 +420,7 @@ func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 }
 
 func TestASubscriptionThatFailsClosesTheSocket(t *testing.T) {
-	p := newPusherSite(t, func(s *setup) { s.store = refusing{s.store, errors.New("no store")} }).browser(t).connect()
+	p := newPusherSite(t, func(s *setup) { s.store = refusing{s.store, lease.ErrRefused} }).browser(t).connect()
 	p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
 	p.wantError(4100)
 	if got := p.closed(); got != 4100 {

@@ -1,4 +1,9 @@
-import { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents, subscribeLockEvents } from 'taskguard-locks';
+import * as locks from 'taskguard-locks';
+
+const { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents, subscribeLockEvents } = locks;
+const { WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES } = locks;
+console.log(...Object.keys(locks).sort());
+console.log(WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES);
 
 let [events, all] = [0, 0];
 subscribeLockEvents(() => { events++; });
