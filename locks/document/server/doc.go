@@ -1,7 +1,6 @@
-// Package server serves the document lock over HTTP: Echo handlers for
-// the lock of a room, a WebSocket for its events, the same events by the Pusher protocol
-// the sweep, and a page to try it on.
-// Package document makes all decisions about locks.
+// Package server serves the document lock over HTTP: Echo handlers for the lock of a
+// room, a WebSocket for its events, the same events by the Pusher protocol, the sweep,
+// and a page to try it on. Package document makes all decisions about locks.
 //
 // # Owners
 //
