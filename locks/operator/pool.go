@@ -179,13 +179,13 @@ func (p *Pool) Clear(ctx context.Context) (cleared int, err error) {
 
 // Status is the pool as a session sees it.
 type Status struct {
-	Operator  Operator        // the session's own; zero: none
-	ExpiresAt time.Time       // of its reservation
-	Operators []OperatorState // in the order of New
+	Operator  Operator  // the session's own; zero: none
+	ExpiresAt time.Time // of its reservation
+	Operators []Listed  // in the order of New
 }
 
-// OperatorState is an Operator and its State: Available, Own or Busy.
-type OperatorState struct {
+// Listed is an Operator and its State: Available, Own or Busy.
+type Listed struct {
 	Operator
 	State string `json:"state"`
 }
@@ -193,7 +193,7 @@ type OperatorState struct {
 // Status returns the current Status.
 func (p *Pool) Status(ctx context.Context) (s Status, err error) {
 	err = p.edit(ctx, func(v *view) {
-		s = Status{Operators: make([]OperatorState, 0, len(p.operators))}
+		s = Status{Operators: make([]Listed, 0, len(p.operators))}
 		if v.own != "" {
 			s.Operator, s.ExpiresAt = p.named(v.own), v.expiresAt
 		}
@@ -205,7 +205,7 @@ func (p *Pool) Status(ctx context.Context) (s Status, err error) {
 			case o.ID == v.own:
 				state = Own
 			}
-			s.Operators = append(s.Operators, OperatorState{o, state})
+			s.Operators = append(s.Operators, Listed{o, state})
 		}
 	})
 	return s, err
