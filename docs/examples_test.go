@@ -33,17 +33,6 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestThePageOfTheLocksShowsTheProxyAsItIs(t *testing.T) {
-	config := read(t, "examples/proxy/nginx.conf")
-	_, shown, _ := strings.Cut(read(t, "locks.md"), "```nginx\n")
-	shown, _, _ = strings.Cut(shown, "```js")
-	for _, variable := range regexp.MustCompile(`\$[a-z_]+`).FindAllString(config, -1) {
-		if strings.Count(shown, variable) != strings.Count(config, variable) {
-			t.Errorf("locks.md lacks a line with %s", variable)
-		}
-	}
-}
-
 func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
 	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../locks/document/server/web/testdata/package-lock.json": 1} {
 		lock := read(t, file)

@@ -56,6 +56,7 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 	for i, o := range free {
 		ids[i] = printable.Line(o.ID)
 	}
+
 	text := c.text("利用可能なオペレータ: ", "available operators: ") + strings.Join(ids, ", ")
 	if len(ids) == 0 {
 		text = c.text("利用可能なオペレータはありません", "no operator is available")
@@ -65,15 +66,19 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 
 func assign(ctx context.Context, c *call, id string) (answer, error) {
 	a, err := c.pool.Assign(ctx, id)
-	return answer{c.text(c.name(a.Operator)+"を割り当てました", "assigned "+c.name(a.Operator)), a}, err
+	name := c.name(a.Operator)
+	return answer{c.text(name+"を割り当てました", "assigned "+name), a}, err
 }
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
-	was, ok, err := c.pool.Release(ctx)
+	freed, ok, err := c.pool.Release(ctx)
 	if !ok {
-		return answer{c.text("割り当てられたオペレータはありません", "no operator is assigned"), map[string]any{"wasAssigned": false}}, err
+		text := c.text("割り当てられたオペレータはありません", "no operator is assigned")
+		return answer{text, map[string]any{"wasAssigned": false}}, err
 	}
-	return answer{c.text(c.name(was)+"を解放しました", "released "+c.name(was)), map[string]any{"wasAssigned": true, "operator": was}}, err
+	name := c.name(freed)
+	text := c.text(name+"を解放しました", "released "+name)
+	return answer{text, map[string]any{"wasAssigned": true, "operator": freed}}, err
 }
 
 func status(ctx context.Context, c *call, _ string) (answer, error) {
@@ -81,24 +86,27 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+
 	document := map[string]any{"session": c.session, "operator": nil, "operators": s.Operators}
-	var b strings.Builder
-	if s.Operator.ID == "" {
-		b.WriteString(c.text("オペレータは割り当てられていません\n", "no operator is assigned\n"))
-	} else {
+	text := c.text("オペレータは割り当てられていません\n", "no operator is assigned\n")
+	if s.Operator.ID != "" {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
-		fmt.Fprintf(&b, c.text("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n"), printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
+		format := c.text("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n")
+		name, id := printable.Line(s.Operator.Name), printable.Line(s.Operator.ID)
+		text = fmt.Sprintf(format, name, id, s.ExpiresAt.Local().Format(time.DateTime))
 	}
+
 	labels := map[string]string{
 		operator.Available: c.text("利用可能", "available"), operator.Own: c.text("使用中", "in use"),
 		operator.Busy: c.text("他セッションで使用中", "in use by another session"),
 	}
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var table strings.Builder // its errors are nil
+	columns := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
-		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name)) // to a Builder
+		_, _ = fmt.Fprintf(columns, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name))
 	}
-	err = t.Flush()
-	return answer{b.String(), document}, err
+	_ = columns.Flush()
+	return answer{text + table.String(), document}, nil
 }
 
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
@@ -106,23 +114,28 @@ func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	if err == nil && !ok {
 		err = errors.New(c.text("オペレータは割り当てられていません", "no operator is assigned"))
 	}
-	return answer{c.text(c.name(own)+"の期限を更新しました", "extended "+c.name(own)), map[string]any{"refreshed": true, "operator": own}}, err
+	name := c.name(own)
+	text := c.text(name+"の期限を更新しました", "extended "+name)
+	return answer{text, map[string]any{"refreshed": true, "operator": own}}, err
 }
 
 func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 	n, err := c.pool.Clear(ctx)
-	return answer{fmt.Sprintf(c.text("すべての割り当てを解除しました (%d件)", "cleared all assignments (%d)"), n), map[string]any{"cleared": n}}, err
+	text := fmt.Sprintf(c.text("すべての割り当てを解除しました (%d件)", "cleared all assignments (%d)"), n)
+	return answer{text, map[string]any{"cleared": n}}, err
 }
 
-// message returns the text of an error for users (O2).
+// message returns the text of an error for users.
 func (c *call) message(err error) string {
 	var busy *operator.BusyError
 	var unknown *operator.UnknownError
 	switch {
 	case errors.As(err, &busy):
-		return c.text(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
+		name := c.name(busy.Operator)
+		return c.text(name+"は他のセッションで使用中です", name+" is in use by another session")
 	case errors.As(err, &unknown):
-		return c.text(printable.Line(unknown.ID)+"というオペレータはいません", "unknown operator: "+printable.Line(unknown.ID))
+		id := printable.Line(unknown.ID)
+		return c.text(id+"というオペレータはいません", "unknown operator: "+id)
 	case errors.Is(err, operator.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):

@@ -50,16 +50,21 @@ type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-// commands lists the commands, in the order of the usage text.
-var commands = []struct {
+// command is one command, with its help.
+type command struct {
 	name, arguments, japanese, english string
-	do                                 func(context.Context, *call, string) (answer, error)
-}{
+	do                                 func(ctx context.Context, c *call, argument string) (answer, error)
+}
+
+// commands are in the order of the usage text.
+var commands = []command{
 	{"available", "", "他のセッションが使用していないオペレータを一覧表示する", "list the operators that no other session has", available},
-	{"assign", "[ID]", "オペレータを割り当てる: ID、省略時は現在のもの、なければ利用可能ないずれか", "take an operator: ID, else keep the current one, else any that is available", assign},
+	{"assign", "[ID]", "オペレータを割り当てる: ID、省略時は現在のもの、なければ利用可能ないずれか",
+		"take an operator: ID, else keep the current one, else any that is available", assign},
 	{"release", "", "オペレータを解放する", "give the operator back", release},
 	{"status", "", "このセッションのオペレータと、使用中のオペレータを表示する", "show this session's operator, and which operators are in use", status},
-	{"refresh", "", "期限をさらに4時間、または設定された operatorTimeout だけ延長する", "keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
+	{"refresh", "", "期限をさらに4時間、または設定された operatorTimeout だけ延長する",
+		"keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
 	{"clear", "", "どのセッションのものでも、すべての割り当てを解除する", "free all operators, whichever session has them", clearAll},
 }
 
@@ -80,10 +85,11 @@ func main() {
 // run runs the command in args and returns the exit code. Unless that is 0, nothing
 // is printed to standard output.
 func run(ctx context.Context, args []string, s surroundings) int {
-	var out bytes.Buffer
 	locale := cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))
 	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
 	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
+
+	var out bytes.Buffer
 	err := c.dispatch(ctx, args, &out)
 	if err == nil {
 		_, err = s.out.Write(out.Bytes())
@@ -91,6 +97,7 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	if err == nil {
 		return exitDone
 	}
+
 	lines := strings.Split(c.message(err), "\n")
 	for i, line := range lines {
 		lines[i] = printable.Line(line)
@@ -102,47 +109,62 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	return exitFailed
 }
 
+// dispatch runs the command in args, which writes to out.
 func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("operator-manager", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints its errors
-	flags.StringVar(&c.operators, "operators", "", c.text("オペレータ定義`ファイル`。省略時は OPERATORS_FILE、カレントディレクトリの "+operatorsFile+"、内蔵の一覧の順",
-		"`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+" in the current directory, else the built-in ones"))
-	flags.StringVar(&c.state, "state", "", c.text("セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
-		"`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json"))
-	flags.StringVar(&c.session, "session", "", c.text("セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
-		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell"))
-	flags.BoolVar(&c.json, "json", false, c.text("JSON を一つ出力する", "print one JSON document"))
+	flags := c.flags()
 	positional, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0:
 		return c.usage(out, flags, strings.Join(positional, " "))
-	case err == nil && positional[0] == "help":
-		return c.usage(out, flags, strings.Join(positional[1:], " "))
 	case err != nil:
 		return usageError(c.text("フラグが正しくありません: ", "") + err.Error())
+	case positional[0] == "help":
+		return c.usage(out, flags, strings.Join(positional[1:], " "))
 	}
-	for _, command := range commands {
-		if command.name != positional[0] {
-			continue
-		}
-		positional = positional[1:]
-		if len(positional) > 1 || len(positional) == 1 && (command.arguments == "" || positional[0] == "") {
-			return usageError(fmt.Sprintf(c.text("余分な引数です: %q (使い方: operator-manager help)", "unexpected argument %q (see: operator-manager help)"), positional[len(positional)-1]))
-		}
-		if err := c.open(); err != nil {
-			return err
-		}
-		a, err := command.do(ctx, c, strings.Join(positional, ""))
-		if err != nil {
-			return err
-		}
-		return a.print(out, c.json)
+
+	i := slices.IndexFunc(commands, func(known command) bool { return known.name == positional[0] })
+	if i < 0 {
+		return c.unknown(positional[0])
 	}
-	return c.unknown(positional[0])
+	arguments := positional[1:]
+	if len(arguments) > 1 || len(arguments) == 1 && (commands[i].arguments == "" || arguments[0] == "") {
+		format := c.text("余分な引数です: %q (使い方: operator-manager help)",
+			"unexpected argument %q (see: operator-manager help)")
+		return usageError(fmt.Sprintf(format, arguments[len(arguments)-1]))
+	}
+
+	if err := c.open(); err != nil {
+		return err
+	}
+	a, err := commands[i].do(ctx, c, strings.Join(arguments, ""))
+	if err != nil {
+		return err
+	}
+	return a.print(out, c.json)
 }
 
-func (c *call) unknown(command string) error {
-	return usageError(fmt.Sprintf(c.text("%q というコマンドはありません (使い方: operator-manager help)", "no command %q (see: operator-manager help)"), command))
+// flags returns the flags of every command, which set c's fields.
+func (c *call) flags() *flag.FlagSet {
+	flags := flag.NewFlagSet("operator-manager", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // run prints its errors
+	flags.StringVar(&c.operators, "operators", "", c.text(
+		"オペレータ定義`ファイル`。省略時は OPERATORS_FILE、カレントディレクトリの "+operatorsFile+"、内蔵の一覧の順",
+		"`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+
+			" in the current directory, else the built-in ones"))
+	flags.StringVar(&c.state, "state", "", c.text(
+		"セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
+		"`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json"))
+	flags.StringVar(&c.session, "session", "", c.text(
+		"セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
+		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell"))
+	flags.BoolVar(&c.json, "json", false, c.text("JSON を一つ出力する", "print one JSON document"))
+	return flags
+}
+
+func (c *call) unknown(name string) error {
+	format := c.text("%q というコマンドはありません (使い方: operator-manager help)",
+		"no command %q (see: operator-manager help)")
+	return usageError(fmt.Sprintf(format, name))
 }
 
 // parse reads flags, which may stand before, between and after the positional
@@ -165,8 +187,10 @@ func (c *call) open() error {
 	c.operators = cmp.Or(c.operators, c.getenv("OPERATORS_FILE"))
 	operators, timeout, err := readOperators(c.operators)
 	if err != nil {
-		return c.operatorsError(err)
+		text := c.text("オペレータ定義ファイル %s: %v\n例: %s", "file of operators %s: %v\nexample: %s")
+		return usageError(fmt.Sprintf(text, cmp.Or(c.operators, operatorsFile), err, operatorsExample))
 	}
+
 	if c.state == "" {
 		host, err := c.hostname()
 		if err != nil {
@@ -177,34 +201,31 @@ func (c *call) open() error {
 	if c.session == "" {
 		c.session = operator.SessionID(c.getenv, parent)
 	}
+
 	file, err := operator.Open(c.state)
 	if err != nil {
 		return err
 	}
-	storage, err := operator.NewStorage(file, c.state, c.session, operator.Options{
+	c.pool, err = operator.New(file, c.state, c.session, operators, operator.Options{
 		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
 	})
-	if err != nil {
-		return err
-	}
-	if c.pool, err = operator.New(storage, operators, nil); err != nil {
-		return c.operatorsError(err)
-	}
-	return nil
+	return err
 }
 
 // usage prints the help of one command, or of all if it is empty.
-func (c *call) usage(w io.Writer, flags *flag.FlagSet, command string) error {
+func (c *call) usage(w io.Writer, flags *flag.FlagSet, name string) error {
 	text := ""
 	for _, d := range commands {
-		if command == "" || command == d.name {
-			text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(d.name+" "+d.arguments), c.text(d.japanese, d.english))
+		if name == "" || name == d.name {
+			usage := strings.TrimSpace(d.name + " " + d.arguments)
+			text += fmt.Sprintf("  %-14s %s\n", usage, c.text(d.japanese, d.english))
 		}
 	}
 	if text == "" {
-		return c.unknown(command)
+		return c.unknown(name)
 	}
-	text = "operator-manager " + cmp.Or(command, "COMMAND") + " [FLAG…]\n\n" + text + c.text(
+
+	text = "operator-manager " + cmp.Or(name, "COMMAND") + " [FLAG…]\n\n" + text + c.text(
 		"\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
 		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n")
 	_, _ = io.WriteString(w, text) // a buffer

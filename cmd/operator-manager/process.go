@@ -34,19 +34,18 @@ func process(pid int) (name string, above int, err error) {
 		if err != nil {
 			return "", 0, err
 		}
-		first, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-		above, err = strconv.Atoi(first)
-		return filepath.Base(strings.TrimSpace(rest)), above, err
+		parent, path, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		above, err = strconv.Atoi(parent)
+		return filepath.Base(strings.TrimSpace(path)), above, err
 	}
+
 	// 17 (a name (of any kind)) S 16 …
 	text := string(stat)
-	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
-	if from < 0 || to < from {
+	begin, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if begin < 0 || end < begin {
 		return "", 0, fmt.Errorf("process %d: unreadable state", pid)
 	}
 	var state string
-	if _, err := fmt.Sscan(text[to+1:], &state, &above); err != nil {
-		return "", 0, err
-	}
-	return text[from+1 : to], above, nil
+	_, err = fmt.Sscan(text[end+1:], &state, &above)
+	return text[begin+1 : end], above, err
 }

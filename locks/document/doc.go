@@ -5,7 +5,7 @@
 // The rules are those of package lease, and lease.Edit is the only loop. A record
 // exists while a session holds the room, and after its lock has expired until a
 // sweep deletes it. Since records are deleted, a token is at least the store's time
-// in microseconds, so that tokens only grow (D4).
+// in microseconds, so that tokens only grow (SEEDS D4).
 //
 // # Guarantees
 //

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// DefaultTTL is how long a lock lives after its last heartbeat (D1, D2, D6).
+	// DefaultTTL is how long a lock lives after its last heartbeat (SEEDS D1).
 	DefaultTTL = 30 * time.Second
 	// MaxRoom is the length of a room's id, in bytes.
 	MaxRoom = 512
@@ -29,9 +29,12 @@ type Lock struct {
 	lease.Lease
 	LockedAt time.Time // the store's time of the acquisition
 	Holder   string    // the holder's public name: random, new with each acquisition
-	Name     string    // the display name that the holder's application publishes (D9); may be empty
+	Name     string    // the display name that the holder's application publishes; may be empty
 	Unlocked bool      // by an operator; until it is swept or taken
 }
+
+// cell is a record as a store has returned it.
+type cell = lease.Cell[Lock]
 
 // Kept reports whether a store keeps the record instead of deleting it.
 func (l Lock) Kept() bool { return l.Owner != "" || l.Unlocked }
@@ -78,33 +81,33 @@ type Locks struct {
 }
 
 // New returns the locks of store. A TTL of zero is 30 s; one under a second is an
-// error (D6).
+// error.
 func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
-	p := lease.Policy{TTL: cmp.Or(ttl, DefaultTTL)}
-	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, p)
+	policy := lease.Policy{TTL: cmp.Or(ttl, DefaultTTL)}
+	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, policy)
 	if err != nil {
 		return nil, err
 	}
-	return &Locks{store: store, lessor: lessor, policy: p}, nil
+	return &Locks{store: store, lessor: lessor, policy: policy}, nil
 }
 
 // TTL returns how long a lock is valid after a heartbeat.
 func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 
 // Acquire takes the room for owner if it is free or expired, and extends the lock
-// if owner holds it already. If another holds it, Acquire returns a *HeldError
-// (D1). It takes two round trips, one if it is refused, three if there is no record.
+// if owner holds it already. If another holds it, Acquire returns a *HeldError.
+// It takes two round trips, one if it is refused, three if there is no record.
 //
 // Between the reading that shows no record and the commit that creates one, another
 // may have created and deleted one with a later token. So Acquire first creates a
 // record that has already expired, and the next commit takes it only if it is
-// unchanged: its time, and so the token, is later than any deletion (D4).
+// unchanged: its time, and so the token, is later than any deletion (SEEDS D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
 	return l.AcquireAs(ctx, room, owner, "")
 }
 
 // AcquireAs is Acquire for an owner with a display name, which others see while the owner
-// holds the room (D9).
+// holds the room (SEEDS D9).
 func (l *Locks) AcquireAs(ctx context.Context, room, owner, name string) (State, error) {
 	c, err := l.acquire(ctx, room, owner, name)
 	return l.state(c, owner), err
@@ -120,39 +123,27 @@ func (l *Locks) Hold(ctx context.Context, room, owner string) (*lease.Hold[Lock]
 	return l.lessor.Hold(room, c), nil
 }
 
-func (l *Locks) acquire(ctx context.Context, room, owner, name string) (lease.Cell[Lock], error) {
+func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, error) {
 	if owner == "" {
-		return lease.Cell[Lock]{}, errors.New("document: no owner")
+		return cell{}, errors.New("document: no owner")
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout) // of both commits
 	defer cancel()
-	holder, expiry := rand.Text(), time.Time{}
-	decide := func(c lease.Cell[Lock]) (next Lock, err error) {
-		next = c.Doc
+
+	holder := rand.Text()
+	decide := func(c cell) (Lock, error) {
 		switch {
 		case !c.Exists:
-			expiry = c.At.Truncate(time.Millisecond)
-			next.Lease = lease.Fresh(c.At)
-			next.Owner, next.ExpiresAt = owner, expiry
-			return next, nil
+			return expired(c.At, owner), nil
 		case mine(c, owner) == nil:
-			next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-			expiry = next.ExpiresAt
-			return next, err
+			return l.extend(c)
 		}
-		next.Token = max(next.Token, lease.Fresh(c.At).Token)
-		next.Lease, err = lease.Take(next.Lease, c.At, owner, l.policy)
-		next.Attempts, expiry = 0, next.ExpiresAt // not counted
-		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
-			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
-		}
-		return Lock{Lease: next.Lease, LockedAt: next.HeartbeatAt, Holder: holder, Name: name}, err
+		return l.take(c, owner, holder, name)
 	}
-	var from *lease.Cell[Lock]
+
+	var from *cell
 	for {
-		c, err := l.edit(ctx, room, from, decide, func(lock Lock) bool {
-			return lock.Owner == owner && lock.ExpiresAt.Equal(expiry)
-		})
+		c, err := l.hold(ctx, room, owner, from, decide)
 		if err != nil || lease.Held(c.Doc.Lease, c.At) {
 			return c, err
 		}
@@ -160,27 +151,60 @@ func (l *Locks) acquire(ctx context.Context, room, owner, name string) (lease.Ce
 	}
 }
 
-// Extend is the client's heartbeat: the lock expires one TTL from now (D2). It
-// returns ErrNotLocked, also for an expired lock (R8), or ErrNotYours. It takes two
-// round trips.
+// expired returns a record of owner's, with a token that is larger than any before,
+// which expires at once.
+func expired(now time.Time, owner string) Lock {
+	l := Lock{Lease: lease.Fresh(now)}
+	l.Owner, l.ExpiresAt = owner, now.Truncate(time.Millisecond)
+	return l
+}
+
+// take returns owner's lock on the room that c shows as free, or a *HeldError.
+func (l *Locks) take(c cell, owner, holder, name string) (Lock, error) {
+	last := c.Doc.Lease
+	last.Token = max(last.Token, lease.Fresh(c.At).Token)
+	next, err := lease.Take(last, c.At, owner, l.policy)
+	if held := (*lease.HeldError)(nil); errors.As(err, &held) {
+		err = &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
+	}
+	next.Attempts = 0 // not counted
+	return Lock{Lease: next, LockedAt: next.HeartbeatAt, Holder: holder, Name: name}, err
+}
+
+// extend returns the lock of c until one TTL from now.
+func (l *Locks) extend(c cell) (next Lock, err error) {
+	next = c.Doc
+	next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
+	return next, err
+}
+
+// Extend is the client's heartbeat: the lock expires one TTL from now. It
+// returns ErrNotLocked, also for an expired lock, or ErrNotYours. It takes two round
+// trips (SEEDS D2, R8).
 func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
-	var expiry time.Time
-	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (next Lock, err error) {
-		next = c.Doc
+	c, err := l.hold(ctx, room, owner, nil, func(c cell) (Lock, error) {
 		if err := mine(c, owner); err != nil {
-			return next, err
+			return c.Doc, err
 		}
-		next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-		expiry = next.ExpiresAt
-		return next, err
-	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) })
+		return l.extend(c)
+	})
 	return l.state(c, owner), err
 }
 
-// Release frees the room if owner holds it (D3), and reports false if the room is free.
-// If another holds it, Release returns ErrNotYours. It takes two round trips.
+// hold is edit for a decision after which owner has the record until another time.
+func (l *Locks) hold(ctx context.Context, room, owner string, from *cell, decide decision) (cell, error) {
+	var expiry time.Time
+	return l.edit(ctx, room, from, func(c cell) (Lock, error) {
+		next, err := decide(c)
+		expiry = next.ExpiresAt
+		return next, err
+	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) })
+}
+
+// Release frees the room if owner holds it, and reports false if the room is free. If
+// another holds it, Release returns ErrNotYours. It takes two round trips (SEEDS D3).
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
-	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
+	return l.free(ctx, room, func(c cell) (Lock, error) {
 		return Lock{Lease: lease.Drop(c.Doc.Lease, c.Doc.Grant(), false)}, mine(c, owner)
 	})
 }
@@ -188,7 +212,7 @@ func (l *Locks) Release(ctx context.Context, room, owner string) (released bool,
 // Break frees the room of any holder: an operator's forced unlock. It reports
 // false if the room was free.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
-	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
+	return l.free(ctx, room, func(c cell) (Lock, error) {
 		next := lease.Break(c.Doc.Lease)
 		next.ExpiresAt = c.At.Add(unlockedFor) // so that a later sweep finds it
 		return Lock{Lease: next, Unlocked: true}, mine(c, c.Doc.Owner)
@@ -197,12 +221,12 @@ func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error)
 
 // free ends the acquisition that the record shows. It reports false if decide returned
 // ErrNotLocked.
-func (l *Locks) free(ctx context.Context, room string, decide func(lease.Cell[Lock]) (Lock, error)) (freed bool, err error) {
-	var was lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		was = c.Doc.Grant()
+func (l *Locks) free(ctx context.Context, room string, decide decision) (freed bool, err error) {
+	var holder lease.Grant
+	_, err = l.edit(ctx, room, nil, func(c cell) (Lock, error) {
+		holder = c.Doc.Grant()
 		return decide(c)
-	}, func(lock Lock) bool { return !lock.HeldBy(was) })
+	}, func(lock Lock) bool { return !lock.HeldBy(holder) })
 	if errors.Is(err, ErrNotLocked) {
 		return false, nil
 	}
@@ -215,9 +239,9 @@ func (l *Locks) Get(ctx context.Context, room, owner string) (State, error) {
 	return l.state(c, owner), err
 }
 
-func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error) {
+func (l *Locks) read(ctx context.Context, room string) (cell, error) {
 	if err := CheckRoom(room); err != nil {
-		return lease.Cell[Lock]{}, err
+		return cell{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -240,7 +264,7 @@ func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (S
 }
 
 // mine returns nil if owner held the room when c was read.
-func mine(c lease.Cell[Lock], owner string) error {
+func mine(c cell, owner string) error {
 	switch {
 	case !lease.Held(c.Doc.Lease, c.At):
 		return ErrNotLocked
@@ -250,21 +274,24 @@ func mine(c lease.Cell[Lock], owner string) error {
 	return nil
 }
 
+// decision returns the record that replaces the one in c.
+type decision func(c cell) (Lock, error)
+
 // edit changes the record of room, beginning with from if it is not nil, and
 // returns it as last read or written.
-func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
-	decide func(lease.Cell[Lock]) (Lock, error), landed func(Lock) bool,
-) (lease.Cell[Lock], error) {
+func (l *Locks) edit(ctx context.Context, room string, from *cell, decide decision, landed func(Lock) bool,
+) (cell, error) {
 	if err := CheckRoom(room); err != nil {
-		return lease.Cell[Lock]{}, err
+		return cell{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return lease.Edit(ctx, l.store, room, from, decide, func(c lease.Cell[Lock]) bool { return landed(c.Doc) })
+
+	return lease.Edit(ctx, l.store, room, from, decide, func(c cell) bool { return landed(c.Doc) })
 }
 
 // state returns the room as owner sees it in c.
-func (l *Locks) state(c lease.Cell[Lock], owner string) State {
+func (l *Locks) state(c cell, owner string) State {
 	s := State{Locked: lease.Held(c.Doc.Lease, c.At)}
 	if s.Locked {
 		s.Lock, s.Mine = c.Doc, owner != "" && c.Doc.Owner == owner

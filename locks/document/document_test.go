@@ -201,6 +201,13 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			}
 		}
 	},
+	"ATokenAheadOfTheStoresTimeGrows": func(t *testing.T, s *store, l *Locks) {
+		ahead := s.now().Add(24 * time.Hour).UnixMicro()
+		s.put("r", Lock{Lease: lease.Lease{Owner: "s/0", Token: ahead, ExpiresAt: s.now()}})
+		if got := acquire(t, l, "r", "s/1").Lock.Token; got <= ahead {
+			t.Errorf("token %d after %d", got, ahead)
+		}
+	},
 	"ASweepDeletesExpiredLocksAndNoOthers": func(t *testing.T, s *store, l *Locks) { // D4
 		acquire(t, l, "a", "s/1")
 		acquire(t, l, "b", "s/1")
@@ -211,12 +218,12 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("swept %d, %v; left %v", n, err, s.records)
 		}
 	},
-	"ASweepHasManyPages": func(t *testing.T, s *store, l *Locks) {
+	"ASweepHasManyPagesAlsoIfARoomOfTheFirstIsExtendedMeanwhile": func(t *testing.T, s *store, l *Locks) {
 		for i := range 2*sweepBatch + 1 {
 			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
 		}
 		time.Sleep(time.Millisecond)
-		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2*sweepBatch+1 || len(s.records) != 0 {
+		if n, err := l.Sweep(t.Context(), extending{s, "0"}); err != nil || n != 2*sweepBatch || len(s.records) != 1 {
 			t.Errorf("swept %d, %v; left %d", n, err, len(s.records))
 		}
 	},
@@ -260,15 +267,27 @@ func (f *stale) Lapsed(context.Context, int) ([]Change, error) {
 	return f.found, nil
 }
 
+// extending is a Finder of expired records, one of which is extended right after it was found.
+type extending struct {
+	*store
+	room string
+}
+
+func (e extending) Lapsed(ctx context.Context, limit int) ([]Change, error) {
+	found, err := e.store.Lapsed(ctx, limit)
+	e.put(e.room, Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: e.now().Add(time.Minute)}})
+	return found, err
+}
+
 // refusing refuses to change a room.
 type refusing struct {
 	*store
 	room string
 }
 
-func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+func (r refusing) Swap(ctx context.Context, room string, prev cell, next Lock) (cell, error) {
 	if room == r.room {
-		return lease.Cell[Lock]{}, lease.ErrRefused
+		return cell{}, lease.ErrRefused
 	}
 	time.Sleep(time.Second) // the refusal comes before most of them
 	return r.store.Swap(ctx, room, prev, next)

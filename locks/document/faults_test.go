@@ -132,7 +132,7 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	op.before(t, l)
 	before := maps.Clone(s.records)
 	commits := 0
-	s.seen = func(string, lease.Cell[Lock]) { commits++ }
+	s.seen = func(string, cell) { commits++ }
 	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
 	if err := op.do(t, l, s); err != nil {
 		t.Error(err)
@@ -147,7 +147,7 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 // A sweep of many rooms gives up at the first, with a short error.
 func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, l := open(t)
+		s := &store{}
 		for i := range 2*sweepBatch + 1 {
 			s.put(fmt.Sprint("r", i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: time.Now()}})
 		}
@@ -156,9 +156,6 @@ func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
 		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Unavailable))).Sweep(t.Context(), s)
 		if took := time.Since(began); swept != 0 || !errors.Is(err, lease.ErrUnavailable) || took > sweepTimeout || len(err.Error()) > 500 {
 			t.Errorf("swept %d in %v: %v", swept, took, err)
-		}
-		if swept, err := l.Sweep(t.Context(), s); err != nil || swept != 2*sweepBatch+1 || len(s.records) != 0 {
-			t.Errorf("swept %d, %v; %d left", swept, err, len(s.records))
 		}
 	})
 }

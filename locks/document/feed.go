@@ -96,10 +96,10 @@ type room struct {
 	subs map[*Subscription]struct{}
 	uses int // subscriptions, including those that are being made
 
-	loaded bool             // cell is set
-	cell   lease.Cell[Lock] // the newest by the store's time
-	latest Event            // the state that cell shows
-	timer  *time.Timer      // of the next reading; nil: none
+	loaded bool        // cell is set
+	cell   cell        // the newest by the store's time
+	latest Event       // the state that cell shows
+	timer  *time.Timer // of the next reading; nil: none
 }
 
 // NewFeed returns a Feed of the rooms of l, whose store w watches. It works while
@@ -135,11 +135,12 @@ func (f *Feed) stream(ctx context.Context) {
 			delivered, failed, backoff = true, false, leastBackoff
 			f.apply(s)
 		})
-		expired := watching.Err() != nil
+		lived := watching.Err() != nil
 		end()
-		if ctx.Err() != nil || delivered && expired {
+		if ctx.Err() != nil || delivered && lived {
 			continue
 		}
+
 		if !failed {
 			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
 		}
@@ -162,6 +163,7 @@ func (f *Feed) awaitSubscribers(ctx context.Context) bool {
 		if !idle {
 			return ctx.Err() == nil
 		}
+
 		select {
 		case <-ctx.Done():
 			return false
@@ -181,10 +183,12 @@ func (f *Feed) expiries(ctx context.Context) {
 			return
 		case <-f.expired:
 		}
+
 		f.mu.Lock()
 		due := f.due
 		f.due = nil
 		f.mu.Unlock()
+
 		for _, r := range due {
 			reads.Go(func() {
 				slots <- struct{}{}
@@ -228,6 +232,7 @@ func (f *Feed) reread(ctx context.Context, r *room) {
 func (f *Feed) apply(s Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	named := map[*room]bool{}
 	for i := range s.Changes {
 		if r := f.rooms[s.Changes[i].Room]; r != nil {
@@ -237,38 +242,42 @@ func (f *Feed) apply(s Snapshot) {
 			f.update(r, c)
 		}
 	}
+
 	if !s.All {
 		return
 	}
 	for _, r := range f.rooms {
 		if !named[r] {
-			f.update(r, lease.Cell[Lock]{At: s.At, Asked: s.Asked})
+			f.update(r, cell{At: s.At, Asked: s.Asked})
 		}
 	}
 }
 
 // update applies a reading or a change of r if it is newer than r.cell, and
 // notifies the subscribers if the state differs. The caller holds mu.
-func (f *Feed) update(r *room, c lease.Cell[Lock]) {
+func (f *Feed) update(r *room, c cell) {
 	if r.loaded && !c.At.After(r.cell.At) {
 		return
 	}
-	was, last, first := r.latest, r.cell, !r.loaded
-	now := Event{Room: r.id, Version: max(c.At.UnixMicro(), was.Version+1)} // the clock may be finer than µs
+	before, last, known := r.latest, r.cell, r.loaded
 	r.loaded, r.cell = true, c
 	if r.timer != nil {
 		r.timer.Stop()
 		r.timer = nil
 	}
-	if now.Locked = lease.Held(c.Doc.Lease, c.At); now.Locked {
+
+	now := Event{Room: r.id, Locked: lease.Held(c.Doc.Lease, c.At)}
+	now.Reason = reason(now.Locked, last, c)
+	now.Version = max(c.At.UnixMicro(), before.Version+1) // the clock may be finer than µs
+	if now.Locked {
 		now.Holder, now.Name, now.ExpiresAt = c.Doc.Holder, c.Doc.Name, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
 		due := c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
 		f.schedule(r, max(time.Until(due), leastDue))
 	}
-	now.Reason = reason(now.Locked, last, c)
 	r.latest = now
-	if !first && (now.Locked != was.Locked || now.Holder != was.Holder) {
+
+	if known && (now.Locked != before.Locked || now.Holder != before.Holder) {
 		for s := range r.subs {
 			s.notify(now)
 		}
@@ -276,7 +285,7 @@ func (f *Feed) update(r *room, c lease.Cell[Lock]) {
 }
 
 // reason explains the change of a room from last to c.
-func reason(locked bool, last, c lease.Cell[Lock]) string {
+func reason(locked bool, last, c cell) string {
 	switch {
 	case locked:
 		return Acquired

@@ -35,7 +35,7 @@ func (s *slowStore) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Micr
 
 func (s *slowStore) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
 
-func (s *slowStore) Load(ctx context.Context, room string) (lease.Cell[Lock], error) {
+func (s *slowStore) Load(ctx context.Context, room string) (cell, error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
@@ -44,7 +44,7 @@ func (s *slowStore) Load(ctx context.Context, room string) (lease.Cell[Lock], er
 	return c, err
 }
 
-func (s *slowStore) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+func (s *slowStore) Swap(ctx context.Context, room string, prev cell, next Lock) (cell, error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
@@ -138,8 +138,8 @@ func TestAHeldRoomIsNotTakenAndTokensGrow(t *testing.T) {
 	var deleted int
 	var refused atomic.Int64
 	times(t, 10, func(t *testing.T, s *slowStore, l *Locks) {
-		var last lease.Cell[Lock] // the last commit that left the room held; the store's mutex guards it
-		s.seen = func(_ string, c lease.Cell[Lock]) {
+		var last cell // the last commit that left the room held; the store's mutex guards it
+		s.seen = func(_ string, c cell) {
 			was, is := last.Doc, c.Doc
 			switch {
 			case !c.Exists:
@@ -239,7 +239,7 @@ type history struct {
 	holders   map[string]map[int64]string // by room and time in µs
 }
 
-func holder(c lease.Cell[Lock]) string {
+func holder(c cell) string {
 	if !lease.Held(c.Doc.Lease, c.At) {
 		return ""
 	}
@@ -257,7 +257,7 @@ func randomHistory(t *testing.T, s *store, l *Locks, chance *rand.Rand) history 
 			h.holders[room][snap.At.UnixMicro()] = holder(s.cell(room, time.Now()))
 		}
 	}
-	s.seen = func(room string, c lease.Cell[Lock]) {
+	s.seen = func(room string, c cell) {
 		note(Snapshot{At: c.At, Asked: time.Now(), Changes: []Change{s.change(room)}})
 	}
 	all := func() {

@@ -26,11 +26,11 @@ type store struct {
 	records map[string]record
 	last    time.Time
 	streams map[chan Snapshot]bool
-	cut     chan struct{}                         // closed: streams end, and new ones fail
-	stalled bool                                  // streams deliver no changes
-	silent  bool                                  // nor the records that they begin with
-	seen    func(room string, c lease.Cell[Lock]) // called with each commit if not nil
-	watches int                                   // counts Watch
+	cut     chan struct{}             // closed: streams end, and new ones fail
+	stalled bool                      // streams deliver no changes
+	silent  bool                      // nor the records that they begin with
+	seen    func(room string, c cell) // called with each commit if not nil
+	watches int                       // counts Watch
 }
 
 type record struct {
@@ -45,37 +45,37 @@ func (s *store) now() time.Time {
 	return s.last
 }
 
-func (s *store) cell(room string, asked time.Time) lease.Cell[Lock] {
+func (s *store) cell(room string, asked time.Time) cell {
 	r, ok := s.records[room]
-	return lease.Cell[Lock]{Doc: r.lock, Exists: ok, Rev: r.rev, At: s.now(), Asked: asked}
+	return cell{Doc: r.lock, Exists: ok, Rev: r.rev, At: s.now(), Asked: asked}
 }
 
-func (s *store) Load(ctx context.Context, room string) (lease.Cell[Lock], error) {
+func (s *store) Load(ctx context.Context, room string) (cell, error) {
 	if err := ctx.Err(); err != nil {
-		return lease.Cell[Lock]{}, err
+		return cell{}, err
 	}
 	if room == "" {
-		return lease.Cell[Lock]{}, lease.ErrInvalidKey
+		return cell{}, lease.ErrInvalidKey
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cell(room, time.Now()), nil
 }
 
-func (s *store) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+func (s *store) Swap(ctx context.Context, room string, prev cell, next Lock) (cell, error) {
 	if err := ctx.Err(); err != nil {
-		return lease.Cell[Lock]{}, err
+		return cell{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.records[room]
 	if ok != prev.Exists || ok && r.rev != prev.Rev {
-		return lease.Cell[Lock]{}, lease.ErrConflict
+		return cell{}, lease.ErrConflict
 	}
 	return s.commit(room, next), nil
 }
 
-func (s *store) commit(room string, next Lock) lease.Cell[Lock] {
+func (s *store) commit(room string, next Lock) cell {
 	before := s.last
 	if !s.now().After(before) {
 		s.last = before.Add(time.Microsecond)
@@ -125,7 +125,7 @@ func (s *store) Lapsed(_ context.Context, limit int) ([]Change, error) {
 // change returns the record without a time: that of its snapshot counts.
 func (s *store) change(room string) Change {
 	r, ok := s.records[room]
-	return Change{room, lease.Cell[Lock]{Doc: r.lock, Exists: ok, Rev: r.rev}}
+	return Change{room, cell{Doc: r.lock, Exists: ok, Rev: r.rev}}
 }
 
 func (s *store) all() Snapshot {

@@ -27,10 +27,10 @@ const (
 var errHeld = errors.New("document: held")
 
 // Sweep deletes the records of rooms that are no longer held, for at most 50 s, and
-// returns how many (D4). Each delete holds only if the record is as it was read:
+// returns how many. Each delete holds only if the record is as it was read:
 // a lock that has just been extended or taken survives. Sweeps may run at once. A
 // room that cannot be swept does not stop the others, but lease.ErrUnavailable ends
-// the sweep. The error is that of the first room that failed.
+// the sweep. The error is that of the first room that failed (SEEDS D4).
 func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
@@ -51,11 +51,23 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
-	var (
-		work  sync.WaitGroup
-		slots = make(chan struct{}, parallelDeletes)
-		mu    sync.Mutex // guards swept and err
-	)
+	var mu sync.Mutex // guards swept and err
+	count := func(e error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case e == nil:
+			swept++
+		case !errors.Is(e, errHeld):
+			err = cmp.Or(err, e)
+		}
+		if errors.Is(e, lease.ErrUnavailable) {
+			giveUp()
+		}
+	}
+
+	var work sync.WaitGroup
+	slots := make(chan struct{}, parallelDeletes)
 	for i := range found {
 		slots <- struct{}{}
 		if ctx.Err() != nil {
@@ -63,26 +75,16 @@ func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err er
 		}
 		work.Go(func() {
 			defer func() { <-slots }()
-			e := l.sweep(ctx, found[i])
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case e == nil:
-				swept++
-			case !errors.Is(e, errHeld):
-				err = cmp.Or(err, e)
-			}
-			if errors.Is(e, lease.ErrUnavailable) {
-				giveUp()
-			}
+			count(l.sweep(ctx, found[i]))
 		})
 	}
 	work.Wait()
 	return swept, err
 }
 
+// sweep deletes the record of r, or returns errHeld.
 func (l *Locks) sweep(ctx context.Context, r Change) error {
-	_, err := l.edit(ctx, r.Room, &r.Cell, func(c lease.Cell[Lock]) (Lock, error) {
+	_, err := l.edit(ctx, r.Room, &r.Cell, func(c cell) (Lock, error) {
 		if !c.Exists || lease.Held(c.Doc.Lease, c.At) {
 			return c.Doc, errHeld
 		}

@@ -1,11 +1,10 @@
-// Package operator lets the terminal sessions of one machine share a few
-// operators, each operator serving one session at a time, through a file that
-// programs in other languages read and write too.
+// Package operator lets the terminal sessions of one machine share a few operators.
+// An operator serves one session at a time. The sessions share a file, which programs
+// in other languages read and write too.
 //
 // The file is one record of package lease. Each operation is one step: expired
 // entries and those of dead processes are removed, then the change is made, and the
-// state is written back in one commit (O5). [Storage] is a session's value with a
-// timeout; [Pool] makes the value an operator.
+// state is written back in one commit. A [Pool] is the operators as one session sees them.
 //
 // # Guarantees
 //

@@ -18,22 +18,19 @@ func ExamplePool() {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	path := filepath.Join(dir, "state.json")
+	two := []operator.Operator{{ID: "angie", Name: "Angie"}, {ID: "alma", Name: "Alma"}}
 	for _, session := range []string{"this terminal", "that terminal"} {
 		file, err := operator.Open(path)
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		storage, err := operator.NewStorage(file, path, session, operator.Options{})
+		pool, err := operator.New(file, path, session, two, operator.Options{})
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		pool, err := operator.New(storage, []operator.Operator{{ID: "angie", Name: "Angie"}, {ID: "alma", Name: "Alma"}}, nil)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
+
 		_, err = pool.Assign(context.Background(), "angie")
 		free, _ := pool.Available(context.Background())
 		fmt.Println(session, err, free)

@@ -16,11 +16,11 @@ import (
 // each other by making a file of that name, and remove one that is too old.
 const guard = ".guard"
 
-// Path returns the path of a host's state file (O3).
+// Path returns the path of a host's state file (SEEDS O3).
 func Path(hostname string) string { return "/tmp/coeiroink-operators-" + hostname + ".json" }
 
 // File is the state file as a lease.Store whose key is its path. It has the mode
-// 0600, and is no symbolic link (R10, O9).
+// 0600, and is no symbolic link (SEEDS O9).
 type File struct{ *lease.File[State] }
 
 // Open opens the state file at path, which need not exist; its directory must.

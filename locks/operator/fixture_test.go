@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,24 +43,14 @@ func (w *fixture) file() *operator.File {
 	return f
 }
 
-// storage returns a session's Storage.
-func (w *fixture) storage(session string) *operator.Storage {
-	return w.over(w.file(), session)
-}
-
-func (w *fixture) over(store lease.Store[operator.State], session string) *operator.Storage {
-	w.Helper()
-	s := must(operator.NewStorage(store, w.path, session, w.o))(w)
-	return s
-}
-
 // pool returns a session's Pool, which chooses the last free operator.
-func (w *fixture) pool(session string) *operator.Pool { return w.poolOver(w.storage(session)) }
+func (w *fixture) pool(session string) *operator.Pool { return w.over(w.file(), session) }
 
-func (w *fixture) poolOver(s *operator.Storage) *operator.Pool {
+func (w *fixture) over(store lease.Store[operator.State], session string) *operator.Pool {
 	w.Helper()
-	p := must(operator.New(s, six, func(n int) int { return n - 1 }))(w)
-	return p
+	o := w.o
+	o.Random = func(n int) int { return n - 1 }
+	return must(operator.New(store, w.path, session, six, o))(w)
 }
 
 // assign assigns an operator, or fails the test.
@@ -108,24 +98,17 @@ func (w *fixture) written() map[string]string {
 	return values
 }
 
-// wantWritten fails unless the file holds exactly these, each "session=value".
+// wantWritten fails unless the file holds exactly these, each "session=value", in order.
 func (w *fixture) wantWritten(want ...string) {
 	w.Helper()
-	got := w.written()
-	for _, pair := range want {
-		session, value, _ := strings.Cut(pair, "=")
-		if v, ok := got[session]; !ok || v != value || len(got) != len(want) {
-			w.Errorf("the file holds %v; want %v", got, want)
-		}
+	var got []string
+	for session, value := range w.written() {
+		got = append(got, session+"="+value)
 	}
-	if len(got) != len(want) {
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
 		w.Errorf("the file holds %v; want %v", got, want)
 	}
-}
-
-// state returns the content of a file with one value.
-func state(session, value, updated string) string {
-	return fmt.Sprintf(`{"storage":{%q:{"data":%q,"updated_at":%q}}}`, session, value, updated)
 }
 
 func ids(operators []operator.Operator) string {

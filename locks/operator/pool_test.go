@@ -64,6 +64,9 @@ func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
 
 func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 	w := newFixture(t)
+	if _, ok, err := w.pool("A").Refresh(t.Context()); ok || err != nil {
+		t.Errorf("refresh: %v, %v; want not assigned, and no error", ok, err)
+	}
 	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
 		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
 	}
@@ -85,7 +88,7 @@ func TestClearFreesEverySessionsOperator(t *testing.T) { // C
 	w.wantWritten()
 }
 
-func TestEveryUseRefreshes(t *testing.T) { // C
+func TestEveryUseRefreshesAndRemovesExpiredReservations(t *testing.T) { // O5, O6, C
 	for name, use := range map[string]func(p *operator.Pool, ctx ctx) error{
 		"available": func(p *operator.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
 		"status":    func(p *operator.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
@@ -106,15 +109,20 @@ func TestEveryUseRefreshes(t *testing.T) { // C
 		},
 	} {
 		w := newFixture(t)
+		w.assign("stale", "angie")
+		w.now = noon.Add(time.Hour)
 		w.assign("A", "kana")
-		w.now = noon.Add(3 * time.Hour)
+		w.now = noon.Add(4*time.Hour - time.Millisecond)
 		w.assign("B", "dia")
+		w.wantWritten("A=kana", "B=dia", "stale=angie")
+		w.now = noon.Add(4 * time.Hour)
 		if err := use(w.pool("A"), t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		w.now = noon.Add(7*time.Hour - time.Millisecond)
+		w.wantWritten("A=kana", "B=dia")
+		w.now = noon.Add(8*time.Hour - time.Millisecond)
 		w.wantBusy("C", "kana")
-		w.now = noon.Add(7 * time.Hour)
+		w.now = noon.Add(8 * time.Hour)
 		w.assign("C", "kana")
 	}
 }
@@ -139,7 +147,7 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 func TestALostReplyChangesNoResult(t *testing.T) {
 	w := newFixture(t)
 	losingReply := func() *operator.Pool {
-		return w.poolOver(w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A"))
+		return w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A")
 	}
 	a, err := losingReply().Assign(t.Context(), "")
 	if err != nil || a.Operator.ID != "kana" || a.Kept {
@@ -154,12 +162,21 @@ func TestALostReplyChangesNoResult(t *testing.T) {
 	}
 }
 
-func TestAPoolNeedsOperatorsOfDifferentIDs(t *testing.T) {
-	s := newFixture(t).storage("A")
-	for name, operators := range map[string][]operator.Operator{
-		"none": nil, "no id": {{Name: "x"}}, "twice": {{ID: "x"}, {ID: "x"}}, "not UTF-8": {{ID: "\xff"}},
+func TestAPoolNeedsASessionATimeoutAndOperatorsOfDifferentIDs(t *testing.T) {
+	w := newFixture(t)
+	for name, c := range map[string]struct {
+		session   string
+		timeout   time.Duration
+		operators []operator.Operator
+	}{
+		"no session": {operators: six}, "a session not UTF-8": {session: "\xff", operators: six},
+		"a negative timeout": {session: "A", timeout: -1, operators: six},
+		"no operators":       {session: "A"},
+		"no id":              {session: "A", operators: []operator.Operator{{Name: "x"}}},
+		"an id twice":        {session: "A", operators: []operator.Operator{{ID: "x"}, {ID: "x"}}},
+		"an id not UTF-8":    {session: "A", operators: []operator.Operator{{ID: "\xff"}}},
 	} {
-		if _, err := operator.New(s, operators, nil); err == nil {
+		if _, err := operator.New(w.file(), w.path, c.session, c.operators, operator.Options{Timeout: c.timeout}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -181,10 +198,81 @@ func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
 func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
 	w := newFixture(t)
 	w.assign("B", "dia")
-	s := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B")
-	_, err := w.poolOver(s).Assign(t.Context(), "kana")
+	_, err := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B").Assign(t.Context(), "kana")
 	if !errors.As(err, new(*operator.BusyError)) {
 		t.Errorf("err = %v; want it busy", err)
 	}
 	w.wantWritten("A=kana", "B=dia")
+}
+
+func TestAReservationEndsAtExactlyItsTimeout(t *testing.T) { // O6
+	for timeout, want := range map[time.Duration]time.Duration{0: 4 * time.Hour, time.Minute: time.Minute} {
+		w := newFixture(t)
+		w.o.Timeout = timeout
+		w.assign("A", "kana")
+		w.now = noon.Add(want - time.Millisecond)
+		w.wantBusy("B", "kana")
+		w.now = noon.Add(want)
+		if s, err := w.pool("A").Status(t.Context()); err != nil || s.Operator.ID != "" {
+			t.Errorf("its own session still has it: %+v, %v", s, err)
+		}
+		w.assign("B", "kana")
+		w.wantWritten("B=kana")
+	}
+}
+
+func TestTheReservationOfADeadProcessIsDropped(t *testing.T) { // O9
+	for session, process := range map[string]int{
+		"4711": 4711, "2147483647": 2147483647, "0": 0, "-1": 0, "007": 0, "2147483648": 0, "w0t0p0:8A1B": 0,
+	} {
+		for _, alive := range []bool{true, false} {
+			w := newFixture(t)
+			w.o.Alive = func(pid int) bool {
+				if pid != process {
+					t.Errorf("%s: asked for process %d; want %d", session, pid, process)
+				}
+				return alive
+			}
+			w.assign(session, "kana")
+			if a := w.assign(session, ""); !a.Kept { // the session that asks is alive
+				t.Errorf("%s: its own is dropped: %+v", session, a)
+			}
+			if process != 0 && !alive {
+				w.assign("B", "kana")
+			} else {
+				w.wantBusy("B", "kana")
+			}
+		}
+	}
+}
+
+func TestAnImpossibleUpdatedAtNeitherEndsNorKeepsAReservation(t *testing.T) {
+	for _, updated := range []string{`"9999-12-31T23:59:59Z"`, `"yesterday"`, `1755518400000`, `null`} {
+		w := newFixture(t)
+		w.put(`{"storage":{"other":{"data":"kana","updated_at":` + updated + `}}}`)
+		w.touch(noon)
+		w.wantBusy("B", "kana")
+		w.now = noon.Add(4*time.Hour - time.Millisecond)
+		w.wantBusy("B", "kana")
+		w.now = noon.Add(4 * time.Hour)
+		w.assign("B", "kana")
+	}
+}
+
+func TestTheSessionIsTheTerminalOrElseTheParentProcess(t *testing.T) { // O4
+	both := map[string]string{"ITERM_SESSION_ID": "w0t0p0:1", "TERM_SESSION_ID": "T2"}
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{both, "w0t0p0:1"},
+		{map[string]string{"ITERM_SESSION_ID": "", "TERM_SESSION_ID": "T2"}, "T2"},
+		{map[string]string{"TERM_SESSION_ID": ""}, "4711"},
+		{nil, "4711"},
+	} {
+		got := operator.SessionID(func(name string) string { return c.env[name] }, func() int { return 4711 })
+		if got != c.want {
+			t.Errorf("%v: %q; want %q", c.env, got, c.want)
+		}
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// State is the content of the state file (O3): {"storage": {session: {"data": string,
-// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable.
+// State is the content of the state file: {"storage": {session: {"data": string,
+// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable (SEEDS O3).
 type State struct {
 	storage map[string]entry
 	rest    map[string]json.RawMessage // other fields
@@ -23,8 +23,7 @@ type State struct {
 // entry is one session's value.
 type entry struct {
 	fields  map[string]json.RawMessage // as in the file
-	data    string
-	valid   bool // data could be read
+	data    string                     // empty: none, or it could not be read
 	updated time.Time
 }
 
@@ -36,7 +35,7 @@ func (e entry) with(now time.Time) entry {
 
 // holding returns e with data.
 func (e entry) holding(data string) entry {
-	e.data, e.valid = data, true
+	e.data = data
 	return e.set("data", quoted(data))
 }
 
@@ -59,7 +58,8 @@ func quoted(text string) json.RawMessage {
 func same(a, b State, session string) bool {
 	x, inA := a.storage[session]
 	y, inB := b.storage[session]
-	return inA == inB && bytes.Equal(x.fields["data"], y.fields["data"]) && bytes.Equal(x.fields["updated_at"], y.fields["updated_at"])
+	equal := func(field string) bool { return bytes.Equal(x.fields[field], y.fields[field]) }
+	return inA == inB && equal("data") && equal("updated_at")
 }
 
 // shows reports whether there are changes from was to next, and s has them all.
@@ -132,9 +132,9 @@ func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time
 
 func entryOf(fields map[string]json.RawMessage, modified time.Time) entry {
 	e := entry{fields: fields}
-	e.valid = json.Unmarshal(fields["data"], &e.data) == nil
 	var text string
-	_ = json.Unmarshal(fields["updated_at"], &text) // other JSON is no time
+	_ = json.Unmarshal(fields["data"], &e.data) // other JSON is no operator
+	_ = json.Unmarshal(fields["updated_at"], &text)
 	updated, ok := iso8601.Parse(text)
 	if !ok {
 		return e.with(modified)

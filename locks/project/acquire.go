@@ -12,7 +12,7 @@ import (
 )
 
 // Acquire takes the remote lease or, if the remote store is unavailable, the file
-// project/.lock. If the remote lease is held, the acquisition fails (R6). Each attempt
+// project/.lock. If the remote lease is held, the acquisition fails. Each attempt
 // lasts at most 3 s. If the remote store does not answer, the file is taken no sooner
 // than 25 s, or the TTL if that is longer, after the first attempt: by then any
 // holder of the remote lease in the same outage has lost it.
@@ -21,7 +21,7 @@ import (
 // after which it is idle; and ErrState if it is not idle now. Records of failed
 // attempts are removed, which may take 3 s more. The caller renews the lease by
 // Renew, or uses WithProjectLock; otherwise the Locker becomes read-only when trust
-// in the lease ends.
+// in the lease ends (SEEDS R6).
 func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
 	h, err := l.acquire(ctx, o, false)
 	if err != nil {
@@ -41,6 +41,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 		written: map[Strategy]bool{}, done: make(chan struct{}),
 	}
 	h.owner = ownerOf(o.OwnerID, h.id)
+
 	l.mu.Lock()
 	if l.state != Idle {
 		defer l.mu.Unlock()
@@ -57,6 +58,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 		err = l.acquireBy(ctx, h, FileLock)
 		e = asError(err)
 	}
+
 	switch {
 	case err == nil:
 		return h, nil
@@ -96,6 +98,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 	if store == nil {
 		return errNoRemote
 	}
+
 	var err error
 	if h.locks, err = document.New(store, h.policy.TTL); err != nil {
 		return err
@@ -105,6 +108,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 		return err // nothing was written
 	}
 	h.written[h.strategy] = true
+
 	if err == nil && h.strategy == WebLock {
 		if err = l.checkFile(ctx, h); err != nil {
 			l.removeRecords(h)
@@ -134,13 +138,13 @@ func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 
 // acquired makes h the holder, and begins to keep its lease. ctx is the acquisition's.
 func (l *Locker) acquired(ctx context.Context, h *holding) {
-	l.mu.Lock()
-	h.acquired = time.Now()
-	h.written = map[Strategy]bool{h.strategy: true}
-	var endRunning context.CancelCauseFunc
-	h.running, endRunning = context.WithCancelCause(ctx)
 	kept, endKeep := context.WithCancelCause(context.WithoutCancel(ctx))
+	running, endRunning := context.WithCancelCause(ctx)
+
+	l.mu.Lock()
+	h.acquired, h.running = time.Now(), running
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
+	h.written = map[Strategy]bool{h.strategy: true}
 	doc := h.hold.Doc()
 	h.lease = Lease{
 		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,
@@ -148,6 +152,7 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 	}
 	l.extended(h, Acquired)
 	l.mu.Unlock()
+
 	go l.keep(kept, h)
 	l.deliver()
 }
@@ -166,6 +171,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			}
 			return &Error{Code: LeaseStale, Cause: errOther} // released
 		}
+
 		once, cancel := context.WithTimeout(ctx, attemptTimeout)
 		err := try(once)
 		cancel()
@@ -176,8 +182,10 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 		if ctx.Err() != nil && e.Code != LeaseStale {
 			return aborted(ctx, s)
 		}
-		h.denied = h.denied || heldByOther(err)
-		if !heldByOther(err) || time.Since(h.began) >= h.options.Wait {
+
+		held := heldByOther(err)
+		h.denied = h.denied || held
+		if !held || time.Since(h.began) >= h.options.Wait {
 			counted++
 		}
 		wait, again := h.again(e, limit-counted)
@@ -188,6 +196,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 		if !again {
 			return e
 		}
+
 		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
 		select {
 		case <-ctx.Done():
@@ -197,7 +206,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 }
 
 // again decides whether another attempt follows the failure e, if left attempts
-// remain, and how long to wait for it (R5). In an outage of the remote store there is
+// remain, and how long to wait for it. In an outage of the remote store there is
 // one more, when trust in any lease from before the outage has ended.
 func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 	switch {
@@ -211,7 +220,7 @@ func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 }
 
 // fallsBack reports whether the file may be taken instead: the remote lease is
-// unavailable, rather than held (R6).
+// unavailable, rather than held (SEEDS R6).
 func (h *holding) fallsBack(e *Error) bool {
 	return h.strategy == WebLock && (e.Code == Unsupported || e.Code == AcquireTimeout) && !h.denied
 }

@@ -13,18 +13,18 @@
 //   - The file is taken only if the remote store is not configured, or gave no
 //     answer in three attempts and again after 25 s: by then, any remote holder in
 //     the same outage has lost its trust. If the lock is held, or the store
-//     refuses, the acquisition fails (R6).
+//     refuses, the acquisition fails.
 //   - A program that gets the remote lease and finds the file held gives the lease
 //     back: a program that took the file in an outage has priority.
 //   - Read-only begins at least a tenth of the TTL before the expiry, also when no
 //     call to a store returns, and ends the context of WithProjectLock's function. It
-//     begins once, and ends only by Reset or a forced release (P9).
-//   - Events arrive in the order of the states, one at a time (P7).
+//     begins once, and ends only by Reset or a forced release.
+//   - Events arrive in the order of the states, one at a time.
 //   - project/.lock is written as a whole or not at all. An unreadable one counts as
 //     held until 30 s after its modification. Nothing else is written but
 //     project/.lock.guard, for flock, and with [Telemetry]
-//     project/autosave/lock-DATE.jsonl (P10). No symbolic link is followed.
-//   - The record of a lost lease is removed only if it is still the loser's (R1), and
+//     project/autosave/lock-DATE.jsonl. No symbolic link is followed.
+//   - The record of a lost lease is removed only if it is still the loser's, and
 //     not while WithProjectLock's function runs: a function that ignores the loss has
 //     [Error.KillAfter] to end. A forced release removes nothing that another holds.
 //

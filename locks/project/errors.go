@@ -9,21 +9,21 @@ import (
 	"taskguard/lease"
 )
 
-// Code names a kind of failure (P6).
+// Code names a kind of failure (SEEDS P6).
 type Code string
 
 // The codes, and whether another attempt may help.
 const (
-	Unsupported      Code = "web-lock-unsupported" // no: the other strategy, at once (R2)
-	AcquireDenied    Code = "acquire-denied"       // yes, while another holds the remote lease; no at the limit, or where the store refuses
+	Unsupported      Code = "web-lock-unsupported" // no: the other strategy, at once
+	AcquireDenied    Code = "acquire-denied"       // yes, while another holds the lease; no at the limit or if refused
 	AcquireTimeout   Code = "acquire-timeout"      // yes; no at the limit
 	FallbackConflict Code = "fallback-conflict"    // yes, while another holds the file; no at the limit
-	LeaseStale       Code = "lease-stale"          // no: the lease was lost, or trust in it has ended (R1)
+	LeaseStale       Code = "lease-stale"          // no: the lease was lost, or trust in it has ended
 	RenewFailed      Code = "renew-failed"         // yes; read-only after two heartbeats in a row
 	ReleaseFailed    Code = "release-failed"       // yes, three times; no after force
 )
 
-// Error is the failure of an operation (P6). It wraps its Cause.
+// Error is the failure of an operation. It wraps its Cause.
 type Error struct {
 	Code      Code // the kind of failure
 	Retryable bool // another attempt may help

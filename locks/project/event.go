@@ -9,7 +9,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// EventType names an event (P7).
+// EventType names an event (SEEDS P7).
 type EventType string
 
 // The events, with the fields that each sets besides Time, Strategy and, once
@@ -64,10 +64,12 @@ func (e *Event) fields() map[string]any {
 	if e.LeaseID != "" {
 		f["leaseId"] = e.LeaseID
 	}
+
 	switch e.Type {
 	case Attempt, Renewed, ReadonlyEntered, ReleaseAttempt, Failed, Waiting:
 		f["retry"] = e.Retry
 	}
+
 	switch e.Type {
 	case Acquired, Renewed:
 		f["expiresAt"] = iso8601.Format(e.Lease.ExpiresAt)
@@ -104,7 +106,8 @@ func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.listeners = slices.DeleteFunc(slices.Clone(l.listeners), func(other *func(Event)) bool { return other == &listen })
+		own := func(other *func(Event)) bool { return other == &listen }
+		l.listeners = slices.DeleteFunc(slices.Clone(l.listeners), own)
 	}
 }
 
@@ -112,7 +115,8 @@ func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {
 func (l *Locker) add(h *holding, events ...Event) {
 	for i := range events {
 		e := &events[i]
-		e.Time, e.Lease, e.LeaseID, e.Strategy = time.Now(), h.lease, h.lease.ID, cmp.Or(e.Strategy, h.strategy)
+		e.Time, e.Lease, e.LeaseID = time.Now(), h.lease, h.lease.ID
+		e.Strategy = cmp.Or(e.Strategy, h.strategy)
 		l.pending = append(l.pending, *e)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 const (
 	projectDir = "project"
-	lockFile   = ".lock"       // in projectDir (P10)
+	lockFile   = ".lock"       // in projectDir
 	guardFile  = ".lock.guard" // flocked; never removed: otherwise two programs could hold the lock
 	// unknown is the owner of an unreadable file.
 	unknown = "?"
@@ -31,7 +31,8 @@ const (
 func makeDir(dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist),
+		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return err
@@ -75,6 +76,7 @@ func (format) Encode(_ string, doc document.Lock, at time.Time) ([]byte, error) 
 	if doc.HeartbeatAt.IsZero() {
 		doc.HeartbeatAt = doc.ExpiresAt
 	}
+
 	ttl := doc.ExpiresAt.Sub(doc.HeartbeatAt).Milliseconds()
 	r := record{UUID: doc.Owner, MTime: iso8601.Format(doc.HeartbeatAt), TTL: &ttl, At: at, Token: doc.Token}
 	if i := strings.LastIndexByte(doc.Owner, '/'); i >= 0 {
@@ -97,6 +99,7 @@ func (format) Decode(_ string, data []byte, modified time.Time) (doc document.Lo
 		doc.ExpiresAt = lease.AssumedExpiry(modified, modified, lease.Policy{TTL: FileLockTTL})
 		return doc, modified, nil //nolint:nilerr // an unreadable file is held
 	}
+
 	if at = r.At; at.IsZero() { // another program's
 		at = heartbeat
 	}

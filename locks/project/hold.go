@@ -19,7 +19,9 @@ import (
 //
 // If fn fails and KeepOnError is set, the lock stays and is no longer renewed; the
 // caller releases it.
-func (l *Locker) WithProjectLock(ctx context.Context, o AcquireOptions, fn func(ctx context.Context, ls Lease) error) (err error) {
+func (l *Locker) WithProjectLock(
+	ctx context.Context, o AcquireOptions, fn func(ctx context.Context, ls Lease) error,
+) (err error) {
 	h, err := l.acquire(ctx, o, true)
 	if err != nil {
 		return err
@@ -38,10 +40,12 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 	if keep {
 		return err
 	}
+
 	released := l.Release(context.WithoutCancel(ctx), ls, ReleaseOptions{})
 	if !errors.Is(released, ErrState) && !errors.Is(released, errOther) {
 		return errors.Join(err, released)
 	}
+
 	<-h.done // lost, or released by fn
 	if _, lost := l.current(h); lost != nil {
 		l.removeRecords(h)
@@ -88,10 +92,10 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 }
 
 // Renew makes one heartbeat of ls: up to RetryLimit attempts, of at most 3 s each
-// and none after trust in the lease has ended (R5). It waits for a renewal or release
+// and none after trust in the lease has ended. It waits for a renewal or release
 // that is in progress. With the error LeaseStale the Locker is read-only. With
 // RenewFailed it is read-only after the second such heartbeat in a row, and otherwise the
-// next heartbeat is scheduled. Any other error is the cause of ctx.
+// next heartbeat is scheduled. Any other error is the cause of ctx (SEEDS R5).
 func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 	h, err := l.begin(ctx, ls, Renewing, false)
 	if err != nil {
@@ -117,6 +121,7 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 	if late := time.Since(ls.NextHeartbeatAt); late > h.policy.Heartbeat {
 		l.step(h, Renewing, Event{Type: Warned, Warning: HeartbeatDelayed, Late: late})
 	}
+
 	err := l.attempts(ctx, h, Renewing, h.options.RetryLimit, func(ctx context.Context) error {
 		err := h.hold.Renew(ctx, 0)
 		l.mu.Lock()
@@ -129,9 +134,15 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 		}
 		return err
 	})
+
 	defer l.deliver()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.renewed(h, err)
+}
+
+// renewed ends a heartbeat of h whose outcome is err, with mu held.
+func (l *Locker) renewed(h *holding, err error) error {
 	e := asError(err)
 	if e != nil && e.Code == RenewFailed {
 		h.missed++
@@ -164,7 +175,7 @@ func (l *Locker) extended(h *holding, how EventType) {
 }
 
 // schedule enters HeartbeatQueued and chooses the time of the next heartbeat
-// (R3), with mu held.
+// (SEEDS R3), with mu held.
 func (l *Locker) schedule(h *holding) {
 	expires := h.lease.TrustedUntil.Add(h.policy.Margin()) // by the local clock
 	h.lease.NextHeartbeatAt = nextHeartbeat(h.policy, time.Now(), expires)
@@ -173,13 +184,13 @@ func (l *Locker) schedule(h *holding) {
 }
 
 // Release ends ls: up to RetryLimit attempts of at most 3 s each, and then
-// ReleaseFailed and read-only (P12). LeaseStale, and read-only, if the lease had
+// ReleaseFailed and read-only. LeaseStale, and read-only, if the lease had
 // ended or was another's by then. It waits for a renewal under way, and is not
 // aborted once begun.
 //
 // With Force, which also leads out of read-only, there is one attempt; a lease
 // that is gone is no error; and project/.lock is removed too, unless another
-// holds it.
+// holds it (SEEDS P12).
 func (l *Locker) Release(ctx context.Context, ls Lease, o ReleaseOptions) error {
 	h, err := l.begin(ctx, ls, Releasing, o.Force)
 	if err != nil {
@@ -202,17 +213,33 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 	if lost == nil {
 		<-h.done
 	}
-	limit, tried := h.options.RetryLimit, false
+
+	limit, try := h.options.RetryLimit, l.freeing(h)
 	if force {
-		limit = 1
-	}
-	err := l.attempts(ctx, h, Releasing, limit, func(ctx context.Context) error {
-		if force {
+		limit, try = 1, func(ctx context.Context) error {
 			return errors.Join(l.remove(ctx, FileLock, h.owner, true), l.remove(ctx, h.strategy, h.owner, false))
 		}
+	}
+	err := l.attempts(ctx, h, Releasing, limit, try)
+	if err == nil {
+		l.step(h, Idle, Event{Type: Released, Duration: time.Since(h.acquired)})
+		return nil
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lose(h, asError(err))
+	return err
+}
+
+// freeing returns one attempt to free h's lease. A lease that is gone is an error, unless
+// an earlier attempt may have freed it, whose reply was lost.
+func (l *Locker) freeing(h *holding) func(context.Context) error {
+	tried := false
+	return func(ctx context.Context) error {
 		freed, err := h.locks.Release(ctx, l.room, h.owner)
 		gone := errors.Is(err, document.ErrNotYours) || err == nil && !freed
-		if gone && !tried { // else an earlier attempt has freed it, whose reply was lost
+		if gone && !tried {
 			return errGone
 		}
 		tried = true
@@ -220,13 +247,5 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 			return nil
 		}
 		return err
-	})
-	if err == nil {
-		l.step(h, Idle, Event{Type: Released, Duration: time.Since(h.acquired)})
-		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lose(h, asError(err))
-	return err
 }

@@ -17,7 +17,7 @@ import (
 
 // Config names what a Locker locks, and the stores that it uses.
 type Config struct {
-	// Project is the project's name; its lock is the room Project + ":project" (P1).
+	// Project is the project's name; its lock is the room Project + ":project" (SEEDS P1).
 	Project string
 	// Remote holds the leases of WebLock; nil: that strategy is unsupported.
 	Remote lease.Store[document.Lock]
@@ -27,7 +27,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Lease describes one acquisition as last renewed (P4). The zero Lease is none.
+// Lease describes one acquisition as last renewed (SEEDS P4). The zero Lease is none.
 type Lease struct {
 	ID              string        // a new UUID for each acquisition
 	Strategy        Strategy      // where the lock is held
@@ -91,15 +91,16 @@ func New(c Config) (*Locker, error) {
 	if err := document.CheckRoom(room); err != nil || c.Project == "" {
 		return nil, fmt.Errorf("project: project name: %w", cmp.Or(err, errors.New("is empty")))
 	}
+
 	dir := filepath.Join(c.Dir, projectDir)
-	l := &Locker{
-		room: room, dir: dir, stores: map[Strategy]lease.Store[document.Lock]{FileLock: lease.NewFile(dir, guardFile, format{})},
-		log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)), turn: make(chan struct{}, 1), state: Idle,
-	}
+	stores := map[Strategy]lease.Store[document.Lock]{FileLock: lease.NewFile(dir, guardFile, format{})}
 	if c.Remote != nil {
-		l.stores[WebLock] = c.Remote
+		stores[WebLock] = c.Remote
 	}
-	return l, nil
+	return &Locker{
+		room: room, dir: dir, stores: stores, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+		turn: make(chan struct{}, 1), state: Idle,
+	}, nil
 }
 
 // State returns the current state.
@@ -135,6 +136,7 @@ func (l *Locker) begin(ctx context.Context, ls Lease, to State, force bool) (*ho
 	case <-ctx.Done():
 		return nil, aborted(ctx, to)
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h, err := l.held, error(nil)
@@ -205,7 +207,8 @@ func (l *Locker) lose(h *holding, e *Error, events ...Event) {
 // announce calls OnReadonly if h is lost, once, and delivers events.
 func (l *Locker) announce(h *holding) {
 	l.mu.Lock()
-	lost, call := h.lost, h.lost != nil && !h.announced && h.options.OnReadonly != nil
+	lost := h.lost
+	call := lost != nil && !h.announced && h.options.OnReadonly != nil
 	h.announced = h.announced || call
 	l.mu.Unlock()
 	if call {
@@ -214,13 +217,14 @@ func (l *Locker) announce(h *holding) {
 	l.deliver()
 }
 
-// removeRecords removes h's records from the stores that may have one (R1). Each
+// removeRecords removes h's records from the stores that may have one. Each
 // store has 3 s for it.
 func (l *Locker) removeRecords(h *holding) {
 	for s := range h.written {
 		ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
 		if err := l.remove(ctx, s, h.owner, false); err != nil {
-			l.log.WarnContext(ctx, "the record of a lease could not be removed; it expires by itself", "resource", l.room, "err", err)
+			const message = "the record of a lease could not be removed; it expires by itself"
+			l.log.WarnContext(ctx, message, "resource", l.room, "err", err)
 		}
 		cancel()
 	}
@@ -234,6 +238,7 @@ func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force boo
 			return err
 		}
 	}
+
 	_, err := lease.Edit(ctx, l.stores[s], l.room, nil, func(c lease.Cell[document.Lock]) (document.Lock, error) {
 		ours := c.Exists && c.Doc.Owner == owner
 		expired := c.Exists && !lease.Held(c.Doc.Lease, c.At)

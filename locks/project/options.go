@@ -17,7 +17,7 @@ const (
 	FileLock Strategy = "file-lock" // project/.lock
 )
 
-// The defaults (P1, P3, R3, R5).
+// The defaults (SEEDS P3).
 const (
 	WebLockTTL     = 25 * time.Second
 	FileLockTTL    = 30 * time.Second
@@ -30,7 +30,7 @@ const (
 	missedLimit    = 2 // heartbeats in a row, each with all its attempts
 )
 
-// AcquireOptions configure an acquisition and its heartbeats (P3). The context
+// AcquireOptions configure an acquisition and its heartbeats. The context
 // replaces the seeds' abort signal. The zero value is the default.
 type AcquireOptions struct {
 	// OwnerID is recorded in front of the lease's ID, for people who read the store.
@@ -52,17 +52,17 @@ type AcquireOptions struct {
 	// the lock.
 	Wait time.Duration
 	// OnReadonly is called once, and at once, when the lock degrades to read-only:
-	// the caller stops writing (P9). It must not block.
+	// the caller stops writing (SEEDS P9). It must not block.
 	OnReadonly func(ReadonlyInfo)
 	// KeepOnError makes WithProjectLock leave the release to its caller if fn
-	// fails: releaseOnError=false (P11).
+	// fails: releaseOnError=false (SEEDS P11).
 	KeepOnError bool
 }
 
 // ReleaseOptions configure a release.
 type ReleaseOptions struct {
 	// Force frees the lease in one attempt, also while read-only, and removes
-	// project/.lock unless another holds it (P12).
+	// project/.lock unless another holds it (SEEDS P12).
 	Force bool
 }
 
@@ -78,7 +78,8 @@ func (o AcquireOptions) check() error {
 	case o.Preferred != "" && o.Preferred != WebLock && o.Preferred != FileLock:
 		return fmt.Errorf("project: no strategy %q", o.Preferred)
 	case o.RetryLimit < 0 || o.Backoff < 0 || o.Wait < 0:
-		return fmt.Errorf("project: negative options: %d attempts, backoff %v, wait %v", o.RetryLimit, o.Backoff, o.Wait)
+		const format = "project: negative options: %d attempts, backoff %v, wait %v"
+		return fmt.Errorf(format, o.RetryLimit, o.Backoff, o.Wait)
 	}
 	for _, s := range []Strategy{WebLock, FileLock} {
 		if err := o.policy(s).Check(); err != nil {
@@ -104,13 +105,13 @@ func (o AcquireOptions) policy(s Strategy) lease.Policy {
 	return lease.Policy{TTL: ttl, Heartbeat: cmp.Or(o.HeartbeatInterval, min(Heartbeat, ttl*2/5))}
 }
 
-// wait returns the wait after the attempt numbered retry, from 0 (R5).
+// wait returns the wait after the attempt numbered retry, from 0.
 func (o AcquireOptions) wait(retry int) time.Duration {
 	return min(o.Backoff<<min(retry, 10), max(maxBackoff, o.Backoff))
 }
 
 // nextHeartbeat returns when the next heartbeat of p is due, by the local clock, for
-// a lease that ends at expires (R3). It may have passed: the heartbeat is due at once.
+// a lease that ends at expires. It may have passed: the heartbeat is due at once.
 func nextHeartbeat(p lease.Policy, now, expires time.Time) time.Time {
 	due := now.Add(p.Heartbeat)
 	if latest := expires.Add(-min(Margin, p.TTL/5)); latest.Before(due) {

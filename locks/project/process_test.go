@@ -15,7 +15,7 @@ import (
 )
 
 // raceEnv names the directory in which the test binary races as another program.
-const raceEnv = "PROJECTLOCK_TEST_RACE"
+const raceEnv = "PROJECT_TEST_RACE"
 
 func TestMain(m *testing.M) {
 	dir := os.Getenv(raceEnv)

@@ -2,7 +2,7 @@ package project
 
 import "slices"
 
-// State is the state of a Locker (P5).
+// State is the state of a Locker (SEEDS P5).
 type State string
 
 // The states.

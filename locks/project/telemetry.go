@@ -12,8 +12,8 @@ import (
 )
 
 // Telemetry writes events to project/autosave, one line of JSON each, named
-// autosave.lock.* (P8, R4): Subscribe its Record. A line that cannot be written is
-// dropped; the lock is not affected.
+// autosave.lock.*: Subscribe its Record. A line that cannot be written is
+// dropped; the lock is not affected (SEEDS P8).
 type Telemetry struct {
 	project string
 	log     *slog.Logger
@@ -39,12 +39,13 @@ func (t *Telemetry) write(e *Event) (err error) {
 	f := e.fields()
 	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
 	if e.Type == ReadonlyEntered {
-		f["alias"] = "autosave.lock.readonly" // seed 000's name of it (P15)
+		f["alias"] = "autosave.lock.readonly" // seed 000's name of it
 	}
 	data, err := json.Marshal(f)
 	if err != nil {
 		return err
 	}
+
 	if err := makeDir(t.project); err != nil {
 		return err
 	}
@@ -56,6 +57,7 @@ func (t *Telemetry) write(e *Event) (err error) {
 	if err := root.Mkdir("autosave", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
+
 	name := filepath.Join("autosave", "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {

@@ -56,6 +56,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if _, err := document.New(nil, c.TTL); err != nil {
 		e.Problem("DOCUMENT_LOCK_TTL", "%s", strings.TrimPrefix(err.Error(), "lease: "))
 	}
+
 	fallback := ""
 	if c.Emulator != "" {
 		fallback = "none"
@@ -70,8 +71,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 func (c *Config) sessions(e *env.Environment) {
 	if c.Sessions == authOIDC {
 		e.Unused("belongs to SESSION_AUTH=cookie and application", "SESSION_SECRET")
-		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", "")}
-		if c.Token.Audience == "" {
+		c.Token = taskauth.Options{AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", "")}
+		if c.Token.Audience = e.Text("SESSION_AUDIENCE", ""); c.Token.Audience == "" {
 			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
 		}
 		if c.Token.KeysURL = c.Tasks.Token.KeysURL; c.Tasks.Mode != "oidc" {
@@ -79,11 +80,13 @@ func (c *Config) sessions(e *env.Environment) {
 		}
 		return
 	}
+
 	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE", "SESSION_NAME_CLAIM")
 	c.Secret = e.Text("SESSION_SECRET", "")
 	switch {
 	case c.Secret == "":
-		e.Problem("SESSION_SECRET", "must be set, to at least %d random bytes that every instance shares, such as `openssl rand -base64 33`", server.MinSecret)
+		e.Problem("SESSION_SECRET", "must be set, to at least %d random bytes that every instance shares, "+
+			"such as `openssl rand -base64 33`", server.MinSecret)
 	case len(c.Secret) < server.MinSecret:
 		e.Problem("SESSION_SECRET", "has %d bytes, at least %d are needed", len(c.Secret), server.MinSecret)
 	}
@@ -104,22 +107,28 @@ func (c *Config) browsers(e *env.Environment) {
 	c.Origins = e.List("ALLOWED_ORIGINS")
 	for _, text := range c.Origins {
 		if !origin.MatchString(text) || defaultPort.MatchString(text) {
-			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example: in lower case, other letters as xn--…, no slash after the host, no :80 with http or :443 with https", text)
+			const format = "%q is not an origin as a browser sends it, such as https://app.example: in lower case, " +
+				"other letters as xn--…, no slash after the host, no :80 with http or :443 with https"
+			e.Problem("ALLOWED_ORIGINS", format, text)
 		}
 	}
+
 	c.Pusher = server.Pusher{
-		Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", ""), Channel: e.Text("PUSHER_CHANNEL", server.DefaultChannel),
-		Namespace: separators.ReplaceAllString(e.Text("PUSHER_EVENT_NAMESPACE", ""), `\`), // as Laravel Echo reads its own
+		Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", ""),
+		Channel:   e.Text("PUSHER_CHANNEL", server.DefaultChannel),
+		Namespace: separators.ReplaceAllString(e.Text("PUSHER_EVENT_NAMESPACE", ""), `\`), // as Laravel Echo does
 	}
 	if c.Pusher.Key == "" {
 		e.Unused("is used only with PUSHER_APP_KEY", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE")
 	}
 	if !channel.MatchString(c.Pusher.Channel) || otherKind.MatchString(c.Pusher.Channel) {
-		e.Problem("PUSHER_CHANNEL", "%q is not the name of a public channel with {room} once and not first, such as %s", c.Pusher.Channel, server.DefaultChannel)
+		e.Problem("PUSHER_CHANNEL", "%q is not the name of a public channel with {room} once and not first, such as %s",
+			c.Pusher.Channel, server.DefaultChannel)
 	}
 	if c.Pusher.Namespace != "" && !namespace.MatchString(c.Pusher.Namespace) {
 		e.Problem("PUSHER_EVENT_NAMESPACE", "%q is not a namespace such as %s", c.Pusher.Namespace, `App\Events`)
 	}
+
 	switch {
 	case c.Pusher.Key == "" && c.Pusher.Secret != "":
 		e.Problem("PUSHER_APP_KEY", "must be set with PUSHER_APP_SECRET")
@@ -134,10 +143,10 @@ func (c *Config) browsers(e *env.Environment) {
 func (c Config) attrs() []slog.Attr {
 	return []slog.Attr{
 		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),
-		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
-		slog.String("emulator", c.Emulator), slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
+		slog.String("project", c.Project), slog.String("database", c.Database),
+		slog.String("collection", c.Collection), slog.String("emulator", c.Emulator),
+		slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
 		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
-		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets),
-		c.Telemetry.Attr(),
+		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets), c.Telemetry.Attr(),
 	}
 }

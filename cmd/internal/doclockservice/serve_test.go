@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -206,6 +207,28 @@ func TestTheSweepRunsByItself(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing is swept: %s", i.log)
 		}
+	}
+}
+
+func TestServeFetchesTheKeysOfTokens(t *testing.T) {
+	firestore := embedded(t)
+	for name, auth := range map[string][]string{
+		"people": {"SESSION_AUTH=oidc", "SESSION_SECRET=", "SESSION_AUDIENCE=a"},
+		"tasks":  {"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fetched := make(chan struct{}, 100)
+			keys := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched <- struct{}{} }))
+			defer keys.Close()
+			i := start(t, firestore, append(auth, "TASK_JWKS_URL="+keys.URL)...)
+			select {
+			case <-fetched:
+			case <-time.After(hang):
+				t.Error("the keys are not fetched")
+			}
+			i.stop()
+			check(t, i.wait(t))
+		})
 	}
 }
 

@@ -36,10 +36,13 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // progress. It returns the listener's error, or that of opening its parts; the end of
 // ctx is no error.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
-	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
+	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{
+		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log,
+	})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	running, err := wire(ctx, work, cfg, rooms, log)
@@ -52,63 +55,64 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 
 // wire returns the service that cfg describes, without a call to any of its parts. work is the
 // context of all sockets.
-func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (running service.Service, err error) {
+func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (s service.Service, err error) {
 	locks, err := document.New(rooms, cfg.TTL)
 	if err != nil {
-		return running, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
+		return s, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
 	}
 	o := server.Options{
-		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
+		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins,
+		SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
 	}
 	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
 	if err != nil {
-		return running, err
+		return s, err
 	}
-	var background []func(context.Context)
 	if ours {
-		o.Tasks, background = verifier, append(background, verifier.Run)
+		o.Tasks, s.Background = verifier, append(s.Background, verifier.Run)
 	}
-
-	var sessions server.Sessions
-	switch cfg.Sessions {
-	case authCookie, authApplication:
-		var cookies *server.Cookies
-		if cookies, err = server.NewCookies([]byte(cfg.Secret)); err == nil {
-			cookies.Application = cfg.Sessions == authApplication
-			sessions = cookies
-		}
-	case authOIDC:
-		cfg.Token.Log = log
-		var people *taskauth.Verifier
-		if people, err = taskauth.New(cfg.Token); err == nil {
-			sessions, background = server.Accounts{Verifier: people}, append(background, people.Run)
-		}
-	default:
-		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s, %s", cfg.Sessions, authCookie, authApplication, authOIDC)
-	}
+	sessions, fetch, err := cfg.identify(log)
 	if err != nil {
-		return running, err
+		return s, err
 	}
 	exports, err := cfg.Telemetry.Export(ctx, log) // last of all, so that only the service has to stop it
 	if err != nil {
-		return running, err
+		return s, err
 	}
 
 	o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
 	feed := document.NewFeed(locks, rooms, log)
 	doclock := server.NewServer(work, locks, feed, sessions, o)
-	background = append(background, feed.Run, func(ctx context.Context) {
-		doclock.AwaitReady(ctx, func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) })
-	})
-	if cfg.Sweep > 0 {
-		background = append(background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
+	s.Handler, s.Limits, s.Flush, s.Log = doclock, cfg.Limits, exports.Stop, log
+	s.Drain = func(ctx context.Context) {
+		if left := doclock.Drain(ctx); left > 0 {
+			log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
+		}
 	}
-	return service.Service{
-		Handler: doclock, Limits: cfg.Limits, Background: background, Flush: exports.Stop, Log: log,
-		Drain: func(ctx context.Context) {
-			if left := doclock.Drain(ctx); left > 0 {
-				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
-			}
-		},
-	}, nil
+
+	ping := func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) }
+	s.Background = append(s.Background, fetch, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
+	if cfg.Sweep > 0 {
+		s.Background = append(s.Background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
+	}
+	return s, nil
+}
+
+// identify returns how sessions are proved, and what has to run meanwhile.
+func (c Config) identify(log *slog.Logger) (_ server.Sessions, run func(context.Context), _ error) {
+	if c.Sessions == authOIDC {
+		c.Token.Log = log
+		people, err := taskauth.New(c.Token)
+		if err != nil {
+			return nil, nil, err
+		}
+		return server.Accounts{Verifier: people}, people.Run, nil
+	}
+
+	cookies, err := server.NewCookies([]byte(c.Secret))
+	if err != nil {
+		return nil, nil, err
+	}
+	cookies.Application = c.Sessions == authApplication
+	return cookies, func(context.Context) {}, nil
 }

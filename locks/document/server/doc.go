@@ -1,7 +1,6 @@
-// Package server serves the document lock over HTTP (D1 to D4): Echo handlers for
-// the lock of a room, a WebSocket for its events, the same events by the Pusher protocol
-// (D8), the sweep, and a page to try it on.
-// Package document makes all decisions about locks.
+// Package server serves the document lock over HTTP: Echo handlers for the lock of a
+// room, a WebSocket for its events, the same events by the Pusher protocol, the sweep,
+// and a page to try it on. Package document makes all decisions about locks.
 //
 // # Owners
 //
@@ -15,7 +14,7 @@
 //   - The credential of an owner is in no event, no body and no log line.
 //   - A request that a browser makes for another site changes nothing, unless
 //     Options.Origins names the origin: it is refused before anything else is checked.
-//   - A display name is shown only to readers with a session (D9). Every caller gets one
+//   - A display name is shown only to readers with a session. Every caller gets one
 //     with Cookies, unless Cookies.Application is set.
 //   - Events come from the store's change stream only, so a failing stream never
 //     fails the request that caused an event.

@@ -63,8 +63,11 @@ type (
 	}
 )
 
+// operation changes or reads the lock of q, and returns the body of the answer.
+type operation func(ctx context.Context, q target, c echo.Context) (any, error)
+
 // lock makes a handler of do, which first identifies the caller.
-func (s *Server) lock(operation string, do func(ctx context.Context, q target, c echo.Context) (any, error)) echo.HandlerFunc {
+func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began, r := time.Now(), c.Request()
 		q, err := s.identify(c)
@@ -76,7 +79,7 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q target, c
 			defer s.Track()() // until the answer is written; an incomplete request delays no stop
 			body, err = do(r.Context(), q, c)
 		}
-		return s.answer(c, operation, q.room, began, body, err)
+		return s.answer(c, name, q.room, began, body, err)
 	}
 }
 
@@ -150,7 +153,7 @@ func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// acquire handles POST (D1). A POST of the owner is a heartbeat.
+// acquire handles POST. A POST of the owner is a heartbeat (SEEDS D1).
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
 	key := lockKey{q.room, q.owner}
 	if err := s.beginLock(ctx, q, key); err != nil {
@@ -165,7 +168,7 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
 }
 
-// extend handles PUT, the client's heartbeat (D2).
+// extend handles PUT, the client's heartbeat (SEEDS D2).
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	if err == nil {
@@ -179,8 +182,8 @@ func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, err
 // with the store's.
 func ttl(l document.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Milliseconds() }
 
-// release handles DELETE (D3). A tab that is closed does not wait for the answer, so
-// the release does not depend on its request's context.
+// release handles DELETE. A tab that is closed does not wait for the answer, so
+// the release does not depend on its request's context (SEEDS D3).
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
 	drop := s.rooms.drop(q.session, lockKey{q.room, q.owner})
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)

@@ -16,12 +16,15 @@ import (
 	"taskguard/locks/document/server/web"
 )
 
+const contentPolicy = "default-src 'self'; worker-src 'self' blob:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
 // headers adds security headers to every answer: the page runs no script of another
 // site, and no other site can frame it.
 func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
-		lifecycle.Secure(h, c.Request(), "default-src 'self'; worker-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+		lifecycle.Secure(h, c.Request(), contentPolicy)
 		h.Set("Referrer-Policy", "no-referrer")
 		return next(c)
 	}
@@ -39,11 +42,13 @@ func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 		if !slices.Contains(s.o.Origins, origin) {
 			return next(c)
 		}
+
 		h.Set("Access-Control-Allow-Origin", origin)
 		h.Set("Access-Control-Allow-Credentials", "true")
 		if r.Method != http.MethodOptions {
 			return next(c)
 		}
+
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
 		h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
 		h.Set("Access-Control-Max-Age", "600")
@@ -78,6 +83,7 @@ func file(name string) echo.HandlerFunc {
 	if name == "locks.d.ts" {
 		kind = "text/plain; charset=utf-8" // some systems map .ts to a video type
 	}
+
 	return func(c echo.Context) error {
 		h := c.Response().Header()
 		h.Set("Cache-Control", "private, no-cache")

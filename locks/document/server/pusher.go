@@ -154,6 +154,7 @@ func (s *Server) authorization(c echo.Context) (auth string, err error) {
 	if caller.Owner == "" {
 		return "", errNoSession
 	}
+
 	var body bytes.Buffer
 	if err := readBody(&body, c.Response(), r); err != nil {
 		return "", err
@@ -162,13 +163,16 @@ func (s *Server) authorization(c echo.Context) (auth string, err error) {
 		Socket  string `json:"socket_id"`
 		Channel string `json:"channel_name"`
 	}
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" { // as axios sends it
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind == "application/json" { // as axios sends it
 		_ = json.Unmarshal(body.Bytes(), &want) // invalid JSON names no channel
 	} else {
 		r.Body = io.NopCloser(&body)
 		want.Socket, want.Channel = r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
 	}
-	if _, private, err := s.o.Pusher.roomOf(want.Channel); err != nil || !private || !socketID.MatchString(want.Socket) {
+
+	_, private, err := s.o.Pusher.roomOf(want.Channel)
+	if err != nil || !private || !socketID.MatchString(want.Socket) {
 		return "", errForeignChannel
 	}
 	return s.o.Pusher.sign(want.Socket, want.Channel), nil
@@ -186,9 +190,11 @@ func (s *Server) connect(c echo.Context) error {
 	if err := s.takeSocket(caller.Owner, r); err != nil {
 		return s.answer(c, "connect", "", began, nil, err)
 	}
+
 	conn, err := websocket.Accept(c.Response(), r, accepting)
 	if err == nil {
-		p := &pusher{server: s, conn: conn, session: caller.Owner, id: fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()), channels: map[string]context.CancelFunc{}} //nolint:gosec // an address, not a secret
+		id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
+		p := &pusher{server: s, conn: conn, session: caller.Owner, id: id, channels: map[string]context.CancelFunc{}}
 		p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
 	}
 	s.record(c, "connect", "", nil, c.Response().Status, began)
@@ -201,7 +207,7 @@ type pusher struct {
 	conn       *websocket.Conn
 	session    string // empty: none
 	id         string
-	channels   map[string]context.CancelFunc // that end the subscriptions; the reading goroutine's own
+	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
 	forwarding sync.WaitGroup
 }
 
@@ -212,14 +218,18 @@ func (p *pusher) serve(refused *pusherError) {
 		p.close(refused)
 		return
 	}
-	p.server.run(p.conn, p.read, func(ctx context.Context) error {
-		if err := p.send("pusher:connection_established", "", map[string]any{"socket_id": p.id, "activity_timeout": activityTimeout}); err != nil {
-			return err
-		}
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}, p.close)
+	p.server.run(p.conn, p.read, p.begin, p.close)
 	p.forwarding.Wait()
+}
+
+// begin sends the socket's id, and waits until ctx ends.
+func (p *pusher) begin(ctx context.Context) error {
+	hello := map[string]any{"socket_id": p.id, "activity_timeout": activityTimeout}
+	if err := p.send("pusher:connection_established", "", hello); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // close closes the socket with the code for its cause.
@@ -235,6 +245,7 @@ func (p *pusher) close(cause error) {
 		_ = p.conn.CloseNow() // closed already
 		return
 	}
+
 	_ = p.send("pusher:error", "", known)
 	if known == errNoPong {
 		_ = p.conn.CloseNow() // no peer would answer
@@ -259,26 +270,11 @@ func (p *pusher) read(ctx context.Context) error {
 		if err != nil {
 			return errDisconnected
 		}
-		var m struct {
-			Event string
-			Data  json.RawMessage
-		}
-		var of struct{ Channel, Auth string } // other events may have data of another type
-		if kind != websocket.MessageText || json.Unmarshal(data, &m) != nil ||
-			strings.HasSuffix(m.Event, "subscribe") && json.Unmarshal(m.Data, &of) != nil {
+		if kind != websocket.MessageText {
 			return errMessage
 		}
-		switch m.Event {
-		case "pusher:ping":
-			err = p.send("pusher:pong", "", struct{}{})
-		case "pusher:pong":
-		case "pusher:subscribe":
-			err = p.subscribe(ctx, of.Channel, of.Auth)
-		case "pusher:unsubscribe":
-			p.unsubscribe(of.Channel)
-		default:
-			err = errEvent
-		}
+
+		err = p.handle(ctx, data)
 		var refused *pusherError
 		if errors.As(err, &refused) && (refused.Code == errUnauthorized.Code || refused.Code >= 4300) {
 			err = p.send("pusher:error", "", refused)
@@ -289,33 +285,64 @@ func (p *pusher) read(ctx context.Context) error {
 	}
 }
 
+// handle handles one message.
+func (p *pusher) handle(ctx context.Context, data []byte) error {
+	var m struct {
+		Event string
+		Data  json.RawMessage
+	}
+	var about struct{ Channel, Auth string } // other events may have data of another type
+	if json.Unmarshal(data, &m) != nil ||
+		strings.HasSuffix(m.Event, "subscribe") && json.Unmarshal(m.Data, &about) != nil {
+		return errMessage
+	}
+
+	switch m.Event {
+	case "pusher:ping":
+		return p.send("pusher:pong", "", struct{}{})
+	case "pusher:pong":
+		return nil
+	case "pusher:subscribe":
+		return p.subscribe(ctx, about.Channel, about.Auth)
+	case "pusher:unsubscribe":
+		p.unsubscribe(about.Channel)
+		return nil
+	}
+	return errEvent
+}
+
 // subscribe begins to forward the events of a channel's room, the current state first.
 func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
-	room, private, err := p.server.o.Pusher.roomOf(channel)
-	if err != nil || private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel))) {
+	s := p.server
+	room, private, err := s.o.Pusher.roomOf(channel)
+	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel))) {
 		if err := p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message); err != nil {
 			return err
 		}
 		return errUnauthorized
 	}
+
 	p.unsubscribe(channel)
-	if len(p.channels) >= maxChannels || !p.server.openChannel(p.session, private, &channel) {
-		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, of this session, or of all sockets of this instance")
+	if len(p.channels) >= maxChannels || !s.openChannel(p.session, private, &channel) {
+		return p.refuse(channel, "LimitReached", errEvent.Code, tooManyChannels)
 	}
-	sub, err := p.server.feed.Subscribe(ctx, room)
+	sub, err := s.feed.Subscribe(ctx, room)
 	if err != nil {
-		p.server.closeChannel(p.session, &channel)
+		s.closeChannel(p.session, &channel)
 		return errNoStore
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
-		defer p.server.closeChannel(p.session, &channel)
+		defer s.closeChannel(p.session, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
 	})
 	return nil
 }
+
+const tooManyChannels = "too many channels of this socket, of this session, or of all sockets of this instance"
 
 // refuse reports that a channel is not subscribed to, so that Echo calls error for it.
 func (p *pusher) refuse(channel, kind string, code int, message string) error {

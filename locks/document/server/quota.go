@@ -15,7 +15,7 @@ const anonymousShare = 2
 // channelsPerSocket is how many channels a session may have for each of its sockets, on average.
 const channelsPerSocket = 5
 
-// quota counts what each session has, as far as this instance knows.
+// quota counts what each session has, as far as this instance knows. The zero quota is empty.
 type quota struct {
 	mu     sync.Mutex
 	claims map[string]map[any]*claim // by session and key
@@ -35,10 +35,13 @@ func (q *quota) change(session string, key any, limit int, do func(*claim)) bool
 	defer q.mu.Unlock()
 	claims := q.claims[session]
 	c := claims[key]
-	switch {
-	case c == nil && len(claims) >= limit:
+	if c == nil && len(claims) >= limit {
 		return false
-	case claims == nil:
+	}
+	if q.claims == nil {
+		q.claims = map[string]map[any]*claim{}
+	}
+	if claims == nil {
 		claims = map[any]*claim{}
 		q.claims[session] = claims
 	}

@@ -35,7 +35,7 @@ type Sessions interface {
 // Caller identifies the sender of a request.
 type Caller struct {
 	Owner string // empty: no session
-	Name  string // the display name that the application publishes (D9); may be empty
+	Name  string // the display name that the application publishes; may be empty
 }
 
 // displayName returns name if others can be shown it, else "".
@@ -81,8 +81,8 @@ type Server struct {
 	work                 context.Context // of all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
-	rooms, sockets       quota
-	channels             quota
+	rooms                quota
+	sockets, channels    quota
 	log                  *slog.Logger
 }
 
@@ -93,16 +93,18 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
 	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
-	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	for _, q := range []*quota{&s.rooms, &s.sockets, &s.channels} {
-		q.claims = map[string]map[any]*claim{}
+	s := &Server{
+		Lifecycle: lifecycle.New(work, o.Log), work: work, log: o.Log, o: o,
+		locks: locks, feed: feed, sessions: sessions, echo: echo.New(),
 	}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
 	}
+
 	s.echo.HTTPErrorHandler = s.handleError
 	s.echo.Use(s.spanned, headers, s.crossOrigin, s.RecoverPanics)
 	s.Attach(s.echo)
+
 	const lock = "/api/documents/:roomId/lock"
 	s.echo.POST(lock, s.lock("acquire", s.acquire))
 	s.echo.PUT(lock, s.lock("extend", s.extend))

@@ -35,9 +35,9 @@ const (
 // accept each other's sessions; nothing is stored.
 //
 // A caller without a cookie has no session until a POST or the page begins one, unless
-// the application makes all sessions: then a POST is refused. A
-// cookie that is forged, altered or expired is ErrSession, and is deleted: so a caller
-// that assumes it holds a lock does not become another owner unnoticed. Two valid
+// the application makes all sessions: then a POST is refused. A cookie that is forged,
+// altered or expired is ErrSession, and is deleted: so a caller that assumes it holds a
+// lock does not become another owner unnoticed. Two valid
 // sessions at once are refused, and neither is deleted, since the other would remain:
 // one of them was set by another site, such as a neighbouring subdomain, which a cookie
 // of this name cannot prevent. Serve the document lock on a domain whose subdomains
@@ -58,11 +58,11 @@ func NewCookies(secret []byte) (*Cookies, error) {
 // Caller returns as the owner "session/" and the session's id, percent-encoded so that it
 // never looks like another id with a client's name.
 func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
-	it, found, err := k.find(w, r)
+	valid, found, err := k.find(w, r)
 	switch {
 	case err != nil:
 		return Caller{}, err
-	case it.id != "":
+	case valid.id != "":
 	case found:
 		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
 		return Caller{}, ErrSession
@@ -71,27 +71,29 @@ func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Ca
 	case k.Application:
 		return Caller{}, errNoSession
 	default:
-		it.id = rand.Text()
-		k.set(w, r, it.id)
+		valid.id = rand.Text()
+		k.set(w, r, valid.id)
 	}
-	return Caller{Owner: "session/" + url.PathEscape(it.id), Name: displayName(it.name)}, nil
+	return Caller{Owner: "session/" + url.PathEscape(valid.id), Name: displayName(valid.name)}, nil
 }
 
 // Begin begins a session unless r carries a valid one or the application makes all.
 func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
-	if it, _, err := k.find(w, r); it.id == "" && err == nil && !k.Application {
+	if valid, _, err := k.find(w, r); valid.id == "" && err == nil && !k.Application {
 		k.set(w, r, rand.Text())
 	}
 }
 
 // session holds the id and the display name that a valid cookie proves.
-type session struct{ id, name string }
+type session struct {
+	id, name string
+	age      time.Duration
+}
 
 // find returns the valid session that r carries, if any, and renews one of its own if
 // half of its life has passed; found reports whether r has a session's cookie. It
 // reads the header itself: net/http drops a cookie with an invalid character.
-func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, found bool, _ error) {
-	var age time.Duration
+func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (valid session, found bool, _ error) {
 	for _, line := range r.Header["Cookie"] {
 		for part := range strings.SplitSeq(line, ";") {
 			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
@@ -99,44 +101,44 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, foun
 				continue
 			}
 			found = true
-			next, since := k.read(value)
-			if next.id != "" && it.id != "" && next.id != it.id {
+			next := k.read(value)
+			if next.id != "" && valid.id != "" && next.id != valid.id {
 				return session{}, true, errTwoSessions
 			}
 			if next.id != "" {
-				it, age = next, since
+				valid = next
 			}
 		}
 	}
-	if age >= sessionLife/2 && it.name == "" && !k.Application {
-		k.set(w, r, it.id)
+
+	if valid.age >= sessionLife/2 && valid.name == "" && !k.Application {
+		k.set(w, r, valid.id)
 	}
-	return it, found, nil
+	return valid, found, nil
 }
 
-// read returns the session that a cookie's value proves, and its age. An invalid cookie
-// has an empty id.
-func (k *Cookies) read(value string) (it session, age time.Duration) {
+// read returns the session that a cookie's value proves. An invalid cookie has an empty id.
+func (k *Cookies) read(value string) session {
 	end := strings.LastIndexByte(value, '.')
 	if end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end]))) {
-		return it, 0
+		return session{}
 	}
 	parts := strings.Split(value[:end], ".") // ours: the mac is valid
 	if len(parts) < 3 || len(parts) > 4 || parts[0] != sessionVersion {
-		return it, 0
+		return session{}
 	}
-	issued, err := strconv.ParseInt(parts[2], 10, 64)
-	if age = time.Since(time.Unix(issued, 0)); err != nil || age >= sessionLife {
-		return it, 0
+
+	id, err := url.PathUnescape(parts[1])
+	issued, timeErr := strconv.ParseInt(parts[2], 10, 64)
+	age := time.Since(time.Unix(issued, 0))
+	if err != nil || timeErr != nil || age >= sessionLife {
+		return session{}
 	}
+	var name []byte
 	if len(parts) == 4 {
-		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
-		it.name = string(name)
+		name, _ = base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
 	}
-	if it.id, err = url.PathUnescape(parts[1]); err != nil {
-		return session{}, 0
-	}
-	return it, age
+	return session{id, string(name), age}
 }
 
 // mac returns the MAC as base64. Callers compare this text and do not decode it, since
@@ -148,10 +150,10 @@ func (k *Cookies) mac(signed string) string {
 }
 
 func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
-	signed := sessionVersion + "." + strings.ReplaceAll(url.PathEscape(id), ".", "%2E") + "." + strconv.FormatInt(time.Now().Unix(), 10)
+	escaped := strings.ReplaceAll(url.PathEscape(id), ".", "%2E")
+	signed := fmt.Sprintf("%s.%s.%d", sessionVersion, escaped, time.Now().Unix())
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteLaxMode,
-		Secure: lifecycle.TLS(r),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: lifecycle.TLS(r),
 	})
 }

@@ -129,17 +129,18 @@ func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
 
 func TestOverTLSTheCookieIsSecure(t *testing.T) {
 	h := memory(t, cookies(t))
-	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https"); c == nil || !c.Secure {
-		t.Errorf("behind a front end: %+v", c)
-	}
-	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https, http"); c == nil || !c.Secure {
-		t.Errorf("behind two front ends: %+v", c)
-	}
-	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "http, https"); c == nil || c.Secure {
-		t.Errorf("behind two front ends, the first of which was asked in clear: %+v", c)
-	}
-	if _, _, c := visit(t, h, http.MethodGet, "https://doclock.example/", ""); c == nil || !c.Secure {
-		t.Errorf("over TLS itself: %+v", c)
+	for _, c := range []struct {
+		url, forwarded string
+		want           bool
+	}{
+		{"/", "https", true},
+		{"/", "https, http", true}, // two front ends
+		{"/", "http, https", false},
+		{"https://doclock.example/", "http", true},
+	} {
+		if _, _, set := visit(t, h, http.MethodGet, c.url, "", "X-Forwarded-Proto", c.forwarded); set == nil || set.Secure != c.want {
+			t.Errorf("%+v: %+v", c, set)
+		}
 	}
 }
 

@@ -236,52 +236,34 @@ func (s *socket) closed() websocket.StatusCode {
 	}
 }
 
-func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
-	s := newSite(t, nil)
+func TestAStopClosesTheSocketsSoThatClientsConnectAgain(t *testing.T) {
+	s := newPusherSite(t, nil)
 	b := s.browser(t)
-	var all []*socket
-	for range 3 {
-		l := b.listen(lockPath+"/ws", websocket.DialOptions{})
-		l.want(unlocked, document.Current)
-		all = append(all, l)
-	}
+	l, p := b.listen(lockPath+"/ws", websocket.DialOptions{}), b.connect()
+	l.want(unlocked, document.Current)
+	p.subscribe("documents.room", "")
+	p.wantEvent("documents.room", unlocked, document.Current)
 	s.stop()
-	for _, l := range all {
-		if got := l.closed(); got != websocket.StatusGoingAway {
-			t.Errorf("closed with %v, want going away", got)
-		}
+	p.wantError(4200)
+	if got, other := l.closed(), p.closed(); got != websocket.StatusGoingAway || other != 4200 {
+		t.Errorf("closed with %v and %v, want going away and 4200", got, other)
 	}
 	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"this instance is stopping; try again"}`,
 		http.MethodGet, lockPath+"/ws", upgrade()...)
 	b.take() // requests are answered until the listener is closed
 }
 
-func TestSocketsAreBounded(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.options.MaxSockets = 2 })
-	b := s.browser(t)
-	b.ask(http.MethodGet, "/") // begins a session
-	first := b.listen(lockPath+"/ws", websocket.DialOptions{})
-	first.next()
-	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()
-	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
-		http.MethodGet, lockPath+"/ws", upgrade()...)
-	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
-	for {
-		if status, _ := b.ask(http.MethodGet, lockPath+"/ws", upgrade()...); status == http.StatusSwitchingProtocols {
-			return
-		}
-	}
-}
-
 func TestADeadPeerIsClosed(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
+	s := newPusherSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
 	b := s.browser(t)
-	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // it reads nothing more, and so answers no ping
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).next()
+	p := b.connect() // neither reads anything more, and so answers a ping
 	draining, done := context.WithTimeout(t.Context(), hang)
 	defer done()
 	if left := s.Drain(draining); left != 0 {
 		t.Errorf("%d sockets are left open", left)
 	}
+	p.wantError(4201)
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {

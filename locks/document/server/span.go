@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -20,10 +21,12 @@ func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 		if strings.HasPrefix(route, "/health/") || strings.HasSuffix(route, "/ws") || route == "/app/:key" {
 			return next(c)
 		}
+
 		r := c.Request()
 		_, span := s.o.Tracer.Start(r.Context(), "request", trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithNewRoot(), trace.WithLinks(trace.LinkFromContext(r.Context())))
 		defer func() { span.End() }() // span.End deferred directly would record a panic's value
+
 		err := next(c)
 		if err != nil {
 			c.Error(err) // answers now, so that the status is known
@@ -42,10 +45,9 @@ func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // method returns a request's method, or _OTHER: a client may send any text.
-func method(m string) string {
-	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return m
+func method(name string) string {
+	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, name) {
+		return name
 	}
 	return "_OTHER"
 }

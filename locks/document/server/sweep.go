@@ -10,7 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// sweep handles POST /internal/sweep, for Cloud Scheduler (D4). The body is ignored.
+// sweep handles POST /internal/sweep, for Cloud Scheduler (SEEDS D4). The body is ignored.
 func (s *Server) sweep(c echo.Context) error {
 	began, r := time.Now(), c.Request()
 	err := s.admit(r)
@@ -49,7 +49,7 @@ func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 	return swept, err
 }
 
-// SweepEvery sweeps at this interval until ctx ends (D4). It replaces a job of Cloud
+// SweepEvery sweeps at this interval until ctx ends. It replaces a job of Cloud
 // Scheduler. Several instances may sweep at the same time.
 func (s *Server) SweepEvery(ctx context.Context, every time.Duration) {
 	ticker := time.NewTicker(every)

@@ -1,4 +1,9 @@
-import { acquireProjectLock, subscribeAllLockEvents, subscribeLockEvents } from 'taskguard-locks';
+import * as locks from 'taskguard-locks';
+
+const { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents, subscribeLockEvents } = locks;
+const { WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES } = locks;
+console.log(...Object.keys(locks).sort());
+console.log(WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES);
 
 let [events, all] = [0, 0];
 subscribeLockEvents(() => { events++; });
@@ -6,3 +11,16 @@ subscribeAllLockEvents(() => { all++; });
 let reason;
 const { code, retryable } = await acquireProjectLock({ onReadonly: (info) => { reason = info.reason; } }).catch((error) => error);
 console.log(JSON.stringify([code, retryable, reason, events, all]));
+
+// A lease that the server refuses to renew is given back before the next acquisition begins.
+const requests = [];
+globalThis.fetch = async (_, { method }) => {
+  requests.push(method);
+  if (method === 'DELETE') await new Promise((resolve) => { setTimeout(resolve, 100); });
+  if (method === 'DELETE') requests.push('freed');
+  return Response.json({ token: 1, ttl_ms: 30_000 }, { status: method === 'PUT' ? 404 : 200 });
+};
+const options = { endpoint: 'http://localhost/api/documents' };
+const { code: lost } = await renewProjectLock(await acquireProjectLock(options)).catch((error) => error);
+await releaseProjectLock(await acquireProjectLock(options));
+console.log(lost, ...requests);
