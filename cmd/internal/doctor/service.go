@@ -54,6 +54,7 @@ func parseService(s *run.Service, serves *run.Revision) (set Settings, err error
 	case s.Metadata == nil || s.Spec == nil || s.Spec.Template == nil || s.Spec.Template.Spec == nil:
 		return set, errors.New("the service has no metadata or no template")
 	}
+
 	spec, template, annotations := s.Spec.Template.Spec, s.Spec.Template.Metadata, s.Metadata.Annotations
 	if serves != nil && serves.Spec != nil {
 		spec, template = serves.Spec, serves.Metadata
@@ -62,9 +63,11 @@ func parseService(s *run.Service, serves *run.Revision) (set Settings, err error
 	if err != nil {
 		return set, err
 	}
+
 	set = Settings{
-		Name: s.Metadata.Name, Environment: map[string]string{},
-		Timeout: time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second, Concurrency: cmp.Or(spec.ContainerConcurrency, 80),
+		Name:         s.Metadata.Name,
+		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
+		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
@@ -72,31 +75,36 @@ func parseService(s *run.Service, serves *run.Revision) (set Settings, err error
 		Secrets:      secrets(spec),
 	}
 	set.Serving, set.Newest, set.NewestShare = serving(s)
-	for _, c := range spec.Containers {
-		set.Images = append(set.Images, c.Image)
-	}
-	for _, v := range container.Env {
-		if v == nil {
-			continue
-		}
-		if _, known := set.Environment[v.Name]; known {
-			set.Twice = append(set.Twice, v.Name)
-		}
-		if set.Environment[v.Name] = v.Value; v.ValueFrom != nil {
-			set.Environment[v.Name] = Secret
-		}
-	}
+	set.addVariables(container.Env)
 	for _, p := range []*run.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
 		if p != nil && p.HttpGet != nil {
 			set.Probes = append(set.Probes, cmp.Or(p.HttpGet.Path, "/"))
 		}
 	}
-	whole := annotations["run.googleapis.com/maxScale"] // the service's; the lower of it and the revision's counts
+
+	// The service and the revision have a limit each: the lower one counts.
+	whole := annotations["run.googleapis.com/maxScale"]
 	revision := cmp.Or(template, &run.ObjectMeta{}).Annotations["autoscaling.knative.dev/maxScale"]
 	n, err := strconv.ParseInt(cmp.Or(whole, revision, "100"), 10, 32)
 	m, err2 := strconv.ParseInt(cmp.Or(revision, whole, "100"), 10, 32)
 	set.MaxInstances = min(n, m)
 	return set, errors.Join(err, err2)
+}
+
+// addVariables adds a container's environment.
+func (s *Settings) addVariables(all []*run.EnvVar) {
+	s.Environment = map[string]string{}
+	for _, v := range all {
+		if v == nil {
+			continue
+		}
+		if _, known := s.Environment[v.Name]; known {
+			s.Twice = append(s.Twice, v.Name)
+		}
+		if s.Environment[v.Name] = v.Value; v.ValueFrom != nil {
+			s.Environment[v.Name] = Secret
+		}
+	}
 }
 
 // ingressContainer returns the container that gets the requests: the only one, or the
