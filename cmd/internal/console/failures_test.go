@@ -15,6 +15,7 @@ import (
 
 	"taskguard/cmd/internal/console"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // failed returns an analysis that failed ago.
@@ -32,7 +33,7 @@ func failing() *memorySource {
 	source.failed = 1291
 	cancelled := failed("c", time.Hour, "cancelled", "cancelled by me")
 	cancelled.Lock.FinishedBy = "operator"
-	source.failures = []console.Failure{
+	source.failures = []repo.Failure{
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
 		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{cancelled}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
@@ -126,7 +127,7 @@ func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
 	} {
 		want := map[string]string{"Node's code": "Error [ERR_X]: boom", "Java": "a.b.KeyException: boom", "the first line": "panic: boom"}[name]
 		source := newSource()
-		source.failures = []console.Failure{{Code: "a", N: 1, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", message)}}}
+		source.failures = []repo.Failure{{Code: "a", N: 1, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", message)}}}
 		has(t, page(t, open(t, source, console.Options{}), "/failures"), "<h3>"+cmp.Or(want, "Key"+reason)+" <b")
 	}
 }
@@ -175,7 +176,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 
 	before := storeNow()
 	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 20, Skipped: 9, Failed: 1}
-	filter := console.Filter{Status: "QUEUED", Code: "c", Since: before.Add(-2 * time.Hour), Before: before.Add(-time.Hour)}
+	filter := repo.Filter{Status: "QUEUED", Code: "c", Since: before.Add(-2 * time.Hour), Before: before.Add(-time.Hour)}
 	const query = "?code=c&older=1h&since=2h&state=QUEUED"
 	for verb, past := range map[string]string{"requeue": "requeued", "cancel": "cancelled"} {
 		path := "/all/" + verb + query
@@ -198,7 +199,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 		t.Errorf("all are unlocked: %d", w.Code)
 	}
 	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
-	if want := (console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}); h.filter != want {
+	if want := (repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}); h.filter != want {
 		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)
 	}
 	h.did = nil

@@ -185,7 +185,7 @@ func (o consoleOperator) Change(ctx context.Context, what console.Change, id, wh
 
 // ChangeAll implements console.Operator.
 func (o consoleOperator) ChangeAll(
-	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string,
+	ctx context.Context, what console.Change, f func(now time.Time) repo.Filter, who string,
 	last console.Bulk, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
 	result.Before, result.After = last.Before, last.After

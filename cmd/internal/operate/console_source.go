@@ -18,7 +18,7 @@ type consoleSource struct{ *Client }
 var _ console.Source = consoleSource{}
 
 // Page implements console.Source.
-func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+func (s consoleSource) Page(ctx context.Context, f repo.Filter, after string, limit int) (console.Listing, error) {
 	found, next, at, err := s.analyses.Page(ctx, f, after, limit)
 	return console.Listing{At: at, All: found, Next: next}, refusal(err)
 }
@@ -52,7 +52,7 @@ func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, err
 }
 
 // Failures implements console.Source.
-func (s consoleSource) Failures(ctx context.Context, limit int) ([]console.Failure, error) {
+func (s consoleSource) Failures(ctx context.Context, limit int) ([]repo.Failure, error) {
 	all, err := s.analyses.Failures(ctx, limit)
 	return all, refusal(err)
 }

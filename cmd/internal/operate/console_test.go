@@ -157,7 +157,7 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 	requeue := func(ctx context.Context, limit int, dryRun bool, want console.Bulk) {
 		t.Helper()
 		want.Before = before
-		failed := func(time.Time) console.Filter { return console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true} }
+		failed := func(time.Time) repo.Filter { return repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true} }
 		if got, err := o.ChangeAll(ctx, console.Requeue, failed, "operator-1", console.Bulk{Before: before}, limit, dryRun); got.Matched != want.Matched || got.Changed != want.Changed || got.Skipped != want.Skipped || err != nil {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
@@ -192,7 +192,7 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 		at := time.Now().Add(-time.Hour - time.Duration(i)*time.Second)
 		b.Put(t, fmt.Sprint("x", i), map[string]any{"status": []string{"READY", "FAILED"}[min(i/4, 1)], "updatedAt": []any{iso8601.Format(at), at}[i%2]})
 	}
-	all := func(now time.Time) console.Filter { return console.Filter{Since: now.Add(-24 * time.Hour)} }
+	all := func(now time.Time) repo.Filter { return repo.Filter{Since: now.Add(-24 * time.Hour)} }
 	last, changed, skipped := console.Bulk{Before: time.Now()}, int64(0), int64(0)
 	for i := 0; i < 20 && changed+skipped < 28; i++ {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -217,19 +217,19 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 	for _, tc := range []struct {
 		what   console.Change
-		filter console.Filter // its times are ago
+		filter repo.Filter // its times are ago
 		want   console.Bulk
 		change string // the ids that are changed
 	}{
-		{console.Cancel, console.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Cancel, console.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
-		{console.Cancel, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
-		{console.Requeue, console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
-		{console.Requeue, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Requeue, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
-		{console.Requeue, console.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
-		{console.Requeue, console.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
-		{console.Cancel, console.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Cancel, repo.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, repo.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
+		{console.Cancel, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, repo.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Requeue, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
+		{console.Requeue, repo.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, repo.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
+		{console.Cancel, repo.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -256,7 +256,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 				}
 				return now.Add(-at.Sub(time.Time{}))
 			}
-			filter := func(now time.Time) console.Filter {
+			filter := func(now time.Time) repo.Filter {
 				f := tc.filter
 				f.Since, f.Before = ago(f.Since, now), ago(f.Before, now)
 				return f
@@ -302,7 +302,7 @@ func TestARefusedReadIsARefusalOfTheConsole(t *testing.T) {
 
 	s, ctx := consoleSource{&Client{analyses: a}}, t.Context()
 	for name, read := range map[string]func() error{
-		"Page":              func() error { _, err := s.Page(ctx, console.Filter{}, "", 1); return err },
+		"Page":              func() error { _, err := s.Page(ctx, repo.Filter{}, "", 1); return err },
 		"Active":            func() error { _, err := s.Active(ctx, 1); return err },
 		"Count":             func() error { _, err := s.Count(ctx, nil); return err },
 		"Oldest":            func() error { _, err := s.Oldest(ctx); return err },

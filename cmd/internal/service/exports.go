@@ -56,7 +56,8 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	x.end = end
 	// The SDK's first retry comes after 5 s by default, and a stop has 2 s for the flush.
 	retries := otlptracehttp.RetryConfig{
-		Enabled: true, InitialInterval: 300 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: 20 * time.Second,
+		Enabled: true, InitialInterval: 300 * time.Millisecond,
+		MaxInterval: time.Second, MaxElapsedTime: 20 * time.Second,
 	}
 
 	if t.Traces != "" {
