@@ -163,31 +163,10 @@ func (s *lockSite) unlock(t *testing.T, room string) {
 	}
 }
 
-// profile is a Chromium process whose tabs have the helpers of tab.
-type profile struct{ *Profile }
-
-func newProfile(t *testing.T) *profile {
-	t.Helper()
-	return &profile{NewProfile(t)}
-}
-
-// in returns the profile for a subtest.
-func (p *profile) in(t *testing.T) *profile { return &profile{p.In(t)} }
-
-// tab is a page of a profile.
-type tab struct{ *Tab }
-
-// open opens a new tab at url in which scripts run before the page's own.
-func (p *profile) open(url string, scripts ...string) *tab {
-	b := &tab{p.Open(url, scripts...)}
-	b.Details = `'last events: ' + JSON.stringify(globalThis.events?.slice(-5))`
-	return b
-}
-
 // load opens an instrumented tab with the module as `locks` and its events in
 // `events`. The page has no lock and no socket of its own.
-func (p *profile) load(s *lockSite, scripts ...string) *tab {
-	b := p.open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
+func (p *Profile) load(s *lockSite, scripts ...string) *Tab {
+	b := p.Open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
 	b.Eval(`import('/locks.js').then((module) => {
 		globalThis.locks = module;
 		globalThis.events = [];
@@ -197,21 +176,14 @@ func (p *profile) load(s *lockSite, scripts ...string) *tab {
 	return b
 }
 
-// in returns the tab for a subtest.
-func (b *tab) in(t *testing.T) *tab {
-	sub := *b.Tab
-	sub.T = t
-	return &tab{&sub}
-}
-
 // shows waits until the page shows this state: free, mine, other.
-func (b *tab) shows(state string) {
+func (b *Tab) shows(state string) {
 	b.T.Helper()
 	b.Is(fmt.Sprintf(`document.getElementById('state').dataset.state === %q`, state))
 }
 
 // want evaluates script and compares its JSON.
-func (b *tab) want(script, want string) {
+func (b *Tab) want(script, want string) {
 	b.T.Helper()
 	if got := b.Eval(script); got != want {
 		b.T.Errorf("%s\nreturned %s, want %s", script, got, want)
@@ -219,7 +191,7 @@ func (b *tab) want(script, want string) {
 }
 
 // wantEvents compares the events so far, in brief.
-func (b *tab) wantEvents(want ...string) {
+func (b *Tab) wantEvents(want ...string) {
 	b.T.Helper()
 	var all []event
 	check(b.T, json.Unmarshal([]byte(b.Eval(`events`)), &all))

@@ -14,8 +14,8 @@ import (
 
 func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 	t.Parallel()
-	s, p := newLockSite(t, long), newProfile(t)
-	first, second := p.open(s.page("notes")), p.open(s.page("notes"))
+	s, p := newLockSite(t, long), NewProfile(t)
+	first, second := p.Open(s.page("notes")), p.Open(s.page("notes"))
 	first.shows("free")
 	first.Click("edit")
 	first.shows("mine")
@@ -33,8 +33,8 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 4*time.Second)
-	first := &profile{StartProfile(t)}
-	editor, reader := first.open(s.page("notes")), newProfile(t).open(s.page("notes"))
+	first := StartProfile(t)
+	editor, reader := first.Open(s.page("notes")), NewProfile(t).Open(s.page("notes"))
 	editor.Click("edit")
 	editor.shows("mine")
 	reader.shows("other")
@@ -54,7 +54,7 @@ func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 func TestLeavingThePageFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, long)
-	b := newProfile(t).open(s.page("notes"), withoutWebLocks)
+	b := NewProfile(t).Open(s.page("notes"), withoutWebLocks)
 	b.Click("edit")
 	b.shows("mine")
 	b.Do(chromedp.Navigate(s.url + "/health/live"))
@@ -68,7 +68,7 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
-	b := newProfile(t).open(s.page("notes"), `
+	b := NewProfile(t).Open(s.page("notes"), `
 		globalThis.sockets = [];
 		globalThis.WebSocket = class { constructor(url) { this.url = String(url); sockets.push(this); } };
 		globalThis.send = (version, type) => sockets.at(-1).onmessage({ data: JSON.stringify({
@@ -86,7 +86,7 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
-	b := newProfile(t).open(s.page("room"))
+	b := NewProfile(t).Open(s.page("room"))
 	b.Click("edit")
 	b.shows("mine")
 	b.Eval(`document.getElementById('text').value = 'first'`)
@@ -107,10 +107,10 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 
 func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	t.Parallel()
-	s, p := newLockSite(t, long), newProfile(t)
-	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
+	s, p := newLockSite(t, long), NewProfile(t)
+	b, other := p.Open(s.page("notes")), p.Open(s.page("notes"))
 	backgrounds := map[string]bool{}
-	looks := func(b *tab, state string) {
+	looks := func(b *Tab, state string) {
 		for theme, width := range map[string]int64{"light": 360, "dark": 1024} { // a theme changes no size
 			b.Show(theme, width)
 			b.CheckLayout(theme + " " + state)
@@ -140,7 +140,7 @@ func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
-	b := newProfile(t).open(s.page("notes"))
+	b := NewProfile(t).Open(s.page("notes"))
 	b.Focus()
 	b.shows("free")
 	var order []string
@@ -174,12 +174,11 @@ var keptPages = []struct {
 		globalThis.taking = back.then(() => failure(locks.renewProjectLock({ leaseId })));
 	})`},
 	{"asking the server", 1, `new Promise((asked) => {
-		const ask = fetch;
 		globalThis.fetch = (url, init) => {
-			if (init.method !== 'POST') return ask(url, init);
-			globalThis.fetch = ask;
+			if (init.method !== 'POST') return real(url, init);
+			globalThis.fetch = real;
 			asked();
-			return back.then(() => ask(url, init)); // after the page has released what it may have got
+			return back.then(() => real(url, init)); // after the page has released what it may have got
 		};
 		globalThis.taking = failure(locks.acquireProjectLock(quick));
 	})`},
@@ -187,10 +186,10 @@ var keptPages = []struct {
 
 func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
 	t.Parallel()
-	s, p := newLockSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), NewProfile(t)
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {
-			b := p.in(t).load(s)
+			b := p.In(t).load(s)
 			b.Eval(`void (globalThis.back = new Promise((shown) => {
 				addEventListener('pageshow', ({ persisted }) => { globalThis.kept = persisted; shown(); });
 			}))`)
@@ -212,10 +211,10 @@ func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
 
 // goBack goes back to the page before, and waits until condition holds there. A
 // page that the browser has kept is not loaded, so there is no event to wait for.
-func (b *tab) goBack(condition string) {
+func (b *Tab) goBack(condition string) {
 	b.T.Helper()
-	h := Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
-	Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
+	h := Call(b, page.GetNavigationHistory, cdp.Empty{})
+	Call(b, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
 	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		ctx, done := context.WithTimeout(b.Ctx, time.Second)
 		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition)) // fails while one page replaces the other

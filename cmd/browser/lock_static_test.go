@@ -74,12 +74,12 @@ func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s, p := newStaticSite(t, dir), newProfile(t)
+	s, p := newStaticSite(t, dir), NewProfile(t)
 	for strategy, c := range map[string]struct{ before, denied, warnings, ttl string }{
 		"web-lock":  {"", "acquire-denied", "0", "25000"},
 		"file-lock": {withoutWebLocks, "fallback-conflict", "3", "30000"},
 	} {
-		b := p.open(s.url+"/page.css", c.before)
+		b := p.Open(s.url+"/page.css", c.before)
 		b.want(`import('/seed.js').then(({ run }) => run())`, strings.NewReplacer("STRATEGY", strategy, "DENIED", c.denied, "WARNINGS", c.warnings, "TTL", c.ttl).Replace(
 			`{"plain":true,"strategy":"STRATEGY","denied":"DENIED","result":TTL,"failed":"mine","aborted":"AbortError",`+
 				`"readonly":[["lock:readonly-entered","DENIED"],["autosave.lock.readonly","DENIED"]],"warnings":WARNINGS,"events":true,"acquired":1,"trusted":[TTL,30000],"same":true}`))
@@ -88,7 +88,7 @@ func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 
 // P7, P13.
 func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	conflict := map[string]string{"web-lock": "", "file-lock": "warning fallback-degraded; "}
 	code := map[string]string{"web-lock": "acquire-denied", "file-lock": "fallback-conflict"}
 	for strategy, before := range strategies {
@@ -96,7 +96,7 @@ func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 		holder := p.load(s, before, serverless)
 		sequence := func(name, held, script, want string, events ...string) {
 			t.Run(strategy+": "+name, func(t *testing.T) {
-				b, other := b.in(t), holder.in(t)
+				b, other := b.In(t), holder.In(t)
 				b.Eval(`reset()`)
 				other.Eval(held)
 				b.want(script, strings.NewReplacer("STRATEGY", strategy, "DENIED", code[strategy]).Replace(want))
@@ -145,12 +145,12 @@ func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 
 // P14.
 func TestALockWithoutAServerIsExclusive(t *testing.T) {
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	web, file := p.load(s, serverless), p.load(s, withoutWebLocks, serverless)
 	const failing = `failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })).then((failed) => [failed, events.some(({ type }) => type === 'lock:fallback-engaged')])`
 	for _, c := range []struct {
 		name         string
-		b            *tab
+		b            *Tab
 		before       string
 		script, want string
 	}{
@@ -254,7 +254,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 		})()`, `[true,"AbortError","none"]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := c.b.in(t)
+			b := c.b.In(t)
 			b.Eval(`reset()`)
 			b.Eval(c.before)
 			b.want(c.script, c.want)
@@ -267,11 +267,11 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 // P14.
 func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	t.Parallel()
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 5000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
 	for strategy, before := range strategies {
 		t.Run(strategy, func(t *testing.T) {
-			p := p.in(t)
+			p := p.In(t)
 			first, second := p.load(s, before, serverless), p.load(s, before, serverless)
 			first.Eval(short)
 			second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, map[string]string{"web-lock": `"acquire-denied"`, "file-lock": `"fallback-conflict"`}[strategy])
