@@ -78,7 +78,7 @@ func frozenBeyondTheTTL(s *lockSite, b *Tab) {
 	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
 }
 
-// R1: the next heartbeat fails, as the server has removed the lock.
+// unlockedByAnOperator: the next heartbeat fails, as the server has removed the lock.
 func unlockedByAnOperator(s *lockSite, b *Tab) {
 	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")

@@ -62,7 +62,6 @@ func testModule(t *testing.T, cases []moduleCase) {
 	}
 }
 
-// P7, P13.
 func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 	testModule(t, []moduleCase{
 		{

@@ -25,7 +25,6 @@ func (b *Tab) imported(url string) {
 	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeAllLockEvents((event) => events.push(event)); })`)
 }
 
-// P14.
 func TestALockOutlivesItsWebServer(t *testing.T) {
 	for strategy, before := range strategies {
 		dir := t.TempDir()
