@@ -41,10 +41,10 @@ func (d deployment) tasks(name string, wrong func(Task) bool, problem, fix strin
 		t := d.Tasks[i]
 		return findIf(true, Problem,
 			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.",
-			n, len(d.Tasks), problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last,
-		).fix("%s where they are created. Then book each unfinished analysis again (taskguard requeue ID; "+
-			"recovery books only those that are QUEUED or PROCESSING), and delete these tasks (gcloud tasks delete).",
-			fix)
+			n, len(d.Tasks), problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last).
+			fix("%s where they are created. Then book each unfinished analysis again (taskguard requeue ID; "+
+				"recovery books only those that are QUEUED or PROCESSING), and delete the tasks (gcloud tasks delete).",
+				fix)
 	}}
 }
 
@@ -85,8 +85,8 @@ func (d deployment) owns(address string) bool {
 func (d deployment) databaseMode() (found findings) {
 	for _, b := range d.Databases {
 		found = append(found, findIf(b.Mode != "FIRESTORE_NATIVE", Problem,
-			"The type of %s is %s and not FIRESTORE_NATIVE: each call of its service fails.", b.Name, b.Mode,
-		).fix("Create one (gcloud firestore databases create --type=firestore-native), and set FIRESTORE_DATABASE.")...)
+			"The type of %s is %s and not FIRESTORE_NATIVE: each call of its service fails.", b.Name, b.Mode).
+			fix("Create one (gcloud firestore databases create --type=firestore-native); set FIRESTORE_DATABASE.")...)
 	}
 	return found
 }
@@ -94,29 +94,29 @@ func (d deployment) databaseMode() (found findings) {
 func (d deployment) databaseEdition() (found findings) {
 	for _, b := range d.Databases {
 		found = append(found, findIf(b.Edition != "STANDARD", Advice,
-			"The edition of %s is %s: it has no automatic indexes, so queries read all documents.", b.Name, b.Edition,
-		).fix("Create one (gcloud firestore databases create --edition=standard), and set FIRESTORE_DATABASE.")...)
+			"The edition of %s is %s: it has no automatic indexes, so queries read all documents.", b.Name, b.Edition).
+			fix("Create one (gcloud firestore databases create --edition=standard); set FIRESTORE_DATABASE.")...)
 	}
 	return found
 }
 
 func (d deployment) youCannotBook() findings {
 	return findIf(len(d.Lacking) > 0, Advice,
-		"You lack %s: your submit, requeue and recover cannot book deliveries.", strings.Join(d.Lacking, " and "),
-	).fix("If you need them: roles/cloudtasks.enqueuer on the queue, roles/iam.serviceAccountUser on TASK_CALLER.")
+		"You lack %s: your submit, requeue and recover cannot book deliveries.", strings.Join(d.Lacking, " and ")).
+		fix("If you need them: roles/cloudtasks.enqueuer on the queue, roles/iam.serviceAccountUser on TASK_CALLER.")
 }
 
 func (d deployment) quotaProject() findings {
 	return findIf(d.QuotaProject == "", Advice,
-		"Your credentials have no quota project: some of Google's APIs refuse your calls.",
-	).fix("Set it (gcloud auth application-default set-quota-project).")
+		"Your credentials have no quota project: some of Google's APIs refuse your calls.").
+		fix("Set it (gcloud auth application-default set-quota-project).")
 }
 
 func (d deployment) alerts() findings {
 	return findIf(d.Alerts == 0 || d.Unsent > 0, Advice,
 		"Of %d alert policies about %s, %d are disabled or have no notification channel, and send no notification.",
-		d.Alerts, d.Worker.Name, d.Unsent,
-	).fix("Create those of deploy, and add a channel (gcloud monitoring policies update --add-notification-channels).")
+		d.Alerts, d.Worker.Name, d.Unsent).
+		fix("Create those of deploy, add a channel (gcloud monitoring policies update --add-notification-channels).")
 }
 
 func (d deployment) notGranted(p permission) (found findings) {
@@ -130,9 +130,9 @@ func (d deployment) notGranted(p permission) (found findings) {
 		}
 		found = append(found, findIf(!g.Given, Problem,
 			"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
-			g.Account, p.name, g.Resource, p.effect,
-		).fix("Grant it (gcloud %s add-iam-policy-binding %s --member=serviceAccount:%s --role=%s).",
-			p.command, on, g.Account, p.roles[0])...)
+			g.Account, p.name, g.Resource, p.effect).
+			fix("Grant it (gcloud %s add-iam-policy-binding %s --member=serviceAccount:%s --role=%s).",
+				p.command, on, g.Account, p.roles[0])...)
 	}
 	return found
 }
@@ -159,7 +159,7 @@ func permissions() []permission {
 		{UseDatabase, "account-cannot-use-database", "datastore.entities.update", "each of its calls fails", "projects",
 			[]string{"roles/datastore.user", "roles/datastore.owner", "roles/firebase.admin",
 				"roles/firebase.developAdmin", editor, owner}},
-		{ReadSecrets, "account-cannot-read-secret", "secretmanager.versions.access", "no new instance starts", "secrets",
+		{ReadSecrets, "account-cannot-read-secret", "secretmanager.versions.access", "no instance starts", "secrets",
 			[]string{"roles/secretmanager.secretAccessor", "roles/secretmanager.admin", owner}},
 	}
 }

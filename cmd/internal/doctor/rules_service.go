@@ -42,8 +42,8 @@ func (s service) traffic() findings {
 	}
 	return findIf(s.Serving != s.Newest, severity,
 		"%s has its last change in %s, which gets %d %% of the requests; most go to %s, whose settings are checked.",
-		s.Name, s.Newest, s.NewestShare, s.Serving,
-	).fix("Test the newest revision, and send them to it (docs/operations.md, Change a setting).")
+		s.Name, s.Newest, s.NewestShare, s.Serving).
+		fix("Test the newest revision, and send them to it (docs/operations.md, Change a setting).")
 }
 
 // refused finds what the service refuses to start with: missing and malformed values,
@@ -96,16 +96,16 @@ func (s service) unknownVariable() (found findings) {
 
 		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
 		found = append(found, findIf(words[word] && !read[name], severity,
-			"%s does not read the variable %s: its name may be misspelled.", s.title, name,
-		).fix("Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%s).", name)...)
+			"%s does not read the variable %s: its name may be misspelled.", s.title, name).
+			fix("Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%s).", name)...)
 	}
 	return found
 }
 
 func (s service) variableTwice() findings {
 	return findIf(len(s.Twice) > 0, Problem,
-		"%s sets variables more than once: %s. Only one of the values is used.", s.Name, strings.Join(s.Twice, ", "),
-	).fix("Keep one value of each.")
+		"%s sets variables more than once: %s. Only one of the values is used.", s.Name, strings.Join(s.Twice, ", ")).
+		fix("Keep one value of each.")
 }
 
 // probePath finds a probe that always fails, so that no instance starts, or each is restarted.
@@ -114,8 +114,8 @@ func (s service) probePath() findings {
 	wrong := slices.DeleteFunc(slices.Clone(s.Probes), served)
 	return findIf(len(wrong) > 0, Problem,
 		"A probe of %s asks for %s, which it does not serve: the probe fails, and Cloud Run ends the instance.",
-		s.Name, strings.Join(wrong, " and "),
-	).fix("Set the path of the startup probe to /health/ready, and that of the liveness probe to /health/live.")
+		s.Name, strings.Join(wrong, " and ")).
+		fix("Set the path of the startup probe to /health/ready, and that of the liveness probe to /health/live.")
 }
 
 // testSetting finds emulators and other signing keys in a deployed service.
@@ -126,8 +126,8 @@ func (s service) testSetting() (found findings) {
 		{"TASK_JWKS_URL", "trusts the keys of that URL, so its owner decides who may call"},
 	} {
 		found = append(found, findIf(s.value(v.name) != "", Problem,
-			"%s is for tests, and is set in a deployed service: %s %s.", v.name, s.title, v.effect,
-		).fix("Remove it (--remove-env-vars=%s).", v.name)...)
+			"%s is for tests, and is set in a deployed service: %s %s.", v.name, s.title, v.effect).
+			fix("Remove it (--remove-env-vars=%s).", v.name)...)
 	}
 	return found
 }
@@ -135,23 +135,23 @@ func (s service) testSetting() (found findings) {
 // plainSecret finds a secret that everybody can read who may view the service.
 func (s service) plainSecret() findings {
 	return findIf(s.value("SESSION_SECRET") != "", Problem,
-		"SESSION_SECRET is in plain text among the service's settings: who may view them can make a session.",
-	).fix("Create a new one in Secret Manager and refer to it, in one command " +
-		"(--remove-env-vars=SESSION_SECRET --update-secrets=SESSION_SECRET=taskguard-session:latest).")
+		"SESSION_SECRET is in plain text among the service's settings: who may view them can make a session.").
+		fix("Create a new one in Secret Manager and refer to it, in one command " +
+			"(--remove-env-vars=SESSION_SECRET --update-secrets=SESSION_SECRET=taskguard-session:latest).")
 }
 
 func (s service) checkDisabled() findings {
 	return findIf(s.value("TASK_AUTH") == "iam" && !s.InvokerCheck, Problem,
-		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s has it disabled: anybody can call.", s.Name,
-	).fix("Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.")
+		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.", s.Name).
+		fix("Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.")
 }
 
 func (s service) public() (found findings) {
 	for _, member := range s.Callers {
 		found = append(found, findIf(s.value("TASK_AUTH") == "iam" && everybody(member), Problem,
-			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.", member, s.title,
-		).fix("Remove it (gcloud run services remove-iam-policy-binding --member=%s --role=roles/run.invoker).",
-			member)...)
+			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.", member, s.title).
+			fix("Remove it (gcloud run services remove-iam-policy-binding --member=%s --role=roles/run.invoker).",
+				member)...)
 	}
 	return found
 }
@@ -159,9 +159,9 @@ func (s service) public() (found findings) {
 func (s service) signatureRemoved() findings {
 	checked := s.InvokerCheck && !slices.Contains(s.Callers, "allUsers")
 	return findIf(s.value("TASK_AUTH") == "oidc" && checked, Problem,
-		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.", s.title,
-	).fix("Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; " +
-		"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).")
+		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.", s.title).
+		fix("Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; " +
+			"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).")
 }
 
 func everybody(member string) bool { return member == "allUsers" || member == "allAuthenticatedUsers" }

@@ -37,17 +37,16 @@ const setTimeout = "Set timeoutSeconds: %d (--timeout=%[1]d), and RUN_TIMEOUT a 
 func (d deployment) runTimeout() findings {
 	limit := d.worker.Options.RunTimeout
 	return findIf(limit >= d.Worker.Timeout, Problem,
-		"RUN_TIMEOUT is %v, and Cloud Run ends the request after %v: a longer run loses its CPU and comes again.",
-		limit, d.Worker.Timeout,
-	).fix(setTimeout, d.deadline()/time.Second)
+		"RUN_TIMEOUT is %v, and Cloud Run ends the request after %v: a longer run loses its CPU and is redelivered.",
+		limit, d.Worker.Timeout).
+		fix(setTimeout, d.deadline()/time.Second)
 }
 
 func (d deployment) dispatchDeadline() findings {
 	return findIf(d.Worker.Timeout > d.deadline(), Problem,
 		"The request timeout is %v, and Cloud Tasks waits only %v (RUN_TIMEOUT + 1 min, at most 30 min): "+
-			"a later answer is lost, and the task is delivered again.",
-		d.Worker.Timeout, d.deadline(),
-	).fix(setTimeout, d.deadline()/time.Second)
+			"a later answer is lost, and the task is delivered again.", d.Worker.Timeout, d.deadline()).
+		fix(setTimeout, d.deadline()/time.Second)
 }
 
 // targetURL finds tasks of the worker that go elsewhere. Cloud Run's addresses of a
@@ -61,8 +60,8 @@ func (d deployment) targetURL() findings {
 	for i := range d.Kinds {
 		if k := &d.Kinds[i]; strings.HasSuffix(u.Path, k.Path) {
 			return findIf(true, Problem,
-				"TASK_TARGET_URL is %s, and tasks add the path of the kind %s to it: they are answered 404.", u, k.Name,
-			).fix(setVariable, "TASK_TARGET_URL", strings.TrimSuffix(u.String(), k.Path))
+				"TASK_TARGET_URL is %s, and tasks add the path of the kind %s: they are answered 404.", u, k.Name).
+				fix(setVariable, "TASK_TARGET_URL", strings.TrimSuffix(u.String(), k.Path))
 		}
 	}
 
@@ -71,16 +70,16 @@ func (d deployment) targetURL() findings {
 	own := !strings.HasSuffix(host, ".run.app") || strings.HasPrefix(host, d.Worker.Name+"-") && listed
 	return findIf(u.Scheme != "https" || !own, Problem,
 		"TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, "+
-			"or their tokens travel in plain text.", u, d.Worker.Name,
-	).fix(setVariable, "TASK_TARGET_URL", "URL")
+			"or their tokens travel in plain text.", u, d.Worker.Name).
+		fix(setVariable, "TASK_TARGET_URL", "URL")
 }
 
 func (d deployment) maxRuns() findings {
 	n, concurrency := d.worker.Options.MaxRuns, d.Worker.Concurrency
 	return findIf(concurrency > int64(n), Problem,
 		"MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409.",
-		n, concurrency,
-	).fix("Set containerConcurrency: %d (--concurrency=%[1]d); or MAX_RUNS=%d, if the memory suffices.", n, concurrency)
+		n, concurrency).
+		fix("Set containerConcurrency: %d (--concurrency=%[1]d); or MAX_RUNS=%d, if memory suffices.", n, concurrency)
 }
 
 // A worker's memory as BenchmarkPeakMemory measured it, rounded up.
@@ -99,16 +98,16 @@ func (d deployment) memoryOfRuns() findings {
 	}
 	return findIf(limit > 0 && limit < need, severity,
 		"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.",
-		d.Worker.Name, limit>>20, runs, need>>20,
-	).fix("Set memory: %dMi (--memory=%[1]dMi), or a smaller containerConcurrency.", need>>20)
+		d.Worker.Name, limit>>20, runs, need>>20).
+		fix("Set memory: %dMi (--memory=%[1]dMi), or a smaller containerConcurrency.", need>>20)
 }
 
 // logLines finds a worker whose dashboard and alerts have no data.
 func (d deployment) logLines() findings {
 	level, format := d.worker.LogLevel, d.worker.LogFormat
 	return findIf(level > slog.LevelInfo || format != "json", Problem,
-		"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.", level, format,
-	).fix("Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).")
+		"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.", level, format).
+		fix("Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).")
 }
 
 // callerNotInvoker finds deliveries that Cloud Run may refuse. The members of a group
@@ -122,7 +121,7 @@ func (d deployment) callerNotInvoker() findings {
 	})
 	return findIf(d.Worker.value("TASK_AUTH") == "iam" && caller != "" && !allowed, Advice,
 		"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
-			"unless the project, a folder or the organisation allows it.", caller,
-	).fix("Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%s --role=roles/run.invoker).",
-		caller)
+			"unless the project, a folder or the organisation allows it.", caller).
+		fix("Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%s "+
+			"--role=roles/run.invoker).", caller)
 }
