@@ -17,7 +17,7 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestEchoInNodeWithTokens(t *testing.T) {
+func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
 	check(t, os.Symlink(examplestest.Modules(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")))

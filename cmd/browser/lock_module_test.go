@@ -338,11 +338,6 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			await locks.releaseProjectLock(mine);
 			return confirmed.token === mine.token && confirmed.validForMs > 0;
 		})()`, `true`},
-		{"a stolen Web Lock is a loss, and the work's signal aborts", `locks.withProjectLock(async (lease, lost) => {
-			await navigator.locks.request('room', { steal: true }, () => {});
-			await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
-			return 'done';
-		}, quick).then(() => 'no error', (error) => [error.code, error.retryable, readonly])`, `["lease-stale",false,["lease-stale"]]`},
 		{"a release during the work aborts its signal first, and the work's result counts", `(async () => {
 			const seen = [];
 			globalThis.fetch = (url, init) => { seen.push(init.method); return real(url, init); };

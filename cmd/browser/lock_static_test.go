@@ -70,7 +70,7 @@ func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 	}
 }
 
-func TestTheSequencesWithoutAServerAreThoseOfTheStrategy(t *testing.T) {
+func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	for strategy, c := range map[string]struct{ before, denied, conflict, unavailable string }{
 		"web-lock":  {"", "acquire-denied", "", ""},

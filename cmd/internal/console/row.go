@@ -147,7 +147,8 @@ func (r row) Timeline() (all []attempt) {
 	}
 	scale := max(until.Sub(from), time.Second)
 
-	for i, a := range r.History {
+	for i := range r.History {
+		a := r.History[i]
 		end := cmp.Or(a.EndedAt, r.now)
 		switch {
 		case a.Outcome != "":

@@ -136,11 +136,11 @@ func (l *live) neededGrants() map[Part][]Grant {
 	need := func(p Part, account, resource string) {
 		needed[p] = append(needed[p], Grant{Account: account, Resource: resource})
 	}
-	for _, s := range []Service{l.facts.Worker, l.facts.Doclock} {
+	for _, s := range []*Service{&l.facts.Worker, &l.facts.Doclock} {
 		if s.Account == "" {
 			continue
 		}
-		need(UseDatabase, s.Account, l.database(s))
+		need(UseDatabase, s.Account, l.database(*s))
 		for _, name := range s.Secrets {
 			need(ReadSecrets, s.Account, l.project+"/secrets/"+name)
 		}

@@ -53,10 +53,10 @@ func (d deployment) misaddressed(t Task) bool { return !d.owns(t.URL) }
 // unaccepted reports whether the worker refuses the token of t. Cloud Run's own check accepts
 // the audience of each address of the service, without a slash.
 func (d deployment) unaccepted(t Task) bool {
-	switch {
-	case t.Audience == "":
+	switch t.Audience {
+	case "":
 		return true
-	case t.Audience == d.worker.Options.Queue.Audience:
+	case d.worker.Options.Queue.Audience:
 		return false
 	}
 	return d.Worker.value("TASK_AUTH") == "oidc" || !d.owns(t.Audience) || strings.HasSuffix(t.Audience, "/")

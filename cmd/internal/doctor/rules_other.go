@@ -124,7 +124,8 @@ func (d deployment) indexMissing(k *worker.Kind, _ string) (found findings) {
 		found = append(found, findIf(state != "" && state != "READY", Problem,
 			"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
 				"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.", need, state).
-			fix("Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.", d.Indexes.create(need))...)
+			fix("Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.",
+				d.Indexes.create(need))...)
 	}
 	return found
 }
