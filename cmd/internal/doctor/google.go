@@ -42,7 +42,7 @@ func (r *reader) ask(ctx context.Context, p Part, from string, call func(context
 }
 
 // askService reads projects/P/locations/L/services/S and its IAM policy.
-func (r *reader) askService(ctx context.Context, name string, into *Service, settings, callers Part) {
+func (r *reader) askService(ctx context.Context, name string, s *Service, settings, callers Part) {
 	api, err := run.NewService(ctx, r.Google...)
 	if err != nil {
 		r.done(settings, name, err)
@@ -68,9 +68,9 @@ func (r *reader) askService(ctx context.Context, name string, into *Service, set
 		if err != nil {
 			return err
 		}
-		into.Settings, err = parseService(got, serves)
-		if reflect.DeepEqual(template, into.Settings) { // such as after a roll-back: nothing waits for traffic
-			into.Newest = into.Serving
+		s.Settings, err = parseService(got, serves)
+		if reflect.DeepEqual(template, s.Settings) { // such as after a roll-back: nothing waits for traffic
+			s.Newest = s.Serving
 		}
 		return err
 	})
@@ -83,7 +83,7 @@ func (r *reader) askService(ctx context.Context, name string, into *Service, set
 		}
 		for _, b := range policy.Bindings {
 			if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
-				into.Callers = append(into.Callers, b.Members...)
+				s.Callers = append(s.Callers, b.Members...)
 			}
 		}
 		return nil

@@ -264,8 +264,8 @@ func (l *live) askOwnRights(ctx context.Context) error {
 func (l *live) askGrants(ctx context.Context, p permission) error {
 	ofProject, errProject := l.policy(ctx, l.project)
 	for i, g := range l.facts.Grants[p.part] {
-		own, err := l.policy(ctx, g.Resource)
-		given, unknown := grants(slices.Concat(own, ofProject), g, p.roles)
+		ofResource, err := l.policy(ctx, g.Resource)
+		given, unknown := grants(slices.Concat(ofResource, ofProject), g, p.roles)
 		if err := errors.Join(err, errProject, unknown); !given && err != nil {
 			return err
 		}

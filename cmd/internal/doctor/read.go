@@ -151,7 +151,7 @@ func place(name string) (project, region string) {
 
 // readService reads a file, or asks Google for a name, which it completes if it is short.
 func (r *reader) readService(
-	ctx context.Context, flag, name string, into *Service, settings, callers Part,
+	ctx context.Context, flag, name string, s *Service, settings, callers Part,
 ) (err error) {
 	project, region := place(r.process("TASK_QUEUE"))
 	project = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project)
@@ -164,7 +164,7 @@ func (r *reader) readService(
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
-		into.Settings, err = serviceFile(name)
+		s.Settings, err = serviceFile(name)
 		r.done(settings, name, err)
 		return nil
 	case fullName.MatchString(name):
@@ -176,6 +176,6 @@ func (r *reader) readService(
 	default:
 		name = "projects/" + project + "/locations/" + region + "/services/" + name
 	}
-	r.askService(ctx, name, into, settings, callers)
+	r.askService(ctx, name, s, settings, callers)
 	return nil
 }

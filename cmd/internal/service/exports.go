@@ -61,26 +61,26 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	}
 
 	if t.Traces != "" {
-		to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
+		exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
 			otlptracehttp.WithHTTPClient(t.client(until, t.Traces)), otlptracehttp.WithRetry(retries))
 		if err != nil {
 			end()
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
 		}
-		batches := sdktrace.WithBatcher(spanSink{to, &sink{until: until, log: log, signal: "traces"}})
+		batches := sdktrace.WithBatcher(spanSink{exporter, &sink{until: until, log: log, signal: "traces"}})
 		p := sdktrace.NewTracerProvider(sdktrace.WithResource(sender), batches)
 		x.Tracers, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
 
 	if t.Metrics != "" {
-		to, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
+		exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
 			otlpmetrichttp.WithHTTPClient(t.client(until, t.Metrics)),
 			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig(retries)))
 		if err != nil {
 			x.Stop(ctx)
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
 		}
-		reader := sdkmetric.NewPeriodicReader(metricSink{to, &sink{until: until, log: log, signal: "metrics"}})
+		reader := sdkmetric.NewPeriodicReader(metricSink{exporter, &sink{until: until, log: log, signal: "metrics"}})
 		p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(sender), sdkmetric.WithReader(reader))
 		x.Meters, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
