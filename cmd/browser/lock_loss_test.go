@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 )
@@ -48,10 +47,10 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 func offlineBeyondTheTTL(s *lockSite, b *Tab) {
 	b.Eval(writing)
 	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
-	b.offline(true)
+	b.Eval(`void (globalThis.fetch = () => Promise.reject(new TypeError('offline')))`)
 	b.Is(`readonly.length`)
 	sent := s.count("PUT")
-	b.offline(false)
+	b.Eval(`void (globalThis.fetch = real)`)
 	time.Sleep(short / 2) // longer than a heartbeat's interval
 	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
 	if got := s.count("PUT"); got != sent {
@@ -160,23 +159,6 @@ func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
 	second.want(take, `"fallback-conflict"`)
 	second.Close()
 	first.want(`failure(locks.confirmProjectLock(lease))`, `"none"`)
-}
-
-// emulateNetworkConditions is missing in the Go package because a newer command
-// exists, whose parameters differ from one release of Chromium to the next.
-var emulateNetworkConditions = cdp.Command[networkConditions, cdp.Empty]{Method: "Network.emulateNetworkConditions"}
-
-type networkConditions struct {
-	Offline  bool    `json:"offline"`
-	Latency  float64 `json:"latency"`
-	Download float64 `json:"downloadThroughput"`
-	Upload   float64 `json:"uploadThroughput"`
-}
-
-// offline disconnects the tab from the network, or connects it again.
-func (b *Tab) offline(is bool) {
-	b.T.Helper()
-	Call(b, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
 }
 
 // hide shows another tab in front.
