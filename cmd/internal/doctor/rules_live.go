@@ -14,9 +14,9 @@ func (d deployment) liveRules() []rule {
 	early := fmt.Sprintf("have a dispatch deadline below %v: a run of RUN_TIMEOUT is delivered twice", d.deadline())
 	all := []rule{
 		d.tasks("task-url", d.misaddressed, "go to no address of the worker", "Correct TASK_TARGET_URL"),
-		d.tasks("task-audience", d.unaccepted, "have a token that it refuses", "Correct TASK_CALLER or TASK_AUDIENCE"),
+		d.tasks("task-audience", d.unaccepted, "have no valid token", "Correct TASK_CALLER and TASK_AUDIENCE"),
 		d.tasks("task-deadline", d.impatient, early, "Correct dispatchDeadline, or RUN_TIMEOUT,"),
-		d.tasks("task-refused", refused, "were refused the last time", "Correct the URL, the account and the audience"),
+		d.tasks("task-refused", refused, "were refused at the last attempt", "Correct the URL, the account and the audience"),
 		{"database-mode", []Part{DatabaseKind}, d.databaseMode},
 		{"database-edition", []Part{DatabaseKind}, d.databaseEdition},
 		{"you-cannot-book", []Part{OwnRights}, d.youCannotBook},
