@@ -16,7 +16,7 @@ func (d deployment) liveRules() []rule {
 		d.tasks("task-url", d.misaddressed, "go to no address of the worker", "Correct TASK_TARGET_URL"),
 		d.tasks("task-audience", d.unaccepted, "have no valid token", "Correct TASK_CALLER and TASK_AUDIENCE"),
 		d.tasks("task-deadline", d.impatient, early, "Correct dispatchDeadline, or RUN_TIMEOUT,"),
-		d.tasks("task-refused", refused, "were refused at the last attempt", "Correct the URL, the account and the audience"),
+		d.tasks("task-refused", refused, "were refused at the last attempt", "Correct the URL, account and audience"),
 		{"database-mode", []Part{DatabaseKind}, d.databaseMode},
 		{"database-edition", []Part{DatabaseKind}, d.databaseEdition},
 		{"you-cannot-book", []Part{OwnRights}, d.youCannotBook},
