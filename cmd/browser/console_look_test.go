@@ -3,7 +3,6 @@ package browser
 import (
 	"fmt"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +36,8 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	waits := reported(map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7, "nextAttemptAt": iso8601.Format(time.Now().Add(9 * time.Minute)), "lastError": map[string]any{"code": "downstream", "message": words}})
 	s.analysis("waits", waits)
 	s.Put(t, "undated", map[string]any{"status": "QUEUED"})
-	readOnly := newSite(t)
+	readOnly, unavailable := newSite(t), newSite(t)
+	unavailable.Server.Close()
 	pages := []struct {
 		name, url string
 	}{
@@ -48,18 +48,19 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 		{"requeue failures", s.url + "/failures/requeue?code=attempts_exhausted"},
 		{"list found nothing", s.url + "/?q=nothing-like-it"},
 		{"list empty, read only", readOnly.url},
+		{"list, Firestore unavailable", unavailable.url},
 		{"detail held", s.url + "/analysis?id=held"},
 		{"detail waiting", s.url + "/analysis?id=waits"},
 		{"detail undated", s.url + "/analysis?id=undated"},
 		{"detail failed", s.url + "/analysis?id=failed"},
 		{"detail malformed", s.url + "/analysis?id=malformed"},
-		{"detail long", s.url + "/analysis?id=" + url.QueryEscape(strings.ReplaceAll(longID, "/", "-"))},
+		{"detail long", s.url + "/analysis?id=" + url.QueryEscape(longID)},
 		{"detail with contents", s.url + "/analysis?id=ready&show=all"},
 		{"confirm unlock", s.url + "/unlock?id=held"},
 		{"confirm requeue refused", s.url + "/requeue?id=held"},
 		{"confirm requeue from a checkpoint", s.url + "/requeue?id=failed"},
 		{"confirm cancel", s.url + "/cancel?id=held"},
-		{"confirm long", s.url + "/unlock?id=" + url.QueryEscape(strings.ReplaceAll(longID, "/", "-"))},
+		{"confirm long", s.url + "/unlock?id=" + url.QueryEscape(longID)},
 		{"problem", s.url + "/analysis?id=missing"},
 	}
 	b := s.open("/")

@@ -5,67 +5,56 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"regexp"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
 )
 
-// site is a console, what it shows, and a worker that records what is delivered.
+// site is a console and what it shows.
 type site struct {
 	*emulatortest.Backend
-	t     *testing.T
-	env   map[string]string
-	flags []string
-	store *link // between the console and Firestore
-	front *link // between the browser and the console; nil: none
-	url   string
-	stop  func() // ends the console as Ctrl-C does
-
+	t       *testing.T
+	url     string
 	profile *Profile
-
-	mu        sync.Mutex
-	delivered []string // paths and bodies
 }
 
-// newSite starts `taskguard console` with these flags.
+var consoleAddress = regexp.MustCompile(`the console: (http://[^/]+)/`)
+
+// newSite starts `taskguard console` with these flags, until the test ends.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags, profile: NewProfile(t)}
-	store := listen(t, "127.0.0.1:0")
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = s.Server.Serve(store) }) // until it is closed
-	t.Cleanup(func() { s.Server.Close(); serving.Wait() })
-	s.store = newLink(t, store.Addr().String())
-	worker := httptest.NewServer(http.HandlerFunc(s.deliver))
-	t.Cleanup(worker.Close)
-	queue := "projects/" + s.Project + "/locations/local/queues/analyses"
-	s.env = map[string]string{
-		"GOOGLE_CLOUD_PROJECT": s.Project, "FIRESTORE_EMULATOR_HOST": s.store.address,
-		"TASK_QUEUE": queue, "TASK_TARGET_URL": worker.URL, "CLOUD_TASKS_EMULATOR_HOST": serveTasks(t, queue),
-	}
-	s.start("0")
-	t.Cleanup(func() { s.stop() })
-	return s
-}
+	s := &site{Backend: emulatortest.Embedded(t), t: t, profile: NewProfile(t)}
+	env := map[string]string{"GOOGLE_CLOUD_PROJECT": s.Project, "FIRESTORE_EMULATOR_HOST": s.Listen(t)}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	ctx, cancel := context.WithCancel(context.Background())
+	log, ended := &emulatortest.Log{}, make(chan int, 1)
+	go func() {
+		commands := []cli.Command{{Name: "console", Run: operate.Console}}
+		streams := cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: log}
+		ended <- cli.Run(ctx, commands, append([]string{"console", "--port", "0"}, flags...), streams, lookup)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-ended; code != cli.ExitDone {
+			t.Errorf("the console: exit %d\n%s", code, log)
+		}
+	})
 
-// behindLink puts a link between the browser and the console.
-func (s *site) behindLink() {
-	s.front = newLink(s.t, strings.TrimPrefix(s.url, "http://"))
-	s.url = "http://" + s.front.address
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+		if m := consoleAddress.FindStringSubmatch(log.String()); m != nil {
+			s.url = m[1]
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the console does not start: %s", log)
+		}
+	}
 }
 
 // pollFaster is a script that makes a page poll every second instead of every four.
@@ -78,66 +67,6 @@ func (s *site) open(path string, scripts ...string) *Tab {
 	return s.profile.Open(s.url+path, append([]string{pollFaster}, scripts...)...)
 }
 
-var consoleAddress = regexp.MustCompile(`the console: (http://[^/]+)/`)
-
-// start runs the console on port.
-func (s *site) start(port string) {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	log, ended := &emulatortest.Log{}, make(chan int, 1)
-	go func() {
-		lookup := func(name string) (string, bool) { v, ok := s.env[name]; return v, ok }
-		ended <- cli.Run(ctx, []cli.Command{{Name: "console", Run: operate.Console}}, append([]string{"console", "--port", port}, s.flags...),
-			cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: log}, lookup)
-	}()
-	s.stop = sync.OnceFunc(func() {
-		cancel()
-		if code := <-ended; code != cli.ExitDone {
-			s.t.Errorf("the console: exit %d\n%s", code, log)
-		}
-	})
-	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
-		if m := consoleAddress.FindStringSubmatch(log.String()); m != nil {
-			s.url = m[1]
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the console does not start: %s", log)
-		}
-	}
-}
-
-func listen(t *testing.T, address string) net.Listener {
-	t.Helper()
-	l := must(net.Listen("tcp", address))(t)
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-// serveTasks returns the address of a Cloud Tasks emulator that has this queue.
-func serveTasks(t *testing.T, queue string) (address string) {
-	t.Helper()
-	tasks, l := cloudtasks.NewServer(cloudtasks.Options{}), listen(t, "127.0.0.1:0")
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = tasks.Serve(l) }) // until it is closed
-	t.Cleanup(func() { tasks.Close(); serving.Wait() })
-	conn, err := tasks.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close() //nolint:errcheck // nothing is under way
-	location, _, _ := strings.Cut(queue, "/queues/")
-	must(cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}))(t)
-	return l.Addr().String()
-}
-
-func (s *site) deliver(_ http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body) // a delivery that breaks off is repeated
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.delivered = append(s.delivered, r.URL.Path+" "+string(body))
-}
-
 // analysis writes the analysis id as another program would: created and updated now,
 // unless fields has these times.
 func (s *site) analysis(id string, fields map[string]any) {
@@ -145,7 +74,6 @@ func (s *site) analysis(id string, fields map[string]any) {
 	now := iso8601.Format(time.Now())
 	all := map[string]any{"createdAt": now, "updatedAt": now}
 	maps.Copy(all, fields)
-	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
 	s.Put(s.t, id, all)
 }
 
@@ -177,65 +105,40 @@ func reported(fields map[string]any) map[string]any {
 	return fields
 }
 
-// deliveries returns the paths and bodies delivered so far.
-func (s *site) deliveries() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.delivered)
-}
-
-// wantDelivery waits for the one delivery of the analysis id.
-func (s *site) wantDelivery(id string) {
-	s.t.Helper()
-	deadline := time.Now().Add(Patience)
-	for len(s.deliveries()) == 0 && time.Now().Before(deadline) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if got := s.deliveries(); len(got) != 1 || !strings.Contains(got[0], `"`+id+`"`) {
-		s.t.Errorf("delivered are %q, want %s", got, id)
-	}
-}
-
 // words is a long text of a document that contains markup.
 var words = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
 
 // traceback is a message whose last line is its meaning.
 var traceback = "Traceback (most recent call last):\n  File \"/app/analyze.py\", line 41, in main\n" + strings.Repeat("    step(document)\n", 12) + "KeyError: 'invoice_number'\n"
 
-// states has an analysis in each state.
-var states = []struct {
-	id, state, lock string
-	fields          func() map[string]any
-}{
-	{"queued", "QUEUED", "free", func() map[string]any {
-		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
-	}},
-	{"held", "PROCESSING", "held", func() map[string]any { return reported(locked(5 * time.Minute)) }},
-	{"stale", "PROCESSING", "stale", func() map[string]any { return locked(-time.Minute) }},
-	{"ready", "READY", "free", func() map[string]any {
-		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c"}
-	}},
-	{"failed", "FAILED", "free", func() map[string]any {
-		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback}, "lastError": map[string]any{"code": "exit_1", "message": traceback}}
-	}},
-	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
-	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the input"} }},
-	{"malformed", "PROCESSING", "malformed", func() map[string]any {
-		return map[string]any{"status": "PROCESSING", "lockOwner": "unknown", "lockToken": "seven", "lockExpiresAt": "tomorrow"}
-	}},
-}
-
 // longID is longer than a column of the list.
-var longID = "2026/11/21—Überweisung—" + strings.Repeat("0123456789", 20)
+var longID = "2026-11-21—Überweisung—" + strings.Repeat("0123456789", 20)
 
 // withStates returns a site with an analysis in each state, and one with a long id.
 func withStates(t *testing.T, flags ...string) *site {
 	t.Helper()
 	s := newSite(t, flags...)
-	for _, c := range states {
-		s.analysis(c.id, c.fields())
+	for id, fields := range map[string]map[string]any{
+		"held":    reported(locked(5 * time.Minute)),
+		"stale":   locked(-time.Minute),
+		"foreign": {"status": "ARCHIVED"},
+		"without": {"input": "the input"},
+		longID:    {"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456},
+		"queued": {
+			"status": "QUEUED", "input": map[string]any{"text": "the input"}, "attempts": 1,
+			"lastError": map[string]any{"code": "failed", "message": words},
+		},
+		"ready": {
+			"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c",
+		},
+		"failed": {
+			"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "lastError": map[string]any{"code": "exit_1", "message": traceback},
+			"error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback},
+		},
+		"malformed": {"status": "PROCESSING", "lockOwner": "unknown", "lockToken": "seven", "lockExpiresAt": "tomorrow"},
+	} {
+		s.analysis(id, fields)
 	}
-	s.analysis(strings.ReplaceAll(longID, "/", "-"), map[string]any{"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456})
 	return s
 }
 

@@ -102,7 +102,7 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 	under := mount(t, app, locks)
 	client := func(origin, base, options string) Client {
 		t.Helper()
-		b := newProfile(t).open(origin + "/page.html")
+		b := NewProfile(t).Open(origin + "/page.html")
 		c := Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
 		c.Want(t, fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
 		return c

@@ -33,8 +33,9 @@ const (
 	// instrumented defines fail(method, times), which makes the next fetches with
 	// the method fail; next(type), the next event of a type; failure(promise), its
 	// error's code; quick, options with short waits; readonly, the reasons of
-	// onReadonly; clocks, the Workers started and ended; and reset, which undoes
-	// what a script has changed of these.
+	// onReadonly; clocks, the Workers started and ended; brief(event), its type and
+	// details; reset, which undoes what a script has changed of these; and real, the
+	// browser's own fetch.
 	instrumented = `
 		const faults = {};
 		const real = globalThis.fetch;
@@ -55,6 +56,9 @@ const (
 			constructor(...of) { super(...of); clocks.started++; }
 			terminate() { clocks.ended++; super.terminate(); }
 		};
+		globalThis.brief = (e) => [e.type.replace('lock:', ''), e.strategy, e.code, e.warning, e.reason, e.info?.reason,
+			e.retry != null && 'retry=' + e.retry, e.retryable && 'retryable', e.waitMs != null && 'wait=' + e.waitMs, e.force && 'force',
+		].filter(Boolean).join(' ');
 		globalThis.reset = () => {
 			globalThis.fetch = faulty;
 			for (const method in faults) delete faults[method];
@@ -163,31 +167,10 @@ func (s *lockSite) unlock(t *testing.T, room string) {
 	}
 }
 
-// profile is a Chromium process whose tabs have the helpers of tab.
-type profile struct{ *Profile }
-
-func newProfile(t *testing.T) *profile {
-	t.Helper()
-	return &profile{NewProfile(t)}
-}
-
-// in returns the profile for a subtest.
-func (p *profile) in(t *testing.T) *profile { return &profile{p.In(t)} }
-
-// tab is a page of a profile.
-type tab struct{ *Tab }
-
-// open opens a new tab at url in which scripts run before the page's own.
-func (p *profile) open(url string, scripts ...string) *tab {
-	b := &tab{p.Open(url, scripts...)}
-	b.Details = `'last events: ' + JSON.stringify(globalThis.events?.slice(-5))`
-	return b
-}
-
 // load opens an instrumented tab with the module as `locks` and its events in
 // `events`. The page has no lock and no socket of its own.
-func (p *profile) load(s *lockSite, scripts ...string) *tab {
-	b := p.open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
+func (p *Profile) load(s *lockSite, scripts ...string) *Tab {
+	b := p.Open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
 	b.Eval(`import('/locks.js').then((module) => {
 		globalThis.locks = module;
 		globalThis.events = [];
@@ -197,74 +180,26 @@ func (p *profile) load(s *lockSite, scripts ...string) *tab {
 	return b
 }
 
-// in returns the tab for a subtest.
-func (b *tab) in(t *testing.T) *tab {
-	sub := *b.Tab
-	sub.T = t
-	return &tab{&sub}
-}
-
 // shows waits until the page shows this state: free, mine, other.
-func (b *tab) shows(state string) {
+func (b *Tab) shows(state string) {
 	b.T.Helper()
 	b.Is(fmt.Sprintf(`document.getElementById('state').dataset.state === %q`, state))
 }
 
 // want evaluates script and compares its JSON.
-func (b *tab) want(script, want string) {
+func (b *Tab) want(script, want string) {
 	b.T.Helper()
 	if got := b.Eval(script); got != want {
 		b.T.Errorf("%s\nreturned %s, want %s", script, got, want)
 	}
 }
 
-// wantEvents compares the events so far, in brief.
-func (b *tab) wantEvents(want ...string) {
+// wantEvents compares the events so far, in brief: their types and those details that do not vary.
+func (b *Tab) wantEvents(want ...string) {
 	b.T.Helper()
-	var all []event
-	check(b.T, json.Unmarshal([]byte(b.Eval(`events`)), &all))
-	got := make([]string, len(all))
-	for i := range all {
-		got[i] = all[i].brief()
+	var got string
+	check(b.T, json.Unmarshal([]byte(b.Eval(`events.map(brief).join('; ')`)), &got))
+	if all := strings.Join(want, "; "); got != all {
+		b.T.Errorf("events:\n%s\nwant:\n%s", got, all)
 	}
-	if got, want := strings.Join(got, "\n"), strings.ReplaceAll(strings.Join(want, "\n"), "; ", "\n"); got != want {
-		b.T.Errorf("events:\n%s\nwant:\n%s", got, want)
-	}
-}
-
-// event has the fields of the module's events that tests compare.
-type event struct {
-	Type      string
-	Strategy  string
-	Retry     *int
-	Code      string
-	Retryable *bool
-	WaitMs    *int
-	Warning   string
-	Force     *bool
-	Reason    string
-	Info      struct{ Reason string }
-}
-
-// brief is the event's type and those details that do not vary.
-func (e *event) brief() string {
-	words := []string{strings.TrimPrefix(e.Type, "lock:")}
-	for _, w := range []string{e.Strategy, e.Code, e.Warning, e.Reason, e.Info.Reason} {
-		if w != "" {
-			words = append(words, w)
-		}
-	}
-	if e.Retry != nil {
-		words = append(words, fmt.Sprintf("retry=%d", *e.Retry))
-	}
-	if e.Retryable != nil && *e.Retryable {
-		words = append(words, "retryable")
-	}
-	if e.WaitMs != nil {
-		words = append(words, fmt.Sprintf("wait=%d", *e.WaitMs))
-	}
-	if e.Force != nil && *e.Force {
-		words = append(words, "force")
-	}
-	return strings.Join(words, " ")
 }

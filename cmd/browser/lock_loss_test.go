@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 )
@@ -25,10 +24,10 @@ const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.
 
 func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 	t.Parallel()
-	p := newProfile(t)
+	p := NewProfile(t)
 	for name, c := range map[string]struct {
 		ttl time.Duration
-		run func(s *lockSite, b *tab)
+		run func(s *lockSite, b *Tab)
 	}{
 		"offline for longer than the TTL":           {short, offlineBeyondTheTTL},
 		"frozen for longer than the TTL":            {short, frozenBeyondTheTTL},
@@ -38,20 +37,20 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newLockSite(t, c.ttl)
-			b := p.in(t).load(s)
+			b := p.In(t).load(s)
 			c.run(s, b)
 			b.Close()
 		})
 	}
 }
 
-func offlineBeyondTheTTL(s *lockSite, b *tab) {
+func offlineBeyondTheTTL(s *lockSite, b *Tab) {
 	b.Eval(writing)
 	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
-	b.offline(true)
+	b.Eval(`void (globalThis.fetch = () => Promise.reject(new TypeError('offline')))`)
 	b.Is(`readonly.length`)
 	sent := s.count("PUT")
-	b.offline(false)
+	b.Eval(`void (globalThis.fetch = real)`)
 	time.Sleep(short / 2) // longer than a heartbeat's interval
 	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
 	if got := s.count("PUT"); got != sent {
@@ -62,13 +61,12 @@ func offlineBeyondTheTTL(s *lockSite, b *tab) {
 	s.free(b.T, "room")
 }
 
-func frozenBeyondTheTTL(s *lockSite, b *tab) {
+func frozenBeyondTheTTL(s *lockSite, b *Tab) {
 	b.Eval(writing)
 	b.hide()
 	b.Eval(`(() => {
-		const ask = fetch;
 		document.addEventListener('resume', () => {
-			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return ask(url, init); };
+			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return real(url, init); };
 			globalThis.resumed = locks.confirmProjectLock(lease).then(() => 'may write', (error) => error.code);
 		});
 	})()`)
@@ -79,15 +77,15 @@ func frozenBeyondTheTTL(s *lockSite, b *tab) {
 	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
 }
 
-// R1: the next heartbeat fails, as the server has removed the lock.
-func unlockedByAnOperator(s *lockSite, b *tab) {
+// unlockedByAnOperator: the next heartbeat fails, as the server has removed the lock.
+func unlockedByAnOperator(s *lockSite, b *Tab) {
 	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")
 	b.Is(`readonly.length`)
 	b.wantEvents(taken, "attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale")
 }
 
-func releasedAfterATakeOver(s *lockSite, b *tab) {
+func releasedAfterATakeOver(s *lockSite, b *Tab) {
 	b.Eval(acquiring)
 	s.unlock(b.T, "room")
 	s.hold(b.T, "room")
@@ -102,7 +100,7 @@ func releasedAfterATakeOver(s *lockSite, b *tab) {
 }
 
 // unknownSession: a server that starts with another secret rejects earlier cookies.
-func unknownSession(s *lockSite, b *tab) {
+func unknownSession(s *lockSite, b *Tab) {
 	for _, c := range []struct{ before, script, want string }{
 		// An acquisition begins a new session.
 		{`0`, `locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => locks.releaseProjectLock(lease))`, `["none",[],2]`},
@@ -112,7 +110,7 @@ func unknownSession(s *lockSite, b *tab) {
 	} {
 		b.Eval(`reset()`)
 		b.Eval(c.before)
-		Call(b.Tab, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
+		Call(b, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
 		b.want(`(async () => {
 			events.length = 0;
 			return [await failure(`+c.script+`), readonly, events.filter(({ type }) => type === 'lock:attempt').length];
@@ -127,7 +125,7 @@ func unknownSession(s *lockSite, b *tab) {
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, short)
-	b := newProfile(t).load(s, withoutTimers)
+	b := NewProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
 	b.Eval(`locks.acquireProjectLock({ ...quick, resource: 'other' }).then((other) => locks.releaseProjectLock(other))`)
 	b.hide()
@@ -138,7 +136,7 @@ func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 
 func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 	t.Parallel()
-	p := newProfile(t)
+	p := NewProfile(t)
 	for options, c := range map[string]struct{ server, trusted time.Duration }{
 		`preferredStrategy: 'file-lock'`: {30 * time.Second, 27 * time.Second},
 		`ttlMs: 60000`:                   {10 * time.Second, 9 * time.Second},
@@ -154,7 +152,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 
 func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
 	t.Parallel()
-	s, p := newLockSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), NewProfile(t)
 	const take = `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
 	first, second := p.load(s, withoutWebLocks), p.load(s, withoutWebLocks)
 	first.want(take, `"none"`)
@@ -163,31 +161,14 @@ func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
 	first.want(`failure(locks.confirmProjectLock(lease))`, `"none"`)
 }
 
-// emulateNetworkConditions is missing in the Go package because a newer command
-// exists, whose parameters differ from one release of Chromium to the next.
-var emulateNetworkConditions = cdp.Command[networkConditions, cdp.Empty]{Method: "Network.emulateNetworkConditions"}
-
-type networkConditions struct {
-	Offline  bool    `json:"offline"`
-	Latency  float64 `json:"latency"`
-	Download float64 `json:"downloadThroughput"`
-	Upload   float64 `json:"uploadThroughput"`
-}
-
-// offline disconnects the tab from the network, or connects it again.
-func (b *tab) offline(is bool) {
-	b.T.Helper()
-	Call(b.Tab, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
-}
-
 // hide shows another tab in front.
-func (b *tab) hide() {
+func (b *Tab) hide() {
 	b.T.Helper()
 	b.OpenBeside("about:blank")
 	b.Is(`document.visibilityState === 'hidden'`)
 }
 
-func (b *tab) lifecycle(state page.SetWebLifecycleStateState) {
+func (b *Tab) lifecycle(state page.SetWebLifecycleStateState) {
 	b.T.Helper()
-	Call(b.Tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
+	Call(b, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
 }

@@ -35,14 +35,14 @@ type moduleCase struct {
 // module waits half a second for an answer.
 func testModule(t *testing.T, cases []moduleCase) {
 	t.Helper()
-	s, p := newLockSite(t, long), newProfile(t)
-	tabs := map[string]*tab{} // one for each script before the page's own
+	s, p := newLockSite(t, long), NewProfile(t)
+	tabs := map[string]*Tab{} // one for each script before the page's own
 	for _, c := range cases {
 		if tabs[c.before] == nil {
 			tabs[c.before] = p.load(s, c.before)
 		}
 		t.Run(c.name, func(t *testing.T) {
-			b := tabs[c.before].in(t)
+			b := tabs[c.before].In(t)
 			if c.held {
 				s.hold(t, "room")
 			}
@@ -62,7 +62,6 @@ func testModule(t *testing.T, cases []moduleCase) {
 	}
 }
 
-// P7, P13.
 func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 	testModule(t, []moduleCase{
 		{
@@ -70,6 +69,12 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 			script: renewOnce,
 			want:   `"web-lock false"`,
 			events: []string{taken, "attempt web-lock retry=0; renewed retry=0; renew-scheduled", released},
+		},
+		{
+			name:   "without Workers the page's own timers renew the lock",
+			before: withoutWorkers,
+			script: renewOnce,
+			want:   `"web-lock false"`,
 		},
 		{
 			name:   "without Web Locks: only the server's lease, at once",
@@ -161,10 +166,9 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 			name: "a release whose answer is lost is tried again, and another has taken the room since",
 			script: `(async () => {
 				const lease = await locks.acquireProjectLock(quick);
-				const ask = fetch;
 				globalThis.fetch = async (...of) => {
 					globalThis.fetch = async () => new Response('{"error":"not_locked_by_user"}', { status: 403 });
-					await ask(...of);
+					await real(...of);
 					throw new TypeError('injected');
 				};
 				await locks.releaseProjectLock(lease);
@@ -205,342 +209,230 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 }
 
 func TestTheModuleBehavesAsDocumented(t *testing.T) {
-	testModule(t, []moduleCase{
-		{
-			name: "an abort during the request releases both locks before it throws",
-			script: `(async () => {
+	var cases []moduleCase
+	for _, c := range []struct{ name, script, want string }{
+		{"an abort during the request releases both locks before it throws", `(async () => {
+			const abort = new AbortController();
+			globalThis.fetch = (url, init) => {
+				const answer = real(url, init);
+				if (init.method === 'POST') abort.abort();
+				return answer;
+			};
+			const failed = await failure(locks.acquireProjectLock({ ...quick, signal: abort.signal }));
+			const state = await (await real('/api/documents/room/lock')).json();
+			return [failed, state.is_locked, (await navigator.locks.query()).held.length, readonly, events.map((e) => e.type)];
+		})()`, `["AbortError",false,0,[],["lock:attempt"]]`},
+		{"an acquisition whose answer is lost frees what it took", `(async () => {
+			globalThis.fetch = async (url, init) => {
+				const answer = await real(url, init);
+				if (init.method === 'POST') throw new TypeError('injected');
+				return answer;
+			};
+			return failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
+		})()`, `"acquire-timeout"`},
+		{"a Web Lock that the browser grants after the timeout is given back", `(async () => {
+			const { locks: manager } = navigator;
+			const after = (ms, value) => new Promise((resolve) => setTimeout(resolve, ms, value));
+			let late;
+			manager.request = (...of) => (late = after(600).then(() => LockManager.prototype.request.apply(manager, of)));
+			const failed = await failure(locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400, retryLimit: 1 }));
+			delete manager.request;
+			return [failed, await Promise.race([late, after(2000, 'held')]) ?? 'given back'];
+		})()`, `["acquire-timeout","given back"]`},
+		{"an abort during a wait ends it, and the page can ask again", `(async () => {
+			const abort = new AbortController();
+			fail('POST', 1);
+			next('lock:waiting').then(() => abort.abort());
+			const failed = await failure(locks.acquireProjectLock({ ...quick, backoffMs: [1e9], signal: abort.signal }));
+			await locks.releaseProjectLock(await locks.acquireProjectLock(quick));
+			return [failed, readonly];
+		})()`, `["AbortError",[]]`},
+		{"unsubscribing ends the events of only that listener, and may be repeated", `(async () => {
+			const received = [0, 0];
+			const listen = () => received[0]++;
+			const stops = [locks.subscribeLockEvents(listen), locks.subscribeLockEvents(() => received[1]++)];
+			const lease = await locks.acquireProjectLock(quick);
+			stops[0](); stops[0]();
+			await locks.releaseProjectLock(lease);
+			stops[1]();
+			return received;
+		})()`, `[3,6]`},
+		{"the events of seed 000 are a subscription of their own", `(async () => {
+			const seen = { all: [], own: [] };
+			const stops = [locks.subscribeLockEvents(({ type }) => seen.own.push(type)), locks.subscribeAllLockEvents(({ type }) => seen.all.push(type))];
+			fail('POST', 1);
+			fail('DELETE', 1);
+			await locks.releaseProjectLock(await locks.renewProjectLock(await locks.acquireProjectLock(quick)));
+			await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })), quick);
+			for (const stop of stops) stop();
+			return [[...new Set(seen.own)].sort(), [...new Set(seen.all.filter((type) => !seen.own.includes(type)))].sort(),
+				seen.all.filter((type) => seen.own.includes(type)).length === seen.own.length];
+		})()`, `[["lock:acquired","lock:attempt","lock:readonly-entered","lock:release-requested","lock:released","lock:renew-scheduled","lock:renewed"],` +
+			`["lock:error","lock:release-failed","lock:waiting"],true]`},
+		{"a list of three waits means four attempts, unless their number is given", `(async () => {
+			const made = async (options) => {
+				fail('POST', 9);
+				await failure(locks.acquireProjectLock({ ...quick, ...options }));
+				return events.splice(0).filter(({ type }) => type === 'lock:attempt').length;
+			};
+			const backoffMs = [1, 2, 3];
+			return [await made({ backoffMs }), await made({ backoffMs, retryLimit: 3 }), await made({ backoffMs, backoff: { maxAttempts: 2 } }),
+				await made({ backoffMs: undefined, backoff: { initialMs: 1 } }), await made({ backoffMs: [] })];
+		})()`, `[4,3,2,3,1]`},
+		{"too many locks are a refusal, not a request without an answer", `(async () => {
+			const sent = [];
+			globalThis.fetch = async (url, { method }) => { sent.push(method); return new Response('{"error":"too_many_locks"}', { status: 429 }); };
+			const error = await locks.acquireProjectLock({ ...quick, retryLimit: 2 }).catch((error) => error);
+			globalThis.fetch = real;
+			return [error.code, error.retryable, error.message, readonly, events.filter(({ retryable }) => retryable).length, sent];
+		})()`, `["acquire-denied",false,"project lock: acquire-denied: this session holds too many locks",["acquire-denied"],1,["POST","POST"]]`},
+		{"answers that pass are tried again and keep the lock", `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			const statuses = [429, 503, 408, 429];
+			globalThis.fetch = (url, init) => (statuses.length % 3 ? Promise.resolve(new Response('{}', { status: statuses.shift() })) : (statuses.shift(), real(url, init)));
+			const confirmed = await failure(locks.confirmProjectLock(lease));
+			statuses.splice(0, 9, 429, 503, 0);
+			const renewed = await failure(locks.renewProjectLock(lease));
+			statuses.splice(0, 9, 408, 429, 0);
+			await locks.releaseProjectLock(lease);
+			globalThis.fetch = real;
+			return [confirmed, renewed, readonly];
+		})()`, `["renew-failed","none",[]]`},
+		{"failed heartbeats with a successful one between them keep the lock", `(async () => {
+			const lease = await locks.acquireProjectLock({ ...quick, retryLimit: 1 });
+			const outcomes = [];
+			for (const failures of [1, 0, 1, 0, 1]) {
+				fail('PUT', failures);
+				outcomes.push(await failure(locks.renewProjectLock(lease)));
+			}
+			await locks.releaseProjectLock(lease);
+			return [outcomes, readonly];
+		})()`, `[["renew-failed","none","renew-failed","none","renew-failed"],[]]`},
+		{"an error of a listener or of onReadonly changes nothing, and the page gets it", `(async () => {
+			const reported = [];
+			const report = globalThis.reportError;
+			globalThis.reportError = ({ message }) => reported.push(message);
+			const stop = locks.subscribeLockEvents(({ type }) => { if (type === 'lock:acquired') throw new Error(type); });
+			await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, onReadonly: () => { throw new Error('mine'); } })), quick);
+			stop();
+			globalThis.reportError = report;
+			return [reported, events.at(-1).type];
+		})()`, `[["lock:acquired","mine"],"lock:released"]`},
+		{"a wait is 4 s at most, unless a longer one is the first", `(async () => {
+			const longest = [];
+			for (const backoff of [{ initialMs: 1, factor: 1e6 }, { initialMs: 5000, factor: 1 }]) {
 				const abort = new AbortController();
-				const ask = fetch;
-				globalThis.fetch = (url, init) => {
-					const answer = ask(url, init);
-					if (init.method === 'POST') abort.abort();
-					return answer;
-				};
-				const failed = await failure(locks.acquireProjectLock({ ...quick, signal: abort.signal }));
-				const state = await (await ask('/api/documents/room/lock')).json();
-				return [failed, state.is_locked, (await navigator.locks.query()).held.length, readonly, events.map((e) => e.type)];
-			})()`,
-			want: `["AbortError",false,0,[],["lock:attempt"]]`,
-		},
-		{
-			name: "an acquisition whose answer is lost frees what it took",
-			script: `(async () => {
-				const ask = fetch;
-				globalThis.fetch = async (url, init) => {
-					const answer = await ask(url, init);
-					if (init.method === 'POST') throw new TypeError('injected');
-					return answer;
-				};
-				return failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
-			})()`,
-			want: `"acquire-timeout"`,
-		},
-		{
-			name: "a Web Lock that the browser grants after the timeout is given back",
-			script: `(async () => {
-				const { locks: manager } = navigator;
-				const after = (ms, value) => new Promise((resolve) => setTimeout(resolve, ms, value));
-				let late;
-				manager.request = (...of) => (late = after(600).then(() => LockManager.prototype.request.apply(manager, of)));
-				const failed = await failure(locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400, retryLimit: 1 }));
-				delete manager.request;
-				return [failed, await Promise.race([late, after(2000, 'held')]) ?? 'given back'];
-			})()`,
-			want: `["acquire-timeout","given back"]`,
-		},
-		{
-			name: "an abort during a wait ends it, and the page can ask again",
-			script: `(async () => {
-				const abort = new AbortController();
-				fail('POST', 1);
-				next('lock:waiting').then(() => abort.abort());
-				const failed = await failure(locks.acquireProjectLock({ ...quick, backoffMs: [1e9], signal: abort.signal }));
-				await locks.releaseProjectLock(await locks.acquireProjectLock(quick));
-				return [failed, readonly];
-			})()`,
-			want: `["AbortError",[]]`,
-		},
-		{
-			name: "unsubscribing ends the events of only that listener, and may be repeated",
-			script: `(async () => {
-				const received = [0, 0];
-				const listen = () => received[0]++;
-				const stops = [locks.subscribeLockEvents(listen), locks.subscribeLockEvents(() => received[1]++)];
-				const lease = await locks.acquireProjectLock(quick);
-				stops[0](); stops[0]();
-				await locks.releaseProjectLock(lease);
-				stops[1]();
-				return received;
-			})()`,
-			want: `[3,6]`,
-		},
-		{
-			name: "the events of seed 000 are a subscription of their own",
-			script: `(async () => {
-				const seen = { all: [], own: [] };
-				const stops = [locks.subscribeLockEvents(({ type }) => seen.own.push(type)), locks.subscribeAllLockEvents(({ type }) => seen.all.push(type))];
-				fail('POST', 1);
-				fail('DELETE', 1);
-				await locks.releaseProjectLock(await locks.renewProjectLock(await locks.acquireProjectLock(quick)));
-				await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })), quick);
-				for (const stop of stops) stop();
-				return [[...new Set(seen.own)].sort(), [...new Set(seen.all.filter((type) => !seen.own.includes(type)))].sort(),
-					seen.all.filter((type) => seen.own.includes(type)).length === seen.own.length];
-			})()`,
-			want: `[["lock:acquired","lock:attempt","lock:readonly-entered","lock:release-requested","lock:released","lock:renew-scheduled","lock:renewed"],` +
-				`["lock:error","lock:release-failed","lock:waiting"],true]`,
-		},
-		{
-			name: "a list of three waits means four attempts, unless their number is given", // R12
-			script: `(async () => {
-				const made = async (options) => {
-					fail('POST', 9);
-					await failure(locks.acquireProjectLock({ ...quick, ...options }));
-					return events.splice(0).filter(({ type }) => type === 'lock:attempt').length;
-				};
-				const backoffMs = [1, 2, 3];
-				return [await made({ backoffMs }), await made({ backoffMs, retryLimit: 3 }), await made({ backoffMs, backoff: { maxAttempts: 2 } }),
-					await made({ backoffMs: undefined, backoff: { initialMs: 1 } }), await made({ backoffMs: [] })];
-			})()`,
-			want: `[4,3,2,3,1]`,
-		},
-		{
-			name: "too many locks are a refusal, not a request without an answer",
-			script: `(async () => {
-				const ask = fetch;
-				const sent = [];
-				globalThis.fetch = async (url, { method }) => { sent.push(method); return new Response('{"error":"too_many_locks"}', { status: 429 }); };
-				const error = await locks.acquireProjectLock({ ...quick, retryLimit: 2 }).catch((error) => error);
-				globalThis.fetch = ask;
-				return [error.code, error.retryable, error.message, readonly, events.filter(({ retryable }) => retryable).length, sent];
-			})()`,
-			want: `["acquire-denied",false,"project lock: acquire-denied: this session holds too many locks",["acquire-denied"],1,["POST","POST"]]`,
-		},
-		{
-			name: "answers that pass are tried again and keep the lock",
-			script: `(async () => {
-				const ask = fetch;
-				const lease = await locks.acquireProjectLock(quick);
-				const statuses = [429, 503, 408, 429];
-				globalThis.fetch = (url, init) => (statuses.length % 3 ? Promise.resolve(new Response('{}', { status: statuses.shift() })) : (statuses.shift(), ask(url, init)));
-				const confirmed = await failure(locks.confirmProjectLock(lease));
-				statuses.splice(0, 9, 429, 503, 0);
-				const renewed = await failure(locks.renewProjectLock(lease));
-				statuses.splice(0, 9, 408, 429, 0);
-				await locks.releaseProjectLock(lease);
-				globalThis.fetch = ask;
-				return [confirmed, renewed, readonly];
-			})()`,
-			want: `["renew-failed","none",[]]`,
-		},
-		{
-			name: "failed heartbeats with a successful one between them keep the lock",
-			script: `(async () => {
-				const lease = await locks.acquireProjectLock({ ...quick, retryLimit: 1 });
-				const outcomes = [];
-				for (const failures of [1, 0, 1, 0, 1]) {
-					fail('PUT', failures);
-					outcomes.push(await failure(locks.renewProjectLock(lease)));
-				}
-				await locks.releaseProjectLock(lease);
-				return [outcomes, readonly];
-			})()`,
-			want: `[["renew-failed","none","renew-failed","none","renew-failed"],[]]`,
-		},
-		{
-			name: "an error of a listener or of onReadonly changes nothing, and the page gets it",
-			script: `(async () => {
-				const reported = [];
-				const report = globalThis.reportError;
-				globalThis.reportError = ({ message }) => reported.push(message);
-				const stop = locks.subscribeLockEvents(({ type }) => { if (type === 'lock:acquired') throw new Error(type); });
-				await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, onReadonly: () => { throw new Error('mine'); } })), quick);
+				fail('POST', 9);
+				const stop = locks.subscribeAllLockEvents(({ type, waitMs }) => { if (type === 'lock:waiting' && waitMs > 1) { longest.push(waitMs); abort.abort(); } });
+				await failure(locks.acquireProjectLock({ ...quick, backoffMs: undefined, backoff, signal: abort.signal }));
 				stop();
-				globalThis.reportError = report;
-				return [reported, events.at(-1).type];
-			})()`,
-			want: `[["lock:acquired","mine"],"lock:released"]`,
-		},
-		{
-			name: "a wait is 4 s at most, unless a longer one is the first",
-			script: `(async () => {
-				const longest = [];
-				for (const backoff of [{ initialMs: 1, factor: 1e6 }, { initialMs: 5000, factor: 1 }]) {
-					const abort = new AbortController();
-					fail('POST', 9);
-					const stop = locks.subscribeAllLockEvents(({ type, waitMs }) => { if (type === 'lock:waiting' && waitMs > 1) { longest.push(waitMs); abort.abort(); } });
-					await failure(locks.acquireProjectLock({ ...quick, backoffMs: undefined, backoff, signal: abort.signal }));
-					stop();
-				}
-				return longest;
-			})()`,
-			want: `[4000,5000]`,
-		},
-		{
-			name: "an error of the work releases the lock and is thrown",
-			script: `locks.withProjectLock(() => { throw new Error('mine'); }, quick)
-				.catch((error) => [error.message, events.at(-1).type])`,
-			want: `["mine","lock:released"]`,
-		},
-		{
-			name: "with releaseOnError false an error of the work leaves the lock to the caller",
-			script: `(async () => {
-				let mine;
-				await locks.withProjectLock((lease) => { mine = lease; throw new Error('mine'); }, { ...quick, releaseOnError: false }).catch(() => {});
-				const confirmed = await locks.confirmProjectLock(mine);
-				await locks.releaseProjectLock(mine);
-				return confirmed.token === mine.token && confirmed.validForMs > 0;
-			})()`,
-			want: `true`,
-		},
-		{
-			name: "a stolen Web Lock is a loss, and the work's signal aborts",
-			script: `locks.withProjectLock(async (lease, lost) => {
-				await navigator.locks.request('room', { steal: true }, () => {});
-				await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
-				return 'done';
-			}, quick).then(() => 'no error', (error) => [error.code, error.retryable, readonly])`,
-			want: `["lease-stale",false,["lease-stale"]]`,
-		},
-		{
-			name: "a release during the work aborts its signal first, and the work's result counts",
-			script: `(async () => {
-				const ask = fetch;
-				const seen = [];
-				globalThis.fetch = (url, init) => { seen.push(init.method); return ask(url, init); };
-				const work = (after) => failure(locks.withProjectLock(async (lease, lost) => {
-					const again = new Promise((resolve) => {
-						lost.onabort = () => { seen.push(lost.reason.name); resolve(locks.releaseProjectLock(lease)); };
-					});
-					await Promise.all([locks.releaseProjectLock(lease), again]);
-					after(lost);
-				}, quick));
-				return [await work(() => {}), await work((lost) => lost.throwIfAborted()), seen, readonly];
-			})()`,
-			want: `["none","AbortError",["POST","AbortError","DELETE","POST","AbortError","DELETE"],[]]`,
-		},
-		{
-			name: "a release that arrives late does not free the page's next lease",
-			script: `(async () => {
-				const ask = fetch;
-				const late = [];
-				globalThis.fetch = (url, init) => {
-					if (init.method !== 'DELETE') return ask(url, init);
-					late.push(() => ask(url, { method: 'DELETE', headers: init.headers }));
-					return Promise.reject(new TypeError('injected'));
-				};
-				const first = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
-				await failure(locks.releaseProjectLock(first));
-				globalThis.fetch = ask;
-				await late.shift()(); // frees the room
-				const second = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
-				const statuses = await Promise.all(late.map((send) => send().then(({ status }) => status)));
-				const confirmed = await failure(locks.confirmProjectLock(second));
-				await locks.releaseProjectLock(second);
-				return [statuses, confirmed];
-			})()`,
-			want: `[[403,403],"none"]`,
-		},
-		{
-			name: "the next heartbeat is 10 s from now or a margin before the end", // R3
-			script: `(async () => {
-				const due = async (options) => {
-					const scheduled = next('lock:renew-scheduled');
-					const lease = await locks.acquireProjectLock({ ...quick, ...options });
-					await locks.releaseProjectLock(lease);
-					return [lease.ttlMs, Math.round((await scheduled).nextHeartbeatInMs / 1000)];
-				};
-				return [await due({}), await due({ preferredStrategy: 'file-lock' }), await due({ ttlMs: 10000, heartbeatIntervalMs: 60000 })];
-			})()`,
-			want: `[[25000,10],[30000,10],[10000,4]]`,
-		},
-		{
-			name: "a slow answer does not extend the trust in the lease",
-			script: `(async () => {
-				const ask = fetch;
-				globalThis.fetch = async (...of) => {
-					const answer = await ask(...of);
-					await new Promise((resolve) => setTimeout(resolve, 1000));
-					return answer;
-				};
-				const lease = await locks.acquireProjectLock(quick);
-				const left = Date.parse(lease.expiresAt) - Date.now();
-				const renewed = await locks.renewProjectLock(lease, { ttlMs: 20000 });
-				const leftThen = Date.parse(renewed.expiresAt) - Date.now();
-				const { validForMs } = await locks.confirmProjectLock(lease);
-				globalThis.fetch = async () => {
-					await new Promise((resolve) => setTimeout(resolve, 1000));
-					return new Response('{"valid_for_ms":10000}');
-				};
-				const confirmed = await locks.confirmProjectLock(lease);
-				globalThis.fetch = ask;
+			}
+			return longest;
+		})()`, `[4000,5000]`},
+		{"an error of the work releases the lock and is thrown", `locks.withProjectLock(() => { throw new Error('mine'); }, quick)
+			.catch((error) => [error.message, events.at(-1).type])`, `["mine","lock:released"]`},
+		{"with releaseOnError false an error of the work leaves the lock to the caller", `(async () => {
+			let mine;
+			await locks.withProjectLock((lease) => { mine = lease; throw new Error('mine'); }, { ...quick, releaseOnError: false }).catch(() => {});
+			const confirmed = await locks.confirmProjectLock(mine);
+			await locks.releaseProjectLock(mine);
+			return confirmed.token === mine.token && confirmed.validForMs > 0;
+		})()`, `true`},
+		{"a release during the work aborts its signal first, and the work's result counts", `(async () => {
+			const seen = [];
+			globalThis.fetch = (url, init) => { seen.push(init.method); return real(url, init); };
+			const work = (after) => failure(locks.withProjectLock(async (lease, lost) => {
+				const again = new Promise((resolve) => {
+					lost.onabort = () => { seen.push(lost.reason.name); resolve(locks.releaseProjectLock(lease)); };
+				});
+				await Promise.all([locks.releaseProjectLock(lease), again]);
+				after(lost);
+			}, quick));
+			return [await work(() => {}), await work((lost) => lost.throwIfAborted()), seen, readonly];
+		})()`, `["none","AbortError",["POST","AbortError","DELETE","POST","AbortError","DELETE"],[]]`},
+		{"a release that arrives late does not free the page's next lease", `(async () => {
+			const late = [];
+			globalThis.fetch = (url, init) => {
+				if (init.method !== 'DELETE') return real(url, init);
+				late.push(() => real(url, { method: 'DELETE', headers: init.headers }));
+				return Promise.reject(new TypeError('injected'));
+			};
+			const first = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
+			await failure(locks.releaseProjectLock(first));
+			globalThis.fetch = real;
+			await late.shift()(); // frees the room
+			const second = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
+			const statuses = await Promise.all(late.map((send) => send().then(({ status }) => status)));
+			const confirmed = await failure(locks.confirmProjectLock(second));
+			await locks.releaseProjectLock(second);
+			return [statuses, confirmed];
+		})()`, `[[403,403],"none"]`},
+		{"the next heartbeat is 10 s from now or a margin before the end", `(async () => {
+			const due = async (options) => {
+				const scheduled = next('lock:renew-scheduled');
+				const lease = await locks.acquireProjectLock({ ...quick, ...options });
 				await locks.releaseProjectLock(lease);
-				return [left <= 24001, leftThen <= 19001, validForMs <= 18001, confirmed.validForMs <= 9001, left > 15000];
-			})()`,
-			want: `[true,true,true,true,true]`,
-		},
-		{
-			name: "a renewal without an answer ends with the TTL",
-			script: `(async () => {
-				const ask = fetch;
-				globalThis.fetch = (url, init) => (init.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
-				const over = next('lock:readonly-entered');
-				await locks.acquireProjectLock({ ...quick, ttlMs: 2000 });
-				return [(await over).info.reason, readonly, events.slice(-2).map(({ type, code }) => [type, code])];
-			})()`,
-			want: `["lease-stale",["lease-stale"],[["lock:error","lease-stale"],["lock:readonly-entered",null]]]`,
-		},
-		{
-			name: "a heartbeat that is late by more than an interval is a warning",
-			script: `(async () => {
-				const warning = next('lock:warning');
-				const renewed = next('lock:renewed');
-				const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400 });
-				const busyUntil = performance.now() + 1000;
-				while (performance.now() < busyUntil); // due after 400, late after 800
-				const { warning: kind, leaseId, lateMs } = await warning;
-				await renewed;
+				return [lease.ttlMs, Math.round((await scheduled).nextHeartbeatInMs / 1000)];
+			};
+			return [await due({}), await due({ preferredStrategy: 'file-lock' }), await due({ ttlMs: 10000, heartbeatIntervalMs: 60000 })];
+		})()`, `[[25000,10],[30000,10],[10000,4]]`},
+		{"a slow answer does not extend the trust in the lease", `(async () => {
+			globalThis.fetch = async (...of) => {
+				const answer = await real(...of);
+				await new Promise((resolve) => setTimeout(resolve, 1000));
+				return answer;
+			};
+			const lease = await locks.acquireProjectLock(quick);
+			const left = Date.parse(lease.expiresAt) - Date.now();
+			const renewed = await locks.renewProjectLock(lease, { ttlMs: 20000 });
+			const leftThen = Date.parse(renewed.expiresAt) - Date.now();
+			const { validForMs } = await locks.confirmProjectLock(lease);
+			globalThis.fetch = async () => {
+				await new Promise((resolve) => setTimeout(resolve, 1000));
+				return new Response('{"valid_for_ms":10000}');
+			};
+			const confirmed = await locks.confirmProjectLock(lease);
+			globalThis.fetch = real;
+			await locks.releaseProjectLock(lease);
+			return [left <= 24001, leftThen <= 19001, validForMs <= 18001, confirmed.validForMs <= 9001, left > 15000];
+		})()`, `[true,true,true,true,true]`},
+		{"a renewal without an answer ends with the TTL", `(async () => {
+			globalThis.fetch = (url, init) => (init.method === 'PUT' ? new Promise(() => {}) : real(url, init));
+			const over = next('lock:readonly-entered');
+			await locks.acquireProjectLock({ ...quick, ttlMs: 2000 });
+			return [(await over).info.reason, readonly, events.slice(-2).map(({ type, code }) => [type, code])];
+		})()`, `["lease-stale",["lease-stale"],[["lock:error","lease-stale"],["lock:readonly-entered",null]]]`},
+		{"a heartbeat that is late by more than an interval is a warning", `(async () => {
+			const warning = next('lock:warning');
+			const renewed = next('lock:renewed');
+			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400 });
+			const busyUntil = performance.now() + 1000;
+			while (performance.now() < busyUntil); // due after 400, late after 800
+			const { warning: kind, leaseId, lateMs } = await warning;
+			await renewed;
+			await locks.releaseProjectLock(lease);
+			return [kind, leaseId === lease.leaseId, lateMs > 400];
+		})()`, `["heartbeat-delayed",true,true]`},
+		{"without an option the lock is imgponic:project, and its lease cannot be changed", `locks.withProjectLock(async (lease) => [
+			Object.keys(lease).sort(), Object.isFrozen(lease), (await navigator.locks.query()).held.map(({ name, mode }) => name + ' ' + mode)])`, `[["acquiredAt","client","expiresAt","holder","leaseId","nextHeartbeatAt","renewAttempt","resource","strategy","token","ttlMs","viaFallback"],true,["imgponic:project exclusive"]]`},
+		{"a lease that was released is stale, and releasing it again does nothing", `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			await Promise.all([locks.releaseProjectLock(lease), locks.releaseProjectLock(lease)]);
+			await locks.releaseProjectLock(lease, { force: true });
+			return [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease)), readonly, events.length];
+		})()`, `["lease-stale","lease-stale",[],6]`},
+		{"a lease that is released during its confirmation is stale", `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			globalThis.fetch = async (...of) => {
+				globalThis.fetch = real;
+				const answer = await real(...of);
 				await locks.releaseProjectLock(lease);
-				return [kind, leaseId === lease.leaseId, lateMs > 400];
-			})()`,
-			want: `["heartbeat-delayed",true,true]`,
-		},
-		{
-			name: "without an option the lock is imgponic:project, and its lease cannot be changed",
-			script: `locks.withProjectLock(async (lease) => [
-				Object.keys(lease).sort(), Object.isFrozen(lease), (await navigator.locks.query()).held.map(({ name, mode }) => name + ' ' + mode)])`,
-			want: `[["acquiredAt","client","expiresAt","holder","leaseId","nextHeartbeatAt","renewAttempt","resource","strategy","token","ttlMs","viaFallback"],true,["imgponic:project exclusive"]]`,
-		},
-		{
-			name: "a lease that was released is stale, and releasing it again does nothing",
-			script: `(async () => {
-				const lease = await locks.acquireProjectLock(quick);
-				await Promise.all([locks.releaseProjectLock(lease), locks.releaseProjectLock(lease)]);
-				await locks.releaseProjectLock(lease, { force: true });
-				return [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease)), readonly, events.length];
-			})()`,
-			want: `["lease-stale","lease-stale",[],6]`,
-		},
-		{
-			name: "a lease that is released during its confirmation is stale",
-			script: `(async () => {
-				const ask = fetch;
-				const lease = await locks.acquireProjectLock(quick);
-				globalThis.fetch = async (...of) => {
-					globalThis.fetch = ask;
-					const answer = await ask(...of);
-					await locks.releaseProjectLock(lease);
-					return answer;
-				};
-				return failure(locks.confirmProjectLock(lease));
-			})()`,
-			want: `"lease-stale"`,
-		},
-		{
-			name:   "without Workers the page's own timers renew the lock",
-			before: withoutWorkers,
-			script: renewOnce,
-			want:   `"web-lock false"`,
-		},
-	})
+				return answer;
+			};
+			return failure(locks.confirmProjectLock(lease));
+		})()`, `"lease-stale"`},
+	} {
+		cases = append(cases, moduleCase{name: c.name, script: c.script, want: c.want})
+	}
+	testModule(t, cases)
 }

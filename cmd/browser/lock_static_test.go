@@ -19,21 +19,9 @@ import (
 
 const web = "../../locks/document/server/web/"
 
-// serverless makes the helpers of load work without a server: quick locks the project,
-// and fail's faults meet the Worker of the file, and the release of a Web Lock.
+// serverless makes the helpers of load work without a server: quick locks the project.
 const serverless = `
 	globalThis.quick = { ...quick, resource: undefined };
-	const fault = (method) => { if (faults[method] > 0) { faults[method]--; throw new TypeError('injected'); } };
-	globalThis.Worker = class extends Worker {
-		postMessage(data) { fault(data.method); super.postMessage(data); }
-	};
-	if (navigator.locks) {
-		const { request } = LockManager.prototype;
-		navigator.locks.request = async (...of) => {
-			await request.apply(navigator.locks, of);
-			for (; faults.DELETE > 0; faults.DELETE--) await next('lock:release-failed');
-		};
-	}
 	// file is the content of project/.lock, or the name of the error.
 	globalThis.folder = () => navigator.storage.getDirectory().then((root) => root.getDirectoryHandle('project', { create: true }));
 	globalThis.file = async () => {
@@ -60,10 +48,6 @@ func newStaticSite(t *testing.T, dir string) *lockSite {
 // strategies are the scripts that make a page use each strategy.
 var strategies = map[string]string{"web-lock": "", "file-lock": withoutWebLocks}
 
-// unavailable are the events before the first attempt at the file.
-var unavailable = map[string]string{"web-lock": "", "file-lock": noLocks + "; "}
-
-// P13, P15.
 func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
@@ -74,87 +58,61 @@ func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s, p := newStaticSite(t, dir), newProfile(t)
+	s, p := newStaticSite(t, dir), NewProfile(t)
 	for strategy, c := range map[string]struct{ before, denied, warnings, ttl string }{
 		"web-lock":  {"", "acquire-denied", "0", "25000"},
 		"file-lock": {withoutWebLocks, "fallback-conflict", "3", "30000"},
 	} {
-		b := p.open(s.url+"/page.css", c.before)
+		b := p.Open(s.url+"/page.css", c.before)
 		b.want(`import('/seed.js').then(({ run }) => run())`, strings.NewReplacer("STRATEGY", strategy, "DENIED", c.denied, "WARNINGS", c.warnings, "TTL", c.ttl).Replace(
 			`{"plain":true,"strategy":"STRATEGY","denied":"DENIED","result":TTL,"failed":"mine","aborted":"AbortError",`+
 				`"readonly":[["lock:readonly-entered","DENIED"],["autosave.lock.readonly","DENIED"]],"warnings":WARNINGS,"events":true,"acquired":1,"trusted":[TTL,30000],"same":true}`))
 	}
 }
 
-// P7, P13.
 func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
-	conflict := map[string]string{"web-lock": "", "file-lock": "warning fallback-degraded; "}
-	code := map[string]string{"web-lock": "acquire-denied", "file-lock": "fallback-conflict"}
-	for strategy, before := range strategies {
-		b := p.load(s, before, serverless)
-		holder := p.load(s, before, serverless)
-		sequence := func(name, held, script, want string, events ...string) {
-			t.Run(strategy+": "+name, func(t *testing.T) {
-				b, other := b.in(t), holder.in(t)
-				b.Eval(`reset()`)
-				other.Eval(held)
-				b.want(script, strings.NewReplacer("STRATEGY", strategy, "DENIED", code[strategy]).Replace(want))
-				all := unavailable[strategy] + strings.Join(events, "; ")
-				b.wantEvents(strings.Split(strings.NewReplacer("CONFLICT ", conflict[strategy], "STRATEGY", strategy, "DENIED", code[strategy]).Replace(all), "; ")...)
-				other.Eval(`globalThis.lease && locks.releaseProjectLock(lease)`)
-				b.Is(`clocks.started === clocks.ended`)
-				b.want(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`, "0")
-				b.want(`file()`, `"NotFoundError"`)
-			})
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
+	for strategy, c := range map[string]struct{ before, denied, conflict, unavailable string }{
+		"web-lock":  {"", "acquire-denied", "", ""},
+		"file-lock": {withoutWebLocks, "fallback-conflict", "warning fallback-degraded; ", noLocks + "; "},
+	} {
+		b, holder := p.load(s, c.before, serverless), p.load(s, c.before, serverless)
+		wantEvents := func(events string) {
+			t.Helper()
+			b.wantEvents(c.unavailable + strings.NewReplacer("CONFLICT ", c.conflict, "STRATEGY", strategy, "DENIED", c.denied).Replace(events))
+			b.Is(`clocks.started === clocks.ended`)
+			b.want(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`, "0")
 		}
-		const taken, released = "attempt STRATEGY retry=0; acquired; renew-scheduled", "release-requested; attempt STRATEGY retry=0; released STRATEGY"
-		sequence("acquired, renewed, released", "0", `(async () => {
+		b.want(`(async () => {
 			const lease = await locks.acquireProjectLock(quick);
 			await locks.releaseProjectLock(await locks.renewProjectLock(lease));
-			return lease.strategy;
-		})()`, `"STRATEGY"`, taken, "attempt STRATEGY retry=0; renewed retry=0; renew-scheduled", released)
-		sequence("held by another tab: read-only", acquiring, `failure(locks.acquireProjectLock(quick)).then((failed) => [failed, ...readonly])`, `["DENIED","DENIED"]`,
-			"attempt STRATEGY retry=0; CONFLICT error STRATEGY DENIED retry=0 retryable; waiting STRATEGY retry=0 wait=10",
-			"attempt STRATEGY retry=1; CONFLICT error STRATEGY DENIED retry=1 retryable; waiting STRATEGY retry=1 wait=20",
-			"attempt STRATEGY retry=2; CONFLICT error STRATEGY DENIED retry=2; readonly-entered DENIED")
-		if strategy == "file-lock" { // a Web Lock is renewed without a request
-			sequence("a renewal fails twice, then succeeds", "0", `(async () => {
-				const lease = await locks.acquireProjectLock(quick);
-				fail('PUT', 2);
-				const renewed = await locks.renewProjectLock(lease);
-				await locks.releaseProjectLock(renewed);
-				return renewed.renewAttempt;
-			})()`, "2", taken,
-				"attempt STRATEGY retry=0; error STRATEGY renew-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
-				"attempt STRATEGY retry=1; error STRATEGY renew-failed retry=1 retryable; waiting STRATEGY retry=1 wait=20",
-				"attempt STRATEGY retry=2; renewed retry=2; renew-scheduled", released)
-		}
-		sequence("a release fails, is tried again and releases", "0", `(async () => {
-			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 });
-			fail('DELETE', 1);
-			await locks.releaseProjectLock(lease);
-			return readonly;
-		})()`, "[]", taken, "release-requested",
-			"attempt STRATEGY retry=0; release-failed retry=0; error STRATEGY release-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
-			"attempt STRATEGY retry=1; released STRATEGY")
+			return [lease.strategy, await file()];
+		})()`, `["`+strategy+`","NotFoundError"]`)
+		wantEvents("attempt STRATEGY retry=0; acquired; renew-scheduled; attempt STRATEGY retry=0; renewed retry=0; renew-scheduled; " +
+			"release-requested; attempt STRATEGY retry=0; released STRATEGY")
+
+		b.Eval(`reset()`)
+		holder.Eval(acquiring)
+		b.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 2 })).then((failed) => [failed, ...readonly])`, `["`+c.denied+`","`+c.denied+`"]`)
+		holder.Eval(`locks.releaseProjectLock(lease)`)
+		wantEvents("attempt STRATEGY retry=0; CONFLICT error STRATEGY DENIED retry=0 retryable; waiting STRATEGY retry=0 wait=10; " +
+			"attempt STRATEGY retry=1; CONFLICT error STRATEGY DENIED retry=1; readonly-entered DENIED")
 		b.Close()
 		holder.Close()
 	}
 }
 
-// P14.
 func TestALockWithoutAServerIsExclusive(t *testing.T) {
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	web, file := p.load(s, serverless), p.load(s, withoutWebLocks, serverless)
 	const failing = `failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })).then((failed) => [failed, events.some(({ type }) => type === 'lock:fallback-engaged')])`
 	for _, c := range []struct {
 		name         string
-		b            *tab
+		b            *Tab
 		before       string
 		script, want string
 	}{
-		{"a Web Lock of the page's own is held, not unavailable: no fallback (R6)", web,
+		{"a Web Lock of the page's own is held, not unavailable: no fallback", web,
 			`new Promise((resolve) => navigator.locks.request('imgponic:project', () => { resolve(); return new Promise((done) => { globalThis.done = done; }); }))`,
 			failing + `.then((got) => { done(); return got; })`, `["acquire-denied",false]`},
 		{"a tab with Web Locks respects the file of a tab without", web, `write(record(1e6))`, failing, `["acquire-denied",false]`},
@@ -208,7 +166,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
 			readonly.push(token === lease.token, validForMs > 0 && validForMs <= 25000, await failure(locks.confirmProjectLock(lease)));
 		}, quick).catch(({ code }) => [code, ...readonly])`, `["lease-stale","lease-stale",true,true,"lease-stale"]`},
-		{"an abort during the acquisition leaves no file and is not read-only (P5)", file, `0`, `(async () => {
+		{"an abort during the acquisition leaves no file and is not read-only", file, `0`, `(async () => {
 			const abort = new AbortController();
 			const { postMessage } = Worker.prototype;
 			Worker.prototype.postMessage = function (data) {
@@ -227,7 +185,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			await locks.releaseProjectLock(lease);
 			return [later.uuid === lease.leaseId, later.token === lease.token, Date.parse(later.mtime) > Date.parse(mtime)];
 		})()`, `[true,true,true]`},
-		{"each event is a line of telemetry with its fields, without an error's text (P8)", file, `0`, `(async () => {
+		{"each event is a line of telemetry with its fields, without an error's text", file, `0`, `(async () => {
 			const lines = [];
 			const stop = locks.subscribeLockTelemetry((line) => lines.push(line));
 			const lease = await locks.acquireProjectLock(quick);
@@ -254,7 +212,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 		})()`, `[true,"AbortError","none"]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := c.b.in(t)
+			b := c.b.In(t)
 			b.Eval(`reset()`)
 			b.Eval(c.before)
 			b.want(c.script, c.want)
@@ -264,14 +222,13 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 	}
 }
 
-// P14.
 func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	t.Parallel()
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 5000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
 	for strategy, before := range strategies {
 		t.Run(strategy, func(t *testing.T) {
-			p := p.in(t)
+			p := p.In(t)
 			first, second := p.load(s, before, serverless), p.load(s, before, serverless)
 			first.Eval(short)
 			second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, map[string]string{"web-lock": `"acquire-denied"`, "file-lock": `"fallback-conflict"`}[strategy])

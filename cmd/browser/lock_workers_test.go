@@ -20,18 +20,17 @@ const renewing = `(async () => {
 })()`
 
 // imported imports the module from url, as load does.
-func (b *tab) imported(url string) {
+func (b *Tab) imported(url string) {
 	b.T.Helper()
 	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeAllLockEvents((event) => events.push(event)); })`)
 }
 
-// P14.
 func TestALockOutlivesItsWebServer(t *testing.T) {
 	for strategy, before := range strategies {
 		dir := t.TempDir()
 		examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
 		server := httptest.NewServer(http.FileServer(http.Dir(dir)))
-		b := newProfile(t).load(&lockSite{url: server.URL}, before, serverless)
+		b := NewProfile(t).load(&lockSite{url: server.URL}, before, serverless)
 		b.want(renewing, `["`+strategy+`",[]]`)
 		server.CloseClientConnections()
 		server.Close()
@@ -72,13 +71,13 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 		http.FileServer(http.Dir(dir)).ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
 	for strategy, before := range strategies {
-		bundled := p.open(server.URL+"/app.html", instrumented, before, serverless, withoutTimers)
+		bundled := p.Open(server.URL+"/app.html", instrumented, before, serverless, withoutTimers)
 		bundled.Is(`globalThis.locks`)
-		other := p.open(s.url+"/page.css", instrumented, before, serverless, withoutTimers)
+		other := p.Open(s.url+"/page.css", instrumented, before, serverless, withoutTimers)
 		other.imported(server.URL + "/locks.js")
-		for _, b := range []*tab{bundled, other} {
+		for _, b := range []*Tab{bundled, other} {
 			b.want(renewing, `["`+strategy+`",[]]`)
 			b.want(`locks.releaseProjectLock(lease).then(file)`, `"NotFoundError"`)
 			b.Close()
@@ -95,7 +94,7 @@ func TestAPolicyWithoutBlobWorkersRefusesTheFileAndKeepsTheWebLock(t *testing.T)
 		http.FileServer(http.Dir(web)).ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	p := newProfile(t)
+	p := NewProfile(t)
 	for strategy, want := range map[string]string{
 		"web-lock":  `["web-lock",[]]`,
 		"file-lock": `["acquire-denied",false,"no_worker"]`,

@@ -96,22 +96,5 @@ func NewProfile(t *testing.T) *Profile {
 	return &Profile{t, p, id}
 }
 
-// StartProfile returns the profile of a Chromium of its own, which the test must Kill.
-func StartProfile(t *testing.T) *Profile {
-	t.Helper()
-	p, err := start()
-	if err != nil {
-		t.Fatalf("starting Chromium: %v", err)
-	}
-	t.Cleanup(p.stop)
-	return &Profile{t: t, process: p}
-}
-
 // In returns the profile for a subtest.
 func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.process, p.id} }
-
-// Kill ends the profile's Chromium as a crash does.
-func (p *Profile) Kill() {
-	p.t.Helper()
-	check(p.t, chromedp.FromContext(p.process.ctx).Browser.Process().Kill())
-}

@@ -16,11 +16,13 @@ import (
 
 // Tab is a page of a profile.
 type Tab struct {
-	T       *testing.T
-	Ctx     context.Context // of the tab: for chromedp
-	Close   func()
-	Details string // a script whose value is added to failures; may be empty
+	T     *testing.T
+	Ctx   context.Context // of the tab: for chromedp
+	Close func()
 }
+
+// In returns the tab for a subtest.
+func (b *Tab) In(t *testing.T) *Tab { return &Tab{t, b.Ctx, b.Close} }
 
 // Open opens a tab at url in which scripts run before the page's own.
 func (p *Profile) Open(url string, scripts ...string) *Tab {
@@ -109,11 +111,8 @@ func (b *Tab) Is(condition string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			more := ""
-			if b.Details != "" {
-				more = "\n" + b.Eval(b.Details)
-			}
-			b.T.Fatalf("never true: %s (%v)\nthe page shows %s%s", condition, err, b.Eval(`document.body.innerText.slice(0, 1000)`), more)
+			shown := b.Eval(`[document.body.innerText.slice(0, 1000), globalThis.events?.slice(-5)]`)
+			b.T.Fatalf("never true: %s (%v)\nthe page and its last events: %s", condition, err, shown)
 		}
 	}
 }

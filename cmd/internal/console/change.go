@@ -11,6 +11,7 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // Change is a change that an operator may make.
@@ -50,7 +51,8 @@ type Operator interface {
 	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, what Change, f func(now time.Time) Filter, who string, last Bulk, limit int, dryRun bool,
+		ctx context.Context, what Change, f func(now time.Time) repo.Filter, who string,
+		last Bulk, limit int, dryRun bool,
 	) (Bulk, error)
 }
 
@@ -154,11 +156,13 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		r := c.Request().WithContext(ctx)
 		c.SetRequest(r)
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
+
 		id := c.QueryParam("id") // browsers change the line ends of a form field
 		back := address("/analysis", id)
 		if foreign(r) {
 			return refusal{foreignForm.code, foreignForm.message, back}
 		}
+
 		seen, err := s.changeable(c)
 		if err != nil {
 			return refused(err, back)
@@ -166,18 +170,21 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		if r.PostFormValue("lock") != s.row(&seen).Seen() {
 			return s.ask(c, v, &seen, true)
 		}
+
 		what := v.Name
 		if what == Requeue && r.PostFormValue("fresh") != "" {
 			what = RequeueFresh
 		}
 		who, _ := c.Get(whoKey).(string)
 		defer s.forget()
-		booked, err := s.o.Operator.Change(ctx, what, id, who, analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()})
+		state := analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()}
+		booked, err := s.o.Operator.Change(ctx, what, id, who, state)
 		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
 			if seen, err = s.changeable(c); err == nil {
 				return s.ask(c, v, &seen, true)
 			}
 		}
+
 		switch {
 		case err != nil:
 			return refused(err, back)

@@ -47,7 +47,11 @@ func (s *Server) detail(c echo.Context) error {
 	if err != nil {
 		return refused(err, "")
 	}
-	p := detailPage{frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.ReadAt), Notice: notice(c)}
+
+	p := detailPage{
+		frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w),
+		ReadAt: clock(w.ReadAt), Notice: notice(c), All: all,
+	}
 	p.Poll, p.Live = address("/analysis", id), liveAt(w.ReadAt)
 	if all {
 		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}

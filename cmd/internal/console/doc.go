@@ -16,7 +16,7 @@
 //     filter share one read of what they show, at most every eight seconds; all pages share
 //     the counts, at most every sixteen. Nothing is read when no page asks.
 //   - The numbers of the states and of the codes count all analyses. The lines of the failures
-//     are those of the newest hundred of each code.
+//     are those of the newest twenty of each code.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
 //     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.

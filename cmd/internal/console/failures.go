@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // maxCodes is how many codes the page of failures lists.
@@ -26,7 +27,7 @@ type failuresPage struct {
 
 // group is a code with the lines that the messages of its newest analyses have.
 type group struct {
-	Failure
+	repo.Failure
 	Cancelled bool // by operators, as far as Newest shows
 	Lines     []line
 	Others    int // further lines
@@ -43,8 +44,9 @@ type line struct {
 const maxLines = 8
 
 // grouped returns the group of f, the most frequent line first.
-func (s *Server) grouped(f *Failure) group {
+func (s *Server) grouped(f *repo.Failure) group {
 	g := group{Failure: *f, Cancelled: f.Code == analysislock.Cancelled}
+
 	for i := range f.Newest {
 		a := &f.Newest[i]
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
@@ -56,6 +58,7 @@ func (s *Server) grouped(f *Failure) group {
 		}
 		g.Lines[at].N++
 	}
+
 	slices.SortStableFunc(g.Lines, func(a, b line) int { return cmp.Compare(b.N, a.N) })
 	shown := min(maxLines, len(g.Lines))
 	g.Lines, g.Others = g.Lines[:shown], len(g.Lines)-shown
@@ -69,7 +72,7 @@ func (s *Server) failed(c echo.Context) error {
 	r := s.shared("failures", 2*s.o.Every, func(ctx context.Context) (any, error) {
 		return s.source.Failures(ctx, maxCodes)
 	})
-	failures, _ := r.value.([]Failure)
+	failures, _ := r.value.([]repo.Failure)
 
 	p.Rest = all.counts[analysislock.Failed]
 	var at time.Time
@@ -87,6 +90,7 @@ func (s *Server) failed(c echo.Context) error {
 		}
 		return cmp.Compare(b.N, a.N)
 	})
+
 	if p.Live, _ = r.age(at); r.busy != nil && !r.fresh() { // this page has no script
 		c.Response().Header().Set("Refresh", "2")
 	}
@@ -127,6 +131,7 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 		if foreign(r) {
 			return foreignForm
 		}
+
 		var before, n int64
 		seen, after, _ := strings.Cut(r.PostFormValue("seen"), ".")
 		if _, err := fmt.Sscanf(seen, "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
@@ -160,6 +165,7 @@ func (s *Server) bulk(c echo.Context, v verb, last Bulk, confirmed int64) error 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
+
 	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
 	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, last, limit, !p.Done)
 	if p.Done {
@@ -168,6 +174,7 @@ func (s *Server) bulk(c echo.Context, v verb, last Bulk, confirmed int64) error 
 	if err != nil {
 		return refused(err, p.Back)
 	}
+
 	p.Bulk = b
 	unseen := max(min(cmp.Or(confirmed, p.Matched), p.Matched)-p.Changed-p.Skipped-p.Failed, 0)
 	if p.Left = unseen; !p.Done { // nothing is changed yet

@@ -15,6 +15,7 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // choice selects the analyses that a page shows, as its address does.
@@ -37,7 +38,9 @@ func (c choice) narrow() bool { return c.Search == "" && c.State+c.Code+c.Since+
 // query returns c as part of an address.
 func (c choice) query() string {
 	v := url.Values{}
-	for name, value := range map[string]string{"state": c.State, "code": c.Code, "since": c.Since, "older": c.Older, "q": c.Search, "after": c.After} {
+	for name, value := range map[string]string{
+		"state": c.State, "code": c.Code, "since": c.Since, "older": c.Older, "q": c.Search, "after": c.After,
+	} {
 		if value != "" {
 			v.Set(name, value)
 		}
@@ -66,9 +69,9 @@ func (c choice) check() error {
 	return nil
 }
 
-// at returns the Filter of c at now. A time that cannot be read is ignored.
-func (c choice) at(now time.Time) Filter {
-	f := Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
+// at returns the filter of c at now. A time that cannot be read is ignored.
+func (c choice) at(now time.Time) repo.Filter {
+	f := repo.Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
 	if since, err := cli.ParseTime(c.Since); err == nil {
 		f.Since = since(now)
 	}
@@ -79,10 +82,10 @@ func (c choice) at(now time.Time) Filter {
 }
 
 // matches reports whether f, which has no Prefix, selects a, which is unfinished.
-func matches(f Filter, a *analysislock.Analysis) bool {
-	has := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
+func matches(f repo.Filter, a *analysislock.Analysis) bool {
+	coded := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
 	return (f.Status == "" || f.Status == a.Status) &&
-		(f.Code == "" || has(a.Error) || has(a.LastError)) &&
+		(f.Code == "" || coded(a.Error) || coded(a.LastError)) &&
 		!a.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || a.UpdatedAt.Before(f.Before))
 }
 
@@ -196,6 +199,7 @@ func (p *listPage) arrange(v *view, newRow func(*analysislock.Analysis) row) {
 			p.Rows = append(p.Rows, r)
 		}
 	}
+
 	for i := range v.page.All {
 		if a := &v.page.All[i]; !shown[a.ID] {
 			p.Rows = append(p.Rows, newRow(a))
@@ -223,21 +227,20 @@ func (p *listPage) group() {
 
 // count makes the pills.
 func (p *listPage) count(counts Counts, fresh bool) {
-	to := func(change func(*choice)) string {
+	newPill := func(status string) pill {
 		ch := p.choice
-		ch.Search, ch.After = "", ""
-		change(&ch)
-		return ch.query()
-	}
-	count := func(status string) string {
+		ch.State, ch.Search, ch.After = status, "", ""
+		made := pill{Name: status, Kind: kindOf(status), Current: p.State == status, Query: ch.query()}
 		if n, known := counts[status]; known && fresh {
-			return number(n)
+			made.N = number(n)
 		}
-		return ""
+		return made
 	}
-	p.All = pill{Name: "All", N: count(""), Current: p.State == "" && p.Search == "", Query: to(func(ch *choice) { ch.State = "" })}
+
+	p.All = newPill("")
+	p.All.Name, p.All.Kind, p.All.Current = "All", "", p.State == "" && p.Search == ""
 	for _, status := range kinds {
-		p.States = append(p.States, pill{status, kindOf(status), count(status), p.State == status, to(func(ch *choice) { ch.State = status })})
+		p.States = append(p.States, newPill(status))
 	}
 }
 

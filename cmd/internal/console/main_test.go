@@ -21,6 +21,7 @@ import (
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,13 +32,13 @@ type memorySource struct {
 	mu          sync.Mutex
 	all         map[string]console.Detail
 	unavailable bool
-	asked       map[string]int   // calls by method
-	filters     []console.Filter // of the calls of Page
-	delay       time.Duration    // of each call of Page, Failures and Get
+	asked       map[string]int // calls by method
+	filters     []repo.Filter  // of the calls of Page
+	delay       time.Duration  // of each call of Page, Failures and Get
 	activeErr   error
 	pageErr     error
 	countErr    error
-	failures    []console.Failure
+	failures    []repo.Failure
 	failed      int64 // more that are counted
 }
 
@@ -104,7 +105,7 @@ func (s *memorySource) wait(ctx context.Context) error {
 	}
 }
 
-func (s *memorySource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, limit int) (console.Listing, error) {
 	if err := s.wait(ctx); err != nil {
 		return console.Listing{}, err
 	}
@@ -138,7 +139,7 @@ func (s *memorySource) Oldest(context.Context) ([]analysislock.Analysis, error) 
 	return l.All[:min(1, len(l.All))], err
 }
 
-func (s *memorySource) Failures(ctx context.Context, limit int) ([]console.Failure, error) {
+func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure, error) {
 	if err := s.wait(ctx); err != nil || limit != 50 {
 		return nil, errUnavailable
 	}
@@ -202,7 +203,7 @@ type recorder struct {
 	during func(ctx context.Context) // nil: a change takes no time
 	booked console.Delivery          // empty: Booked
 	bulk   console.Bulk              // of the next ChangeAll
-	filter console.Filter            // of the last ChangeAll
+	filter repo.Filter               // of the last ChangeAll
 	fail   error
 }
 
@@ -216,7 +217,7 @@ func (h *recorder) Change(ctx context.Context, what console.Change, id, who stri
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) console.Filter, who string, last console.Bulk, limit int, dryRun bool) (console.Bulk, error) {
+func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) repo.Filter, who string, last console.Bulk, limit int, dryRun bool) (console.Bulk, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}

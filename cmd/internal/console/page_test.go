@@ -13,6 +13,7 @@ import (
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 func TestEachStateIsShownByItsName(t *testing.T) {
@@ -117,7 +118,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		source.all[text] = w
-		source.failures = append(source.failures, console.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w.Analysis}})
+		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w.Analysis}})
 	}
 	s, _ := writable(t, source)
 	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}

@@ -7,10 +7,10 @@ import (
 
 const (
 	maxRead  = 10 * time.Second // the time limit of a read
-	maxWait  = 5 * time.Second  // how long after its begin a page waits for a read
-	patience = time.Second      // the same if the value is fresh, the last attempt had an error, or another read is late
-	retry    = 4 * time.Second  // the longest pause from the begin of an attempt with an error to the next
-	outage   = time.Minute      // how long after the begin of a slow attempt with an error no page waits
+	maxWait  = 5 * time.Second  // how long after the start of a read a page waits for it
+	patience = time.Second      // instead of maxWait, after an error, for a fresh value, or if another read is late
+	retry    = 4 * time.Second  // the longest time from the start of an attempt with an error to the next
+	outage   = time.Minute      // how long after the start of a slow attempt with an error no page waits
 )
 
 // maxReadings are kept; then all are read again.
@@ -34,6 +34,7 @@ type reading struct {
 func (s *Server) shared(key string, every time.Duration, read func(context.Context) (any, error)) reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	r := s.readings[key]
 	if r == nil {
 		if len(s.readings) == maxReadings {
@@ -42,6 +43,7 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 		r = &reading{every: every}
 		s.readings[key] = r
 	}
+
 	pause := r.every
 	if r.err != nil {
 		pause = min(pause, retry)

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -53,12 +53,14 @@ type row struct {
 // newRow returns the row of a at now, the store's time.
 func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
-		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(a, now),
-		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.CreatedAt), Write: s.o.Operator != nil, Problem: a.Problem(), now: now,
+		Analysis: *a, Problem: a.Problem(), Key: key(a.ID),
+		State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(a, now),
+		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.CreatedAt), Write: s.o.Operator != nil, now: now,
 	}
 	if a.Status == analysislock.Ready { // another program may not have deleted it
 		r.LastError = nil
 	}
+
 	free := a.Malformed == nil && lease.Orphaned(a.Lock, now)
 	switch {
 	case r.LockState == lockHeld:
@@ -126,19 +128,27 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
 // attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, or the end of the last one if the analysis is finished, in thousandths. Gap
-// is the time until the next attempt began.
+// entry and now, or the end of the last one if the analysis is finished, in thousandths.
 type attempt struct {
 	analysislock.Attempt
 	X, Width int64
-	Gap      time.Duration
+	Gap      time.Duration // until the next attempt began
 }
 
 // Timeline returns the attempts, the newest first. One without an outcome is running if
 // it has the lock; otherwise its worker has crashed, or could not release the lock.
 func (r row) Timeline() (all []attempt) {
+	if len(r.History) == 0 {
+		return nil
+	}
+	from, until := r.History[0].StartedAt, r.now
+	if r.Lock.Finished {
+		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
+	}
+	scale := max(until.Sub(from), time.Second)
+
 	for i := range r.History {
-		a, from := r.History[i], r.History[0].StartedAt
+		a := r.History[i]
 		end := cmp.Or(a.EndedAt, r.now)
 		switch {
 		case a.Outcome != "":
@@ -149,19 +159,16 @@ func (r row) Timeline() (all []attempt) {
 		default:
 			a.Outcome, end = "no end recorded", a.StartedAt
 		}
+
 		t := attempt{Attempt: a}
 		if i+1 < len(r.History) && !a.EndedAt.IsZero() {
 			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
 		}
-		until := r.now
-		if r.Lock.Finished {
-			until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
-		}
-		scale := max(until.Sub(from), time.Second)
 		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
 		t.Width = min(max(int64(1000*end.Sub(a.StartedAt)/scale), 8), 1000-t.X)
 		all = append(all, t)
 	}
+
 	slices.Reverse(all)
 	return all
 }
@@ -169,7 +176,7 @@ func (r row) Timeline() (all []attempt) {
 // Seen returns the value that a form sends back to identify the confirmed state: the state
 // of the analysis, and the owner, the token and the state of the lock.
 func (r row) Seen() string {
-	return strconv.FormatInt(r.Lock.Token, 10) + "-" + key(r.Lock.Owner) + "-" + r.LockState + "-" + key(r.State)
+	return fmt.Sprintf("%d-%s-%s-%s", r.Lock.Token, key(r.Lock.Owner), r.LockState, key(r.State))
 }
 
 func lockState(a *analysislock.Analysis, now time.Time) string {

@@ -34,7 +34,7 @@ type Options struct {
 	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody, without a name
-	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
+	AnyHost  bool          // accept any Host header: safe only if Identity needs a proof that no other site has
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
 	Every    time.Duration // the shortest time between two reads of what a page shows; zero: 8 s
@@ -78,6 +78,7 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
 		html:     template.Must(pages.Clone()).Funcs(template.FuncMap{"root": func() string { return o.Root }}),
@@ -86,14 +87,24 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	}
 	s.echo.HTTPErrorHandler = s.handleError
 	s.echo.Use(s.RecoverPanics, headers, s.admit)
+	s.routes()
+	return s
+}
+
+// routes adds the pages, and the changes if there is an Operator.
+func (s *Server) routes() {
 	page := func(path string, h echo.HandlerFunc) {
 		s.echo.Match([]string{http.MethodGet, http.MethodHead}, path, h)
 	}
 	page("/", s.list)
 	page("/analysis", s.detail)
 	page("/failures", s.failed)
+	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
+		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
+	}
+
 	change := func(path string, confirm, change echo.HandlerFunc) {
-		if o.Operator == nil {
+		if s.o.Operator == nil {
 			s.echo.Any(path, func(echo.Context) error { return readOnly })
 			return
 		}
@@ -107,10 +118,6 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
 	change(failuresPath, s.all(requeue), s.all(requeue))
-	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
-		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
-	}
-	return s
 }
 
 // ServeHTTP makes Server an http.Handler.
@@ -122,7 +129,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
-		lifecycle.Secure(h, c.Request(), "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		lifecycle.Secure(h, c.Request(), "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
+			"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -145,6 +153,7 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if subrequest(r) {
 			return foreignSite
 		}
+
 		who, err := s.o.Identity.Identify(r)
 		if err != nil {
 			s.o.Log.WarnContext(r.Context(), "caller refused", "error", err)
@@ -154,6 +163,7 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			return noProof
 		}
 		c.Set(whoKey, who)
+
 		for _, values := range c.QueryParams() {
 			if slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) }) {
 				return badValue

@@ -10,18 +10,12 @@ import (
 	"taskguard/repo"
 )
 
-// Filter selects analyses.
-type Filter = repo.Filter
-
 // Listing holds a part of the analyses as they were read.
 type Listing struct {
 	At   time.Time // the store's time of the read
 	All  []analysislock.Analysis
 	Next string // where the next page begins; empty: there is none
 }
-
-// Failure is a code with the number of analyses that are FAILED with it.
-type Failure = repo.Failure
 
 // Counts has the number of analyses by status; "" has the number of all.
 type Counts map[string]int64
@@ -44,11 +38,12 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // Source reads the analyses, whose texts may be any text that a document contains. Its
-// methods may be called concurrently; their errors may be or wrap a *Refusal. Only Get with contents reads an input or a result.
+// methods may be called concurrently. Their errors may be or wrap a *Refusal. Only Get with
+// contents reads an input or a result.
 type Source interface {
 	// Page reads up to limit analyses that f selects, after where another page's Next is:
 	// those that were updated last first, with a Prefix by ID.
-	Page(ctx context.Context, f Filter, after string, limit int) (Listing, error)
+	Page(ctx context.Context, f repo.Filter, after string, limit int) (Listing, error)
 	// Active reads up to limit analyses whose lock is held, up to limit that wait for their
 	// next attempt, and up to limit that are stuck, the oldest update first.
 	Active(ctx context.Context, limit int) (Listing, error)
@@ -57,7 +52,7 @@ type Source interface {
 	// Oldest reads the unfinished analysis that was created first, if there is one.
 	Oldest(ctx context.Context) ([]analysislock.Analysis, error)
 	// Failures counts the FAILED analyses by code, for up to limit codes.
-	Failures(ctx context.Context, limit int) ([]Failure, error)
+	Failures(ctx context.Context, limit int) ([]repo.Failure, error)
 	// Get reads one analysis and its checkpoint, with its input and result if contents is
 	// set; else Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.

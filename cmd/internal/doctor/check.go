@@ -1,8 +1,8 @@
 package doctor
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 )
 
 // Severity is a finding's weight.
@@ -46,6 +46,7 @@ func Check(f Facts) (found []Finding, unchecked []Unchecked) {
 		unchecked[i].Parts = append(unchecked[i].Parts, string(p))
 		missing[p] = i
 	}
+
 	for _, r := range rules(f) {
 		complete := true
 		for _, need := range r.needs {
@@ -58,11 +59,13 @@ func Check(f Facts) (found []Finding, unchecked []Unchecked) {
 		if !complete {
 			continue
 		}
+
 		for _, one := range r.check() {
 			one.Rule, one.Problem, one.Fix = r.name, scrub(one.Problem), scrub(one.Fix)
 			found = append(found, one)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(string(b.Severity), string(a.Severity)) })
+
+	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	return found, unchecked
 }

@@ -35,7 +35,9 @@ const (
 
 // parts returns all parts in the order of the output.
 func parts() []Part {
-	return append([]Part{WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers}, liveParts()...)
+	return append([]Part{
+		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
+	}, liveParts()...)
 }
 
 // Status holds where a part was read from, or why it was not.
@@ -63,7 +65,6 @@ type Settings struct {
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
 	Secrets      []string // that its containers use
-	Images       []string // of its containers
 	Twice        []string // variables that the container sets more than once
 	Probes       []string // the paths of the container's probes
 	// Serving is the revision that gets the most requests, Newest has the settings that were

@@ -42,7 +42,7 @@ func (r *reader) ask(ctx context.Context, p Part, from string, call func(context
 }
 
 // askService reads projects/P/locations/L/services/S and its IAM policy.
-func (r *reader) askService(ctx context.Context, name string, into *Service, settings, callers Part) {
+func (r *reader) askService(ctx context.Context, name string, s *Service, settings, callers Part) {
 	api, err := run.NewService(ctx, r.Google...)
 	if err != nil {
 		r.done(settings, name, err)
@@ -58,28 +58,32 @@ func (r *reader) askService(ctx context.Context, name string, into *Service, set
 		var serves *run.Revision
 		if revision, newest, _ := serving(got); revision != newest {
 			parent, _, _ := strings.Cut(name, "/services/")
-			if serves, err = api.Projects.Locations.Revisions.Get(parent + "/revisions/" + revision).Context(ctx).Do(); err != nil {
+			revision = parent + "/revisions/" + revision
+			if serves, err = api.Projects.Locations.Revisions.Get(revision).Context(ctx).Do(); err != nil {
 				return err
 			}
 		}
+
 		template, err := parseService(got, nil)
 		if err != nil {
 			return err
 		}
-		into.Settings, err = parseService(got, serves)
-		if reflect.DeepEqual(template, into.Settings) { // such as after a roll-back: nothing waits for traffic
-			into.Newest = into.Serving
+		s.Settings, err = parseService(got, serves)
+		if reflect.DeepEqual(template, s.Settings) { // such as after a roll-back: nothing waits for traffic
+			s.Newest = s.Serving
 		}
 		return err
 	})
+
 	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {
-		policy, err := api.Projects.Locations.Services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
+		services := api.Projects.Locations.Services
+		policy, err := services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
 		if err != nil {
 			return err
 		}
 		for _, b := range policy.Bindings {
 			if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
-				into.Callers = append(into.Callers, b.Members...)
+				s.Callers = append(s.Callers, b.Members...)
 			}
 		}
 		return nil
@@ -102,44 +106,35 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 	})
 }
 
-// askIndexes reads the indexes of the kinds' collection groups, and the fields of all groups
-// that have settings of their own or a TTL policy, which include those that a group inherits.
+// ownFields selects the fields that have settings of their own or a TTL policy.
+const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
+
+// askIndexes reads the indexes of the kinds' collection groups, and the settings of ownFields in
+// all groups, which include those that a group inherits.
 func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
-		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 		api, err := firestore.NewService(ctx, r.Google...)
 		if err != nil {
 			return err
 		}
-		groups := api.Projects.Databases.CollectionGroups
+
+		all, groups := newIndexes(), api.Projects.Databases.CollectionGroups
 		for i := range r.facts.Kinds {
 			group := path.Base(r.facts.Kinds[i].Collection)
-			err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
+			add := func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
 				for _, i := range p.Indexes {
 					all.add(group, i)
 				}
 				return nil
-			})
-			if err != nil {
+			}
+			if err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, add); err != nil {
 				return err
 			}
 		}
-		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false OR ttlConfig:*")
-		err = fields.Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
-			for _, f := range p.Fields {
-				parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
-				if len(parts) != 8 {
-					continue
-				}
-				name := parts[5] + "/" + parts[7]
-				if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig {
-					all.Fields[name] = len(c.Indexes) > 0
-				}
-				all.TTL[name] = f.TtlConfig != nil && f.TtlConfig.State != "NEEDS_REPAIR"
-			}
-			return nil
-		})
-		r.facts.Indexes = *all
+
+		fields := groups.Fields.List(database + "/collectionGroups/-").Filter(ownFields)
+		err = fields.Pages(ctx, all.addFields)
+		r.facts.Indexes = all
 		return err
 	})
 }
@@ -151,18 +146,22 @@ func (r *reader) askJobs(ctx context.Context, parent string) {
 		if err != nil {
 			return err
 		}
-		return api.Projects.Locations.Jobs.List(parent).Pages(ctx, func(p *scheduler.ListJobsResponse) error {
-			for _, j := range p.Jobs {
-				if j.HttpTarget == nil {
-					continue
-				}
-				job := Job{Name: path.Base(j.Name), State: j.State, Method: cmp.Or(j.HttpTarget.HttpMethod, http.MethodPost), URI: j.HttpTarget.Uri}
-				if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
-					job.Failure = oneLine(fmt.Sprintf("%s %s", codes.Code(uint32(s.Code)), s.Message)) //nolint:gosec // above 0
-				}
-				r.facts.Jobs = append(r.facts.Jobs, job)
-			}
-			return nil
-		})
+		return api.Projects.Locations.Jobs.List(parent).Pages(ctx, r.addJobs)
 	})
+}
+
+func (r *reader) addJobs(p *scheduler.ListJobsResponse) error {
+	for _, j := range p.Jobs {
+		if j.HttpTarget == nil {
+			continue
+		}
+		job := Job{Name: path.Base(j.Name), State: j.State, URI: j.HttpTarget.Uri}
+		job.Method = cmp.Or(j.HttpTarget.HttpMethod, http.MethodPost)
+		if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
+			code := codes.Code(uint32(s.Code)) //nolint:gosec // above 0
+			job.Failure = oneLine(fmt.Sprintf("%s %s", code, s.Message))
+		}
+		r.facts.Jobs = append(r.facts.Jobs, job)
+	}
+	return nil
 }

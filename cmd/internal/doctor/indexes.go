@@ -19,6 +19,10 @@ type Indexes struct {
 	TTL       map[string]bool   // whether a field, by group/field, has a TTL policy
 }
 
+func newIndexes() Indexes {
+	return Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
+}
+
 // NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
 // those of the filters, and that of the oldest unfinished document.
 func NeededIndexes(k worker.Kind) (all []string) {
@@ -33,7 +37,8 @@ func NeededIndexes(k worker.Kind) (all []string) {
 // create returns the command that creates an index that NeededIndexes returns.
 func (all Indexes) create(needed string) string {
 	group, fields, _ := strings.Cut(needed, ": ")
-	command := fmt.Sprintf("gcloud firestore indexes composite create --database='%s' --collection-group=%s", all.Database, group)
+	const format = "gcloud firestore indexes composite create --database='%s' --collection-group=%s"
+	command := fmt.Sprintf(format, all.Database, group)
 	for field := range strings.SplitSeq(fields, ", ") {
 		name, order, _ := strings.Cut(field, " ")
 		command += " --field-config=field-path=" + name + ",order=" + strings.ToLower(order)
@@ -55,11 +60,13 @@ func indexesFile(name string) (Indexes, error) {
 			Indexes         []any  `json:"indexes"`
 		} `json:"fieldOverrides"`
 	}
-	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
+	all := newIndexes()
 	err := decodeFile(name, "a firestore.indexes.json", &f)
+
 	for i := range f.Indexes {
 		all.add(f.Indexes[i].CollectionGroup, &f.Indexes[i].GoogleFirestoreAdminV1Index)
 	}
+
 	for _, o := range f.FieldOverrides {
 		all.TTL[o.CollectionGroup+"/"+o.FieldPath] = o.TTL
 		if o.Indexes != nil {
@@ -82,12 +89,28 @@ func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) 
 	}
 }
 
+// addFields adds the settings of fields.
+func (all *Indexes) addFields(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
+	for _, f := range p.Fields {
+		parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
+		if len(parts) != 8 {
+			continue
+		}
+		name := parts[5] + "/" + parts[7]
+		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig {
+			all.Fields[name] = len(c.Indexes) > 0
+		}
+		all.TTL[name] = f.TtlConfig != nil && f.TtlConfig.State != "NEEDS_REPAIR"
+	}
+	return nil
+}
+
 // indexed reports whether a field of a collection group is indexed, by the nearest setting:
 // the path * stands for each field, and the group __default__ for each group.
 func (all Indexes) indexed(group, name string) bool {
 	for _, f := range []string{group + "/" + name, group + "/*", "__default__/*"} {
-		if is, set := all.Fields[f]; set {
-			return is
+		if indexed, set := all.Fields[f]; set {
+			return indexed
 		}
 	}
 	return true

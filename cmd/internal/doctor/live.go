@@ -66,7 +66,10 @@ const (
 )
 
 func liveParts() []Part {
-	return []Part{QueueTasks, DatabaseKind, CreateTasks, ActAsCaller, UseDatabase, ReadSecrets, OwnRights, QuotaSetting, AlertPolicies}
+	return []Part{
+		QueueTasks, DatabaseKind, CreateTasks, ActAsCaller, UseDatabase, ReadSecrets,
+		OwnRights, QuotaSetting, AlertPolicies,
+	}
 }
 
 // live reads Live by clients of Google's APIs.
@@ -82,55 +85,83 @@ type live struct {
 	alerts    *monitoring.Service
 }
 
+// connect makes the clients.
+func (l *live) connect(ctx context.Context) error {
+	var errs [6]error
+	l.tasks, errs[0] = cloudtasks.NewService(ctx, l.Google...)
+	l.firestore, errs[1] = firestore.NewService(ctx, l.Google...)
+	l.projects, errs[2] = projects.NewService(ctx, l.Google...)
+	l.iam, errs[3] = iam.NewService(ctx, l.Google...)
+	l.secrets, errs[4] = secretmanager.NewService(ctx, l.Google...)
+	l.alerts, errs[5] = monitoring.NewService(ctx, l.Google...)
+	return errors.Join(errs[:]...)
+}
+
 // askLive reads Live, for a service of Cloud Run with an account.
 func (r *reader) askLive(ctx context.Context, queue, project string) {
-	l, errs := live{reader: r, queue: queue, project: "projects/" + project, caller: "projects/-/serviceAccounts/" + r.env("TASK_CALLER")}, [6]error{}
-	l.tasks, errs[0] = cloudtasks.NewService(ctx, r.Google...)
-	l.firestore, errs[1] = firestore.NewService(ctx, r.Google...)
-	l.projects, errs[2] = projects.NewService(ctx, r.Google...)
-	l.iam, errs[3] = iam.NewService(ctx, r.Google...)
-	l.secrets, errs[4] = secretmanager.NewService(ctx, r.Google...)
-	l.alerts, errs[5] = monitoring.NewService(ctx, r.Google...)
+	l := live{reader: r, queue: queue, project: "projects/" + project}
+	l.caller = "projects/-/serviceAccounts/" + r.env("TASK_CALLER")
+	unconnected := l.connect(ctx)
+	r.facts.Grants = l.neededGrants()
+
 	calls := map[Part]func(context.Context) error{
-		QueueTasks: l.askTasks, DatabaseKind: l.askDatabase, OwnRights: l.askOwnRights, QuotaSetting: l.readQuotaProject, AlertPolicies: l.askAlerts,
+		QueueTasks: l.askTasks, DatabaseKind: l.askDatabase, OwnRights: l.askOwnRights,
+		QuotaSetting: l.readQuotaProject, AlertPolicies: l.askAlerts,
 	}
 	for _, p := range permissions() {
 		calls[p.part] = func(ctx context.Context) error { return l.askGrants(ctx, p) }
 	}
-	worker := r.facts.Worker
-	wanted := map[Part][]Grant{CreateTasks: {{Account: worker.Account, Resource: queue}}, ActAsCaller: {{Account: worker.Account, Resource: l.caller}}}
-	for _, s := range []*Service{&worker, &r.facts.Doclock} {
+
+	const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
+	for _, p := range liveParts() {
+		if !r.online(p, queue != "" && r.facts.Worker.Account != "", unnamed) {
+			continue
+		}
+		r.ask(ctx, p, l.project, func(ctx context.Context) error {
+			if unconnected != nil {
+				return unconnected
+			}
+			return calls[p](ctx)
+		})
+	}
+}
+
+// neededGrants returns what the accounts need, not yet given.
+func (l *live) neededGrants() map[Part][]Grant {
+	account := l.facts.Worker.Account
+	needed := map[Part][]Grant{
+		CreateTasks: {{Account: account, Resource: l.queue}},
+		ActAsCaller: {{Account: account, Resource: l.caller}},
+	}
+	need := func(p Part, account, resource string) {
+		needed[p] = append(needed[p], Grant{Account: account, Resource: resource})
+	}
+	for _, s := range []*Service{&l.facts.Worker, &l.facts.Doclock} {
 		if s.Account == "" {
 			continue
 		}
-		wanted[UseDatabase] = append(wanted[UseDatabase], Grant{Account: s.Account, Resource: l.database(*s)})
+		need(UseDatabase, s.Account, l.database(*s))
 		for _, name := range s.Secrets {
-			wanted[ReadSecrets] = append(wanted[ReadSecrets], Grant{Account: s.Account, Resource: l.project + "/secrets/" + name})
+			need(ReadSecrets, s.Account, l.project+"/secrets/"+name)
 		}
 	}
-	r.facts.Grants = wanted
-	for _, p := range liveParts() {
-		if r.online(p, queue != "" && worker.Account != "", "no --service is the name of a service with an account and TASK_QUEUE") {
-			r.ask(ctx, p, l.project, func(ctx context.Context) error {
-				if err := errors.Join(errs[:]...); err != nil {
-					return err
-				}
-				return calls[p](ctx)
-			})
-		}
-	}
+	return needed
 }
 
 // askTasks reads a page of tasks, without their bodies.
 func (l *live) askTasks(ctx context.Context) error {
-	got, err := l.tasks.Projects.Locations.Queues.Tasks.List(l.queue).ResponseView("FULL").PageSize(100).
-		Fields("tasks(name,dispatchDeadline,httpRequest(url,oidcToken),lastAttempt/responseStatus/code)").Context(ctx).Do()
+	const fields = "tasks(name,dispatchDeadline,httpRequest(url,oidcToken),lastAttempt/responseStatus/code)"
+	list := l.tasks.Projects.Locations.Queues.Tasks.List(l.queue).ResponseView("FULL").PageSize(100)
+	got, err := list.Fields(fields).Context(ctx).Do()
 	if err != nil {
 		return err
 	}
+
 	for _, t := range got.Tasks {
-		request, last := cmp.Or(t.HttpRequest, &cloudtasks.HttpRequest{}), cmp.Or(t.LastAttempt, &cloudtasks.Attempt{})
-		task := Task{Name: path.Base(t.Name), URL: request.Url, Last: codes.Code(cmp.Or(last.ResponseStatus, &cloudtasks.Status{}).Code)} //nolint:gosec // a code
+		request := cmp.Or(t.HttpRequest, &cloudtasks.HttpRequest{})
+		last := cmp.Or(cmp.Or(t.LastAttempt, &cloudtasks.Attempt{}).ResponseStatus, &cloudtasks.Status{})
+		code := codes.Code(last.Code) //nolint:gosec // small and not negative
+		task := Task{Name: path.Base(t.Name), URL: request.Url, Last: code}
 		if request.OidcToken != nil {
 			task.Audience = cmp.Or(request.OidcToken.Audience, request.Url)
 		}
@@ -152,7 +183,8 @@ func (l *live) askDatabase(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		l.facts.Databases = append(l.facts.Databases, Database{name, got.Type, cmp.Or(got.DatabaseEdition, "STANDARD")})
+		database := Database{name, got.Type, cmp.Or(got.DatabaseEdition, "STANDARD")}
+		l.facts.Databases = append(l.facts.Databases, database)
 	}
 	return nil
 }
@@ -182,16 +214,18 @@ func (l *live) readQuotaProject(ctx context.Context) error {
 // about matches a condition on the worker, its queue or its log metrics. A name that only
 // begins with the worker's is another deployment's.
 func (l *live) about() *regexp.Regexp {
-	name := strings.TrimSuffix(l.facts.Worker.Name, "-worker")
-	return regexp.MustCompile(`service_name\s*=\s*"` + regexp.QuoteMeta(l.facts.Worker.Name) + `"|queue_id\s*=\s*"` + regexp.QuoteMeta(path.Base(l.queue)) +
-		`"|user[_/]` + regexp.QuoteMeta(strings.ReplaceAll(name, "-", "_")) +
-		`_(deliveries|exhausted|late_starts|losses|oldest_ms|recoveries|rejected|stuck|time_to_start_ms)(_count|_sum|_bucket)?\b`)
+	const metrics = "deliveries|exhausted|late_starts|losses|oldest_ms|recoveries|rejected|stuck|time_to_start_ms"
+	service, queue := regexp.QuoteMeta(l.facts.Worker.Name), regexp.QuoteMeta(path.Base(l.queue))
+	prefix := strings.ReplaceAll(strings.TrimSuffix(service, "-worker"), "-", "_")
+	return regexp.MustCompile(`service_name\s*=\s*"` + service + `"|queue_id\s*=\s*"` + queue +
+		`"|user[_/]` + prefix + `_(` + metrics + `)(_count|_sum|_bucket)?\b`)
 }
 
 // askAlerts counts the alert policies about the worker.
 func (l *live) askAlerts(ctx context.Context) error {
 	about := l.about()
-	list := l.alerts.Projects.AlertPolicies.List(l.project).Fields("nextPageToken", "alertPolicies(enabled,notificationChannels,conditions)")
+	list := l.alerts.Projects.AlertPolicies.List(l.project)
+	list.Fields("nextPageToken", "alertPolicies(enabled,notificationChannels,conditions)")
 	return list.Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
 		for _, a := range p.AlertPolicies {
 			conditions, err := json.Marshal(a.Conditions)
@@ -208,17 +242,21 @@ func (l *live) askAlerts(ctx context.Context) error {
 
 // askOwnRights reads which permissions to book deliveries doctor's user lacks.
 func (l *live) askOwnRights(ctx context.Context) error {
-	book, sign := permissions()[0].name, permissions()[1].name
-	may, err := l.tasks.Projects.Locations.Queues.TestIamPermissions(l.queue, &cloudtasks.TestIamPermissionsRequest{Permissions: []string{book}}).Context(ctx).Do()
+	book, sign := []string{permissions()[0].name}, []string{permissions()[1].name}
+	queues, accounts := l.tasks.Projects.Locations.Queues, l.iam.Projects.ServiceAccounts
+	onQueue := &cloudtasks.TestIamPermissionsRequest{Permissions: book}
+	onCaller := &iam.TestIamPermissionsRequest{Permissions: sign}
+	ofQueue, err := queues.TestIamPermissions(l.queue, onQueue).Context(ctx).Do()
 	if err != nil {
 		return err
 	}
-	act, err := l.iam.Projects.ServiceAccounts.TestIamPermissions(l.caller, &iam.TestIamPermissionsRequest{Permissions: []string{sign}}).Context(ctx).Do()
+	ofCaller, err := accounts.TestIamPermissions(l.caller, onCaller).Context(ctx).Do()
 	if err != nil {
 		return err
 	}
-	has := slices.Concat(may.Permissions, act.Permissions)
-	l.facts.Lacking = slices.DeleteFunc([]string{book, sign}, func(p string) bool { return slices.Contains(has, p) })
+
+	given := slices.Concat(ofQueue.Permissions, ofCaller.Permissions)
+	l.facts.Lacking = slices.DeleteFunc(append(book, sign...), func(p string) bool { return slices.Contains(given, p) })
 	return nil
 }
 
@@ -226,8 +264,8 @@ func (l *live) askOwnRights(ctx context.Context) error {
 func (l *live) askGrants(ctx context.Context, p permission) error {
 	ofProject, errProject := l.policy(ctx, l.project)
 	for i, g := range l.facts.Grants[p.part] {
-		own, err := l.policy(ctx, g.Resource)
-		given, unknown := grants(slices.Concat(own, ofProject), g, p.roles)
+		ofResource, err := l.policy(ctx, g.Resource)
+		given, unknown := grants(slices.Concat(ofResource, ofProject), g, p.roles)
 		if err := errors.Join(err, errProject, unknown); !given && err != nil {
 			return err
 		}
@@ -238,20 +276,28 @@ func (l *live) askGrants(ctx context.Context, p permission) error {
 
 // policy reads the bindings of a project, queue, service account or secret; a database has none.
 func (l *live) policy(ctx context.Context, name string) (_ []*iam.Binding, err error) {
+	const version = 3 // the one with conditions
 	var got any
 	switch path.Base(path.Dir(name)) {
 	case "projects":
-		got, err = l.projects.Projects.GetIamPolicy(path.Base(name), &projects.GetIamPolicyRequest{Options: &projects.GetPolicyOptions{RequestedPolicyVersion: 3}}).Context(ctx).Do()
+		options := &projects.GetPolicyOptions{RequestedPolicyVersion: version}
+		request := &projects.GetIamPolicyRequest{Options: options}
+		got, err = l.projects.Projects.GetIamPolicy(path.Base(name), request).Context(ctx).Do()
 	case "queues":
-		got, err = l.tasks.Projects.Locations.Queues.GetIamPolicy(name, &cloudtasks.GetIamPolicyRequest{Options: &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: 3}}).Context(ctx).Do()
+		options := &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version}
+		request := &cloudtasks.GetIamPolicyRequest{Options: options}
+		got, err = l.tasks.Projects.Locations.Queues.GetIamPolicy(name, request).Context(ctx).Do()
 	case "serviceAccounts":
-		got, err = l.iam.Projects.ServiceAccounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(3).Context(ctx).Do()
+		accounts := l.iam.Projects.ServiceAccounts
+		got, err = accounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(version).Context(ctx).Do()
 	case "secrets":
-		got, err = l.secrets.Projects.Secrets.GetIamPolicy(name).OptionsRequestedPolicyVersion(3).Context(ctx).Do()
+		secrets := l.secrets.Projects.Secrets
+		got, err = secrets.GetIamPolicy(name).OptionsRequestedPolicyVersion(version).Context(ctx).Do()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the IAM policy of %s: %w", name, err)
 	}
+
 	var p iam.Policy
 	text, err := json.Marshal(got)
 	err = errors.Join(err, json.Unmarshal(text, &p))
@@ -264,15 +310,20 @@ var oneDatabase = regexp.MustCompile(`^\s*resource\.name\s*==\s*["'](projects/[^
 // error if that depends on a custom role, a group or a condition that doctor cannot evaluate.
 func grants(bindings []*iam.Binding, g Grant, roles []string) (given bool, err error) {
 	for _, b := range bindings {
-		custom, condition := !strings.HasPrefix(b.Role, "roles/"), cmp.Or(b.Condition, &iam.Expr{}).Expression
+		custom := !strings.HasPrefix(b.Role, "roles/")
+		condition := cmp.Or(b.Condition, &iam.Expr{}).Expression
 		database := oneDatabase.ReplaceAllString(condition, "$1") // or the condition
+		if !custom && !slices.Contains(roles, b.Role) || database != condition && database != g.Resource {
+			continue
+		}
+
 		for _, m := range b.Members {
 			several := strings.HasPrefix(m, "group:") || strings.HasPrefix(m, "principalSet:")
 			switch {
-			case !custom && !slices.Contains(roles, b.Role), m != "serviceAccount:"+g.Account && !everybody(m) && !several:
-			case database != condition && database != g.Resource:
+			case m != "serviceAccount:"+g.Account && !everybody(m) && !several:
 			case custom || several || condition != "" && database == condition:
-				err = fmt.Errorf("it could not be checked whether %s of %s gives %s a right on %s", b.Role, m, g.Account, g.Resource)
+				err = fmt.Errorf("it could not be checked whether %s of %s gives %s a right on %s",
+					b.Role, m, g.Account, g.Resource)
 			default:
 				return true, nil
 			}

@@ -26,9 +26,13 @@ func queueFile(name string) (Queue, error) {
 	if err := decodeFile(name, "a flags file of a queue", &f); err != nil {
 		return Queue{}, err
 	}
+
 	q, err := parseQueue(&cloudtasks.Queue{
-		RateLimits:  &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
-		RetryConfig: &cloudtasks.RetryConfig{MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration, MinBackoff: f.MinBackoff, MaxBackoff: f.MaxBackoff},
+		RateLimits: &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
+		RetryConfig: &cloudtasks.RetryConfig{
+			MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration,
+			MinBackoff: f.MinBackoff, MaxBackoff: f.MaxBackoff,
+		},
 	})
 	if err != nil {
 		return Queue{}, fmt.Errorf("%s: %w", name, err)
@@ -39,16 +43,23 @@ func queueFile(name string) (Queue, error) {
 
 // parseQueue reads a queue of the API. What is unset has Cloud Tasks' default.
 func parseQueue(api *cloudtasks.Queue) (q Queue, err error) {
-	limits, retries := cmp.Or(api.RateLimits, &cloudtasks.RateLimits{}), cmp.Or(api.RetryConfig, &cloudtasks.RetryConfig{})
-	q = Queue{State: api.State, Concurrent: cmp.Or(limits.MaxConcurrentDispatches, 1000), MaxAttempts: cmp.Or(retries.MaxAttempts, 100)}
-	if q.MinBackoff, err = time.ParseDuration(cmp.Or(retries.MinBackoff, "100ms")); err != nil {
-		return q, fmt.Errorf("the queue's min backoff %q is not a duration such as 30s", retries.MinBackoff)
+	limits := cmp.Or(api.RateLimits, &cloudtasks.RateLimits{})
+	retries := cmp.Or(api.RetryConfig, &cloudtasks.RetryConfig{})
+	duration := func(name, text, unset string) time.Duration {
+		d, invalid := time.ParseDuration(cmp.Or(text, unset))
+		if invalid != nil {
+			err = fmt.Errorf("the queue's %s %q is not a duration such as 30s", name, text)
+		}
+		return d
 	}
-	if q.MaxBackoff, err = time.ParseDuration(cmp.Or(retries.MaxBackoff, "3600s")); err != nil {
-		return q, fmt.Errorf("the queue's max backoff %q is not a duration such as 600s", retries.MaxBackoff)
+
+	q = Queue{
+		State:       api.State,
+		Concurrent:  cmp.Or(limits.MaxConcurrentDispatches, 1000),
+		MaxAttempts: cmp.Or(retries.MaxAttempts, 100),
+		MinBackoff:  duration("min backoff", retries.MinBackoff, "100ms"),
+		MaxBackoff:  duration("max backoff", retries.MaxBackoff, "3600s"),
+		MaxDuration: duration("max retry duration", retries.MaxRetryDuration, "0s"),
 	}
-	if q.MaxDuration, err = time.ParseDuration(cmp.Or(retries.MaxRetryDuration, "0s")); err != nil {
-		return q, fmt.Errorf("the queue's max retry duration %q is not a duration such as 0s", retries.MaxRetryDuration)
-	}
-	return q, nil
+	return q, err
 }

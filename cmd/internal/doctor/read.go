@@ -43,6 +43,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 			return Facts{}, fmt.Errorf("%s: %q is not a file", flag, name)
 		}
 	}
+
 	f := &r.facts
 	err := errors.Join(
 		r.readService(ctx, "--service", o.Service, &f.Worker, WorkerSettings, WorkerCallers),
@@ -53,36 +54,55 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	if r.env = f.Worker.value; f.Status[WorkerSettings].From == "" {
 		r.env = r.process
 	}
+
 	queue := r.env("TASK_QUEUE")
 	project, region := place(queue)
-	if o.Queue != "" {
-		f.Queue, err = queueFile(o.Queue)
-		r.done(QueueSettings, o.Queue, err)
-	} else if r.online(QueueSettings, project != "", "no --queue is named, and TASK_QUEUE names none") {
-		r.askQueue(ctx, queue)
-	}
+	r.readQueue(ctx, queue, project != "")
 	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
 		r.askJobs(ctx, "projects/"+project+"/locations/"+region)
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
-	if f.Kinds = o.Kinds; len(f.Kinds) == 0 {
-		analysis, _ := worker.Kind{Collection: r.env("ANALYSES_COLLECTION")}.Filled() // a wrong collection has no indexes
-		f.Kinds = []worker.Kind{analysis}
-	}
-	if o.Indexes != "" {
-		f.Indexes, err = indexesFile(o.Indexes)
-		r.done(DatabaseIndexes, o.Indexes, err)
-	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
-		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"))
-	}
-	f.Indexes.Database = cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
+	r.readIndexes(ctx, project)
 	r.askLive(ctx, queue, project)
+
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
 			return *f, nil
 		}
 	}
-	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
+	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, " +
+		"or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
+}
+
+// readQueue reads the queue's file, or the queue of this name.
+func (r *reader) readQueue(ctx context.Context, name string, named bool) {
+	if file := r.Queue; file != "" {
+		var err error
+		r.facts.Queue, err = queueFile(file)
+		r.done(QueueSettings, file, err)
+	} else if r.online(QueueSettings, named, "no --queue is named, and TASK_QUEUE names none") {
+		r.askQueue(ctx, name)
+	}
+}
+
+// readIndexes reads the file of the indexes, or those of the kinds in the project's database.
+func (r *reader) readIndexes(ctx context.Context, project string) {
+	f, database := &r.facts, cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
+	if f.Kinds = r.Kinds; len(f.Kinds) == 0 {
+		kind := worker.Kind{Collection: r.env("ANALYSES_COLLECTION")}
+		analysis, _ := kind.Filled() // a wrong collection has no indexes
+		f.Kinds = []worker.Kind{analysis}
+	}
+
+	const unnamed = "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project"
+	if file := r.Indexes; file != "" {
+		var err error
+		f.Indexes, err = indexesFile(file)
+		r.done(DatabaseIndexes, file, err)
+	} else if r.online(DatabaseIndexes, project != "", unnamed) {
+		r.askIndexes(ctx, "projects/"+project+"/databases/"+database)
+	}
+	f.Indexes.Database = database
 }
 
 type reader struct {
@@ -130,9 +150,13 @@ func place(name string) (project, region string) {
 }
 
 // readService reads a file, or asks Google for a name, which it completes if it is short.
-func (r *reader) readService(ctx context.Context, flag, name string, into *Service, settings, callers Part) (err error) {
+func (r *reader) readService(
+	ctx context.Context, flag, name string, s *Service, settings, callers Part,
+) (err error) {
 	project, region := place(r.process("TASK_QUEUE"))
-	project, region = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), region)
+	project = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project)
+	region = cmp.Or(r.process("CLOUDSDK_RUN_REGION"), region)
+
 	switch {
 	case name == "":
 		why := Status{Why: "no " + flag + " is named"}
@@ -140,17 +164,18 @@ func (r *reader) readService(ctx context.Context, flag, name string, into *Servi
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
-		into.Settings, err = serviceFile(name)
+		s.Settings, err = serviceFile(name)
 		r.done(settings, name, err)
 		return nil
 	case fullName.MatchString(name):
 	case !shortName.MatchString(name):
 		return fmt.Errorf("%s: %q is neither a file nor the name of a service", flag, name)
 	case project == "" || region == "":
-		return fmt.Errorf("%s: %q is neither a file nor projects/P/locations/L/services/S; the short name needs GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region", flag, name)
+		return fmt.Errorf("%s: %q is neither a file nor projects/P/locations/L/services/S; the short name needs "+
+			"GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region", flag, name)
 	default:
 		name = "projects/" + project + "/locations/" + region + "/services/" + name
 	}
-	r.askService(ctx, name, into, settings, callers)
+	r.askService(ctx, name, s, settings, callers)
 	return nil
 }

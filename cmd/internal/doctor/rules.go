@@ -14,7 +14,7 @@ import (
 type rule struct {
 	name  string
 	needs []Part
-	check func() []Finding
+	check func() findings
 }
 
 // rules returns all rules, in the order of their findings.
@@ -23,11 +23,22 @@ func rules(f Facts) []rule {
 	// Where the environment is wrong the configuration holds defaults, and the rule
 	// "environment" reports it.
 	d.worker, _ = worker.ParseConfig(f.Worker.lookup)
+
 	health := []string{"/health/live", "/health/ready"}
-	own := slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" })
-	w := service{f.Worker, "the worker", func(l lookup) error { _, err := worker.ParseConfig(l); return err }, own, health}
-	l := service{f.Doclock, "doclock", func(l lookup) error { _, err := doclock.ParseConfig(l); return err }, false, append(health, "/", "/locks.js")}
-	return slices.Concat(w.rules(WorkerSettings, WorkerCallers), d.workerRules(), d.otherRules(), d.liveRules(), l.rules(DoclockSettings, DoclockCallers))
+	w := service{
+		Service: f.Worker, title: "the worker", probes: health,
+		parse: func(l lookup) error { _, err := worker.ParseConfig(l); return err },
+		own:   slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
+	}
+	l := service{
+		Service: f.Doclock, title: "doclock", probes: append(health, "/", "/locks.js"),
+		parse: func(l lookup) error { _, err := doclock.ParseConfig(l); return err },
+	}
+	return slices.Concat(
+		w.rules(WorkerSettings, WorkerCallers),
+		d.workerRules(), d.otherRules(), d.liveRules(),
+		l.rules(DoclockSettings, DoclockCallers),
+	)
 }
 
 // deployment holds the facts and the worker's configuration as they give it.
@@ -47,15 +58,24 @@ func (s Settings) lookup(name string) (string, bool) {
 	return v, ok
 }
 
-// findIf returns one finding if the condition holds.
-func findIf(condition bool, s Severity, problem, fix string) []Finding {
+// findings are those of one rule.
+type findings []Finding
+
+// findIf returns a finding if the condition holds, otherwise none.
+func findIf(condition bool, s Severity, problem string, args ...any) findings {
 	if !condition {
 		return nil
 	}
-	return []Finding{{Severity: s, Problem: problem, Fix: fix}}
+	return findings{{Severity: s, Problem: fmt.Sprintf(problem, args...)}}
 }
 
-// setVariable returns a fix that sets a variable of a service.
-func setVariable(name, value string) string {
-	return fmt.Sprintf("Set %s=%s (--update-env-vars=%[1]s=%[2]s).", name, value)
+// fix sets the Fix of all findings.
+func (all findings) fix(text string, args ...any) findings {
+	for i := range all {
+		all[i].Fix = fmt.Sprintf(text, args...)
+	}
+	return all
 }
+
+// setVariable is a fix that sets a variable of a service.
+const setVariable = "Set %s=%s (--update-env-vars=%[1]s=%[2]s)."

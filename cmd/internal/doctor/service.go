@@ -13,15 +13,15 @@ import (
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
 // `gcloud run services describe --format=export` prints it.
-func serviceFile(name string) (set Settings, err error) {
+func serviceFile(name string) (found Settings, err error) {
 	var s run.Service
 	if err := decodeFile(name, "a Cloud Run service", &s); err != nil {
-		return set, err
+		return found, err
 	}
-	if set, err = parseService(&s, nil); err != nil {
+	if found, err = parseService(&s, nil); err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
-	return set, err
+	return found, err
 }
 
 // serving returns the names of the revision that gets the most requests and of the newest, and
@@ -47,56 +47,64 @@ func serving(s *run.Service) (most, newest string, share int64) {
 
 // parseService reads a Knative service: the settings of the revision that serves, or of the
 // template if that is nil. What is unset has Cloud Run's default.
-func parseService(s *run.Service, serves *run.Revision) (set Settings, err error) {
+func parseService(s *run.Service, serves *run.Revision) (found Settings, err error) {
 	switch {
 	case s.Kind != "Service":
-		return set, fmt.Errorf("a %q is not a Service", s.Kind)
+		return found, fmt.Errorf("a %q is not a Service", s.Kind)
 	case s.Metadata == nil || s.Spec == nil || s.Spec.Template == nil || s.Spec.Template.Spec == nil:
-		return set, errors.New("the service has no metadata or no template")
+		return found, errors.New("the service has no metadata or no template")
 	}
+
 	spec, template, annotations := s.Spec.Template.Spec, s.Spec.Template.Metadata, s.Metadata.Annotations
 	if serves != nil && serves.Spec != nil {
 		spec, template = serves.Spec, serves.Metadata
 	}
 	container, err := ingressContainer(spec.Containers)
 	if err != nil {
-		return set, err
+		return found, err
 	}
-	set = Settings{
-		Name: s.Metadata.Name, Environment: map[string]string{},
-		Timeout: time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second, Concurrency: cmp.Or(spec.ContainerConcurrency, 80),
+
+	found = Settings{
+		Name:         s.Metadata.Name,
+		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
+		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
 		Secrets:      secrets(spec),
 	}
-	set.Serving, set.Newest, set.NewestShare = serving(s)
-	for _, c := range spec.Containers {
-		set.Images = append(set.Images, c.Image)
-	}
-	for _, v := range container.Env {
-		if v == nil {
-			continue
-		}
-		if _, known := set.Environment[v.Name]; known {
-			set.Twice = append(set.Twice, v.Name)
-		}
-		if set.Environment[v.Name] = v.Value; v.ValueFrom != nil {
-			set.Environment[v.Name] = Secret
-		}
-	}
+	found.Serving, found.Newest, found.NewestShare = serving(s)
+	found.addVariables(container.Env)
 	for _, p := range []*run.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
 		if p != nil && p.HttpGet != nil {
-			set.Probes = append(set.Probes, cmp.Or(p.HttpGet.Path, "/"))
+			found.Probes = append(found.Probes, cmp.Or(p.HttpGet.Path, "/"))
 		}
 	}
-	whole := annotations["run.googleapis.com/maxScale"] // the service's; the lower of it and the revision's counts
+
+	// The service and the revision have a limit each: the lower one counts.
+	whole := annotations["run.googleapis.com/maxScale"]
 	revision := cmp.Or(template, &run.ObjectMeta{}).Annotations["autoscaling.knative.dev/maxScale"]
 	n, err := strconv.ParseInt(cmp.Or(whole, revision, "100"), 10, 32)
 	m, err2 := strconv.ParseInt(cmp.Or(revision, whole, "100"), 10, 32)
-	set.MaxInstances = min(n, m)
-	return set, errors.Join(err, err2)
+	found.MaxInstances = min(n, m)
+	return found, errors.Join(err, err2)
+}
+
+// addVariables adds a container's environment.
+func (s *Settings) addVariables(all []*run.EnvVar) {
+	s.Environment = map[string]string{}
+	for _, v := range all {
+		if v == nil {
+			continue
+		}
+		if _, known := s.Environment[v.Name]; known {
+			s.Twice = append(s.Twice, v.Name)
+		}
+		if s.Environment[v.Name] = v.Value; v.ValueFrom != nil {
+			s.Environment[v.Name] = Secret
+		}
+	}
 }
 
 // ingressContainer returns the container that gets the requests: the only one, or the

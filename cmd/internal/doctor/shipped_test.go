@@ -118,7 +118,7 @@ func ours(names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "OTEL_") })
 }
 
-var variableOfRow = regexp.MustCompile("(?m)^\\| [^|]*\\|")
+var variableOfRow = regexp.MustCompile(`(?m)^\| [^|]*\|`)
 
 // TestTheReferenceHasTheVariablesThatTheServicesRead compares both ways.
 func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {

@@ -23,25 +23,27 @@ type Logs struct {
 // ErrNoLine is the error of Logs for a line that does not come.
 var ErrNoLine = errors.New("no such line in Cloud Logging")
 
-// recoveryWindow is the age of the oldest recovery that counts; Cloud Scheduler calls it each minute.
+// recoveryWindow is the age of the oldest recovery that counts. Cloud Scheduler calls it each minute.
 const recoveryWindow = 10 * time.Minute
 
 // Delivered waits for the log line of the delivery that made an analysis READY after since. It
 // returns the name of the service that wrote it.
 func (l Logs) Delivered(ctx context.Context, id string, since time.Time) (service string, err error) {
-	return l.find(ctx, since, `jsonPayload.message="delivery"`, `jsonPayload.outcome="ready"`, fmt.Sprintf("jsonPayload.analysis_id=%q", id))
+	analysis := fmt.Sprintf("jsonPayload.analysis_id=%q", id)
+	return l.find(ctx, since, `jsonPayload.message="delivery"`, `jsonPayload.outcome="ready"`, analysis)
 }
 
 // Recovered waits for the log line of a recovery that succeeded lately, of the service NAME-worker
 // or of NAME-recovery, which the module may run beside it.
 func (l Logs) Recovered(ctx context.Context, service string) error {
 	beside := strings.TrimSuffix(service, "-worker") + "-recovery"
-	_, err := l.find(ctx, time.Now().Add(-recoveryWindow), `jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`,
-		fmt.Sprintf("resource.labels.service_name=(%q OR %q)", service, beside))
+	either := fmt.Sprintf("resource.labels.service_name=(%q OR %q)", service, beside)
+	since := time.Now().Add(-recoveryWindow)
+	_, err := l.find(ctx, since, `jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`, either)
 	return err
 }
 
-// find asks for the newest line of Cloud Run that matches all terms, each 5 s until there is one.
+// find asks for the newest line of Cloud Run that matches all terms, every 5 s until there is one.
 func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (service string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(l.Patience, 2*time.Minute), ErrNoLine)
 	defer cancel()
@@ -50,9 +52,13 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 		return "", err
 	}
 
-	terms = append(terms, `resource.type="cloud_run_revision"`, fmt.Sprintf("timestamp>=%q", since.UTC().Format(time.RFC3339)))
+	from := fmt.Sprintf("timestamp>=%q", since.UTC().Format(time.RFC3339))
+	terms = append(terms, `resource.type="cloud_run_revision"`, from)
 	request := &logging.ListLogEntriesRequest{
-		ResourceNames: []string{"projects/" + l.Project}, Filter: strings.Join(terms, " AND "), OrderBy: "timestamp desc", PageSize: 1,
+		ResourceNames: []string{"projects/" + l.Project},
+		Filter:        strings.Join(terms, " AND "),
+		OrderBy:       "timestamp desc",
+		PageSize:      1,
 	}
 	for {
 		got, err := api.Entries.List(request).Context(ctx).Do()

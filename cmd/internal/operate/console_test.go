@@ -137,7 +137,7 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 		at := time.Now().Add(-time.Hour - time.Duration(i)*time.Second)
 		b.Put(t, fmt.Sprint("x", i), map[string]any{"status": []string{"READY", "FAILED"}[min(i/4, 1)], "updatedAt": []any{iso8601.Format(at), at}[i%2]})
 	}
-	all := func(now time.Time) console.Filter { return console.Filter{Since: now.Add(-24 * time.Hour)} }
+	all := func(now time.Time) repo.Filter { return repo.Filter{Since: now.Add(-24 * time.Hour)} }
 	last, changed, skipped := console.Bulk{Before: time.Now()}, int64(0), int64(0)
 	for i := 0; i < 20 && changed+skipped < 28; i++ {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -162,19 +162,19 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 	for _, tc := range []struct {
 		what   console.Change
-		filter console.Filter // its times are ago
+		filter repo.Filter // its times are ago
 		want   console.Bulk
 		change string // the ids that are changed
 	}{
-		{console.Cancel, console.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Cancel, console.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
-		{console.Cancel, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
-		{console.Requeue, console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
-		{console.Requeue, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Requeue, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
-		{console.Requeue, console.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
-		{console.Requeue, console.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
-		{console.Cancel, console.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Cancel, repo.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, repo.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
+		{console.Cancel, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, repo.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Requeue, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
+		{console.Requeue, repo.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, repo.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
+		{console.Cancel, repo.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -201,7 +201,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 				}
 				return now.Add(-at.Sub(time.Time{}))
 			}
-			filter := func(now time.Time) console.Filter {
+			filter := func(now time.Time) repo.Filter {
 				f := tc.filter
 				f.Since, f.Before = ago(f.Since, now), ago(f.Before, now)
 				return f

@@ -40,41 +40,48 @@ type Exports struct {
 	stop     sync.Once
 }
 
-// The SDK's first retry comes after 5 s by default, and a stop has 2 s for the flush.
-const firstRetry, longestRetry, allRetries = 300 * time.Millisecond, time.Second, 20 * time.Second
-
 // Export begins to send. It makes no call yet, and returns errors of the configuration.
 // Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
-	x := &Exports{Tracers: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider(), On: t.Traces != "" || t.Metrics != "", end: func() {}}
-	if !x.On {
+	x := &Exports{Tracers: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider(), end: func() {}}
+	if x.On = t.Traces != "" || t.Metrics != ""; !x.On {
 		return x, nil
 	}
 	sender, err := t.resource(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	until, end := context.WithCancel(context.WithoutCancel(ctx))
 	x.end = end
+	// The SDK's first retry comes after 5 s by default, and a stop has 2 s for the flush.
+	retries := otlptracehttp.RetryConfig{
+		Enabled: true, InitialInterval: 300 * time.Millisecond,
+		MaxInterval: time.Second, MaxElapsedTime: 20 * time.Second,
+	}
+
 	if t.Traces != "" {
-		to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces), otlptracehttp.WithHTTPClient(t.client(until, t.Traces)),
-			otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
+		exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
+			otlptracehttp.WithHTTPClient(t.client(until, t.Traces)), otlptracehttp.WithRetry(retries))
 		if err != nil {
 			end()
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
 		}
-		p := sdktrace.NewTracerProvider(sdktrace.WithResource(sender), sdktrace.WithBatcher(spanSink{to, &sink{until: until, log: log, signal: "traces"}}))
+		batches := sdktrace.WithBatcher(spanSink{exporter, &sink{until: until, log: log, signal: "traces"}})
+		p := sdktrace.NewTracerProvider(sdktrace.WithResource(sender), batches)
 		x.Tracers, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
+
 	if t.Metrics != "" {
-		to, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics), otlpmetrichttp.WithHTTPClient(t.client(until, t.Metrics)),
-			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
+		exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
+			otlpmetrichttp.WithHTTPClient(t.client(until, t.Metrics)),
+			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig(retries)))
 		if err != nil {
 			x.Stop(ctx)
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
 		}
-		p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(sender),
-			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricSink{to, &sink{until: until, log: log, signal: "metrics"}})))
+		reader := sdkmetric.NewPeriodicReader(metricSink{exporter, &sink{until: until, log: log, signal: "metrics"}})
+		p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(sender), sdkmetric.WithReader(reader))
 		x.Meters, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
 	return x, nil
@@ -83,14 +90,18 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 // resource returns the sender. Each process has an id of its own, or a backend would mix
 // the counts of several.
 func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
-	attrs := []attribute.KeyValue{attribute.String("service.name", t.Service), attribute.String("service.instance.id", rand.Text())}
+	attrs := []attribute.KeyValue{
+		attribute.String("service.name", t.Service), attribute.String("service.instance.id", rand.Text()),
+	}
 	if t.Version != "" {
 		attrs = append(attrs, attribute.String("service.version", t.Version))
 	}
 	if t.Project != "" && (google(t.Traces) || google(t.Metrics)) {
 		attrs = append(attrs, attribute.String("gcp.project_id", t.Project))
 	}
-	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attrs...), resource.WithFromEnv())
+
+	own := resource.WithAttributes(attrs...)
+	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), own, resource.WithFromEnv())
 	if err != nil {
 		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES: the SDK cannot read it") // its error has the value
 	}

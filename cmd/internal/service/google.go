@@ -54,14 +54,14 @@ type account struct {
 
 // RoundTrip implements http.RoundTripper.
 func (a *account) RoundTrip(r *http.Request) (*http.Response, error) {
-	to, err := a.find()
+	transport, err := a.find()
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
 		return nil, fmt.Errorf("no credentials: %w", err)
 	}
-	return to.RoundTrip(r)
+	return transport.RoundTrip(r)
 }
 
 func withToken(transport http.RoundTripper) (http.RoundTripper, error) {

@@ -70,12 +70,14 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	server := s.Limits.Server(telemetry.Traced(s.Handler), s.Log)
+
 	var others sync.WaitGroup
 	for _, run := range s.Background {
 		others.Go(func() { run(ctx) })
 	}
 	served := make(chan error, 1)
 	others.Go(func() { served <- server.Serve(l) })
+
 	s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{
 		slog.String("address", l.Addr().String()), slog.Int64("memory_limit", debug.SetMemoryLimit(-1)),
 	}, config...)...)
@@ -83,6 +85,7 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	case err = <-served:
 	case <-ctx.Done():
 	}
+
 	s.Log.InfoContext(ctx, "stopping")
 	stop()
 	if s.Stop != nil {
@@ -100,6 +103,7 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
 	defer done()
 	s.Drain(draining)
+
 	var flushing sync.WaitGroup
 	defer flushing.Wait()
 	if s.Flush != nil {
@@ -109,6 +113,7 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 			s.Flush(ctx)
 		})
 	}
+
 	answering, done := context.WithTimeout(ctx, s.Limits.Answers)
 	defer done()
 	if server.Shutdown(answering) != nil { // a client has not sent its request
@@ -158,11 +163,14 @@ func Exit(name string,
 // it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
 // nine tenths of the container's.
-func (p *Process) Main(ctx context.Context, stdout io.Writer, serve func(ctx context.Context, l net.Listener, log *slog.Logger) error) (int, error) {
+func (p *Process) Main(
+	ctx context.Context, stdout io.Writer, serve func(ctx context.Context, l net.Listener, log *slog.Logger) error,
+) (int, error) {
 	_, _ = memlimit.Set() // without a readable cgroup it sets none, as the line "serving" shows
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
+
 	if p.Project == "" {
 		var err error
 		if p.Project, err = env.ProjectHere(ctx, p.Emulator); err != nil {
@@ -170,6 +178,7 @@ func (p *Process) Main(ctx context.Context, stdout io.Writer, serve func(ctx con
 		}
 		p.Telemetry.Project = p.Project
 	}
+
 	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.Port)))
 	if err != nil {
 		return 1, fmt.Errorf("PORT: %w", err)

@@ -35,6 +35,7 @@ func (s *sink) export(parent context.Context, do func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	defer context.AfterFunc(s.until, func() { cancel(errNoTime) })()
+
 	err := do(ctx)
 	switch {
 	case err == nil || errors.Is(parent.Err(), context.Canceled): // the SDK exports again as it stops
@@ -42,12 +43,14 @@ func (s *sink) export(parent context.Context, do func(context.Context) error) {
 	case s.until.Err() != nil:
 		err = errNoTime
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures++
 	if !s.warned.IsZero() && time.Since(s.warned) < warnEvery {
 		return
 	}
+
 	// The SDK appends the collector's answer, which may repeat our headers.
 	text, _, _ := strings.Cut(err.Error(), " (body:")
 	s.log.WarnContext(parent, "telemetry not exported", "signal", s.signal, "failures", s.failures, "error", text)

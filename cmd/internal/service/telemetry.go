@@ -34,11 +34,13 @@ func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 	e.Integer("OTEL_BSP_MAX_QUEUE_SIZE", 2048, 1, 1_000_000)
 	e.Integer("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512, 1, 1_000_000)
 	checkHeaders(e, "OTEL_EXPORTER_OTLP_HEADERS")
+
 	signal := func(name, path string) string {
 		checkHeaders(e, "OTEL_EXPORTER_OTLP_"+name+"_HEADERS")
 		e.OneOf("OTEL_EXPORTER_OTLP_"+name+"_PROTOCOL", "http/protobuf")
 		none := e.OneOf("OTEL_"+name+"_EXPORTER", "otlp", "none") == "none"
 		own := collector(e, "OTEL_EXPORTER_OTLP_"+name+"_ENDPOINT")
+
 		switch {
 		case none || off || own == nil && base == nil:
 			return ""
@@ -47,6 +49,7 @@ func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 		}
 		return base.JoinPath(path).String()
 	}
+
 	t.Traces = signal("TRACES", "v1/traces")
 	if metrics {
 		t.Metrics = signal("METRICS", "v1/metrics")
@@ -61,12 +64,15 @@ func collector(e *env.Environment, name string) *url.URL {
 		return nil
 	}
 	u, err := url.Parse(v)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		// The message does not quote it: it may contain a password.
-		e.Problem(name, "is not an http or https URL of scheme, host and path; a key belongs into OTEL_EXPORTER_OTLP_HEADERS")
-		return nil
+	plain := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+	if plain && u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		return u
 	}
-	return u
+
+	// The message does not quote it: it may contain a password.
+	e.Problem(name, "is not an http or https URL of scheme, host and path; "+
+		"a key belongs into OTEL_EXPORTER_OTLP_HEADERS")
+	return nil
 }
 
 // checkHeaders refuses headers that the SDK cannot parse.
