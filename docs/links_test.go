@@ -20,6 +20,9 @@ var foreign = map[string]bool{".git": true, "node_modules": true, "vendor": true
 
 // A link inside the repository leads to a file, and to a heading in it. A command names a
 // package that has such files.
+// source matches a file or folder of ours.
+var source = regexp.MustCompile("`((?:cmd|deploy|docs|emulator|internal|lease|locks|orchestrator|repo|worker)/[\\w./-]+)`")
+
 func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
 	links, commands := 0, 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -45,6 +48,13 @@ func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
 			}
 			if anchored && !anchors(read(t, target))[anchor] {
 				t.Errorf("%s links to %s, and there is no such heading", path, l[1])
+			}
+		}
+		if strings.HasSuffix(path, "ARCHITECTURE.md") { // its tables of rooms and files
+			for _, file := range source.FindAllStringSubmatch(read(t, path), -1) {
+				if _, err := os.Stat("../" + file[1]); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
 			}
 		}
 		for _, c := range command.FindAllStringSubmatch(read(t, path), -1) {
