@@ -101,6 +101,19 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 // Close ends the connection.
 func (q *Queue) Close() error { return q.client.Close() }
 
+// BookingError is the error of a delivery that is not booked. It wraps Cloud Tasks' answer.
+type BookingError struct {
+	AnalysisID string
+	Err        error
+}
+
+func (e *BookingError) Error() string {
+	return fmt.Sprintf("taskqueue: book a delivery of %q: %v", e.AnalysisID, e.Err)
+}
+
+// Unwrap returns Cloud Tasks' answer.
+func (e *BookingError) Unwrap() error { return e.Err }
+
 // Book makes sure that t is in the queue, or was in it under the same name. already
 // reports that the name was taken, perhaps by an earlier try of this call whose answer
 // was lost. It does not prove that a delivery will follow. Book tries until ctx ends, for
@@ -124,12 +137,12 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 		case code == codes.AlreadyExists:
 			return true, nil
 		case !transient(code):
-			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w", t.AnalysisID, err)
+			return false, &BookingError{t.AnalysisID, err}
 		}
 		select {
 		case <-ctx.Done():
 			cause := context.Cause(ctx)
-			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w, last: %w", t.AnalysisID, cause, err)
+			return false, &BookingError{t.AnalysisID, fmt.Errorf("%w, last: %w", cause, err)}
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os/user"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -18,18 +19,18 @@ import (
 type verb string
 
 const (
-	verbUnlock       verb = "unlock"
-	verbRequeue      verb = "requeue"
-	verbRequeueFresh verb = "requeue-fresh"
-	verbCancel       verb = "cancel"
-	verbDelete       verb = "delete"
+	verbUnlock       = verb(console.Unlock)
+	verbRequeue      = verb(console.Requeue)
+	verbRequeueFresh = verb(console.RequeueFresh)
+	verbCancel       = verb(console.Cancel)
+	verbDelete       = verb("delete")
 )
 
 // Bookings that go with a change, in its output.
 const (
-	deliveryBooked    = "booked"
-	deliveryNotNeeded = "not_needed" // it is finished
-	deliveryNone      = "none"       // no queue is named
+	deliveryBooked    = string(console.Booked)
+	deliveryNotNeeded = string(console.NotNeeded) // it is finished
+	deliveryNone      = string(console.None)      // no queue is named
 )
 
 // Statuses in the output of delete.
@@ -233,12 +234,14 @@ func (cl *Client) apply(
 	case verbDelete:
 		was, err = cl.Analyses.Delete(ctx, id)
 		return was, deleted, err
+	case verbUnlock:
+		was, err = cl.Analyses.Unlock(ctx, id, seen)
+		if was.Status == analysislock.Processing {
+			return was, analysislock.Queued, err
+		}
+		return was, was.Status, err
 	}
-	was, err = cl.Analyses.Unlock(ctx, id, seen)
-	if was.Status == analysislock.Processing {
-		return was, analysislock.Queued, err
-	}
-	return was, was.Status, err
+	return was, "", fmt.Errorf("operate: no change %q", v)
 }
 
 // log logs a change that who has made.

@@ -110,9 +110,10 @@ func lockPolicy(c *cli.Call) (lease.Policy, error) {
 	return p, cli.Check(e)
 }
 
-// explainQueue adds to the error of a booking what to correct.
+// explainQueue adds to the error of a booking what to correct. Firestore's NotFound is another.
 func explainQueue(err error) error {
-	if status.Code(err) == codes.NotFound {
+	var booking *taskqueue.BookingError
+	if errors.As(err, &booking) && status.Code(booking.Err) == codes.NotFound {
 		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
 	}
 	return err

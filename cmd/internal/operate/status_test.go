@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -60,6 +61,16 @@ func TestTablesFit80Columns(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestOnlyTheErrorOfABookingIsAboutTheQueue(t *testing.T) {
+	none := status.Error(codes.NotFound, "none")
+	for _, err := range []error{fmt.Errorf("firestore: %w", none), &taskqueue.BookingError{AnalysisID: "x", Err: none}} {
+		_, booking := err.(*taskqueue.BookingError) //nolint:errorlint // as the row has it
+		if got := explainQueue(err).Error(); strings.Contains(got, "correct TASK_QUEUE") != booking {
+			t.Errorf("%v: %s", err, got)
 		}
 	}
 }
