@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
 
@@ -50,7 +52,51 @@ func TestDelivery(t *testing.T) {
 			}
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
 		},
-
+		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
+			full(t, b, "x", 0, nil, 0)
+			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
+		},
+		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"attempts": 2})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				t.Error("it ran")
+				return nil, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
+		},
+		"FinishedAlready": func(t *testing.T, b *emulatortest.Backend) {
+			for _, status := range []string{"READY", "FAILED"} {
+				b.Put(t, status, map[string]any{"status": status})
+				start(t, b, succeed).deliver(t, status).check(t, 200, map[string]any{"acquired": false, "reason": "already_finished", "status": status})
+				checkFields(t, b, status, map[string]any{"status": status, "lockToken": nil})
+			}
+		},
+		"HeldByAnother": func(t *testing.T, b *emulatortest.Backend) {
+			expires := iso8601.Format(time.Now().Add(12 * time.Hour))
+			b.Put(t, "x", map[string]any{"lockOwner": "them", "lockExpiresAt": expires})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": expires})
+			if a.RetryAfter != "600" { // it may be freed long before
+				t.Errorf("Retry-After = %q, want 600", a.RetryAfter)
+			}
+		},
+		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"lockToken": "five"})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 500, map[string]any{"acquired": false, "reason": "malformed"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "lockToken is a string") {
+				t.Errorf("error = %q", msg)
+			}
+		},
 		"TheTokenIsCorruptedMidRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
