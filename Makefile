@@ -37,7 +37,7 @@ settings:
 	REQUIRE_TERRAFORM=1 go test -count=1 ./deploy/terraform -update
 
 bench:
-	go test ./repo ./cmd/worker/... -run '^$$' -bench . -benchtime 3x
+	go test ./worker ./cmd/worker/... -run '^$$' -bench . -benchtime 3x
 
 # fuzz gives each fuzz target FUZZTIME executions: with a time, go test at times
 # reports its own deadline as a failure of the target.

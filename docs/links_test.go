@@ -18,11 +18,11 @@ var (
 
 var foreign = map[string]bool{".git": true, "node_modules": true, "vendor": true}
 
-// A link inside the repository leads to a file, and to a heading in it. A command names a
-// package that has such files.
 // source matches a file or folder of ours.
 var source = regexp.MustCompile("`((?:cmd|deploy|docs|emulator|internal|lease|locks|orchestrator|repo|worker)/[\\w./-]+)`")
 
+// A link inside the repository leads to a file, and to a heading in it. A command names a
+// package that has such files.
 func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
 	links, commands := 0, 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

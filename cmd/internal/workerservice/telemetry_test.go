@@ -28,7 +28,7 @@ func renewed(ctx context.Context, t *testing.T, b *emulatortest.Backend, id stri
 	}
 }
 
-// The tests of internal/telemetry check each metric, those of internal/delivery each span.
+// The tests of internal/telemetry check each metric, those of worker each span.
 func TestTheMetricsAndTracesOfAWorkerArriveAtACollector(t *testing.T) {
 	const traceID, callersSpan = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
