@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -96,10 +97,11 @@ func decodeError(v any) *analysislock.Error {
 // valid, and Token is larger than any that the record had by its last update.
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
-	if l.Token = token; !ok || token < 0 || token == math.MaxInt64 {
-		l.Token = lease.Fresh(r.updated).Token
+	if !ok || token < 0 || token == math.MaxInt64 {
+		token = lease.Fresh(r.updated).Token
 		err = fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
+	l.Token = token
 	l.FinishedBy = cut(r.fields["finishedBy"])
 	if n, ok := parseInt(r.fields["attempts"]); ok && n > 0 {
 		l.Attempts = int(min(n, math.MaxInt32))
@@ -120,23 +122,24 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 		l.Owner = unreadableOwner
 		c.warn(r, "lockOwner", owner)
 	}
-	var readable bool
-	if l.HeartbeatAt, readable = c.credible(r, "lockHeartbeatAt"); !readable {
-		l.HeartbeatAt = time.Time{}
+
+	l.HeartbeatAt, _ = c.credible(r, "lockHeartbeatAt")
+	expiry, ok := c.credible(r, "lockExpiresAt")
+	if !ok {
+		expiry = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)
 	}
-	if l.ExpiresAt, readable = c.credible(r, "lockExpiresAt"); !readable {
-		l.ExpiresAt = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)
-	}
+	l.ExpiresAt = expiry
 }
 
-// credible reads a time of the lock, and warns of one that it cannot read or that
-// lease.Credible refuses.
-func (c lockCodec) credible(r reading, field string) (t time.Time, ok bool) {
-	t, ok = parseTime(r.fields[field])
-	if ok = ok && lease.Credible(t, r.at); !ok {
-		c.warn(r, field, r.fields[field])
+// credible reads a time of the lock. If it cannot be read, or lease.Credible refuses it,
+// credible logs a warning and returns false.
+func (c lockCodec) credible(r reading, field string) (time.Time, bool) {
+	t, ok := parseTime(r.fields[field])
+	if ok && lease.Credible(t, r.at) {
+		return t, true
 	}
-	return t, ok
+	c.warn(r, field, r.fields[field])
+	return time.Time{}, false
 }
 
 func (c lockCodec) warn(r reading, field string, v any) {
@@ -236,6 +239,12 @@ func orDelete[T comparable](v T) any {
 		return firestore.Delete
 	}
 	return v
+}
+
+// present removes from m the fields that are not stored, and returns m.
+func present(m map[string]any) map[string]any {
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == any(firestore.Delete) })
+	return m
 }
 
 func timeValue(t time.Time) any {

@@ -56,14 +56,3 @@ func roomFields(l document.Lock) map[string]any {
 		"finishedBy":      orDelete(l.FinishedBy),
 	}
 }
-
-// newRoom returns the document of l.
-func newRoom(l document.Lock) map[string]any {
-	fields := roomFields(l)
-	for path, v := range fields {
-		if v == any(firestore.Delete) {
-			delete(fields, path)
-		}
-	}
-	return fields
-}

@@ -93,7 +93,7 @@ func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (le
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
-	written, err := r.documents.collection.Doc(room).Create(ctx, newRoom(next))
+	written, err := r.documents.collection.Doc(room).Create(ctx, present(roomFields(next)))
 	if err != nil {
 		return lease.Cell[document.Lock]{}, storeError("create", r.documents.what, room, err)
 	}
