@@ -32,18 +32,18 @@ type analysisCodec struct {
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
 
-// lockCodec reads the lock fields, which all documents have in common.
+// lockCodec decodes the fields of the lock, which analyses and rooms have in common.
 type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
 	name   func(id string) slog.Attr // names a record in the log
 }
 
-// stored is what Analysis.Stored holds.
+// stored is the value in Analysis.Stored.
 type stored struct {
-	at           place    // an updatedAt that is a Timestamp remains one
+	at           place    // contains the type of updatedAt, which a commit keeps
 	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
-	params       string   // if it was read; see CreateWith
+	params       string   // if the call reads it; see CreateWith
 	work         *request // sent with the acquisition; see Analyses.requestWork
 }
 
@@ -92,9 +92,9 @@ func decodeError(v any) *analysislock.Error {
 	return &analysislock.Error{Code: cut(m["code"]), Message: cut(m["message"])}
 }
 
-// decodeLock reads the lock, except Finished. Of the fields with a wrong type only
-// lockToken is an error, lease.ErrMalformed. With that error, the other fields are
-// valid, and Token is larger than any that the record had by its last update.
+// decodeLock reads the lock, except Finished. It returns lease.ErrMalformed only for a
+// lockToken that cannot be used. With that error, the other fields are valid, and Token is
+// larger than any that the record had by its last update.
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
@@ -161,13 +161,13 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 }
 
 // differences returns the updates of the fields that differ, and of those in always.
-func differences(before, after map[string]any, always ...string) (us []firestore.Update) {
+func differences(before, after map[string]any, always ...string) (updates []firestore.Update) {
 	for path, v := range after {
 		if slices.Contains(always, path) || !reflect.DeepEqual(before[path], v) {
-			us = append(us, firestore.Update{Path: path, Value: v})
+			updates = append(updates, firestore.Update{Path: path, Value: v})
 		}
 	}
-	return us
+	return updates
 }
 
 // changes also sets updatedAt to now, if any other field changes.
@@ -175,38 +175,38 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	now time.Time,
 ) []firestore.Update {
 	f, finished := c.fields, analysislock.Finished(next.Status)
-	turned := finished != analysislock.Finished(prev.Status)
-	freed := turned || prev.Lock.Owner != "" && next.Lock.Owner == ""
+	switched := finished != analysislock.Finished(prev.Status)
+	freed := switched || prev.Lock.Owner != "" && next.Lock.Owner == ""
 
 	// Decoding has replaced values that it could not read, so a comparison does not show all
 	// fields that must be deleted.
 	var always []string
-	if turned {
+	if switched {
 		always = append(always, f.Error, "nextAttemptAt")
 	}
-	if turned && next.Status != analysislock.Failed {
+	if switched && next.Status != analysislock.Failed {
 		always = append(always, "lastError")
 	}
 	if freed {
 		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
 	}
-	us := differences(c.values(&prev), c.values(next), always...)
+	updates := differences(c.values(&prev), c.values(next), always...)
 
-	set := func(path string, v any) { us = append(us, firestore.Update{Path: path, Value: v}) }
-	if turned && next.Status == analysislock.Ready {
+	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
+	if switched && next.Status == analysislock.Ready {
 		set(f.Result, next.Result)
 	}
-	if turned && next.Status == analysislock.Failed {
+	if switched && next.Status == analysislock.Failed {
 		set(f.Result, firestore.Delete)
 	}
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
 		set("checkpoint", checkpointValue(next.Checkpoint))
 	}
 	origin, _ := prev.Stored.(stored)
-	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
+	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(updates) > 0 || c.replaceToken) {
 		set("lockToken", next.Lock.Token)
 	}
-	if len(us) == 0 {
+	if len(updates) == 0 {
 		return nil
 	}
 
@@ -219,11 +219,11 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	switch {
 	case c.keepAll, c.keep > 0 && finished && freed:
 		set("expireAt", now.Add(c.keep))
-	case !finished && (turned || next.Lock.Token != prev.Lock.Token):
+	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
 		// An attempt must not lose its document because an earlier one had finished it.
 		set("expireAt", firestore.Delete)
 	}
-	return us
+	return updates
 }
 
 func errorValue(e *analysislock.Error) any {
@@ -254,8 +254,8 @@ func timeValue(t time.Time) any {
 	return iso8601.Format(t)
 }
 
-// maxText limits the strings of other programs that are kept in memory, in bytes. Our own,
-// such as owners, are shorter.
+// maxText is the limit, in bytes, of a string that another program has written and a record
+// contains. The strings of this program, such as owners, are shorter.
 const maxText = 4 << 10
 
 // cut returns a string, cut after maxText bytes, and "" for a value of another type.
