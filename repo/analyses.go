@@ -149,13 +149,10 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 	}
 
 	now, f := read.Truncate(time.Millisecond), a.codec.fields
-	fields := map[string]any{
-		f.Status: f.Queued, f.Input: input, "attempts": 0,
+	fields := present(map[string]any{
+		f.Status: f.Queued, f.Input: input, "params": orDelete(params), "attempts": 0,
 		"createdAt": timeValue(now), "updatedAt": timeValue(now),
-	}
-	if params != "" {
-		fields["params"] = params
-	}
+	})
 	if a.codec.keep > 0 { // an expired document may have had the same id
 		fields["lockToken"] = lease.Fresh(read).Token
 	}

@@ -45,8 +45,8 @@ type documents[D any] struct {
 	what        string // the kind of record, in errors
 	log         *slog.Logger
 	pessimistic bool // every decision is made inside Exclude
-	// beforeCommit, if it is not nil, is called before each commit from prev to next.
-	// cancel is called if the commit fails.
+	// beforeCommit is called before each commit from prev to next. cancel is called if the
+	// commit fails.
 	beforeCommit func(ctx context.Context, prev D, next *D) (cancel func())
 }
 
@@ -92,7 +92,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	cancelWork := s.prepare(ctx, prev.Doc, &next)
+	cancelWork := s.beforeCommit(ctx, prev.Doc, &next)
 
 	ctx, sentOnce := s.db.countSends(ctx)
 	asked := time.Now()
@@ -148,7 +148,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if encoded, err = s.db.encoding(ctx, updates); err != nil {
 			return err
 		}
-		cancelWork = s.prepare(ctx, result.Doc, &next)
+		cancelWork = s.beforeCommit(ctx, result.Doc, &next)
 		result.Doc, result.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
 	}
@@ -199,14 +199,6 @@ func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, er
 // Exclusive implements lease.Excluder.
 func (s *documents[D]) Exclusive() bool { return s.pessimistic }
 
-// prepare calls beforeCommit.
-func (s *documents[D]) prepare(ctx context.Context, prev D, next *D) (cancel func()) {
-	if s.beforeCommit == nil {
-		return func() {}
-	}
-	return s.beforeCommit(ctx, prev, next)
-}
-
 // now returns Firestore's time, from one read of a document that need not exist. Its
 // error is lease.ErrUnavailable.
 func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
@@ -218,13 +210,11 @@ func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
 }
 
 // cell decodes a reading that was requested at asked.
-func (s *documents[D]) cell(r reading, asked time.Time) (lease.Cell[D], error) {
-	c := lease.Cell[D]{Exists: r.exists, At: r.at, Asked: asked}
-	if !c.Exists {
-		return c, nil
+func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err error) {
+	c.Exists, c.At, c.Asked = r.exists, r.at, asked
+	if r.exists {
+		c.Rev = r.updated
+		c.Doc, err = s.codec.decode(r)
 	}
-	var err error
-	c.Rev = r.updated
-	c.Doc, err = s.codec.decode(r)
 	return c, err
 }
