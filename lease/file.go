@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -97,7 +98,7 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 	return c, nil
 }
 
-// swap is Swap in dir, which is locked.
+// swap makes the change of Swap in dir, which is locked.
 func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Cell[D], error) {
 	now, err := f.read(path, key)
 	if err != nil {
@@ -217,11 +218,9 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 // fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
 	// EMLINK is FreeBSD's error for a link that is not followed.
-	for _, final := range []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EMLINK} {
-		if errors.Is(err, final) {
-			err = fmt.Errorf("%w: %w", ErrRefused, err)
-			break
-		}
+	lasting := []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EMLINK}
+	if slices.ContainsFunc(lasting, func(target error) bool { return errors.Is(err, target) }) {
+		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return fmt.Errorf("lease: %s %q: %w", verb, key, err)
 }

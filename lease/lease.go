@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,16 +56,16 @@ type Policy struct {
 // each heartbeat is on time: it requires TTL ≥ 2 × heartbeat + margin, and a TTL
 // from 1 s to 12 h.
 func (p Policy) Check() error {
-	q := p.filled()
+	p = p.filled()
 	switch {
 	case p.TTL < 0 || p.Heartbeat < 0 || p.MaxAttempts < 0:
 		return fmt.Errorf("lease: negative policy: %+v", p)
-	case q.TTL > maxTTL: // see MaxAhead
-		return fmt.Errorf("lease: TTL %v is over %v", q.TTL, maxTTL)
-	case q.TTL < time.Second:
-		return fmt.Errorf("lease: TTL %v is under 1s", q.TTL)
-	case q.Heartbeat > (q.TTL-q.Margin())/2: // in this form it cannot overflow
-		return fmt.Errorf("lease: TTL %v is under 2 × heartbeat %v + margin %v", q.TTL, q.Heartbeat, q.Margin())
+	case p.TTL > maxTTL: // see MaxAhead
+		return fmt.Errorf("lease: TTL %v is over %v", p.TTL, maxTTL)
+	case p.TTL < time.Second:
+		return fmt.Errorf("lease: TTL %v is under 1s", p.TTL)
+	case p.Heartbeat > (p.TTL-p.Margin())/2: // in this form it cannot overflow
+		return fmt.Errorf("lease: TTL %v is under 2 × heartbeat %v + margin %v", p.TTL, p.Heartbeat, p.Margin())
 	}
 	return nil
 }
@@ -81,12 +82,8 @@ func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }
 func (p Policy) Last(l Lease) bool { return p.MaxAttempts > 0 && l.Attempts >= p.MaxAttempts }
 
 func (p Policy) filled() Policy {
-	if p.TTL == 0 {
-		p.TTL = DefaultTTL
-	}
-	if p.Heartbeat == 0 {
-		p.Heartbeat = p.TTL / 3
-	}
+	p.TTL = cmp.Or(p.TTL, DefaultTTL)
+	p.Heartbeat = cmp.Or(p.Heartbeat, p.TTL/3)
 	return p
 }
 

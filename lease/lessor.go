@@ -90,7 +90,7 @@ func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
 			return c.Doc, err
 		}
 		before := l.lease(&c.Doc)
-		if before.FinishedBy == owner { // finished by this call, whose reply was lost, and reopened since
+		if before.FinishedBy == owner { // by a write of this call whose reply was lost; reopened since
 			return c.Doc, ErrExhausted
 		}
 		stolen = before.Owner != ""
@@ -112,9 +112,9 @@ func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
 	return h, c.Doc, nil
 }
 
-// Resume returns a Hold of an earlier acquisition of key by owner, perhaps in another
-// process. It reads the record. ErrNotFound: there is none; ErrLost: owner does not hold
-// it.
+// Resume reads the record and returns a Hold of an earlier acquisition of key by owner,
+// perhaps in another process. It returns ErrNotFound if there is no record, and ErrLost if
+// owner does not hold it.
 func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
@@ -123,12 +123,12 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 		return nil, err
 	}
 
-	got := l.lease(&c.Doc)
-	switch {
-	case !c.Exists:
+	if !c.Exists {
 		return nil, ErrNotFound
-	case owner == "" || !got.HeldBy(Grant{Owner: owner, Token: got.Token}):
-		return nil, loss(*got, Grant{Owner: owner})
+	}
+	got := l.lease(&c.Doc)
+	if err := loss(*got, Grant{Owner: owner, Token: got.Token}); err != nil {
+		return nil, err
 	}
 	return l.Hold(key, c), nil
 }

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,14 +14,9 @@ type Memory[D any] struct {
 	Now func() time.Time
 
 	mu      sync.Mutex
-	records map[string]memoryRecord[D]
+	records map[string]Cell[D] // as last written
 	rev     int64
 	clock   clock
-}
-
-type memoryRecord[D any] struct {
-	doc D
-	rev int64
 }
 
 // Load does not block.
@@ -31,8 +27,9 @@ func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, ok := m.records[key]
-	return Cell[D]{Doc: r.doc, Exists: ok, Rev: r.rev, At: m.clock.read(m.Now), Asked: asked}, nil
+	c := m.records[key]
+	c.At, c.Asked = m.clock.read(m.Now), asked
+	return c, nil
 }
 
 // Swap does not block. Swapping a Cell that did not exist creates the record.
@@ -43,8 +40,8 @@ func (m *Memory[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, ok := m.records[key]
-	if ok != prev.Exists || (ok && r.rev != prev.Rev) {
+	now := m.records[key]
+	if now.Exists != prev.Exists || now.Exists && now.Rev != prev.Rev {
 		return Cell[D]{}, ErrConflict
 	}
 	return m.put(key, next, asked), nil
@@ -66,11 +63,11 @@ func (m *Memory[D]) Delete(key string) {
 
 func (m *Memory[D]) put(key string, doc D, asked time.Time) Cell[D] {
 	if m.records == nil {
-		m.records = map[string]memoryRecord[D]{}
+		m.records = map[string]Cell[D]{}
 	}
 	m.rev++
-	m.records[key] = memoryRecord[D]{doc: doc, rev: m.rev}
-	return Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.clock.read(m.Now), Asked: asked}
+	m.records[key] = Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.clock.read(m.Now), Asked: asked}
+	return m.records[key]
 }
 
 // clock is a store's clock. The zero clock is ready.
@@ -91,9 +88,4 @@ func (c *clock) read(now func() time.Time) time.Time {
 	return c.last
 }
 
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

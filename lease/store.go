@@ -31,10 +31,11 @@ type Store[D any] interface {
 	// before the At of an earlier reply about that record.
 	Load(ctx context.Context, key string) (Cell[D], error)
 	// Swap writes next if the record is still prev, and returns the Cell as
-	// written, with the Rev, At and Asked of this write. It writes only what
-	// differs between prev.Doc and next. ErrConflict: the record has changed,
-	// perhaps by this very call; ErrUnwritten: by another writer. ErrRefused: no
-	// later try can succeed. Any other error leaves the outcome unknown.
+	// written, with the Rev, At and Asked of this write. It writes only the
+	// differences between prev.Doc and next. It returns ErrConflict if the record has
+	// changed, perhaps by this very call; ErrUnwritten if another writer has changed
+	// it; and ErrRefused if no later try can succeed. Any other error leaves the
+	// outcome unknown.
 	Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error)
 }
 
@@ -57,9 +58,9 @@ const optimistic = 2
 // Edit is the only loop over a Store: decide, then swap. After a conflict or an
 // unknown outcome it loads the record, asks landed whether the record shows the
 // write of this call, and decides again. from is the Cell to begin with, or nil to begin
-// with a Load. decide is pure and may be called many times; its error ends the loop and
-// is returned unchanged, together with the Cell that decide was given. Edit tries
-// until the store refuses, or until ctx ends; then it returns ErrUnavailable.
+// with a Load. decide is pure and may be called many times. Its error ends the loop; Edit
+// returns that error unchanged, and the Cell that decide was given. Edit tries until the
+// store refuses. If ctx ends first, it returns ErrUnavailable.
 func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
@@ -122,11 +123,11 @@ type edit[D any] struct {
 	unmarked  bool // see EditUnmarked
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	uncertain bool  // the outcome of a write is unknown
-	doubted   bool  // the outcome of a write was unknown: that write may still arrive
+	uncertain bool  // the next reading may show a write of this call: ask landed
+	doubted   bool  // the outcome of some write was unknown: it may still arrive
 	refused   error // the store's last refusal, final unless the write has landed
-	plain     bool  // Exclude was refused: the next try is a Swap, to confirm that
-	excluded  bool  // a refusal of Exclude was followed by a Swap
+	trySwap   bool  // Exclude was refused, and the next try is a Swap to confirm that
+	confirmed bool  // a Swap was tried after a refusal of Exclude
 	tries     int
 	conflicts int
 }
@@ -138,10 +139,11 @@ var errLanded = errors.New("lease: landed")
 // the operation has its outcome; else err is the failure of this try.
 func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	x, ok := e.store.(Excluder[D])
-	if ok && e.refused == nil && !e.plain && (e.conflicts >= optimistic || x.Exclusive()) {
+	canExclude := ok && e.refused == nil && !e.trySwap
+	if canExclude && (e.conflicts >= optimistic || x.Exclusive()) {
 		return e.exclude(ctx, x)
 	}
-	e.plain = false
+	e.trySwap = false
 
 	if !e.fresh {
 		c, err := e.store.Load(ctx, e.key)
@@ -178,16 +180,16 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 		next, verdict = e.decide(c)
 		return next, verdict
 	})
-	if errors.Is(verdict, errLanded) {
+	switch {
+	case errors.Is(verdict, errLanded):
 		return true, nil
-	}
-	if verdict != nil {
+	case verdict != nil:
 		return true, verdict
 	}
 
 	done, err = e.wrote(c, err)
-	if e.refused != nil && !e.excluded {
-		e.refused, e.plain, e.excluded = nil, true, true
+	if e.refused != nil && !e.confirmed {
+		e.refused, e.trySwap, e.confirmed = nil, true, true
 	}
 	return done, err
 }

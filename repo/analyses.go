@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,16 +43,26 @@ type Options struct {
 	KeepAll bool
 }
 
+// fill sets the defaults of Collection and Log, and checks Collection.
+func (o *Options) fill(collection string) error {
+	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if err := CheckCollection(o.Collection); err != nil {
+		return fmt.Errorf("repo: %w", err)
+	}
+	return nil
+}
+
 // Analyses gives access to the analyses of one collection and their locks. It is safe
 // for concurrent use. Every method checks the id first (lease.ErrInvalidKey), has its
 // own time limit, and returns lease.ErrUnavailable if Firestore cannot be reached.
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
+	unlocking  *analysislock.Locks // also accepts an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
-	// stopped has the documents after which the queries of Orphaned continue, three in each order.
+	// stopped contains the documents after which Orphaned continues: those of its three
+	// queries in ascending order, then those in descending order.
 	stopped [6]atomic.Pointer[firestore.DocumentSnapshot]
 }
 
@@ -117,15 +128,15 @@ func (a *Analyses) Close() error {
 // Fields returns the vocabulary of the documents, without empty ones.
 func (a *Analyses) Fields() Fields { return a.codec.fields }
 
-// Create creates a QUEUED analysis with input, a value as orchestrator.Storable returns
-// it. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
+// Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
+// returns. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
 // input; lease.ErrUnavailable, after which the analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	return a.CreateWith(ctx, id, input, "")
 }
 
-// CreateWith is like Create, and stores params in the field of that name if it is not
-// empty; see Outcome.
+// CreateWith is like Create. If params is not empty, it also stores it in the field params;
+// see Outcome.
 func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params string) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
@@ -138,13 +149,10 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 	}
 
 	now, f := read.Truncate(time.Millisecond), a.codec.fields
-	fields := map[string]any{
-		f.Status: f.Queued, f.Input: input, "attempts": 0,
+	fields := present(map[string]any{
+		f.Status: f.Queued, f.Input: input, "params": orDelete(params), "attempts": 0,
 		"createdAt": timeValue(now), "updatedAt": timeValue(now),
-	}
-	if params != "" {
-		fields["params"] = params
-	}
+	})
 	if a.codec.keep > 0 { // an expired document may have had the same id
 		fields["lockToken"] = lease.Fresh(read).Token
 	}
@@ -154,15 +162,15 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 
 	doc := a.documents.collection.Doc(id)
 	_, err = doc.Create(ctx, fields)
-	if status.Code(err) != codes.AlreadyExists {
-		if err != nil {
-			err = unavailable(storeError("create", "analysis", id, err))
-		}
-		return err
+	switch {
+	case err == nil:
+		return nil
+	case status.Code(err) != codes.AlreadyExists:
+		return unavailable(storeError("create", "analysis", id, err))
 	}
 
-	// If the reply to a creation was lost, the client has sent it again and gets this error
-	// too. Then the document was created after the reading above, with the same fields.
+	// The client gets this error also if the reply to its creation was lost and it has sent the
+	// creation again. Then the document was created after the reading above, with the same fields.
 	if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
 		d, err := a.codec.decode(snapshot(snap))
 		if err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) &&
@@ -205,9 +213,9 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
-	var refused error
+	refused := fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), fields, func(r reading) error {
-		if refused = fmt.Errorf("%w: %q", lease.ErrNotFound, id); r.exists {
+		if r.exists {
 			d, refused = a.codec.decode(r)
 		}
 		return nil
@@ -241,7 +249,7 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	if !c.Exists {
 		return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 	}
-	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil {
+	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
 	}
 
@@ -261,12 +269,12 @@ func (a *Analyses) Ping(ctx context.Context) error {
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
 
-// workFields lists the fields that an attempt is given.
+// workFields lists the fields that an attempt gets.
 func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
 // requestWork sends the read of the input and the checkpoint together with the commit that
-// acquires the lock, so that it costs no extra round trip. Analyses.work decodes the answer
-// after the commit: if decoding a document makes the worker crash, the attempt has been counted.
+// acquires the lock. So the read costs no extra round trip. Analyses.work decodes the answer
+// after the commit, so an attempt counts even if decoding its document makes the worker crash.
 func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis,
 	next *analysislock.Analysis,
 ) (cancel func()) {
@@ -280,10 +288,10 @@ func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis,
 	return s.work.cancel
 }
 
-// work returns the JSON of what requestWork has requested. If that request has failed, it
-// reads again.
+// work returns the input and the checkpoint as JSON, from the answer to requestWork. If that
+// request has failed, work reads again.
 func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
-	use := func(r reading) (err error) {
+	decode := func(r reading) (err error) {
 		if !r.exists {
 			return &lease.LostError{Reason: lease.Deleted}
 		}
@@ -294,10 +302,11 @@ func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysi
 		return err
 	}
 
-	if s, _ := d.Stored.(stored); s.work == nil || s.work.receive(ctx, use) != nil {
+	s, _ := d.Stored.(stored)
+	if s.work == nil || s.work.receive(ctx, decode) != nil {
 		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 		defer cancel()
-		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), a.codec.fields.workFields(), use)
+		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), a.codec.fields.workFields(), decode)
 	}
 	if err != nil && !errors.Is(err, lease.ErrLost) {
 		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -31,18 +32,18 @@ type analysisCodec struct {
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
 
-// lockCodec reads the lock fields, which all documents have in common.
+// lockCodec decodes the fields of the lock, which analyses and rooms have in common.
 type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
 	name   func(id string) slog.Attr // names a record in the log
 }
 
-// stored is what Analysis.Stored holds.
+// stored is the value in Analysis.Stored.
 type stored struct {
-	at           place    // an updatedAt that is a Timestamp remains one
+	at           place    // contains the type of updatedAt, which a commit keeps
 	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
-	params       string   // if it was read; see CreateWith
+	params       string   // if the call reads it; see CreateWith
 	work         *request // sent with the acquisition; see Analyses.requestWork
 }
 
@@ -91,15 +92,16 @@ func decodeError(v any) *analysislock.Error {
 	return &analysislock.Error{Code: cut(m["code"]), Message: cut(m["message"])}
 }
 
-// decodeLock reads the lock, except Finished. Of the fields with a wrong type only
-// lockToken is an error, lease.ErrMalformed. With that error, the other fields are
-// valid, and Token is larger than any that the record had by its last update.
+// decodeLock reads the lock, except Finished. It returns lease.ErrMalformed only for a
+// lockToken that cannot be used. With that error, the other fields are valid, and Token is
+// larger than any that the record had by its last update.
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
-	if l.Token = token; !ok || token < 0 || token == math.MaxInt64 {
-		l.Token = lease.Fresh(r.updated).Token
+	if !ok || token < 0 || token == math.MaxInt64 {
+		token = lease.Fresh(r.updated).Token
 		err = fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
+	l.Token = token
 	l.FinishedBy = cut(r.fields["finishedBy"])
 	if n, ok := parseInt(r.fields["attempts"]); ok && n > 0 {
 		l.Attempts = int(min(n, math.MaxInt32))
@@ -120,23 +122,24 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 		l.Owner = unreadableOwner
 		c.warn(r, "lockOwner", owner)
 	}
-	var readable bool
-	if l.HeartbeatAt, readable = c.credible(r, "lockHeartbeatAt"); !readable {
-		l.HeartbeatAt = time.Time{}
+
+	l.HeartbeatAt, _ = c.credible(r, "lockHeartbeatAt")
+	expiry, ok := c.credible(r, "lockExpiresAt")
+	if !ok {
+		expiry = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)
 	}
-	if l.ExpiresAt, readable = c.credible(r, "lockExpiresAt"); !readable {
-		l.ExpiresAt = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)
-	}
+	l.ExpiresAt = expiry
 }
 
-// credible reads a time of the lock, and warns of one that it cannot read or that
-// lease.Credible refuses.
-func (c lockCodec) credible(r reading, field string) (t time.Time, ok bool) {
-	t, ok = parseTime(r.fields[field])
-	if ok = ok && lease.Credible(t, r.at); !ok {
-		c.warn(r, field, r.fields[field])
+// credible reads a time of the lock. If it cannot be read, or lease.Credible refuses it,
+// credible logs a warning and returns false.
+func (c lockCodec) credible(r reading, field string) (time.Time, bool) {
+	t, ok := parseTime(r.fields[field])
+	if ok && lease.Credible(t, r.at) {
+		return t, true
 	}
-	return t, ok
+	c.warn(r, field, r.fields[field])
+	return time.Time{}, false
 }
 
 func (c lockCodec) warn(r reading, field string, v any) {
@@ -158,13 +161,13 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 }
 
 // differences returns the updates of the fields that differ, and of those in always.
-func differences(before, after map[string]any, always ...string) (us []firestore.Update) {
+func differences(before, after map[string]any, always ...string) (updates []firestore.Update) {
 	for path, v := range after {
 		if slices.Contains(always, path) || !reflect.DeepEqual(before[path], v) {
-			us = append(us, firestore.Update{Path: path, Value: v})
+			updates = append(updates, firestore.Update{Path: path, Value: v})
 		}
 	}
-	return us
+	return updates
 }
 
 // changes also sets updatedAt to now, if any other field changes.
@@ -172,38 +175,38 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	now time.Time,
 ) []firestore.Update {
 	f, finished := c.fields, analysislock.Finished(next.Status)
-	turned := finished != analysislock.Finished(prev.Status)
-	freed := turned || prev.Lock.Owner != "" && next.Lock.Owner == ""
+	switched := finished != analysislock.Finished(prev.Status)
+	freed := switched || prev.Lock.Owner != "" && next.Lock.Owner == ""
 
 	// Decoding has replaced values that it could not read, so a comparison does not show all
 	// fields that must be deleted.
 	var always []string
-	if turned {
+	if switched {
 		always = append(always, f.Error, "nextAttemptAt")
 	}
-	if turned && next.Status != analysislock.Failed {
+	if switched && next.Status != analysislock.Failed {
 		always = append(always, "lastError")
 	}
 	if freed {
 		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
 	}
-	us := differences(c.values(&prev), c.values(next), always...)
+	updates := differences(c.values(&prev), c.values(next), always...)
 
-	set := func(path string, v any) { us = append(us, firestore.Update{Path: path, Value: v}) }
-	if turned && next.Status == analysislock.Ready {
+	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
+	if switched && next.Status == analysislock.Ready {
 		set(f.Result, next.Result)
 	}
-	if turned && next.Status == analysislock.Failed {
+	if switched && next.Status == analysislock.Failed {
 		set(f.Result, firestore.Delete)
 	}
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
 		set("checkpoint", checkpointValue(next.Checkpoint))
 	}
 	origin, _ := prev.Stored.(stored)
-	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(us) > 0 || c.replaceToken) {
+	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(updates) > 0 || c.replaceToken) {
 		set("lockToken", next.Lock.Token)
 	}
-	if len(us) == 0 {
+	if len(updates) == 0 {
 		return nil
 	}
 
@@ -216,11 +219,11 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	switch {
 	case c.keepAll, c.keep > 0 && finished && freed:
 		set("expireAt", now.Add(c.keep))
-	case !finished && (turned || next.Lock.Token != prev.Lock.Token):
+	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
 		// An attempt must not lose its document because an earlier one had finished it.
 		set("expireAt", firestore.Delete)
 	}
-	return us
+	return updates
 }
 
 func errorValue(e *analysislock.Error) any {
@@ -238,6 +241,12 @@ func orDelete[T comparable](v T) any {
 	return v
 }
 
+// present removes from m the fields that are not stored, and returns m.
+func present(m map[string]any) map[string]any {
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == any(firestore.Delete) })
+	return m
+}
+
 func timeValue(t time.Time) any {
 	if t.IsZero() {
 		return firestore.Delete
@@ -245,8 +254,8 @@ func timeValue(t time.Time) any {
 	return iso8601.Format(t)
 }
 
-// maxText limits the strings of other programs that are kept in memory, in bytes. Our own,
-// such as owners, are shorter.
+// maxText is the limit, in bytes, of a string that another program has written and a record
+// contains. The strings of this program, such as owners, are shorter.
 const maxText = 4 << 10
 
 // cut returns a string, cut after maxText bytes, and "" for a value of another type.

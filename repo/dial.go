@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/url"
 	"os"
@@ -35,12 +34,12 @@ type Database struct {
 	name   string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
-	// decoders and encoders limit how many large documents are in memory as protocol
-	// buffers; see largeAnswer. There are two, so that a commit that waits for the
-	// network does not delay the reading of an input.
+	// decoders and encoders limit the large documents that are in memory as protocol
+	// buffers; see largeAnswer. With one limit for both, a commit that waits for the
+	// network would delay the reading of an input.
 	decoders, encoders *semaphore.Weighted
-	// uncounted: client has a connection of its own, to an emulator. There a conflict is
-	// taken for that of a call that was sent once.
+	// uncounted reports that client has its own connection to an emulator, where sends are
+	// not counted. There every call counts as sent once.
 	uncounted bool
 }
 
@@ -55,18 +54,9 @@ func Connect(ctx context.Context, project string, o Options, opts ...option.Clie
 	return db, nil
 }
 
-// fill sets the defaults of Collection and Log, and checks Collection.
-func (o *Options) fill(collection string) error {
-	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if err := CheckCollection(o.Collection); err != nil {
-		return fmt.Errorf("repo: %w", err)
-	}
-	return nil
-}
-
 // connect opens the connection. If a call waits and the connection has received nothing
-// for 30 s, gRPC sends a ping, and replaces the connection if no answer comes within
-// 10 s. Otherwise a connection that the network has dropped would be kept: its watch
+// for 30 s, gRPC sends a ping. It replaces the connection if no answer arrives within
+// 10 s. Without pings, gRPC would keep a connection that the network has dropped: its watch
 // would receive nothing, and each call on it would fail. A server that gets too many
 // pings closes the connection, and gRPC then sends half as many.
 //
@@ -108,17 +98,17 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 	}, nil
 }
 
-// sends is the key of the number of times that a call was sent.
+// sends is the context key of a counter: how often a call was sent.
 type sends struct{}
 
 // countSends returns a context for one call of Google's client, which may send it several times.
-// Once the call has failed, sentOnce reports whether it was sent a single time.
+// After the call has failed, sentOnce reports whether the client has sent it only once.
 func (d *Database) countSends(ctx context.Context) (_ context.Context, sentOnce func() bool) {
 	var n atomic.Int32
 	return context.WithValue(ctx, sends{}, &n), func() bool { return n.Load() == 1 || d.uncounted }
 }
 
-// countSend is a grpc.UnaryClientInterceptor.
+// countSend is a grpc.UnaryClientInterceptor. It increments the counter of countSends.
 func countSend(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -146,8 +136,8 @@ func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (emulatorOwner) RequireTransportSecurity() bool { return false }
 
-// CheckCollection returns an error unless path is a collection's, as analyses and
-// tenants/a/analyses are.
+// CheckCollection returns an error unless path is the path of a collection, such as analyses
+// or tenants/a/analyses.
 func CheckCollection(path string) error {
 	segments := strings.Split(path, "/")
 	refused := func(s string) bool { return analysislock.CheckID(s) != nil }

@@ -11,9 +11,9 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Fields maps the vocabulary of a collection's documents: the names of fields, and the
-// words of the status. An empty one is that of analyses. All other fields of the contract,
-// such as lockOwner and attempts, have the same names in each collection.
+// Fields configures the names of fields and the words of the status in a collection's
+// documents. The default for an empty one is that of analyses. All other fields of the
+// contract, such as lockOwner and attempts, have the same names in each collection.
 type Fields struct {
 	Status     string `json:"status,omitempty"`     // the field that contains one of these words; empty: status
 	Queued     string `json:"queued,omitempty"`     // empty: QUEUED
@@ -55,8 +55,11 @@ func (f Fields) Check() error {
 	return nil
 }
 
-// words returns the words of the status.
+// words returns the words that stand for statuses, in the same order.
 func (f Fields) words() []string { return []string{f.Queued, f.Processing, f.Finished, f.Failed} }
+
+// statuses lists the statuses that every vocabulary has a word for.
+var statuses = []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}
 
 func (f Fields) filled() Fields {
 	f.Status, f.Input = cmp.Or(f.Status, "status"), cmp.Or(f.Input, "input")
@@ -77,40 +80,28 @@ func (f Fields) decision() []string {
 	}
 }
 
-// status returns the status that a document's value stands for. For a value that is not a
-// string it returns the type, and for a string that is a status of analyses but no word of f
-// that string, both in parentheses. The document keeps both.
+// status returns the status that a document's value stands for. It returns in parentheses
+// the type of a value that is not a string, and a string that is a status of analyses but no
+// word of f. The document keeps such values.
 func (f Fields) status(v any) string {
 	word, ok := v.(string)
 	if !ok && v != nil {
 		return "(" + kind(v) + ")"
 	}
-	switch word = cut(word); word {
-	case f.Queued:
-		return analysislock.Queued
-	case f.Processing:
-		return analysislock.Processing
-	case f.Finished:
-		return analysislock.Ready
-	case f.Failed:
-		return analysislock.Failed
-	case analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed:
+	word = cut(word)
+	if i := slices.Index(f.words(), word); i >= 0 {
+		return statuses[i]
+	}
+	if slices.Contains(statuses, word) {
 		return "(" + word + ")"
 	}
 	return word
 }
 
-// word returns the string of a document that has that status.
+// word returns the string that a document of that status contains.
 func (f Fields) word(status string) string {
-	switch status {
-	case analysislock.Queued:
-		return f.Queued
-	case analysislock.Processing:
-		return f.Processing
-	case analysislock.Ready:
-		return f.Finished
-	case analysislock.Failed:
-		return f.Failed
+	if i := slices.Index(statuses, status); i >= 0 {
+		return f.words()[i]
 	}
 	if inner := strings.Trim(status, "()"); f.status(inner) == status {
 		return inner

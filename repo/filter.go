@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,8 +34,8 @@ type Filter struct {
 // byID reports whether f selects and sorts by the ID alone.
 func (f *Filter) byID() bool { return f.All || f.Prefix != "" }
 
-// check returns lease.ErrInvalidKey for a value that no document can have. Firestore's client
-// would report such a value as if the database did not answer.
+// check returns lease.ErrInvalidKey for a value that no document can have. For such a value
+// Firestore's client returns the error of a database that does not answer.
 func (f *Filter) check() error {
 	if f.Prefix != "" {
 		return analysislock.CheckID(f.Prefix)
@@ -48,12 +49,11 @@ func (f *Filter) check() error {
 // findPage is the number of analyses that a query of Find reads.
 const findPage = 1000
 
-// Find reads up to limit analyses that f selects, without inputs, results and histories;
-// Malformed is set as by Page. They are in the order of Page, and begin after a Position or
-// Page's next; empty: with the first. It makes a query for each
-// 1,000, within 15 s. One that is updated meanwhile may be missed. Firestore compares
-// strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
-// those of Page.
+// Find reads up to limit analyses that f selects, without inputs, results and histories, in
+// the order of Page. Malformed is set as by Page. Find begins after a Position or Page's next;
+// empty: with the first. It makes a query for each 1,000, within 15 s. It may miss an analysis
+// that is updated meanwhile, and one whose updatedAt is a string with another zone's offset.
+// Errors: those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
 	var all []analysislock.Analysis
 	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
@@ -72,9 +72,9 @@ func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) 
 // type of it: strings come before Timestamps, and these before numbers. With a Prefix they
 // are sorted by ID. Malformed is set if the lock or the id cannot be used.
 //
-// after is the next that the call for the page before returned; empty: Page begins with the
-// first. next is empty on the last page. Each page begins exactly after the last analysis of
-// the page before, so an analysis that is not updated meanwhile is on exactly one page.
+// after is the next that the call for the previous page returned; empty: Page begins with the
+// first analysis. next is empty on the last page. Each page begins exactly after the last
+// analysis of the previous page, so an analysis that is not updated meanwhile is on one page.
 //
 // It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code
 // needs its index in deploy/firestore.indexes.json.
@@ -115,9 +115,10 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 	}
 
 	last := &found[len(found)-1]
-	if at = last.ReadAt; len(found) == limit {
+	if len(found) == limit {
 		next = a.Position(last)
 	}
+	at = last.ReadAt
 	return slices.DeleteFunc(found, f.excludes), next, at, nil
 }
 
@@ -163,7 +164,7 @@ func property(path, operator string, v any) firestore.EntityFilter {
 }
 
 // excludes reports whether d, which the query of f has found, is outside the times of f. The
-// query compares strings, which have another order if they have a zone's offset.
+// query compares strings as strings, so it can find times with a zone's offset that are outside.
 func (f *Filter) excludes(d analysislock.Analysis) bool {
 	if f.byID() {
 		return false
@@ -196,8 +197,8 @@ func placeOf(id string, updatedAt any) place {
 	return at
 }
 
-// Position returns the after with which Page and Find begin behind d, which one of them has
-// read.
+// Position returns the position of d, which Page or Find has read. With it as after, they begin
+// with the analysis that follows d.
 func (a *Analyses) Position(d *analysislock.Analysis) string {
 	s, _ := d.Stored.(stored)
 	text, _ := json.Marshal(s.at) // finite numbers and strings can be encoded
@@ -208,8 +209,10 @@ func (a *Analyses) Position(d *analysislock.Analysis) string {
 func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, error) {
 	var at place
 	text, err := base64.RawURLEncoding.DecodeString(after)
+	err = errors.Join(err, json.Unmarshal(text, &at))
 	switch {
-	case err != nil || json.Unmarshal(text, &at) != nil || at.ID == "" || strings.Contains(at.ID, "/"):
+	case err != nil, at.ID == "", strings.Contains(at.ID, "/"):
+		break // not a position
 	case f.byID():
 		return q.StartAfter(at.ID), nil
 	case at.Text != nil:
@@ -233,8 +236,8 @@ type Failure struct {
 // sample is how many analyses Failures reads of each code.
 const sample = 20
 
-// Failures reads up to limit codes, sorted, and of each up to 20 FAILED analyses, with no more
-// than Status, Error, UpdatedAt and FinishedBy. It makes two queries and a count for each,
+// Failures reads up to limit codes, sorted, and up to 20 FAILED analyses of each, with only
+// Status, Error, UpdatedAt and FinishedBy. It makes two queries and a count for each code,
 // within 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)

@@ -20,11 +20,11 @@ import (
 const queryTimeout = 15 * time.Second
 
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
-// those whose lock has not expired; others whose NextAttemptAt has not come; and those that
-// are stuck. A stuck analysis is QUEUED or PROCESSING and not locked, and it was neither
-// updated nor waiting for one TTL, or was updated at a time that is not lease.Credible.
-// Each list is sorted by the time that it depends on: the lock's expiry, NextAttemptAt or
-// updatedAt. Numbers come first, then Timestamps, then strings.
+// those whose lock has not expired; those whose NextAttemptAt is in the future; and those
+// that are stuck. A stuck analysis is QUEUED or PROCESSING and not locked. It was neither
+// updated nor waiting for one TTL, or its updatedAt is not lease.Credible. Each list is
+// sorted by the time that selects it: the lock's expiry, NextAttemptAt or updatedAt.
+// Numbers come first, then Timestamps, then strings.
 //
 // Active also returns Firestore's time before the reading. Malformed is set as by Page. More
 // than limit waiting analyses may hide a stuck one. It makes one read and three queries,
@@ -38,26 +38,22 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 		return nil, nil, nil, at, err
 	}
 
-	after := func(field string) ([]analysislock.Analysis, error) {
-		q := anyOf(a.documents.collection.Query, timeIs(field, ">", at)).OrderBy(field, firestore.Asc).Limit(limit)
-		return a.summaries(ctx, "find active analyses", q.Select(a.codec.mask()...))
+	list := func(q firestore.Query, field string, limit int) (found []analysislock.Analysis) {
+		if err == nil {
+			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
+			found, err = a.summaries(ctx, "find active analyses", q)
+		}
+		return found
 	}
-	if running, err = after("lockExpiresAt"); err != nil {
-		return nil, nil, nil, at, err
-	}
-	if waiting, err = after("nextAttemptAt"); err != nil {
-		return nil, nil, nil, at, err
-	}
+	all := a.documents.collection.Query
+	running = list(anyOf(all, timeIs("lockExpiresAt", ">", at)), "lockExpiresAt", limit)
+	waiting = list(anyOf(all, timeIs("nextAttemptAt", ">", at)), "nextAttemptAt", limit)
+	stuck = list(a.stale(at.Add(-a.TTL()), at), "updatedAt", limit+len(waiting)) // it also finds those that wait
 
-	// The query also finds analyses that wait.
-	q := a.stale(at.Add(-a.TTL()), at).OrderBy("updatedAt", firestore.Asc).Limit(limit + len(waiting))
-	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(a.codec.mask()...)); err != nil {
-		return nil, nil, nil, at, err
-	}
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
 		return d.Malformed != nil || !a.orphaned(&d)
 	})
-	return running, waiting, stuck[:min(limit, len(stuck))], at, nil
+	return running, waiting, stuck[:min(limit, len(stuck))], at, err
 }
 
 // List reads up to limit analyses by id, without inputs and results. If status is not
@@ -103,8 +99,8 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 }
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
-// PROCESSING, the oldest update first; Malformed is set as by Page. It leaves those without an
-// updatedAt that can be read to Unfound. It makes a query for each type of updatedAt, within 15 s.
+// PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
+// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt, within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
@@ -120,10 +116,10 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 const maxUnfoundReads = 10_000
 
 // Unfound reads status, times, attempts and lock of up to limit analyses that recovery does not
-// find, although they have no status of another program: those that are QUEUED or PROCESSING and
+// find, although no other program has set their status: those that are QUEUED or PROCESSING and
 // have no updatedAt that can be read, and those without a status that were never acquired.
-// Malformed is set as by Page. It makes a query, three counts, and if these show that
-// analyses have no status another query, within 15 s. Errors: those of Page.
+// Malformed is set as by Page. It makes a query and three counts, and another query if the
+// counts show that analyses have no status, within 15 s. Errors: those of Page.
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -244,7 +240,7 @@ func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysi
 	return d
 }
 
-// eachDocument returns the documents of q. An error ends it; what names the query in that.
+// eachDocument returns the documents of q. An error ends it; what names the query in the error.
 func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2[*firestore.DocumentSnapshot, error] {
 	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
 		docs := q.Documents(ctx)
@@ -305,17 +301,16 @@ func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err erro
 // codes reads up to limit values of path, the code of an error, sorted, in a query for each.
 func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-	code := ""
-	for n := -1; n < len(all) && len(all) < limit; {
-		n = len(all)
-		for snap, err := range eachDocument(ctx, "find error codes", q.Where(path, ">", code)) {
-			if err != nil {
-				return all, err
-			}
-			v, _ := snap.DataAt(path)
-			code, _ = v.(string) // as the query is of strings
-			all = append(all, cut(code))
+	for code := ""; len(all) < limit; all = append(all, cut(code)) {
+		found, err := q.Where(path, ">", code).Documents(ctx).GetAll()
+		if err != nil {
+			return all, queryError("find error codes", err)
 		}
+		if len(found) == 0 {
+			break
+		}
+		v, _ := found[0].DataAt(path)
+		code, _ = v.(string) // the query finds only strings
 	}
 	return all, nil
 }

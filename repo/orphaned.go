@@ -20,7 +20,7 @@ const (
 	orphanTimeout  = 40 * time.Second // a quarter for each query
 )
 
-// errOrphanTime is the cause where Orphaned or one of its queries has used up its own time.
+// errOrphanTime is the cause of a context that Orphaned has ended because its time has passed.
 var errOrphanTime = errors.New("repo: the time to find orphaned analyses has passed")
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
@@ -32,13 +32,13 @@ var errOrphanTime = errors.New("repo: the time to find orphaned analyses has pas
 // within one TTL after its last update. Unfound returns those that are never found. more
 // reports that there may be others.
 //
-// The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
-// pages of 1,000, within 10 s each. If a query reaches one of these limits, which is no error
-// unless it has read nothing, Orphaned also runs it in the opposite order, with the same limits,
-// and within 40 s in all. The next call continues both where they ended. So the analyses that a
-// query reads in vain hide no others, even if each call is the first of its process. After an
-// error Orphaned continues with the next query, and runs none in the opposite order. It skips a
-// malformed analysis, or one whose id analysislock.CheckID refuses, with a warning.
+// Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages
+// of 1,000, within 10 s. A query that reaches one of these limits has failed only if it has
+// read nothing. Orphaned also runs it in the opposite order, with the same limits, within 40 s
+// in all. The next call continues both where they ended. So the analyses that need no delivery
+// hide no others, even if each call is the first of its process. After an error Orphaned
+// continues with the next query, and runs none in the opposite order. It skips a malformed
+// analysis, or one whose id analysislock.CheckID refuses, with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
@@ -54,8 +54,8 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 	}
 
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
-	defer func() { skips.end(ctx) }()
-	visited := map[string]bool{} // several queries may find one
+	defer skips.end(ctx)
+	visited := map[string]bool{} // several queries may find the same analysis
 	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 		d := a.decode(snap)
 		switch {
@@ -72,7 +72,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		return len(due) < limit
 	}
 
-	// Only the last query may read many that wait: they hide none that the others find.
+	// Only the last query may read many analyses that wait. So these hide none that the others find.
 	all, cutoff := a.documents.collection.Query, now.Add(-a.TTL())
 	queries := [...]struct {
 		query firestore.Query
@@ -82,38 +82,35 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		{anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)), "nextAttemptAt"},
 		{a.stale(cutoff, now), "updatedAt"},
 	}
-	ended := map[string]bool{} // the fields of the queries that have found all
+	ended := make([]bool, len(queries)) // the query has read everything that it selects
 	for n := range a.stopped {
-		q, order := queries[n%len(queries)], firestore.Asc
+		i, order := n%len(queries), firestore.Asc
 		if n >= len(queries) {
 			order = firestore.Desc
 		}
-		if ended[q.field] || order == firestore.Desc && (err != nil || ctx.Err() != nil) {
+		if ended[i] || order == firestore.Desc && (err != nil || ctx.Err() != nil) {
 			continue
 		}
 
 		var failed error
-		sorted, size := q.query.OrderBy(q.field, order), min(limit, orphanPage)
-		ended[q.field], failed = a.orphanPages(ctx, sorted, &a.stopped[n], size, visit)
-		if errors.Is(context.Cause(ctx), errOrphanTime) { // it may have had too little for a page
+		sorted := queries[i].query.OrderBy(queries[i].field, order)
+		ended[i], failed = a.orphanPages(ctx, sorted, &a.stopped[n], min(limit, orphanPage), visit)
+		if errors.Is(context.Cause(ctx), errOrphanTime) { // the time left may be too short for a page
 			failed = nil
 		}
-		if err = errors.Join(err, failed); len(due) == limit {
+		err = errors.Join(err, failed)
+		if len(due) == limit {
 			return due, true, err
 		}
 	}
-
-	for i := range queries {
-		more = more || !ended[queries[i].field]
-	}
-	return due, more, err
+	return due, slices.Contains(ended, false), err
 }
 
-// orphaned reports whether only another delivery can finish d, and none is booked for it or it
-// is late. It returns false for an analysis that was updated after a query has chosen its
-// cutoff. Queries compare strings as strings: a time with a zone offset may sort too early, and
-// orphaned returns false for it; or too late, and it is found up to 14 hours late. A time
-// without decimals is found less than a second late.
+// orphaned reports whether only another delivery can finish d, and none is booked for it or
+// the booked one is late. It returns false for an analysis that was updated after the cutoff
+// of the query. Queries compare strings as strings. A time with a zone offset may sort too
+// early: then orphaned returns false. Or it sorts too late: then it is found up to 14 hours
+// late. A time without decimals is found less than a second late.
 func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
 	unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
 	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, a.TTL())) {
@@ -130,13 +127,13 @@ func (a *Analyses) orphanFields() []string {
 	}
 }
 
-// orphanPages calls each for the documents of q, in pages, until each returns false. It begins
-// after stopped, if that is not nil. If its time or its reads end first, it stores the last
-// document in stopped; that is no error, unless it has read none. asked is the local time of
-// the page's request. all is false if there may be others.
+// orphanPages calls visit for the documents of q, in pages of size, until visit returns false.
+// It begins after stopped, if that is not nil. At the limit of its time or its reads, it stores
+// the last document in stopped, and returns an error only if it has read none. asked is the
+// local time of the page's request. all is false if there may be others.
 func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
-	each func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
+	visit func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
 ) (all bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout/4, errOrphanTime)
 	defer cancel()
@@ -158,7 +155,8 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 				}
 				return false, err
 			}
-			if n, last = n+1, snap; !each(snap, asked) {
+			n, last = n+1, snap
+			if !visit(snap, asked) {
 				return false, nil
 			}
 		}
@@ -206,8 +204,7 @@ func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query 
 // only values of its own type.
 func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
-// oldestFirst sorts by the last update. Firestore cannot, since the values are of
-// different types.
+// oldestFirst sorts by the last update. Firestore would sort values of different types apart.
 func oldestFirst(all []analysislock.Analysis) {
 	slices.SortStableFunc(all, func(a, b analysislock.Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 }

@@ -45,21 +45,16 @@ func plain(v any) any {
 	case []byte:
 		return base64.StdEncoding.EncodeToString(v)
 	case float64:
-		return plainFloat(v)
+		switch {
+		case math.IsNaN(v):
+			return "NaN"
+		case math.IsInf(v, 1):
+			return "Infinity"
+		case math.IsInf(v, -1):
+			return "-Infinity"
+		}
 	case *latlng.LatLng:
 		return map[string]any{"latitude": v.GetLatitude(), "longitude": v.GetLongitude()}
 	}
-	return v // null, booleans, integers and strings
-}
-
-func plainFloat(f float64) any {
-	switch {
-	case math.IsNaN(f):
-		return "NaN"
-	case math.IsInf(f, 1):
-		return "Infinity"
-	case math.IsInf(f, -1):
-		return "-Infinity"
-	}
-	return f
+	return v // null, booleans, numbers and strings
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -91,26 +90,6 @@ func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestADocumentIsAbsentOnlyIfTheReplyHasAReadTime(t *testing.T) {
-	missing := status.Error(codes.NotFound, "")
-	dated := &firestore.DocumentSnapshot{ReadTime: time.Now()}
-	for name, c := range map[string]struct {
-		snap *firestore.DocumentSnapshot
-		err  error
-		want bool
-	}{
-		"a missing document": {dated, missing, true},
-		"a missing database": {nil, missing, false},
-		"without a time":     {&firestore.DocumentSnapshot{}, missing, false},
-		"a failure":          {dated, status.Error(codes.Unavailable, ""), false},
-		"a failure, unknown": {nil, status.Error(codes.Unavailable, ""), false},
-	} {
-		if got := absent(c.snap, c.err); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }
 

@@ -1,12 +1,9 @@
 package repo
 
 import (
-	"time"
-
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 // decodeProgress decodes the field progress. It returns nil if that is not a map.
@@ -33,15 +30,11 @@ func progressValue(p *analysislock.Progress) any {
 	if p == nil {
 		return firestore.Delete
 	}
-	m := map[string]any{}
-	setTime(m, "at", p.At)
+	m := map[string]any{"at": timeValue(p.At), "message": orDelete(p.Message)}
 	if p.Fraction != nil {
 		m["fraction"] = *p.Fraction
 	}
-	if p.Message != "" {
-		m["message"] = p.Message
-	}
-	return m
+	return present(m)
 }
 
 // decodeHistory reads the entries that are maps.
@@ -72,23 +65,13 @@ func historyValue(all []analysislock.Attempt) any {
 	entries := make([]any, len(all))
 	for i := range all {
 		a := &all[i]
-		m := map[string]any{"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner}
-		for name, v := range map[string]string{"outcome": a.Outcome, "code": a.Code, "message": a.Message} {
-			if v != "" {
-				m[name] = v
-			}
-		}
-		setTime(m, "startedAt", a.StartedAt)
-		setTime(m, "endedAt", a.EndedAt)
-		entries[i] = m
+		entries[i] = present(map[string]any{
+			"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner,
+			"startedAt": timeValue(a.StartedAt), "endedAt": timeValue(a.EndedAt),
+			"outcome": orDelete(a.Outcome), "code": orDelete(a.Code), "message": orDelete(a.Message),
+		})
 	}
 	return entries
-}
-
-func setTime(m map[string]any, name string, t time.Time) {
-	if !t.IsZero() {
-		m[name] = iso8601.Format(t)
-	}
 }
 
 func checkpointValue(c *analysislock.Checkpoint) any {

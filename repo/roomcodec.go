@@ -18,12 +18,12 @@ func (roomCodec) mask() []string { return nil }
 
 func (c roomCodec) decode(r reading) (document.Lock, error) {
 	data := r.fields
-	l, err := c.decodeLock(r)
-	if err != nil { // the token that replaces it lets the room be unlocked and swept
+	var lock document.Lock
+	var err error
+	if lock.Lease, err = c.decodeLock(r); err != nil { // with the assumed token, the room can be unlocked and swept
 		c.warn(r, "lockToken", data["lockToken"])
 	}
-	l.Finished, _ = data["finished"].(bool)
-	lock := document.Lock{Lease: l}
+	lock.Finished, _ = data["finished"].(bool)
 	lock.LockedAt, _ = parseTime(data["lockedAt"])
 	lock.Holder, _ = data["holder"].(string)
 	lock.Name, _ = data["holderName"].(string)
@@ -32,11 +32,11 @@ func (c roomCodec) decode(r reading) (document.Lock, error) {
 }
 
 func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
-	us := differences(roomFields(prev), roomFields(*next))
-	if len(us) > 0 && prev.Token == next.Token { // the token that was read may replace an unreadable one
-		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
+	updates := differences(roomFields(prev), roomFields(*next))
+	if len(updates) > 0 && prev.Token == next.Token { // the document may have an unreadable token
+		updates = append(updates, firestore.Update{Path: "lockToken", Value: next.Token})
 	}
-	return us
+	return updates
 }
 
 // roomFields returns the fields of l, with firestore.Delete for a field that is not
@@ -55,15 +55,4 @@ func roomFields(l document.Lock) map[string]any {
 		"finished":        orDelete(l.Finished),
 		"finishedBy":      orDelete(l.FinishedBy),
 	}
-}
-
-// newRoom returns the document of l.
-func newRoom(l document.Lock) map[string]any {
-	fields := roomFields(l)
-	for path, v := range fields {
-		if v == any(firestore.Delete) {
-			delete(fields, path)
-		}
-	}
-	return fields
 }

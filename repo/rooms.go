@@ -35,10 +35,11 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	if err != nil {
 		return nil, err
 	}
-	policy := lease.Policy{TTL: document.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
+	policy := lease.Policy{TTL: document.DefaultTTL} // of the locks of other programs; see lease.AssumedExpiry
 	return &Rooms{&documents[document.Lock]{
 		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
-		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
+		codec:        roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
+		beforeCommit: func(context.Context, document.Lock, *document.Lock) func() { return func() {} },
 	}}, nil
 }
 
@@ -93,7 +94,7 @@ func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (le
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
-	written, err := r.documents.collection.Doc(room).Create(ctx, newRoom(next))
+	written, err := r.documents.collection.Doc(room).Create(ctx, present(roomFields(next)))
 	if err != nil {
 		return lease.Cell[document.Lock]{}, storeError("create", r.documents.what, room, err)
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -25,22 +23,21 @@ const (
 // codec converts documents to records D, and the difference of two records to field
 // updates. It knows the fields of the contract and no others.
 type codec[D any] interface {
-	// decode reads a document that exists: lease.ErrMalformed where no safe value
-	// can be assumed. It needs only the fields of the mask.
+	// decode decodes a document that exists. It needs only the fields of the mask, and
+	// returns lease.ErrMalformed if it cannot assume a safe value for one of them.
 	decode(r reading) (D, error)
 	// mask names the fields that a decision needs; nil: all.
 	mask() []string
-	// changes returns the updates that change prev to next, at Firestore's time now; none
-	// if nothing differs.
+	// changes returns the updates that change prev to next, at Firestore's time now. If
+	// nothing differs, it returns none.
 	changes(prev D, next *D, now time.Time) []firestore.Update
 }
 
 // documents is the lease.Store of a collection's records. It makes every decision in a
-// transaction. lease.Edit first tries a decision twice optimistically: Load, and
-// then a Swap that commits only if the document still has the update time that was
-// read. After two conflicts with other writers, it decides inside Exclude.
-// docs/adr/0001-transaction.md gives the reasons. A decision reads only the fields of
-// the codec's mask.
+// transaction. lease.Edit tries a decision twice by Load and Swap, which commits only if
+// the document still has the update time that was read. After two conflicts with other
+// writers, Edit decides inside Exclude. docs/adr/0001-transaction.md gives the reasons.
+// A decision reads only the fields of the codec's mask.
 type documents[D any] struct {
 	db          *Database
 	collection  *firestore.CollectionRef
@@ -48,8 +45,8 @@ type documents[D any] struct {
 	what        string // the kind of record, in errors
 	log         *slog.Logger
 	pessimistic bool // every decision is made inside Exclude
-	// beforeCommit, if it is not nil, is called before each commit from prev to next.
-	// cancel is called if the commit fails.
+	// beforeCommit is called before each commit from prev to next. cancel is called if the
+	// commit fails.
 	beforeCommit func(ctx context.Context, prev D, next *D) (cancel func())
 }
 
@@ -95,7 +92,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	cancelWork := s.prepare(ctx, prev.Doc, &next)
+	cancelWork := s.beforeCommit(ctx, prev.Doc, &next)
 
 	ctx, sentOnce := s.db.countSends(ctx)
 	asked := time.Now()
@@ -119,8 +116,8 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	var (
-		out      lease.Cell[D]
-		decision error // of reading or decide, returned unchanged
+		result   lease.Cell[D]
+		refusal  error // of the codec or of decide, returned unchanged
 		changed  bool
 		response firestore.CommitResponse
 	)
@@ -136,23 +133,23 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if err != nil {
 			return err
 		}
-		if out, decision = s.cell(r, asked); decision != nil {
-			return decision
+		if result, refusal = s.cell(r, asked); refusal != nil {
+			return refusal
 		}
 		var next D
-		if next, decision = decide(out); decision != nil {
-			return decision
+		if next, refusal = decide(result); refusal != nil {
+			return refusal
 		}
 
-		updates := s.codec.changes(out.Doc, &next, out.Now())
+		updates := s.codec.changes(result.Doc, &next, result.Now())
 		if changed = len(updates) > 0; !changed {
 			return nil
 		}
 		if encoded, err = s.db.encoding(ctx, updates); err != nil {
 			return err
 		}
-		cancelWork = s.prepare(ctx, out.Doc, &next)
-		out.Doc, out.Asked = next, time.Now()
+		cancelWork = s.beforeCommit(ctx, result.Doc, &next)
+		result.Doc, result.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
 	}
 
@@ -161,24 +158,24 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		cancelWork()
 	}
 	switch {
-	case decision != nil:
-		return out, decision
+	case refusal != nil:
+		return result, refusal
 	case err != nil:
 		return lease.Cell[D]{}, storeError("write", s.what, id, err)
 	case !changed:
-		return out, nil
+		return result, nil
 	}
 
-	results, err := response.WriteResults()
-	if err != nil || len(results) != 1 {
+	writes, err := response.WriteResults()
+	if err != nil || len(writes) != 1 {
 		return lease.Cell[D]{}, lease.ErrConflict // written, but at an unknown time: Edit must read it
 	}
-	out.Rev, out.At = results[0].UpdateTime, results[0].UpdateTime
-	return out, nil
+	result.Rev, result.At = writes[0].UpdateTime, writes[0].UpdateTime
+	return result, nil
 }
 
 // readIn reads a document in a transaction. The client's Get has no mask, so readIn makes
-// a query. If that finds nothing, Get returns Firestore's time.
+// a query. If that finds nothing, GetAll returns Firestore's time.
 func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
 	doc := s.collection.Doc(id)
 	if mask := s.codec.mask(); mask != nil {
@@ -192,23 +189,15 @@ func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, er
 		}
 	}
 
-	snap, err := tx.Get(doc)
-	if err != nil && !absent(snap, err) {
+	found, err := tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
+	if err != nil {
 		return reading{}, err
 	}
-	return snapshot(snap), nil
+	return snapshot(found[0]), nil
 }
 
 // Exclusive implements lease.Excluder.
 func (s *documents[D]) Exclusive() bool { return s.pessimistic }
-
-// prepare calls beforeCommit.
-func (s *documents[D]) prepare(ctx context.Context, prev D, next *D) (cancel func()) {
-	if s.beforeCommit == nil {
-		return func() {}
-	}
-	return s.beforeCommit(ctx, prev, next)
-}
 
 // now returns Firestore's time, from one read of a document that need not exist. Its
 // error is lease.ErrUnavailable.
@@ -221,19 +210,11 @@ func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
 }
 
 // cell decodes a reading that was requested at asked.
-func (s *documents[D]) cell(r reading, asked time.Time) (lease.Cell[D], error) {
-	c := lease.Cell[D]{Exists: r.exists, At: r.at, Asked: asked}
-	if !c.Exists {
-		return c, nil
+func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err error) {
+	c.Exists, c.At, c.Asked = r.exists, r.at, asked
+	if r.exists {
+		c.Rev = r.updated
+		c.Doc, err = s.codec.decode(r)
 	}
-	var err error
-	c.Rev = r.updated
-	c.Doc, err = s.codec.decode(r)
 	return c, err
-}
-
-// absent distinguishes a missing document, for which the library returns an error and
-// a snapshot with a read time, from a missing database.
-func absent(snap *firestore.DocumentSnapshot, err error) bool {
-	return status.Code(err) == codes.NotFound && snap != nil && !snap.ReadTime.IsZero()
 }

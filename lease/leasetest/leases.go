@@ -177,10 +177,8 @@ func busyWriter[D any](b *fixture[D]) {
 	b.TTL = min(b.TTL, 6*time.Second)
 	h := b.created().acquire("w/1")
 
-	var (
-		touches int
-		wg      sync.WaitGroup
-	)
+	touches := 0
+	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(b.Context())
 	wg.Go(func() {
 		for ; ctx.Err() == nil && touches < int(3*b.TTL/every); touches++ {

@@ -145,8 +145,3 @@ func ended[D any](b *fixture[D]) {
 		b.Errorf("swap: %v; want an error that is no refusal", err)
 	}
 }
-
-// alwaysExclude wraps s, an Excluder, so that every decision is made in Exclude.
-func alwaysExclude[D any](s lease.Store[D]) lease.Store[D] {
-	return NewFaultyExcluder(s.(lease.Excluder[D]), Every(Swap, Conflict))
-}

@@ -119,7 +119,7 @@ func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
 		b := &fixture[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
 		if exclusive {
-			b.leased = alwaysExclude(b.store)
+			b.leased = NewFaultyExcluder(b.store.(lease.Excluder[D]), Every(Swap, Conflict))
 		}
 		c.run(b)
 	})

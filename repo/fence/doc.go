@@ -2,7 +2,7 @@
 //
 // A lock cannot stop a worker that pauses, loses the lock meanwhile, and then sends the
 // request or the write that it had prepared. So each acquisition has a token larger than
-// all before it (Job.LockToken, or the header X-Lock-Token), and the receiver of the side
+// all earlier ones (Job.LockToken, or the header X-Lock-Token). The receiver of the side
 // effect refuses a token lower than the highest that it has accepted. It accepts an equal
 // one, since a run may write several times. [Fence.Commit] checks the token and makes the
 // caller's writes to Firestore in one commit. [Fence.Middleware] checks a request before it
@@ -22,8 +22,8 @@
 //
 // # What a fence cannot refuse
 //
-//   - A stale token that arrives before any newer one, as after a cancel, whose token no
-//     worker has. Nothing shows that it is stale.
+//   - A stale token that arrives before any newer one. For example, no worker ever has the
+//     token of a cancel. Nothing shows that the older token is stale.
 //   - With Middleware, a request that passes the check and acts after a newer one has
 //     acted. Only a check in the same commit as the write is exact: Commit, or SQL.
 //   - A stale token that arrives after its fence was removed. A TTL policy on expireAt, a

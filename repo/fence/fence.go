@@ -23,9 +23,9 @@ var ErrStale = errors.New("fence: stale token")
 
 var errToken = errors.New("fence: the token, in X-Lock-Token, is not a positive integer that a lock can have")
 
-// maxAhead is how far a token of a request may be beyond Firestore's time. The first token of a
-// lock is at most that time in microseconds, and each later one is larger by one. A token beyond
-// it would make all real ones stale.
+// maxAhead limits how far a token of a request may be beyond Firestore's time in microseconds.
+// The first token of a lock is at most that time, and each later one is larger by one. Without
+// the limit, one token of a faulty client could make all real tokens stale.
 const maxAhead = 24 * time.Hour
 
 // Options has the settings of a Fence. The zero value is usable.
@@ -73,7 +73,8 @@ type state struct {
 }
 
 // next returns the state after token has arrived at the time now, or ErrStale. An equal
-// token changes it only after half of keep, so that a run's writes seldom cost one more.
+// token changes the state only after half of keep, so that most writes of a run do not
+// cost a write of the fence.
 func (s state) next(token int64, now time.Time, keep time.Duration) (state, error) {
 	if token < s.Token {
 		return s, fmt.Errorf("%w: %d is lower than %d", ErrStale, token, s.Token)
@@ -85,9 +86,9 @@ func (s state) next(token int64, now time.Time, keep time.Duration) (state, erro
 }
 
 // Commit runs write as client.RunTransaction does, and commits only if the token is not
-// stale; else it returns ErrStale and writes nothing. A nil write is none. Commit may call
-// write several times, and returns its error unchanged. After an error of Firestore the
-// writes may have been made, and the same call may be repeated. Commit returns
+// stale. Otherwise it returns ErrStale and writes nothing. write may be nil. Commit may call
+// it several times, and returns its error unchanged. After an error of Firestore the writes
+// may have been made, and the caller may repeat the call. Commit returns
 // lease.ErrInvalidKey for a key that Firestore cannot hold, and lease.ErrMalformed for a
 // fence that another program has changed. It blocks until Firestore answers or ctx ends.
 func (f *Fence) Commit(ctx context.Context, key string, token int64,
@@ -138,12 +139,12 @@ func (f *Fence) commit(ctx context.Context, key string, token int64, ahead time.
 // Middleware calls next for a request whose token, in X-Lock-Token, is not stale. It makes
 // one transaction, within 10 s. The answer to any other request is JSON with a reason:
 //
-//   - 409 stale_token. It is not 412, a permanent failure to the worker: where a record
-//     was deleted and created again, the lock's owner would record FAILED.
-//   - 400 bad_request: without a token, a positive integer that is less than a day beyond
-//     Firestore's time in microseconds, or without a possible key.
-//   - 503 unavailable without an answer of Firestore, and 500 malformed for a fence that
-//     another program has changed.
+//   - 409 stale_token. The worker would treat 412 as a permanent failure, and record FAILED
+//     for a record that was deleted and created again.
+//   - 400 bad_request if the key cannot be used, or the token is not a positive integer less
+//     than a day beyond Firestore's time in microseconds.
+//   - 503 unavailable if Firestore does not answer.
+//   - 500 malformed if another program has changed the fence.
 func (f *Fence) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		code, reason := http.StatusServiceUnavailable, "unavailable"
