@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Options tune what [New] returns. The zero value is the default.
+// Options configures [New]. The zero value is the default.
 type Options struct {
-	// JSON requires the output of a program or an endpoint to be JSON. Other output,
-	// also none, is a [FailureError] with [CodeInvalidOutput].
+	// JSON requires the output of a program or an endpoint to be JSON. Other output, also
+	// empty output, is a [FailureError] with [CodeInvalidOutput].
 	JSON bool
-	// Env lists the variables that a program gets from this process's environment, besides
-	// the default ones: names, or with a * at the end the beginnings of names.
+	// Env lists the variables that a program gets from this process's environment, in
+	// addition to the default ones: names, or prefixes of names with a * at the end.
 	Env []string
 }
 
