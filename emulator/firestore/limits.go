@@ -18,15 +18,12 @@ const (
 
 var errTooDeep = invalid("maps and arrays nest deeper than %d", maxDepth)
 
-// checkFields refuses fields that a document of any size cannot hold. It cuts
-// timestamps to microseconds, as Firestore stores them.
-func checkFields(f fields) error {
-	return checkMap(f, 0, 0)
-}
-
-// checkMap checks a map that lies in depth maps and arrays, itself included, but not
-// the document. Its own dotted path, with the dot that follows it, has prefix bytes:
-// the limit is on the path, and arrays add nothing to it.
+// checkMap refuses fields that a document of any size cannot hold. It cuts timestamps to
+// microseconds, as Firestore stores them.
+//
+// depth counts the map and the maps and arrays around it; it is 0 for the document's own
+// fields. prefix is the length of the map's dotted path with a dot after it, as the limit
+// is on the whole path. Arrays add nothing to the path.
 func checkMap(f fields, depth, prefix int) error {
 	if depth > maxDepth {
 		return errTooDeep
@@ -48,11 +45,11 @@ func checkMap(f fields, depth, prefix int) error {
 	return nil
 }
 
-// checkValue checks a value that lies in depth maps and arrays.
+// checkValue checks a value that is inside depth maps and arrays.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
 	case *firestorepb.Value_TimestampValue:
-		// A stored timestamp is cut already, and others may be reading it.
+		// A stored timestamp is cut already. It must not be written, as others may read it.
 		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
 			t.TimestampValue.Nanos -= rest
 		}
@@ -98,7 +95,7 @@ func checkSize(d *document) error {
 	return nil
 }
 
-// nameBytes counts 16 bytes, and the ids' bytes plus one each.
+// nameBytes returns the size of a name: 16 bytes, and the bytes of each id plus one.
 func nameBytes(name string) int {
 	_, ids, _ := strings.Cut(name, "/documents/")
 	return 16 + len(ids) + 1

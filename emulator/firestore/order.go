@@ -60,13 +60,10 @@ func compareValues(a, b *value) int {
 
 	switch class {
 	case classBool:
-		switch x, y := a.GetBooleanValue(), b.GetBooleanValue(); {
-		case x == y:
+		if a.GetBooleanValue() == b.GetBooleanValue() {
 			return 0
-		case y:
-			return -1
 		}
-		return 1
+		return map[bool]int{false: -1, true: 1}[a.GetBooleanValue()]
 	case classNumber:
 		return compareNumbers(a, b)
 	case classTimestamp:
