@@ -90,7 +90,8 @@ func withField(f fields, fp fieldPath, v *value) fields {
 
 	next := make(fields, len(f)+1)
 	maps.Copy(next, f)
-	if next[name] = v; v == nil {
+	next[name] = v
+	if v == nil {
 		delete(next, name)
 	}
 	return next

@@ -229,7 +229,8 @@ func (t *target) messages(db *database, at time.Time, changes []change) (s snaps
 
 // push queues a snapshot. If the queue is full, it ends the listener.
 func (l *listener) push(s snapshot) {
-	if l.unsent = append(l.unsent, s); len(l.unsent) > maxUnsent {
+	l.unsent = append(l.unsent, s)
+	if len(l.unsent) > maxUnsent {
 		l.tooSlow, l.unsent = true, nil
 		l.stop()
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -60,10 +61,8 @@ func compareValues(a, b *value) int {
 
 	switch class {
 	case classBool:
-		if a.GetBooleanValue() == b.GetBooleanValue() {
-			return 0
-		}
-		return map[bool]int{false: -1, true: 1}[a.GetBooleanValue()]
+		// "false" < "true"
+		return cmp.Compare(strconv.FormatBool(a.GetBooleanValue()), strconv.FormatBool(b.GetBooleanValue()))
 	case classNumber:
 		return compareNumbers(a, b)
 	case classTimestamp:

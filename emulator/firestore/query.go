@@ -87,7 +87,8 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 		if err != nil {
 			return err
 		}
-		if sign = 1; pb.GetDirection() == firestorepb.StructuredQuery_DESCENDING {
+		sign = 1
+		if pb.GetDirection() == firestorepb.StructuredQuery_DESCENDING {
 			sign = -1
 		}
 		q.order = append(q.order, ordering{fp, sign})

@@ -16,14 +16,13 @@ import (
 	"taskguard/cmd/internal/cli"
 )
 
-// command is how a worker is started.
+// command starts workers. Its functions are called with parts of their logs.
 type command struct {
 	path    string
-	args    []string
 	env     []string
-	runs    func(run)                        // called for each run that a worker begins
-	stderr  func(analysisID, text string)    // called with what analyzers write there
-	ignored func(analysisID, problem string) // called for each report that a worker ignores; nil: it stays in the log
+	runs    func(run)                        // for each run that a worker begins
+	stderr  func(analysisID, text string)    // for each write of an analyzer to standard error
+	ignored func(analysisID, problem string) // for each problem of a report or an output; nil: it is not parsed
 }
 
 // run is the start of one run of an analysis.
@@ -32,8 +31,8 @@ type run struct {
 	record
 }
 
-// process is a worker. However its parent ends, the pipe that is the worker's standard
-// input closes, and the worker ends too.
+// process is a worker. Its standard input is a pipe, which the kernel closes when its parent
+// ends. Then the worker ends too.
 type process struct {
 	number  int
 	pid     int
@@ -42,8 +41,8 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	done   chan struct{} // closed when the process has ended and its output is read
-	log    tail          // complete when done is closed, as is stderr
-	stderr tail
+	log    tail          // for errors; complete when done is closed
+	stderr tail          // for errors; complete when done is closed
 
 	deliveries atomic.Int32 // under way
 }
@@ -58,8 +57,8 @@ type record struct {
 	AnalysisID string `json:"analysis_id"`
 	Token      int64  `json:"lock_token"`
 	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
-	Continues  bool   `json:"continues"` // the run is given a checkpoint
-	Problem    string `json:"problem"`   // why a report is ignored, or output doubtful
+	Continues  bool   `json:"continues"` // the run continues from a checkpoint
+	Problem    string `json:"problem"`   // of an ignored report, or of a doubtful output
 }
 
 // Messages of a worker's log that the parent reads.
@@ -73,9 +72,9 @@ const startTimeout = 20 * time.Second
 
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
-	w := &process{number: number, cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
+	w := &process{number: number, cmd: exec.Command(c.path, "worker", "--until-stdin-closes"), done: make(chan struct{})}
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
-	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
+	w.cmd.WaitDelay = time.Second // an analyzer that outlives the worker may keep its standard error open
 
 	stdin, err := w.cmd.StdinPipe()
 	out, outErr := w.cmd.StdoutPipe()
@@ -106,11 +105,11 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 // follow reads the worker's log to its end, then waits for the process.
 func (w *process) follow(out io.Reader, address chan<- string, c command) {
 	defer close(w.done)
-	for lines := bufio.NewReader(out); ; {
-		line, err := lines.ReadBytes('\n')
+	for reader := bufio.NewReader(out); ; {
+		line, err := reader.ReadBytes('\n')
 		w.handle(line, address, c)
 		if err != nil {
-			_ = w.cmd.Wait() // the exit code is of no interest
+			_ = w.cmd.Wait() // the exit code is not needed
 			return
 		}
 	}
@@ -119,14 +118,14 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 // handle handles a line of the worker's log.
 func (w *process) handle(line []byte, address chan<- string, c command) {
 	var r record
-	_ = json.Unmarshal(line, &r) // another line is kept in the log
+	_ = json.Unmarshal(line, &r) // a line that is not JSON is only kept in the log
 	switch {
 	case r.Stderr:
 		c.stderr(r.AnalysisID, r.Message)
 	case r.Problem != "" && c.ignored != nil:
 		c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
 	case r.Message == servingMessage:
-		address <- r.Address // the only such line; the channel has room for it
+		address <- r.Address // never blocks: there is one such line, and the channel is buffered
 	case r.Message == runMessage:
 		c.runs(run{w, r})
 	default:
@@ -153,8 +152,8 @@ func (w *process) stop(grace time.Duration) {
 	_ = w.stdin.Close()
 }
 
-// startProcesses starts n workers, numbered from 1, and shows their addresses. On an error
-// it returns those that have started, too.
+// startProcesses starts n workers, numbered from 1, and prints their addresses. With an error
+// it also returns the workers that have started.
 func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (workers []*process, err error) {
 	for number := 1; number <= n; number++ {
 		w, err := startProcess(ctx, number, c)
