@@ -31,16 +31,13 @@ func New(spec string, o Options) (Analyzer, error) {
 		return nil, fmt.Errorf("orchestrator: no analyzer named: want %s", wanted)
 	case !found:
 		return nil, fmt.Errorf("orchestrator: analyzer without a scheme: want %s", wanted)
-	}
-	switch scheme {
-	case "builtin":
-		if rest != "document" {
-			return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
-		}
+	case scheme == "builtin" && rest == "document":
 		return documentAnalyzer{}, nil
-	case "exec":
+	case scheme == "builtin":
+		return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
+	case scheme == "exec":
 		return newProgram(rest, o)
-	case "http", "https":
+	case scheme == "http", scheme == "https":
 		return newEndpoint(spec, o)
 	}
 	return nil, fmt.Errorf("orchestrator: no analyzer scheme %q: want %s", scheme, wanted)

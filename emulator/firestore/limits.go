@@ -53,21 +53,14 @@ func checkValue(v *value, depth, prefix int) error {
 		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
 			t.TimestampValue.Nanos -= rest
 		}
-	case *firestorepb.Value_StringValue:
-		return checkLength(len(t.StringValue))
-	case *firestorepb.Value_BytesValue:
-		return checkLength(len(t.BytesValue))
+	case *firestorepb.Value_StringValue, *firestorepb.Value_BytesValue:
+		if n := len(v.GetStringValue()) + len(v.GetBytesValue()); n > maxStringBytes {
+			return invalid("a value has %d bytes, the limit is %d", n, maxStringBytes)
+		}
 	case *firestorepb.Value_ArrayValue:
 		return checkArray(t.ArrayValue.GetValues(), depth+1, prefix)
 	case *firestorepb.Value_MapValue:
 		return checkMap(t.MapValue.GetFields(), depth+1, prefix)
-	}
-	return nil
-}
-
-func checkLength(n int) error {
-	if n > maxStringBytes {
-		return invalid("a value has %d bytes, the limit is %d", n, maxStringBytes)
 	}
 	return nil
 }

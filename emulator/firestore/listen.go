@@ -53,13 +53,13 @@ type snapshot []*firestorepb.ListenResponse
 // listener is one stream with one target. The store's mutex guards its fields except wake.
 // It is not held while a message is sent or received.
 type listener struct {
-	store   *store
-	db      *database // nil before the first request
-	target  target
-	unsent  []snapshot
-	tooSlow bool
-	closed  bool
-	wake    chan struct{} // filled after a push
+	store  *store
+	db     *database // nil before the first request
+	target target
+	unsent []snapshot
+	err    error // nil, or errTooSlow
+	closed bool
+	wake   chan struct{} // filled after a push
 }
 
 // target is the query, or the list of documents, that a stream listens to.
@@ -213,10 +213,12 @@ func (t *target) messages(db *database, at time.Time, changes []change) (s snaps
 			r.ResponseType = &firestorepb.ListenResponse_DocumentChange{
 				DocumentChange: &firestorepb.DocumentChange{Document: doc, TargetIds: ids},
 			}
+
 		case db.docs[c.name] == nil:
 			r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
 				Document: c.name, RemovedTargetIds: ids, ReadTime: readTime,
 			}}
+
 		default:
 			r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
 				Document: c.name, RemovedTargetIds: ids, ReadTime: readTime,
@@ -231,7 +233,7 @@ func (t *target) messages(db *database, at time.Time, changes []change) (s snaps
 func (l *listener) push(s snapshot) {
 	l.unsent = append(l.unsent, s)
 	if len(l.unsent) > maxUnsent {
-		l.tooSlow, l.unsent = true, nil
+		l.err, l.unsent = errTooSlow, nil
 		l.stop()
 	}
 	select {
@@ -244,7 +246,7 @@ func (l *listener) push(s snapshot) {
 func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 	for {
 		next, err := l.pop()
-		if next == nil || err != nil {
+		if next == nil {
 			return err
 		}
 		if err := sendAll(send, next); err != nil {
@@ -253,15 +255,13 @@ func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 	}
 }
 
-// pop returns the next snapshot to send; nil: none.
+// pop returns the next snapshot to send. If there is none, it returns nil and the error that
+// ends the stream, if any.
 func (l *listener) pop() (snapshot, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
-	if l.tooSlow {
-		return nil, errTooSlow
-	}
 	if len(l.unsent) == 0 {
-		return nil, nil
+		return nil, l.err
 	}
 	next := l.unsent[0]
 	l.unsent[0] = nil

@@ -111,17 +111,10 @@ func compareNumbers(a, b *value) int {
 	return cmp.Compare(asDouble(a), asDouble(b)) // NaN first, -0 = 0
 }
 
-func asDouble(v *value) float64 {
-	if i, ok := v.GetValueType().(*firestorepb.Value_IntegerValue); ok {
-		return float64(i.IntegerValue)
-	}
-	return v.GetDoubleValue()
-}
+// asDouble returns a number as a double. Of an integer and a double, v is one; the other is 0.
+func asDouble(v *value) float64 { return float64(v.GetIntegerValue()) + v.GetDoubleValue() }
 
-func isNaN(v *value) bool {
-	d, ok := v.GetValueType().(*firestorepb.Value_DoubleValue)
-	return ok && math.IsNaN(d.DoubleValue)
-}
+func isNaN(v *value) bool { return math.IsNaN(v.GetDoubleValue()) }
 
 func isNull(v *value) bool { return classOf(v) == classNull }
 

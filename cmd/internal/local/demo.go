@@ -273,7 +273,7 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 // another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
-	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
+	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid(), ID: r.AnalysisID}
 	row := d.rows[r.AnalysisID]
 	d.mu.Unlock()
 
@@ -291,7 +291,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	k.ExpiresAt, k.checkpoint = a.Lock.ExpiresAt, a.Checkpoint != nil
 	k.Done, k.Committed = row.percent, max(0, a.Progress.Percent())
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
-		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
+		r.worker, r.worker.pid(), row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
 	return nil

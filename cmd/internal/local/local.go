@@ -303,7 +303,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 		switch {
 		case err == nil:
 			l.router.replace(w, next)
-			l.show.Print("%v ended; it serves again on %s, process %d", w, next.address, next.pid)
+			l.show.Print("%v ended; it serves again on %s, process %d", w, next.address, next.pid())
 			w = next
 		case ctx.Err() == nil:
 			l.show.Print("%v ended, and cannot be started again: %v", w, err)

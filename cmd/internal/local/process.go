@@ -35,11 +35,9 @@ type run struct {
 // ends. Then the worker ends too.
 type process struct {
 	number  int
-	pid     int
 	address string // host:port on which it serves
 
 	cmd    *exec.Cmd
-	stdin  io.Closer
 	done   chan struct{} // closed when the process has ended and its output is read
 	log    tail          // for errors; complete when done is closed
 	stderr tail          // for errors; complete when done is closed
@@ -74,9 +72,9 @@ const startTimeout = 20 * time.Second
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
 	w := &process{number: number, cmd: exec.Command(c.path, "worker", "--until-stdin-closes"), done: make(chan struct{})}
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
-	w.cmd.WaitDelay = time.Second // an analyzer that outlives the worker may keep its standard error open
+	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
-	stdin, err := w.cmd.StdinPipe()
+	_, err := w.cmd.StdinPipe() // closed by Wait
 	out, outErr := w.cmd.StdoutPipe()
 	if err = errors.Join(err, outErr); err == nil {
 		err = w.cmd.Start()
@@ -84,7 +82,6 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", w, err)
 	}
-	w.stdin, w.pid = stdin, w.cmd.Process.Pid
 
 	address := make(chan string, 1)
 	go w.follow(out, address, c)
@@ -149,8 +146,9 @@ func (w *process) stop(grace time.Duration) {
 	case <-time.After(grace):
 		_ = w.kill()
 	}
-	_ = w.stdin.Close()
 }
+
+func (w *process) pid() int { return w.cmd.Process.Pid }
 
 // startProcesses starts n workers, numbered from 1, and prints their addresses. With an error
 // it also returns the workers that have started.
@@ -160,7 +158,7 @@ func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (
 		if err != nil {
 			return workers, err
 		}
-		show.Print("%v serves on %s, process %d", w, w.address, w.pid)
+		show.Print("%v serves on %s, process %d", w, w.address, w.pid())
 		workers = append(workers, w)
 	}
 	return workers, nil

@@ -97,8 +97,7 @@ func (r *router) replace(ended, next *process) {
 	r.workers[slices.Index(r.workers, ended)] = next
 }
 
-// pick returns the next worker that is not full for n more deliveries. If all are full, it
-// returns the last one, whose turn it was before.
+// pick returns the next worker that has room for n more deliveries, or any if all are full.
 func (r *router) pick(n int32) (w *process, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
