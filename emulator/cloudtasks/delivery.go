@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strconv"
 	"time"
 
@@ -133,7 +134,7 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	}
 
 	h := req.Header
-	h.Set("X-CloudTasks-QueueName", shortID(a.task.queue.pb.Name))
+	h.Set("X-CloudTasks-QueueName", path.Base(a.task.queue.pb.Name))
 	h.Set("X-CloudTasks-TaskName", a.task.id)
 	h.Set("X-CloudTasks-TaskETA", fmt.Sprintf("%d.%06d", a.eta.Unix(), a.eta.Nanosecond()/1000))
 	h.Set("X-CloudTasks-TaskRetryCount", strconv.Itoa(a.number))

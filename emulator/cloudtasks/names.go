@@ -34,8 +34,3 @@ func splitTaskName(name string) (queue, id string, err error) {
 	}
 	return queue, id, nil
 }
-
-// shortID returns the last segment of a resource name.
-func shortID(name string) string {
-	return name[strings.LastIndexByte(name, '/')+1:]
-}

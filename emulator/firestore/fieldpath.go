@@ -29,7 +29,8 @@ func parseFieldPath(s string) (fieldPath, error) {
 		return nil, invalid("a field path has %d bytes, the limit is %d", len(s), maxPathBytes-1)
 	}
 	var fp fieldPath
-	for name, rest, more := "", s, true; more; {
+	for rest, more := s, true; more; {
+		var name string
 		name, rest, more = cutFieldName(rest)
 		if name == "" || isReserved(name) && s != documentID {
 			return nil, invalid("field path %q: a name is empty, reserved or malformed", s)

@@ -32,7 +32,8 @@ type Issuer struct {
 // NewIssuer makes an issuer with one key, which takes some 100 ms.
 func NewIssuer() (*Issuer, error) {
 	i := &Issuer{}
-	return i, i.Rotate()
+	err := i.Rotate()
+	return i, err
 }
 
 // Rotate makes a new key, which signs from now on. As with Google's keys, the previous

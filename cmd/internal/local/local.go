@@ -350,7 +350,8 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	if err != nil {
 		return r, err
 	}
-	answer, err := io.ReadAll(response.Body) // in memory: the router has read and bounded it
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body) // the router has bounded it
 	switch {
 	case err != nil:
 		return r, err

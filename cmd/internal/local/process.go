@@ -22,7 +22,7 @@ type command struct {
 	env     []string
 	runs    func(run)                        // for each run that a worker begins
 	stderr  func(analysisID, text string)    // for each write of an analyzer to standard error
-	ignored func(analysisID, problem string) // for each problem of a report or an output; nil: it is not parsed
+	ignored func(analysisID, problem string) // for each problem of a report or an output; nil: it stays in the log
 }
 
 // run is the start of one run of an analysis.
@@ -70,7 +70,8 @@ const startTimeout = 20 * time.Second
 
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
-	w := &process{number: number, cmd: exec.Command(c.path, "worker", "--until-stdin-closes"), done: make(chan struct{})}
+	w := &process{number: number, done: make(chan struct{})}
+	w.cmd = exec.Command(c.path, "worker", "--until-stdin-closes")
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
