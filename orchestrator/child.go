@@ -19,15 +19,15 @@ import (
 type child struct {
 	cmd    *exec.Cmd
 	group  group
-	exited chan struct{} // closed when the program has exited; it stays a zombie until status
-	full   chan struct{} // closed when it has printed more than MaxOutputBytes
+	exited chan struct{} // closed when the program has exited; it is a zombie until status is called
+	full   chan struct{} // closed when the program has printed more than MaxOutputBytes
 	out    output
 	errors tail // the end of standard error
 
 	stdin                   *os.File
 	stdout, stderr, reports pipe
 	reported                *reports
-	writing                 sync.WaitGroup // the input
+	writing                 sync.WaitGroup // the goroutine that writes the input
 }
 
 // start starts the program. The caller ends its group, and then calls close.
@@ -77,19 +77,19 @@ func (p *program) command(ctx context.Context, job Job) *exec.Cmd {
 	return cmd
 }
 
-// withholds reports whether the program does not get a variable of this process: one that is
-// not listed, or that names the trace in which this process itself was started.
+// withholds reports whether the program does not get a variable of this process. It gets
+// those that are listed, but not the trace in which this process itself was started.
 func (p *program) withholds(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
-	return name == "TRACEPARENT" || name == "TRACESTATE" || !slices.ContainsFunc(p.env, func(listed string) bool {
-		beginning, open := strings.CutSuffix(listed, "*")
-		return listed == name || open && strings.HasPrefix(name, beginning)
+	listed := slices.ContainsFunc(p.env, func(pattern string) bool {
+		prefix, isPrefix := strings.CutSuffix(pattern, "*")
+		return name == pattern || isPrefix && strings.HasPrefix(name, prefix)
 	})
+	return !listed || name == "TRACEPARENT" || name == "TRACESTATE"
 }
 
-// connect makes the pipes and returns the child's ends. It does not use those of
-// package exec: Wait would wait for every process that has inherited them, or drop
-// their contents.
+// connect makes the pipes and returns the child's ends. With the pipes of package exec,
+// Wait would wait for every process that has inherited them, or drop their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
 	var in, out, errs, reports *os.File
 	for _, pipe := range []struct{ reader, writer **os.File }{
@@ -126,23 +126,22 @@ func (c *child) takeOutput(b []byte) {
 	}
 }
 
-// collect completes the output with all that the program wrote before it exited.
-// Later output of its children is read and dropped, so that they do not block.
+// collect reads the rest of the output that the program wrote before it exited. Later
+// output of its children is read and dropped, so that they do not block.
 func (c *child) collect() {
 	c.stdout.collect()
 	c.stderr.collect()
 }
 
-// collectReports reads the reports that the program has written, also one without a
-// newline at its end.
+// collectReports reads the rest of the program's reports. The last one may lack its newline.
 func (c *child) collectReports() {
 	c.reports.collect()
 	c.reported.end()
 }
 
-// status waits for the program, which has exited, and so frees its process id.
+// status returns the status of the program, which has exited, and frees its process id.
 func (c *child) status() syscall.WaitStatus {
-	_ = c.cmd.Wait() // the status has all that the error has
+	_ = c.cmd.Wait() // the status says as much as the error
 	status, _ := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return status
 }

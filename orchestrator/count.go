@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Which words top_words holds. Lengths are in characters.
+// Limits of top_words. Lengths are in characters.
 const (
 	topWords        = 10
 	shortestTopWord = 4
@@ -33,22 +33,23 @@ type wordCount struct {
 // textCounter counts a text of valid UTF-8, part by part. As JSON it is a checkpoint.
 type textCounter struct {
 	Bytes      int            `json:"bytes"`  // of the parts that were added
-	SHA256     string         `json:"sha256"` // of these, when a checkpoint is made
+	SHA256     string         `json:"sha256"` // of these parts; set for a checkpoint
 	Lines      int            `json:"lines"`
 	Words      int            `json:"words"`
 	Characters int            `json:"characters"`
-	Seen       map[string]int `json:"seen"` // the number of each word that may be a top word
+	Seen       map[string]int `json:"seen"` // how often each possible top word occurs
 
-	inWord bool
-	run    []byte // the letters of the current word
+	inWord  bool
+	letters []byte // of the current word
 }
 
-// resumeText returns the counter of a checkpoint, if it is one of the beginning of
-// content; else a new one.
+// resumeText returns the counter that checkpoint has, if it counted the beginning of
+// content, or else a new one.
 func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 	c := &textCounter{}
 	decoded := json.Unmarshal(checkpoint, c) == nil && c.Seen != nil
-	if decoded && 0 <= c.Bytes && c.Bytes <= len(content) && c.SHA256 == sum(content[:c.Bytes]) {
+	fits := 0 <= c.Bytes && c.Bytes <= len(content)
+	if decoded && fits && c.SHA256 == sum(content[:c.Bytes]) {
 		return c
 	}
 	return &textCounter{Seen: map[string]int{}}
@@ -58,12 +59,10 @@ func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 func (c *textCounter) add(part []byte) {
 	c.Bytes += len(part)
 	c.Lines += countLines(part)
-	for at := 0; at < len(part); {
-		r, n := utf8.DecodeRune(part[at:])
-		c.addRune(r, part[at:at+n])
-		at += n
+	for _, r := range string(part) {
+		c.addRune(r)
 	}
-	c.endRun()
+	c.endWord()
 }
 
 // countLines counts lines, including a last one without a newline.
@@ -75,7 +74,7 @@ func countLines(text []byte) int {
 	return lines
 }
 
-func (c *textCounter) addRune(r rune, encoded []byte) {
+func (c *textCounter) addRune(r rune) {
 	c.Characters++
 	wasInWord := c.inWord
 	c.inWord = !unicode.IsSpace(r)
@@ -84,20 +83,21 @@ func (c *textCounter) addRune(r rune, encoded []byte) {
 	}
 
 	if unicode.IsLetter(r) || unicode.IsMark(r) {
-		c.run = append(c.run, encoded...)
+		c.letters = utf8.AppendRune(c.letters, r)
 	} else {
-		c.endRun()
+		c.endWord()
 	}
 }
 
-func (c *textCounter) endRun() {
-	if n := utf8.RuneCount(c.run); shortestTopWord <= n && n <= longestTopWord {
-		c.Seen[string(bytes.ToLower(c.run))]++
+// endWord counts the letters so far as a word, if it may be a top word.
+func (c *textCounter) endWord() {
+	if n := utf8.RuneCount(c.letters); shortestTopWord <= n && n <= longestTopWord {
+		c.Seen[string(bytes.ToLower(c.letters))]++
 	}
-	c.run = c.run[:0]
+	c.letters = c.letters[:0]
 }
 
-func (c *textCounter) top() []wordCount {
+func (c *textCounter) counts() *textCounts {
 	words := make([]wordCount, 0, len(c.Seen))
 	for word, n := range c.Seen {
 		words = append(words, wordCount{word, n})
@@ -105,5 +105,6 @@ func (c *textCounter) top() []wordCount {
 	slices.SortFunc(words, func(a, b wordCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Word, b.Word))
 	})
-	return words[:min(topWords, len(words))]
+	top := words[:min(topWords, len(words))]
+	return &textCounts{Lines: c.Lines, Words: c.Words, Characters: c.Characters, TopWords: top}
 }

@@ -16,16 +16,17 @@ import (
 )
 
 // documentAnalyzer is builtin:document. It counts a text in parts of whole lines. After
-// each part it reports a checkpoint, and checks its context.
+// each part it reports a checkpoint, and before each part it checks the context.
 type documentAnalyzer struct{}
 
 const (
 	documentParts = 10 // at most, besides one for a remainder
-	// maxCheckpointWords limits the time that a checkpoint takes. With more words there is none.
+	// maxCheckpointWords limits the time that a checkpoint takes. A text with more different
+	// words has no checkpoints.
 	maxCheckpointWords = 8000
 )
 
-// documentResult is its result. Only text has counts.
+// documentResult is the result of builtin:document. Only text has counts.
 type documentResult struct {
 	Bytes     int    `json:"bytes"`
 	SHA256    string `json:"sha256"` // lower-case hex
@@ -43,23 +44,25 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 		return nil, err
 	}
 
-	r := documentResult{Bytes: len(content), SHA256: sum(content)}
-	var text bool
-	if r.MediaType, text = mediaType(name, content); !text {
+	contentType, isText := mediaType(name, content)
+	r := documentResult{Bytes: len(content), SHA256: sum(content), MediaType: contentType}
+	if !isText {
 		return r, nil
 	}
 
-	c, suffix := resumeText(job.Resume, content), ""
-	if c.Lines > 0 {
-		suffix = fmt.Sprintf(", continued from line %d", c.Lines)
+	counter, suffix := resumeText(job.Resume, content), ""
+	if counter.Lines > 0 {
+		suffix = fmt.Sprintf(", continued from line %d", counter.Lines)
 	}
-	for job.reportText(c, content, suffix); c.Bytes < len(content); job.reportText(c, content, suffix) {
+	job.reportText(counter, content, suffix)
+	for counter.Bytes < len(content) {
 		if err := contextError(ctx); err != nil {
 			return nil, err
 		}
-		c.add(nextPart(content[c.Bytes:], len(content)/documentParts))
+		counter.add(nextPart(content[counter.Bytes:], len(content)/documentParts))
+		job.reportText(counter, content, suffix)
 	}
-	r.textCounts = &textCounts{Lines: c.Lines, Words: c.Words, Characters: c.Characters, TopWords: c.top()}
+	r.textCounts = counter.counts()
 	return r, nil
 }
 
@@ -73,7 +76,7 @@ func nextPart(rest []byte, size int) []byte {
 	return rest
 }
 
-// reportText reports what c has counted of content.
+// reportText reports the counts so far. Within content it also reports a checkpoint.
 func (j Job) reportText(c *textCounter, content []byte, suffix string) {
 	if j.Reporter == nil {
 		return
@@ -109,8 +112,8 @@ func documentContent(input json.RawMessage) (name string, content []byte, err er
 	}
 
 	if err := json.Unmarshal(input, &in); err != nil {
-		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
-			return "", nil, invalidInput("the input's "+wrong.Field+" is not a string", err)
+		if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) && mismatch.Field != "" {
+			return "", nil, invalidInput("the input's "+mismatch.Field+" is not a string", err)
 		}
 		return "", nil, invalidInput("the input is not JSON", err)
 	}
@@ -160,9 +163,8 @@ var mediaTypes = map[string]string{
 	".yml":    "application/yaml",
 }
 
-// mediaType returns the media type, and whether the content is UTF-8 text, whose
-// words can be counted.
-func mediaType(name string, content []byte) (mediaType string, text bool) {
+// mediaType returns the media type of content, and whether it is UTF-8 text.
+func mediaType(name string, content []byte) (mediaType string, isText bool) {
 	sniffed := http.DetectContentType(content)
 	if !strings.HasPrefix(sniffed, "text/") {
 		return sniffed, false

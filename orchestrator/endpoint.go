@@ -111,8 +111,8 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, erro
 	return e.read(response, job)
 }
 
-// read reads an answer. Of one that is not 2xx it reads only the beginning, and ignores
-// an error: that is enough for a message.
+// read reads an answer. If the status is not 2xx, it reads only the beginning, for a
+// message, and ignores an error.
 func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
@@ -140,7 +140,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	}
 }
 
-// declares reports whether an answer has a body that its header declares as this type.
+// declares reports whether an answer has a body of this type, by its Content-Type.
 func declares(r *http.Response, mediaType string) bool {
 	got, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return got == mediaType && r.StatusCode != http.StatusNoContent
@@ -159,7 +159,7 @@ func (e *endpoint) refused(status int, body output) error {
 	return &FailureError{Reason: e.name + " answered " + reason, Message: message}
 }
 
-// permanentStatus reports whether status is a 4xx that a retry cannot cure.
+// permanentStatus reports whether status is a 4xx for which a retry cannot help.
 func permanentStatus(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:

@@ -15,8 +15,8 @@ const (
 	CodeResultTooLarge   = "result_too_large"  // the result is too large for a document
 )
 
-// CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded
-// and whose output is not JSON, although it must be.
+// CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded,
+// but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
 
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
@@ -61,8 +61,8 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("orchestrator: the analyzer panicked: %v", e.Value)
 }
 
-// contextError returns the error of a run that ended because ctx has, or nil. It
-// wraps both the context's error and its cause.
+// contextError returns an error that wraps the error and the cause of ctx, or nil if
+// ctx has not ended.
 func contextError(ctx context.Context) error {
 	err := ctx.Err()
 	if err == nil {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// pollEvery is how often end looks whether the group has ended: no system
+// pollInterval is how often end checks whether the group has ended: no system
 // notifies of an empty group.
-const pollEvery = 5 * time.Millisecond
+const pollInterval = 5 * time.Millisecond
 
 // group is the process group that a program leads. Its id cannot be reused before
 // the leader has been waited for, and all signals are sent before that.
@@ -20,31 +20,31 @@ type group struct {
 	exited <-chan struct{}
 }
 
-// end sends SIGTERM to the group and, after grace, SIGKILL, or sooner if the cause of
-// ctx's end demands it (see killAfter). It returns when no process of the group runs,
-// however long that takes: SIGKILL does not end a process inside the kernel at once.
+// end sends SIGTERM to the group and, after grace, SIGKILL. The cause of ctx's end may
+// shorten grace (see killAfter). It returns when no process of the group runs. That may
+// take long, as SIGKILL does not end a process inside the kernel at once.
 func (g group) end(ctx context.Context, grace time.Duration) {
 	g.signal(syscall.SIGTERM)
 	deadline := time.Now().Add(grace)
 	for done := ctx.Done(); g.running() && time.Now().Before(deadline); {
 		select {
-		case <-time.After(min(pollEvery, time.Until(deadline))):
+		case <-time.After(min(pollInterval, time.Until(deadline))):
 		case <-done:
 			done = nil
 			deadline = time.Now().Add(min(time.Until(deadline), killAfter(ctx, grace)))
 		}
 	}
 
-	// Also when no process was found: one that forks and exits at the same time may be
-	// missed by running, but not by a signal to the group.
+	// Send it also if no process runs: running may miss a process that forks and exits
+	// at the same time, but a signal to the group does not.
 	g.signal(syscall.SIGKILL)
 	for g.running() {
-		time.Sleep(pollEvery)
+		time.Sleep(pollInterval)
 	}
 }
 
-// killAfter returns how long the group may run after the end of ctx: grace, unless the
-// cause of that end has another limit.
+// killAfter returns how long the group may run after the end of ctx: the limit of the
+// cause of that end, or else grace.
 func killAfter(ctx context.Context, grace time.Duration) time.Duration {
 	var urgent interface{ KillAfter() time.Duration }
 	if errors.As(context.Cause(ctx), &urgent) {

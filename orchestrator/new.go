@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Options tune what [New] returns. The zero value is the default.
+// Options configures [New]. The zero value is the default.
 type Options struct {
-	// JSON requires the output of a program or an endpoint to be JSON. Other output,
-	// also none, is a [FailureError] with [CodeInvalidOutput].
+	// JSON requires the output of a program or an endpoint to be JSON. Other output, also
+	// empty output, is a [FailureError] with [CodeInvalidOutput].
 	JSON bool
-	// Env lists the variables that a program gets from this process's environment, besides
-	// the default ones: names, or with a * at the end the beginnings of names.
+	// Env lists the variables that a program gets from this process's environment, in
+	// addition to the default ones: names, or prefixes of names with a * at the end.
 	Env []string
 }
 
@@ -31,16 +31,13 @@ func New(spec string, o Options) (Analyzer, error) {
 		return nil, fmt.Errorf("orchestrator: no analyzer named: want %s", wanted)
 	case !found:
 		return nil, fmt.Errorf("orchestrator: analyzer without a scheme: want %s", wanted)
-	}
-	switch scheme {
-	case "builtin":
-		if rest != "document" {
-			return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
-		}
+	case scheme == "builtin" && rest == "document":
 		return documentAnalyzer{}, nil
-	case "exec":
+	case scheme == "builtin":
+		return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
+	case scheme == "exec":
 		return newProgram(rest, o)
-	case "http", "https":
+	case scheme == "http", scheme == "https":
 		return newEndpoint(spec, o)
 	}
 	return nil, fmt.Errorf("orchestrator: no analyzer scheme %q: want %s", scheme, wanted)

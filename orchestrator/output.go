@@ -37,10 +37,10 @@ func (o *output) add(b []byte) bool {
 	return !o.tooLarge
 }
 
-// result returns the output as JSON if all of it is one JSON value. Output that is not
-// UTF-8 is a [PermanentError]. Other output is a [FailureError] if JSON is wanted; else nil if
-// it is only white space; else a string, without one newline at its end, and with a warning if
-// it begins like JSON.
+// result returns the output as a result: JSON if all of it is one JSON value, nil if it is
+// only white space, else a string without one newline at its end. It warns of a string that
+// begins like JSON. If JSON is required, other output is a [FailureError]; output that is not
+// UTF-8 is a [PermanentError].
 func (o *output) result(job Job) (Result, error) {
 	switch {
 	case o.tooLarge:
@@ -70,8 +70,8 @@ func tooMuchOutput() error {
 	return &PermanentError{Code: CodeResultTooLarge, Message: message}
 }
 
-// notJSON returns an error message with the position of the first error. Unlike the
-// decoder's message, it does not show the output.
+// notJSON returns an error message with the position of the syntax error. Unlike the
+// decoder's message, it does not quote the output.
 func (o *output) notJSON() string {
 	if len(o.text) == 0 {
 		return "the output is not JSON: it is empty"
@@ -97,11 +97,10 @@ func cutTail(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	at := len(s) - n
-	for at < len(s) && !utf8.RuneStart(s[at]) {
-		at++
+	for s = s[len(s)-n:]; s != "" && !utf8.RuneStart(s[0]); {
+		s = s[1:]
 	}
-	return s[at:]
+	return s
 }
 
 // legible returns s as a message: trimmed and valid UTF-8.

@@ -19,9 +19,9 @@ type step struct {
 // newPath returns the path of the result, with room for MaxDepth steps.
 func newPath() path { return path{make([]step, 0, MaxDepth+1)} }
 
-// with returns p with one step more. It overwrites the path that the last call
-// returned: only one is in use at a time, and copying each would take most of the
-// time of reading a result.
+// with returns p with one more step. It may overwrite the path that an earlier call
+// returned, as only one is in use at a time. Copying the steps would take most of the time
+// of reading a result.
 func (p path) with(s step) path { return path{append(p.steps, s)} }
 
 func (p path) field(name string) path { return p.with(step{field: true, name: name}) }

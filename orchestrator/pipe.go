@@ -5,16 +5,17 @@ package orchestrator
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
 
-// pipe reads from a program until it is closed, also while another process holds
-// the writing end. Its methods are for one goroutine.
+// pipe reads what a program writes. It can be closed while another process still holds
+// the writing end. Only one goroutine may call its methods.
 type pipe struct {
 	file *os.File
 	take func([]byte)
-	done chan struct{}
+	done chan struct{} // closed when the reading goroutine has ended
 }
 
 // read starts a goroutine that reads and passes the bytes to take. interrupt ends it.
@@ -87,11 +88,8 @@ type tail struct{ kept []byte }
 
 func (t *tail) add(b []byte) {
 	const limit = 2 * messageBytes // more than one message, because a cut may fall inside a rune
-	b = b[max(0, len(b)-limit):]
-	if over := len(t.kept) + len(b) - limit; over > 0 {
-		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
-	}
 	t.kept = append(t.kept, b...)
+	t.kept = slices.Delete(t.kept, 0, max(0, len(t.kept)-limit))
 }
 
 // String returns the end as a message.

@@ -14,7 +14,7 @@ func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: tr
 func awaitExit(pid int) {
 	queue, err := syscall.Kqueue()
 	for err != nil { // no free descriptor: wait for one
-		time.Sleep(pollEvery)
+		time.Sleep(pollInterval)
 		queue, err = syscall.Kqueue()
 	}
 	defer func() { _ = syscall.Close(queue) }()

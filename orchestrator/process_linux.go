@@ -34,8 +34,8 @@ func awaitExit(pid int) {
 
 // othersRun reports whether a process of the group other than its leader runs.
 //
-// It also reaps the group's zombies that have become children of this process,
-// because their parents have died and this process is process 1 of a container.
+// It also reaps zombies of the group that are now children of this process. That happens
+// if their parents have died and this process is process 1 of a container.
 func (g group) othersRun() (running bool) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -71,14 +71,14 @@ type process struct {
 	parent, threads int
 }
 
-// runs reports whether the process runs. After the end of its first thread /proc
-// shows a zombie, while its other threads still hold its files.
+// runs reports whether the process runs. If only its first thread has ended, /proc shows
+// a zombie, but its other threads still hold its files.
 func (p process) runs() bool {
 	return p.threads > 1 || p.state != "Z" && p.state != "X"
 }
 
-// stat reads "PID (NAME) STATE PARENT …", of which the 20th field is the number of
-// threads. The name may contain any character.
+// stat reads /proc/PID/stat: "PID (NAME) STATE PARENT …". The 20th field is the number
+// of threads. The name may contain any character.
 func stat(pid string) (process, error) {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

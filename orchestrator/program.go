@@ -29,13 +29,13 @@ type program struct {
 	args     []string // the first is the name as configured
 	grace    time.Duration
 	wantJSON bool
-	env      []string // the variables that it gets, as in Options.Env
+	env      []string // the variables that the program gets, as in Options.Env
 }
 
-// defaultEnv lists the variables that a program gets in any case: those with which it finds
-// its files and libraries, and knows the language, the time zone, the trusted certificates,
-// the proxies and the project, or its emulators: without their names it would use the real project.
-// A secret of the worker, such as OTEL_EXPORTER_OTLP_HEADERS, has another name.
+// defaultEnv lists the variables that every program gets: for files, libraries, language,
+// time zone, certificates, proxies, project and emulators. Without the variables of the
+// emulators a program would use the real project. None of them is a secret of the worker,
+// as OTEL_EXPORTER_OTLP_HEADERS is.
 var defaultEnv = []string{
 	"PATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_*", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -82,7 +82,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	}
 	if full || !c.group.leaderExited() {
 		c.group.end(ctx, p.grace)
-		c.collectReports() // among them a last checkpoint
+		c.collectReports() // they may include a last checkpoint
 		if full {
 			return c.out.result(job)
 		}

@@ -43,13 +43,13 @@ type Reporter interface {
 	// Commit writes r, and returns when that is committed. It returns an error if
 	// that is impossible, or when ctx ends.
 	Commit(ctx context.Context, r Report) error
-	// Invalid is called for a report that cannot be used. problem does not show it.
+	// Invalid is called for a report that cannot be used. problem does not quote it.
 	Invalid(problem string)
 }
 
 // Warner is a Reporter that also gets warnings.
 type Warner interface {
-	// Warn is called for output that was probably meant otherwise. problem does not show it.
+	// Warn is called for output that is probably a mistake. problem does not quote it.
 	Warn(problem string)
 }
 
@@ -60,8 +60,8 @@ func (j Job) warn(problem string) {
 }
 
 // Report reports the part of the work that is done, from 0 to 1, and what the analyzer
-// does now. It returns at once; what the job's document shows is written with the lock's
-// next renewal, and a newer report replaces an older one.
+// does now. It returns at once. The report is written to the job's document with the
+// lock's next renewal; a newer report replaces an older one.
 func (j Job) Report(progress float64, message string) {
 	if j.Reporter == nil {
 		return
@@ -75,9 +75,10 @@ func (j Job) Report(progress float64, message string) {
 	j.Reporter.Report(r)
 }
 
-// Checkpoint stores v, the state from which a later attempt continues: it gets v as its
-// Resume. It returns when the commit has. Nil clears the checkpoint. Errors: v cannot be
-// stored (see [Storable], and [MaxCheckpointBytes]), the lock is lost, or ctx has ended.
+// Checkpoint commits v, the state from which a later attempt continues: that attempt gets
+// v as its Resume. Nil clears the checkpoint. It blocks until v is committed. Errors: v
+// cannot be stored (see [Storable] and [MaxCheckpointBytes]), the lock is lost, or ctx has
+// ended.
 func (j Job) Checkpoint(ctx context.Context, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -90,7 +91,7 @@ func (j Job) Checkpoint(ctx context.Context, v any) error {
 	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
 }
 
-// newCheckpoint returns the checkpoint of this JSON. An error may quote it.
+// newCheckpoint decodes a checkpoint. Its error may quote text.
 func newCheckpoint(text json.RawMessage) (*Checkpoint, error) {
 	if len(text) > MaxCheckpointBytes {
 		return nil, fmt.Errorf("orchestrator: a checkpoint of %d bytes is over 256 KiB", len(text))
@@ -102,9 +103,9 @@ func newCheckpoint(text json.RawMessage) (*Checkpoint, error) {
 	return &Checkpoint{v}, nil
 }
 
-// check makes r's message storable, and returns why r cannot be used, or "".
+// check makes the message of r storable. It returns why r cannot be used, or "".
 func (r *Report) check() (problem string) {
-	if r.Progress != nil && !(*r.Progress >= 0 && *r.Progress <= 1) { // also NaN
+	if r.Progress != nil && !(*r.Progress >= 0 && *r.Progress <= 1) { // true for NaN too
 		return "a progress is not between 0 and 1"
 	}
 	if r.Message != nil {
@@ -114,50 +115,51 @@ func (r *Report) check() (problem string) {
 	return ""
 }
 
-// parseReport reads a line of JSON, an object with any of progress, message and
-// checkpoint. other has all its fields.
-func parseReport(line []byte) (r Report, other map[string]json.RawMessage, problem string) {
-	if json.Unmarshal(line, &other) != nil || other == nil {
+// parseReport reads a line of JSON, an object with any of progress, message, checkpoint,
+// error and result. It also returns all fields of the object, and why the line is not a
+// report, or "".
+func parseReport(line []byte) (r Report, fields map[string]json.RawMessage, problem string) {
+	if json.Unmarshal(line, &fields) != nil || fields == nil {
 		return r, nil, "a report is not an object of JSON"
 	}
 	if !utf8.Valid(line) {
-		return r, other, "a report is not valid UTF-8"
+		return r, fields, "a report is not valid UTF-8"
 	}
 
-	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
-		return r, other, "a progress is not a number"
+	if text, ok := fields["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
+		return r, fields, "a progress is not a number"
 	}
-	if text, ok := other["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
-		return r, other, "a message is not a string"
+	if text, ok := fields["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
+		return r, fields, "a message is not a string"
 	}
-	if text, ok := other["checkpoint"]; ok {
-		var err error // not shown, as it may quote the checkpoint
+	if text, ok := fields["checkpoint"]; ok {
+		var err error // not reported, as it may quote the checkpoint
 		r.Checkpoint, err = newCheckpoint(text)
 		switch {
 		case len(text) > MaxCheckpointBytes:
-			return r, other, "a checkpoint is over 256 KiB"
+			return r, fields, "a checkpoint is over 256 KiB"
 		case err != nil:
-			return r, other, "a checkpoint cannot be stored in a document"
+			return r, fields, "a checkpoint cannot be stored in a document"
 		}
 	}
 
-	// A line may have all fields, and null for those that it does not set.
-	if string(other["error"]) == "null" {
-		delete(other, "error")
+	// Null means that a field is not set. A result may be null, if nothing else is set.
+	if string(fields["error"]) == "null" {
+		delete(fields, "error")
 	}
-	if string(other["result"]) == "null" && (r != Report{} || other["error"] != nil) {
-		delete(other, "result")
+	if string(fields["result"]) == "null" && (r != Report{} || fields["error"] != nil) {
+		delete(fields, "result")
 	}
 
-	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
-		return r, other, "a report has no progress, message or checkpoint"
+	if r == (Report{}) && fields["result"] == nil && fields["error"] == nil {
+		return r, fields, "a report has no progress, message or checkpoint"
 	}
-	problem = r.check() // first: it changes r
-	return r, other, problem
+	problem = r.check() // before r is copied to the caller: it changes r
+	return r, fields, problem
 }
 
-// lines splits what is added into lines, and calls take with each. A line over
-// limit bytes is replaced by an empty one, which is too long.
+// lines splits the bytes that are added to it into lines, and calls take with each. For a
+// line over limit bytes, take gets an empty line and tooLong.
 type lines struct {
 	limit   int
 	take    func(line []byte, tooLong bool)
@@ -179,7 +181,7 @@ func (l *lines) add(b []byte) {
 	}
 }
 
-// end ends the line that was begun, if any.
+// end ends an unfinished line.
 func (l *lines) end() {
 	if l.tooLong || len(bytes.TrimSpace(l.text)) > 0 {
 		l.take(l.text, l.tooLong)
@@ -187,11 +189,11 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report passes a line of reports on. It returns the line's fields.
-func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage) {
+// report passes the report of a line to the Reporter. It returns the fields of the line.
+func (j Job) report(line []byte, tooLong bool) (fields map[string]json.RawMessage) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {
-		r, other, problem = parseReport(line)
+		r, fields, problem = parseReport(line)
 	}
 	switch {
 	case j.Reporter == nil:
@@ -200,7 +202,7 @@ func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage
 	case r != Report{}:
 		j.Reporter.Report(r)
 	}
-	return other
+	return fields
 }
 
 // reports reads a program's reports.
@@ -225,9 +227,9 @@ func (j Job) reports() *reports {
 
 const notAnError = "not an object with code, message and permanent"
 
-// failure is an error as an analyzer reports it.
+// failure is an error that an analyzer reports.
 type failure struct {
-	code      string // empty: none that can be used
+	code      string // empty: missing or invalid
 	message   string
 	permanent bool
 }
@@ -235,8 +237,8 @@ type failure struct {
 // validCode matches the codes that an analyzer may use.
 var validCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// parseFailure reads an error of a line of reports. ok is false if it is not an object with
-// message and permanent, which may be missing.
+// parseFailure reads the error of a line. ok is false if text is not an object, or if its
+// message or permanent has the wrong type. All its fields are optional.
 func parseFailure(text json.RawMessage) (f failure, ok bool) {
 	var fields *struct {
 		Code      any    `json:"code"`
@@ -253,7 +255,8 @@ func parseFailure(text json.RawMessage) (f failure, ok bool) {
 	return f, true
 }
 
-// error returns f as an error. reason is that of a temporary failure.
+// error returns f as an error. reason is the Reason of a temporary failure, and the message
+// of a permanent one that has none.
 func (f failure) error(reason string) error {
 	if f.permanent {
 		return &PermanentError{Code: cmp.Or(f.code, CodeAnalyzerRejected), Message: cmp.Or(f.message, reason)}
@@ -261,8 +264,8 @@ func (f failure) error(reason string) error {
 	return &FailureError{Code: f.code, Reason: reason, Message: f.message}
 }
 
-// stream reads the answer of an endpoint that reports: lines of application/x-ndjson.
-// The line with the result or the error is the last that is read.
+// stream reads an endpoint's answer of application/x-ndjson. It ignores all lines after
+// the one with the result or the error.
 type stream struct {
 	lines
 	last     map[string]json.RawMessage
@@ -282,7 +285,8 @@ func (j Job) stream() *stream {
 	return s
 }
 
-// result returns the result or the error of the last line, from the endpoint of that name.
+// result returns the result or the error of the last line. endpoint names the endpoint in
+// errors.
 func (s *stream) result(endpoint string) (Result, error) {
 	s.end()
 	failed, ok := parseFailure(s.last["error"])

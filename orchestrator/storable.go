@@ -18,8 +18,8 @@ const (
 	// values, a map the sum of its names (each as a text) and values. Firestore
 	// counts an empty map or array as 0; Storable counts 1, because a million of
 	// them still fill a request. The limit leaves 8 KiB of a document's 1 MiB for
-	// its name and its other fields. A large input leaves less; then the write is
-	// refused by the store.
+	// its name and its other fields. If the input is large, that is too little, and
+	// the store refuses the write.
 	MaxResultBytes = 1<<20 - 8<<10
 	// MaxDepth is how deep maps and arrays may nest. A result that is a map or
 	// an array is level 1; the map at level 20 may hold strings and numbers.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -14,8 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// api answers the calls of Cloud Tasks. What it does not implement answers
-// UNIMPLEMENTED.
+// api implements Cloud Tasks. Its other methods answer UNIMPLEMENTED.
 type api struct {
 	cloudtaskspb.UnimplementedCloudTasksServer
 	s *Server
@@ -43,14 +43,14 @@ func (a *api) withQueue(field, name string, f func(*queue) error) error {
 	return f(q)
 }
 
-// CreateQueue creates a queue; what the request leaves open is the service's
-// default.
+// CreateQueue creates a queue. Fields that the request does not set get the service's
+// defaults.
 func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueRequest) (*cloudtaskspb.Queue, error) {
 	name := req.Queue.GetName()
 	if err := checkQueueName("queue.name", name); err != nil {
 		return nil, err
 	}
-	if name[:len(name)-len("/queues/")-len(shortID(name))] != req.Parent {
+	if location, _, _ := strings.Cut(name, "/queues/"); location != req.Parent {
 		return nil, invalid("queue.name", "is not in parent")
 	}
 
@@ -84,14 +84,13 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 
 	t.id, t.named = strconv.FormatUint(rand.Uint64(), 10), req.Task.Name != ""
 	if t.named {
-		queueName, id, err := splitTaskName(req.Task.Name)
-		switch {
-		case err != nil:
+		var queueName string
+		if queueName, t.id, err = splitTaskName(req.Task.Name); err != nil {
 			return nil, err
-		case queueName != req.Parent:
+		}
+		if queueName != req.Parent {
 			return nil, invalid("task.name", "is not in parent")
 		}
-		t.id = id
 	}
 
 	err = a.withQueue("parent", req.Parent, func(q *queue) error {

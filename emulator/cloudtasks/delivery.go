@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"strconv"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxRead is how much of an answer is read so that its connection can be used
-// again; after it the connection is closed.
+// maxRead limits the size of an answer whose connection is used again. After a larger one
+// it is closed.
 const maxRead = 1 << 20
 
 // outcome is the result of one delivery.
@@ -28,7 +29,7 @@ type outcome struct {
 
 func success(status int) bool { return 200 <= status && status <= 299 }
 
-// code is the outcome as X-CloudTasks-TaskPreviousResponse shows it.
+// code returns the outcome for X-CloudTasks-TaskPreviousResponse.
 func (o outcome) code() int {
 	switch {
 	case o.status != 0:
@@ -44,7 +45,7 @@ func (o outcome) code() int {
 func (s *Server) deliver(a attempt) {
 	began := time.Now()
 	if s.options.Extra != nil && a.number == 0 && !a.duplicate {
-		s.repeat(a, began)
+		s.scheduleDuplicates(a, began)
 	}
 
 	o := s.send(a)
@@ -61,9 +62,9 @@ func (s *Server) deliver(a attempt) {
 	a.task.queue.settle(a, ended, o)
 }
 
-// repeat schedules the duplicates of a first attempt that begins now. The
-// callback runs unlocked: it may call the API.
-func (s *Server) repeat(a attempt, now time.Time) {
+// scheduleDuplicates schedules the duplicates of a first attempt that begins now. It calls
+// Extra without mu: Extra may call the API.
+func (s *Server) scheduleDuplicates(a attempt, now time.Time) {
 	s.mu.Lock()
 	t := proto.CloneOf(a.task.view())
 	s.mu.Unlock()
@@ -72,11 +73,16 @@ func (s *Server) repeat(a attempt, now time.Time) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a.task.queue.repeat(a, now, delays)
+	a.duplicate = true
+	for _, delay := range delays {
+		a.task.queue.insert(&dispatch{task: a.task, duplicate: &a, due: now.Add(delay)})
+		s.hold()
+	}
+	a.task.queue.signal()
 }
 
-// send makes the request and stops waiting for it at the dispatch deadline or on
-// Close, also where the transport does not.
+// send makes the request. It returns at the dispatch deadline or on Close, even if the
+// transport does not.
 func (s *Server) send(a attempt) outcome {
 	ctx, cancel := context.WithTimeout(s.ctx, a.task.deadline)
 	defer cancel()
@@ -115,8 +121,8 @@ func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
 	return outcome{status: resp.StatusCode, retryAfter: retryAfter(resp.Header, time.Now())}
 }
 
-// httpRequest builds the request of one delivery, without its token. A
-// duplicate's is the same.
+// httpRequest returns the request of a delivery, without its token. An attempt and its
+// duplicates have the same request.
 func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	r := a.task.request
 	req, err := http.NewRequestWithContext(ctx, r.HttpMethod.String(), r.Url, bytes.NewReader(r.Body))
@@ -128,7 +134,7 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	}
 
 	h := req.Header
-	h.Set("X-CloudTasks-QueueName", shortID(a.task.queue.pb.Name))
+	h.Set("X-CloudTasks-QueueName", path.Base(a.task.queue.pb.Name))
 	h.Set("X-CloudTasks-TaskName", a.task.id)
 	h.Set("X-CloudTasks-TaskETA", fmt.Sprintf("%d.%06d", a.eta.Unix(), a.eta.Nanosecond()/1000))
 	h.Set("X-CloudTasks-TaskRetryCount", strconv.Itoa(a.number))
@@ -140,9 +146,8 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	return req, nil
 }
 
-// authorize sets the Authorization that the task asks for in place of the
-// creator's. Each delivery gets a new token: a task may have waited for longer
-// than a token lives.
+// authorize replaces the creator's Authorization by the token that the task asks for.
+// Each delivery gets a new one, as a token may expire while the task waits.
 func (s *Server) authorize(req *http.Request, r *cloudtaskspb.HttpRequest) error {
 	if r.AuthorizationHeader == nil {
 		return nil
@@ -161,8 +166,8 @@ func (s *Server) authorize(req *http.Request, r *cloudtaskspb.HttpRequest) error
 	return nil
 }
 
-// retryAfter returns the time before which an answer's Retry-After, in seconds or
-// as an HTTP date, forbids the next attempt; zero if it has no valid one.
+// retryAfter returns the earliest time of the next attempt by an answer's Retry-After,
+// which is in seconds or an HTTP date. It is zero if there is no valid one.
 func retryAfter(h http.Header, now time.Time) time.Time {
 	if seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 31); err == nil {
 		return now.Add(time.Duration(seconds) * time.Second)

@@ -7,7 +7,7 @@ import (
 )
 
 // nameHeld is how long the name of a finished task is refused. The service documents
-// up to 24 h; the longest time is the strictest for a caller that reuses names.
+// up to 24 h, and the longest time finds the most callers that reuse names.
 const nameHeld = 24 * time.Hour
 
 var (
@@ -33,9 +33,4 @@ func splitTaskName(name string) (queue, id string, err error) {
 			"TASK of 1 to 500 letters, digits, hyphens and underscores")
 	}
 	return queue, id, nil
-}
-
-// shortID returns the last segment of a resource name.
-func shortID(name string) string {
-	return name[strings.LastIndexByte(name, '/')+1:]
 }

@@ -11,27 +11,27 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// queue is one queue with its scheduler. All its fields and methods need the
-// server's mu, except run.
+// queue is one queue with its scheduler. The server's mu guards its fields, and is held
+// by the callers of its methods other than run.
 type queue struct {
 	s    *Server
 	pb   *cloudtaskspb.Queue // with all defaults; never changes
-	wake chan struct{}       // filled when the scheduler must look again
+	wake chan struct{}       // filled when the schedule must be checked again
 
 	tasks    map[string]*task
-	refused  map[string]time.Time // until when the name of an ended task is refused
-	schedule []*dispatch          // the earliest first; at the same time, in order of addition
+	refused  map[string]time.Time // the end of the time in which the name of an ended task is refused
+	schedule []*dispatch          // the earliest first; those due at the same time in order of addition
 	inFlight int
 	seq      uint64
 	throttle *Throttle // nil for none
 }
 
-// dispatch is one entry of a queue's schedule: the next attempt of a task, or,
-// with repeat set, one more delivery of an earlier attempt.
+// dispatch is one entry of a queue's schedule: the next attempt of a task, or a
+// duplicate of an earlier attempt.
 type dispatch struct {
-	task   *task
-	repeat *attempt
-	due    time.Time
+	task      *task
+	duplicate *attempt // nil: the next attempt
+	due       time.Time
 }
 
 // withDefaults returns the queue as the service creates it.
@@ -92,24 +92,13 @@ func (q *queue) insert(d *dispatch) {
 	q.schedule = slices.Insert(q.schedule, at, d)
 }
 
-// remove ends the task: it is done or given up.
+// remove removes a task that has succeeded or has no attempts left.
 func (q *queue) remove(t *task, now time.Time) {
 	delete(q.tasks, t.id)
 	if t.named {
 		q.refused[t.id] = now.Add(nameHeld)
 	}
 	q.s.release()
-}
-
-// repeat schedules further deliveries of a.
-func (q *queue) repeat(a attempt, now time.Time, delays []time.Duration) {
-	for _, delay := range delays {
-		again := a
-		again.duplicate = true
-		q.insert(&dispatch{task: a.task, repeat: &again, due: now.Add(delay)})
-		q.s.hold()
-	}
-	q.signal()
 }
 
 // signal wakes the scheduler; several signals may wake it once.
@@ -143,10 +132,10 @@ func (q *queue) run() {
 	}
 }
 
-// step starts all that is due and permitted at now, and returns when to look
-// again unless signalled before; zero for never.
+// step starts all deliveries that are due and permitted at now. It returns when it must be
+// called again; zero: at the next signal.
 func (q *queue) step(now time.Time) time.Time {
-	for !q.s.closed && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
+	for q.s.ctx.Err() == nil && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
 		if len(q.schedule) == 0 {
 			return time.Time{}
 		}
@@ -163,7 +152,7 @@ func (q *queue) step(now time.Time) time.Time {
 
 		q.schedule = slices.Delete(q.schedule, 0, 1)
 		q.inFlight++
-		a := d.repeat // held since it was scheduled
+		a := d.duplicate // counted by hold since it was scheduled
 		if a == nil {
 			a = d.task.begin()
 			q.s.hold()
@@ -173,19 +162,16 @@ func (q *queue) step(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// settle frees what the delivery held, and removes the task or plans its next
-// attempt.
+// settle ends a delivery, and removes the task or plans its next attempt.
 func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	q.inFlight--
 	q.signal()
 	if q.throttle != nil {
 		q.throttle.Answered(ended, o.status)
 	}
-	// The task holds the server busy by itself, so that it is not idle between an
-	// attempt and its retry.
-	defer q.s.release()
+	defer q.s.release() // of the delivery; the task is counted until remove
 	t := a.task
-	if a.duplicate || q.s.closed {
+	if a.duplicate || q.s.ctx.Err() != nil {
 		return
 	}
 
@@ -193,7 +179,9 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	if o.status != 0 && o.status < 500 {
 		t.executed++
 	}
-	if limit := int(q.pb.RetryConfig.MaxAttempts); success(o.status) || limit > 0 && t.dispatched >= limit {
+	limit := int(q.pb.RetryConfig.MaxAttempts) // negative: none
+	exhausted := limit > 0 && t.dispatched >= limit
+	if success(o.status) || exhausted {
 		q.remove(t, ended)
 		return
 	}
@@ -203,9 +191,9 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	q.plan(t, ended.Add(delay))
 }
 
-// backoff returns the delay before the n-th retry, n from 1: the minimum, doubled
-// maxDoublings times, then growing by the last doubling's value, never above the
-// maximum.
+// backoff returns the delay before the n-th retry, n from 1. It is the minimum at first,
+// is doubled maxDoublings times, then grows by its value after the last doubling, and
+// never exceeds the maximum.
 func backoff(c *cloudtaskspb.RetryConfig, n int) time.Duration {
 	delay, longest := c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration()
 	doubled := 0

@@ -27,33 +27,32 @@ var ErrClosed = wire.ErrClosed
 
 // Options configures a Server. The zero value is ready to use.
 type Options struct {
-	// Transport carries every dispatch; nil means a private http.Transport with
-	// keep-alives and no proxy. An attempt ends at its dispatch deadline whether
-	// or not RoundTrip has returned, but Close waits for RoundTrip.
+	// Transport sends every delivery; nil means a private http.Transport with
+	// keep-alives and no proxy. An attempt ends at its dispatch deadline, even if
+	// RoundTrip has not returned. Close waits for RoundTrip.
 	Transport http.RoundTripper
-	// Extra makes at-least-once delivery visible. It is called at each dispatch of
-	// a first attempt; for each delay it returns, an identical delivery is sent
-	// that long after the first. They obey the queue's limits, and their answers
-	// change nothing for the task. nil means none. It may be called concurrently and must not
-	// block; it may keep the task.
+	// Extra returns the delays of duplicates, which make at-least-once delivery
+	// visible. It is called at each dispatch of a first attempt. For each delay an
+	// identical delivery is sent that long after the first. Duplicates obey the
+	// queue's limits, and their answers change nothing for the task. nil means none.
+	// Extra may be called concurrently and must not block; it may keep the task.
 	Extra func(task *cloudtaskspb.Task) []time.Duration
-	// Observe is called after each delivery ended, from the delivery's own
-	// goroutine, so concurrently for different deliveries; nil means none. Its
-	// effect on the task (retry, removal) comes after Observe has returned, so
-	// the deliveries of one task are observed in order. It must not call Idle or
-	// Close.
+	// Observe is called when a delivery has ended, concurrently for different
+	// deliveries; nil means none. The task is retried or removed after Observe has
+	// returned, so the attempts of one task are observed in order. Observe must not
+	// call Idle or Close.
 	Observe func(Delivery)
 	// Token signs the ID token of each delivery whose task has an oidc_token, for
-	// the service account and the audience that the task names; without an audience
-	// that is the task's whole URL, as with the service. Its error is an attempt
-	// without an answer, and retried. nil means none: such a task is sent without
-	// Authorization. It may be called concurrently, and Close waits for it.
+	// the task's service account and audience. As in the service, the default
+	// audience is the task's whole URL. After an error the attempt has no answer and
+	// is retried. nil means that such a task is sent without Authorization. Token may
+	// be called concurrently, and Close waits for it.
 	Token func(email, audience string) (string, error)
 	// Throttling selects how each queue adapts its rate to the answers; the zero
 	// value is Unthrottled.
 	Throttling Throttling
-	// Spread delays each retry by a random part of its backoff or Retry-After, up to this
-	// fraction of it, so that tasks that failed together are not retried together. Zero: none.
+	// Spread is the largest fraction of its backoff or Retry-After by which a retry is
+	// delayed at random, so that tasks that failed together are not retried together.
 	Spread float64
 }
 
@@ -75,14 +74,13 @@ type Server struct {
 	*wire.Server // Serve and Dial
 
 	options Options
-	private *http.Transport // the transport, if it is ours
+	private *http.Transport // of options, if NewServer has made it
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // schedulers and deliveries
 
-	mu     sync.Mutex // guards all below, and every queue and task
-	closed bool
+	mu     sync.Mutex // guards all below, every queue and task, and cancel
 	queues map[string]*queue
 	busy   int           // tasks, pending duplicates and deliveries in flight
 	idle   chan struct{} // closed while busy is 0
@@ -115,9 +113,8 @@ func NewServer(o Options) *Server {
 // it. Closing twice is harmless.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.closed = true
+	s.cancel() // with mu: a delivery that begins meanwhile is waited for
 	s.mu.Unlock()
-	s.cancel()
 	s.Server.Close()
 	s.running.Wait()
 	if s.private != nil {
@@ -143,7 +140,8 @@ func (s *Server) Idle(ctx context.Context) error {
 	}
 }
 
-// hold and release count what keeps the server from being idle. Both need s.mu.
+// hold and release count the tasks, pending duplicates and deliveries, during which the
+// server is not idle. Both need s.mu.
 func (s *Server) hold() {
 	if s.busy == 0 {
 		s.idle = make(chan struct{})

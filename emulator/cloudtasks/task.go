@@ -40,19 +40,18 @@ type task struct {
 	previous   int       // HTTP status of the last attempt that ended; 0 before
 }
 
-// attempt is one delivery of a task, with the counts that its headers show. It
-// does not change once begun.
+// attempt is one delivery of a task, with the values of its headers. It does not change.
 type attempt struct {
 	task      *task
 	number    int       // attempts begun before it
-	executed  int       // as of its beginning
-	previous  int       // as of its beginning
+	executed  int       // the task's, when the attempt began
+	previous  int       // the task's, when the attempt began
 	eta       time.Time // the task's schedule time
 	duplicate bool
 }
 
-// newTask checks the creator's task and returns it with all defaults, without id
-// and queue. It shares nothing with in.
+// newTask checks the creator's task and returns a copy with all defaults, but without id
+// and queue.
 func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	request := proto.CloneOf(in.GetHttpRequest())
 	switch {
@@ -65,10 +64,10 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	case proto.Size(in) > maxTaskBytes:
 		return nil, invalid("task", "larger than 1 MiB")
 	}
-	if u, err := url.Parse(request.Url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+	u, err := url.Parse(request.Url)
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
 	}
-
 	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
 	request.Headers = sentHeaders(request.Headers)
 
@@ -110,8 +109,8 @@ func (t *task) begin() *attempt {
 	return a
 }
 
-// view returns the task as the API shows it. It shares the request with the task:
-// the result may be marshalled, but not modified.
+// view returns the task for the API. The result shares the request with the task, so it
+// must not be modified.
 func (t *task) view() *cloudtaskspb.Task {
 	return &cloudtaskspb.Task{
 		Name:             t.queue.pb.Name + "/tasks/" + t.id,

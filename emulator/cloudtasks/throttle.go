@@ -49,9 +49,9 @@ const (
 	forget     = 5 * time.Minute
 )
 
-// Throttle is the rate of one queue, as of AsDocumented. The zero value is a new queue's.
-// Answers take effect when their period has ended, so the order of those that come at the
-// same time has no effect. It is not safe for concurrent use.
+// Throttle is the rate of one queue with AsDocumented. The zero value is that of a new
+// queue. Answers take effect at the end of their period, so the order of simultaneous
+// answers has no effect. Throttle is not safe for concurrent use.
 type Throttle struct {
 	rate   float64
 	errors float64   // the part of the last answers that were errors
@@ -67,11 +67,8 @@ type Throttle struct {
 func (t *Throttle) Take(now time.Time) time.Time {
 	t.adapt(now)
 
-	full := now
-	if t.full.After(now) {
-		full = t.full
-	}
-	full = full.Add(time.Duration(float64(time.Second) / t.rate))
+	wait := max(0, t.full.Sub(now)) + time.Duration(float64(time.Second)/t.rate)
+	full := now.Add(wait)
 	if at := full.Add(-bucket); at.After(now) {
 		t.used = now
 		return at
@@ -80,7 +77,7 @@ func (t *Throttle) Take(now time.Time) time.Time {
 	return now
 }
 
-// Answered counts an answer of that HTTP status; zero: there was none.
+// Answered counts an answer with this HTTP status; zero: no answer.
 func (t *Throttle) Answered(now time.Time, status int) {
 	t.adapt(now)
 	switch {
@@ -94,7 +91,7 @@ func (t *Throttle) Answered(now time.Time, status int) {
 	}
 }
 
-// adapt changes the rate by the answers of the period, if that has ended.
+// adapt changes the rate after the answers of a period that has ended.
 func (t *Throttle) adapt(now time.Time) {
 	if now.Sub(t.began) < period {
 		return

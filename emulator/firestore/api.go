@@ -10,12 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// api answers Firestore's calls from the store. What it does not implement
-// answers UNIMPLEMENTED.
+// api implements Firestore's methods on the store. Its other methods answer UNIMPLEMENTED.
 type api struct {
 	firestorepb.UnimplementedFirestoreServer
 	store     *store
-	receivers sync.WaitGroup // of the requests of listeners
+	receivers sync.WaitGroup // the goroutines that receive listeners' requests
 }
 
 // BatchGetDocuments answers in the order of the request, each name once.
@@ -74,7 +73,7 @@ func batchGet(v *view, names []string, mask []fieldPath) []*firestorepb.BatchGet
 	return answers
 }
 
-// BeginTransaction starts a transaction; one that retries another is like any.
+// BeginTransaction starts a transaction. It ignores that a transaction retries another.
 func (a *api) BeginTransaction(
 	_ context.Context, r *firestorepb.BeginTransactionRequest,
 ) (*firestorepb.BeginTransactionResponse, error) {
@@ -124,8 +123,8 @@ func (a *api) Commit(ctx context.Context, r *firestorepb.CommitRequest) (*firest
 	return &firestorepb.CommitResponse{CommitTime: timestamppb.New(at), WriteResults: results}, nil
 }
 
-// RunQuery answers one message for each document, or a single one with the read
-// time where there is none.
+// RunQuery answers one message for each document. Without documents it answers one with
+// the read time.
 func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firestore_RunQueryServer) error {
 	database, q, err := parseQuery(r.GetParent(), r.GetStructuredQuery())
 	if err != nil {

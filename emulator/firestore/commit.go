@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// commit applies all writes at one moment, or none. With a transaction id it
-// ends that transaction either way. It blocks while other transactions hold
-// locks on what it changes, at most lockWait, and gives up when ctx ends.
+// commit applies all writes at one moment, or none. In both cases it ends the transaction
+// txn, if one is named. It blocks while other transactions hold locks on the documents
+// that it changes, until lockWait has passed or ctx ends.
 func (s *store) commit(
 	ctx context.Context, dbName string, txn []byte, writes []*write,
 ) (at time.Time, results []*firestorepb.WriteResult, err error) {
@@ -39,16 +39,16 @@ func (s *store) commit(
 	return p.at, p.report(writes), nil
 }
 
-// prepare computes the effect of the writes, again and again while locks forbid
-// them, until they can be installed.
+// prepare returns the effect of the writes when no lock forbids them. It computes the effect
+// again each time that a lock has been freed.
 func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writes []*write) (*plan, error) {
 	deadline := time.Now().Add(lockWait)
 	for {
 		s.expire()
 		p := &plan{db: s.database(dbName), at: s.clock.commit(), next: map[string]*document{}}
 
-		// Locks come before preconditions, and also before writes that would
-		// change nothing; the lock of a query depends on the document written.
+		// Locks on documents are checked before preconditions, and for writes that change
+		// nothing too. The locks of queries depend on the documents' new versions.
 		changes := make([]change, len(writes))
 		for i, w := range writes {
 			changes[i].name = w.name
@@ -80,11 +80,11 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 	}
 }
 
-// plan is the effect of a commit on the current state, not yet visible.
+// plan is the effect of a commit before it is installed.
 type plan struct {
 	db    *database
 	at    time.Time
-	order []string             // names touched, in order
+	order []string             // names of the written documents, in the order of their first writes
 	next  map[string]*document // their new versions; nil: deleted
 }
 
@@ -95,8 +95,8 @@ func (p *plan) current(name string) *document {
 	return p.db.docs[name]
 }
 
-// changes lists the differences from the current state; a document created and
-// deleted by the same commit does not.
+// changes lists the differences from the current state. A document that the commit creates
+// and deletes is not one.
 func (p *plan) changes() []change {
 	var list []change
 	for _, name := range p.order {
@@ -139,8 +139,8 @@ func (p *plan) apply(writes []*write) error {
 	return nil
 }
 
-// report is the answer for each write, with the update time of its document
-// after all writes; none after a delete.
+// report returns the answer for each write, with the update time of its document after all
+// writes. A deleted document has none.
 func (p *plan) report(writes []*write) []*firestorepb.WriteResult {
 	list := make([]*firestorepb.WriteResult, len(writes))
 	for i, w := range writes {
@@ -152,8 +152,8 @@ func (p *plan) report(writes []*write) []*firestorepb.WriteResult {
 	return list
 }
 
-// checkPrecondition compares the write's condition with the document, nil where
-// there is none.
+// checkPrecondition compares the write's condition with the document. current is nil if the
+// document does not exist.
 func (w *write) checkPrecondition(current *document) error {
 	switch c := w.condition.GetConditionType().(type) {
 	case *firestorepb.Precondition_Exists:

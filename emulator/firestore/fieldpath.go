@@ -10,7 +10,8 @@ import (
 // documentID is the pseudo-field that stands for a document's name.
 const documentID = "__name__"
 
-// maxPathBytes is one more than the longest field path in a request.
+// maxPathBytes is the longest path of a stored field. A field path in a request must be
+// shorter.
 const maxPathBytes = 1500
 
 type (
@@ -39,8 +40,8 @@ func parseFieldPath(s string) (fieldPath, error) {
 	return fp, nil
 }
 
-// cutFieldName takes the first name off s, and the dot after it if there is more.
-// The name is empty where s is malformed.
+// cutFieldName cuts s after its first name and the dot that follows. more is false if no dot
+// follows. The name is empty if s is malformed.
 func cutFieldName(s string) (name, rest string, more bool) {
 	if !strings.HasPrefix(s, "`") {
 		return strings.Cut(s, ".")
@@ -62,8 +63,6 @@ func cutFieldName(s string) (name, rest string, more bool) {
 	return "", "", false
 }
 
-func (fp fieldPath) isDocumentID() bool { return len(fp) == 1 && fp[0] == documentID }
-
 // lookup returns the value at fp, or nil.
 func lookup(f fields, fp fieldPath) *value {
 	for i, name := range fp {
@@ -76,41 +75,31 @@ func lookup(f fields, fp fieldPath) *value {
 	return nil
 }
 
-// withField returns f with v at fp, or without fp if v is nil. f is not
-// changed: maps along the path are copied, everything else is shared. A value
-// on the way that is not a map gives way to one, but never for a removal.
+// withField returns f with v at fp, or without fp if v is nil. It does not change f: it
+// copies the maps along the path and shares everything else. A value along the path that
+// is not a map is replaced by a map, but not to remove a field.
 func withField(f fields, fp fieldPath, v *value) fields {
 	name := fp[0]
-	if len(fp) == 1 {
-		next := copyFields(f)
-		if v == nil {
-			delete(next, name)
-		} else {
-			next[name] = v
+	if len(fp) > 1 {
+		_, isMap := f[name].GetValueType().(*firestorepb.Value_MapValue)
+		if !isMap && v == nil {
+			return f
 		}
-		return next
+		inner := withField(f[name].GetMapValue().GetFields(), fp[1:], v)
+		v = &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: inner}}}
 	}
 
-	_, isMap := f[name].GetValueType().(*firestorepb.Value_MapValue)
-	if !isMap && v == nil {
-		return f
-	}
-	next := copyFields(f)
-	next[name] = mapValue(withField(f[name].GetMapValue().GetFields(), fp[1:], v))
-	return next
-}
-
-func copyFields(f fields) fields {
 	next := make(fields, len(f)+1)
 	maps.Copy(next, f)
+	next[name] = v
+	if v == nil {
+		delete(next, name)
+	}
 	return next
 }
 
-func mapValue(f fields) *value {
-	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
-}
-
-// parseMask reads a document mask; a nil mask gives nil, meaning every field.
+// parseMask reads a document mask. It returns nil for a nil mask, which stands for every
+// field, and only then.
 func parseMask(mask *firestorepb.DocumentMask) ([]fieldPath, error) {
 	if mask == nil {
 		return nil, nil

@@ -6,15 +6,15 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 )
 
-// predicate is a filter made ready to run.
+// predicate reports whether a document matches a filter.
 type predicate func(*document) bool
 
-// filters collects the fields of inequalities, each once: they order the results.
+// filters collects the fields of inequalities, each once. They order the results.
 type filters struct {
 	ranges []fieldPath
 }
 
-// parse turns a filter into a predicate; nil for none.
+// parse returns the predicate of a filter; nil: no filter.
 func (f *filters) parse(pb *firestorepb.StructuredQuery_Filter) (predicate, error) {
 	switch {
 	case pb == nil:
@@ -69,8 +69,8 @@ func (f *filters) field(pb *firestorepb.StructuredQuery_FieldFilter) (predicate,
 	}, nil
 }
 
-// fieldTest makes the test of a value, and reports whether the filter orders the
-// results by its field.
+// fieldTest returns the test of a field's value, and whether the filter orders the results
+// by the field.
 func fieldTest(
 	op firestorepb.StructuredQuery_FieldFilter_Operator, want *value,
 ) (test func(*value) bool, ordered bool, err error) {
@@ -97,7 +97,7 @@ func fieldTest(
 	return inRange(want, holds), true, nil
 }
 
-// ranges has the results of a comparison that match, by operator.
+// ranges maps an operator to the test of a comparison's result.
 var ranges = map[firestorepb.StructuredQuery_FieldFilter_Operator]func(c int) bool{
 	firestorepb.StructuredQuery_FieldFilter_LESS_THAN:             func(c int) bool { return c < 0 },
 	firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:    func(c int) bool { return c <= 0 },

@@ -18,15 +18,12 @@ const (
 
 var errTooDeep = invalid("maps and arrays nest deeper than %d", maxDepth)
 
-// checkFields refuses fields that a document of any size cannot hold. It cuts
-// timestamps to microseconds, as Firestore stores them.
-func checkFields(f fields) error {
-	return checkMap(f, 0, 0)
-}
-
-// checkMap checks a map that lies in depth maps and arrays, itself included, but not
-// the document. Its own dotted path, with the dot that follows it, has prefix bytes:
-// the limit is on the path, and arrays add nothing to it.
+// checkMap refuses fields that a document of any size cannot hold. It cuts timestamps to
+// microseconds, as Firestore stores them.
+//
+// depth counts the map and the maps and arrays around it; it is 0 for the document's own
+// fields. prefix is the length of the map's dotted path with a dot after it, as the limit
+// is on the whole path. Arrays add nothing to the path.
 func checkMap(f fields, depth, prefix int) error {
 	if depth > maxDepth {
 		return errTooDeep
@@ -48,29 +45,22 @@ func checkMap(f fields, depth, prefix int) error {
 	return nil
 }
 
-// checkValue checks a value that lies in depth maps and arrays.
+// checkValue checks a value that is inside depth maps and arrays.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
 	case *firestorepb.Value_TimestampValue:
-		// A stored timestamp is cut already, and others may be reading it.
+		// A stored timestamp is cut already. It must not be written, as others may read it.
 		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
 			t.TimestampValue.Nanos -= rest
 		}
-	case *firestorepb.Value_StringValue:
-		return checkLength(len(t.StringValue))
-	case *firestorepb.Value_BytesValue:
-		return checkLength(len(t.BytesValue))
+	case *firestorepb.Value_StringValue, *firestorepb.Value_BytesValue:
+		if n := len(v.GetStringValue()) + len(v.GetBytesValue()); n > maxStringBytes {
+			return invalid("a value has %d bytes, the limit is %d", n, maxStringBytes)
+		}
 	case *firestorepb.Value_ArrayValue:
 		return checkArray(t.ArrayValue.GetValues(), depth+1, prefix)
 	case *firestorepb.Value_MapValue:
 		return checkMap(t.MapValue.GetFields(), depth+1, prefix)
-	}
-	return nil
-}
-
-func checkLength(n int) error {
-	if n > maxStringBytes {
-		return invalid("a value has %d bytes, the limit is %d", n, maxStringBytes)
 	}
 	return nil
 }
@@ -98,7 +88,7 @@ func checkSize(d *document) error {
 	return nil
 }
 
-// nameBytes counts 16 bytes, and the ids' bytes plus one each.
+// nameBytes returns the size of a name: 16 bytes, and the bytes of each id plus one.
 func nameBytes(name string) int {
 	_, ids, _ := strings.Cut(name, "/documents/")
 	return 16 + len(ids) + 1

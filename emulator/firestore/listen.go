@@ -18,10 +18,9 @@ import (
 // the connection buffers, before its stream ends.
 const maxUnsent = 1_000
 
-// errTooSlow ends the stream of a listener that reads too slowly. After
-// UNAVAILABLE Google's client reconnects within about a second and starts from a
-// whole snapshot; ABORTED it would not retry, RESOURCE_EXHAUSTED only after a
-// minute.
+// errTooSlow ends the stream of a listener that reads too slowly. After UNAVAILABLE
+// Google's client reconnects within about a second and starts from a whole snapshot. It
+// would not retry after ABORTED, and only after a minute after RESOURCE_EXHAUSTED.
 var errTooSlow = status.Errorf(codes.Unavailable, "the listener has left more than %d snapshots unread", maxUnsent)
 
 // Listen sends the client one snapshot for each commit that concerns its target,
@@ -37,8 +36,8 @@ func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	for {
 		select {
 		case err := <-received:
-			flushed := l.flush(stream.Send) // the answers to the requests before
-			return cmp.Or(err, flushed)
+			flushErr := l.flush(stream.Send) // the answers to the earlier requests
+			return cmp.Or(err, flushErr)
 		case <-l.wake:
 			if err := l.flush(stream.Send); err != nil {
 				return err
@@ -51,16 +50,16 @@ func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 // the next.
 type snapshot []*firestorepb.ListenResponse
 
-// listener is one stream with one target. The store's mutex guards everything
-// but wake; it is never held while a message is sent or awaited.
+// listener is one stream with one target. The store's mutex guards its fields except wake.
+// It is not held while a message is sent or received.
 type listener struct {
-	store   *store
-	db      *database // nil before the first request
-	target  target
-	unsent  []snapshot
-	tooSlow bool
-	closed  bool
-	wake    chan struct{} // filled when there is something to flush
+	store  *store
+	db     *database // nil before the first request
+	target target
+	unsent []snapshot
+	err    error // nil, or errTooSlow
+	closed bool
+	wake   chan struct{} // filled after a push
 }
 
 // target is the query, or the list of documents, that a stream listens to.
@@ -70,8 +69,8 @@ type target struct {
 	names []string // each once
 }
 
-// receive handles the client's requests, and returns nil once the client has
-// closed its side. After that no commit is queued.
+// receive handles the client's requests until the client closes its side. No commit is
+// queued after that.
 func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) error {
 	defer l.close()
 	for {
@@ -124,8 +123,8 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 	return t, nil
 }
 
-// add answers the target with its first snapshot, or, where it is refused, with
-// the reason. A target that resumes begins like any other.
+// add answers the target with its first snapshot, or with the refusal. A target that
+// resumes gets a whole snapshot too.
 func (l *listener) add(v *view, t target, refusal error) error {
 	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id)}
 	switch {
@@ -143,34 +142,31 @@ func (l *listener) add(v *view, t target, refusal error) error {
 	l.db, l.target = v.db, t
 	l.db.listeners[l] = struct{}{}
 
-	// RESET is sent also if nothing is resumed: a client whose connection broke
-	// between a RESET and the snapshot after it has forgotten its token, but not
-	// its documents.
+	// RESET is sent even if the target does not resume: a client whose connection broke
+	// between a RESET and the next snapshot has dropped its token, but not its documents.
 	answer = append(answer, dated(firestorepb.TargetChange_RESET, v.at, t.id))
-	answer = append(answer, t.messages(v, t.first(v))...)
+	answer = append(answer, t.messages(v.db, v.at, t.first(v))...)
 	l.push(append(answer, dated(firestorepb.TargetChange_CURRENT, v.at, t.id), consistent(v.at)))
 	return nil
 }
 
 // first returns the first results as changes. It is billed as the same read
 // without a listener.
-func (t *target) first(v *view) []change {
-	var changes []change
-	if t.query == nil {
-		for _, name := range t.names {
-			changes = append(changes, change{name: name, after: v.get(name)})
-		}
-		return changes
+func (t *target) first(v *view) (changes []change) {
+	for _, name := range t.names {
+		changes = append(changes, change{name: name, after: v.get(name)})
 	}
-	for _, d := range v.run(t.query) {
-		changes = append(changes, change{name: d.Name, after: d})
+	if t.query != nil {
+		for _, d := range v.run(t.query) {
+			changes = append(changes, change{name: d.Name, after: d})
+		}
 	}
 	return changes
 }
 
-// committed queues the snapshot of a commit, if it concerns the target. As
-// Firestore bills, a document costs a read when it is sent and when a change of
-// its own takes it out of the results, and nothing when it is deleted.
+// committed queues the snapshot of a commit that changes the results. As in Firestore, a
+// read is billed for each changed document that is or was among the results, unless it was
+// deleted.
 func (l *listener) committed(at time.Time, changes []change) {
 	var seen []change
 	for _, c := range changes {
@@ -190,7 +186,7 @@ func (l *listener) committed(at time.Time, changes []change) {
 		}
 	}
 	if len(seen) > 0 {
-		l.push(append(l.target.messages(&view{db: l.db, at: at}, seen), consistent(at)))
+		l.push(append(l.target.messages(l.db, at, seen), consistent(at)))
 	}
 }
 
@@ -202,48 +198,43 @@ func (t *target) shows(name string, d *document) bool {
 	return t.query.matches(d)
 }
 
-// messages returns a message for each change: the document as it is now, or that
-// it does not exist, or that it exists but is no longer among the results.
-func (t *target) messages(v *view, changes []change) snapshot {
-	var s snapshot
+// messages returns a message for each change: a document's new version, or that the
+// document does not exist, or that it exists but is no longer among the results.
+func (t *target) messages(db *database, at time.Time, changes []change) (s snapshot) {
+	ids, readTime := []int32{t.id}, timestamppb.New(at)
 	for _, c := range changes {
-		s = append(s, t.message(v, c))
+		r := &firestorepb.ListenResponse{}
+		switch {
+		case c.after != nil:
+			doc := c.after
+			if t.query != nil {
+				doc = masked(doc, t.query.mask)
+			}
+			r.ResponseType = &firestorepb.ListenResponse_DocumentChange{
+				DocumentChange: &firestorepb.DocumentChange{Document: doc, TargetIds: ids},
+			}
+
+		case db.docs[c.name] == nil:
+			r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
+				Document: c.name, RemovedTargetIds: ids, ReadTime: readTime,
+			}}
+
+		default:
+			r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
+				Document: c.name, RemovedTargetIds: ids, ReadTime: readTime,
+			}}
+		}
+		s = append(s, r)
 	}
 	return s
 }
 
-func (t *target) message(v *view, c change) *firestorepb.ListenResponse {
-	ids, r := []int32{t.id}, &firestorepb.ListenResponse{}
-	switch {
-	case c.after != nil:
-		doc := c.after
-		if t.query != nil {
-			doc = masked(doc, t.query.mask)
-		}
-		r.ResponseType = &firestorepb.ListenResponse_DocumentChange{DocumentChange: &firestorepb.DocumentChange{
-			Document: doc, TargetIds: ids,
-		}}
-
-	case v.db.docs[c.name] == nil:
-		r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
-			Document: c.name, RemovedTargetIds: ids, ReadTime: v.readTime(),
-		}}
-
-	default:
-		r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
-			Document: c.name, RemovedTargetIds: ids, ReadTime: v.readTime(),
-		}}
-	}
-	return r
-}
-
-// push queues a snapshot, and ends the listener where the queue is full.
+// push queues a snapshot. If the queue is full, it ends the listener.
 func (l *listener) push(s snapshot) {
-	if len(l.unsent) == maxUnsent {
-		l.tooSlow, l.unsent = true, nil
+	l.unsent = append(l.unsent, s)
+	if len(l.unsent) > maxUnsent {
+		l.err, l.unsent = errTooSlow, nil
 		l.stop()
-	} else {
-		l.unsent = append(l.unsent, s)
 	}
 	select {
 	case l.wake <- struct{}{}:
@@ -255,7 +246,7 @@ func (l *listener) push(s snapshot) {
 func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 	for {
 		next, err := l.pop()
-		if next == nil || err != nil {
+		if next == nil {
 			return err
 		}
 		if err := sendAll(send, next); err != nil {
@@ -264,15 +255,13 @@ func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 	}
 }
 
-// pop is the next snapshot to send, nil if there is none.
+// pop returns the next snapshot to send. If there is none, it returns nil and the error that
+// ends the stream, if any.
 func (l *listener) pop() (snapshot, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
-	if l.tooSlow {
-		return nil, errTooSlow
-	}
 	if len(l.unsent) == 0 {
-		return nil, nil
+		return nil, l.err
 	}
 	next := l.unsent[0]
 	l.unsent[0] = nil
@@ -300,7 +289,7 @@ func targetChange(kind firestorepb.TargetChange_TargetChangeType, ids ...int32) 
 	}}
 }
 
-// dated is a target change with a time and a resume token.
+// dated returns a target change with a time and a resume token.
 func dated(kind firestorepb.TargetChange_TargetChangeType, at time.Time, ids ...int32) *firestorepb.ListenResponse {
 	r := targetChange(kind, ids...)
 	r.GetTargetChange().ReadTime = timestamppb.New(at)
@@ -308,7 +297,7 @@ func dated(kind firestorepb.TargetChange_TargetChangeType, at time.Time, ids ...
 	return r
 }
 
-// consistent completes a snapshot: the stream shows the state at the given time.
+// consistent returns the message that completes a snapshot of the state at a time.
 func consistent(at time.Time) *firestorepb.ListenResponse {
 	return dated(firestorepb.TargetChange_NO_CHANGE, at)
 }

@@ -27,9 +27,8 @@ func checkDatabase(name string) error {
 	return nil
 }
 
-// splitName returns the database of a resource name and the ids after
-// "/documents": an even number names a document, an odd number a collection,
-// none the database's root.
+// splitName returns the database of a resource name and the ids after "/documents". The
+// database's root has no ids, a document an even number, and a collection an odd number.
 func splitName(name string) (database string, ids []string, err error) {
 	parts := strings.Split(name, "/")
 	if len(parts) < 5 || parts[4] != "documents" {
@@ -71,8 +70,7 @@ func checkIDLengths(name string) error {
 	return nil
 }
 
-// checkID refuses an invalid id of a document or collection. Its length does not
-// matter.
+// checkID refuses an invalid id of a document or collection. It does not check the length.
 func checkID(id string) error {
 	switch {
 	case id == "":
@@ -83,8 +81,7 @@ func checkID(id string) error {
 	return nil
 }
 
-// isReserved reports whether an id or a field name has the form __x__; ____ is
-// free.
+// isReserved reports whether an id or a field name has the form __x__. ____ is not reserved.
 func isReserved(name string) bool {
 	return len(name) > 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
 }

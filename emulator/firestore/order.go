@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -60,13 +61,8 @@ func compareValues(a, b *value) int {
 
 	switch class {
 	case classBool:
-		switch x, y := a.GetBooleanValue(), b.GetBooleanValue(); {
-		case x == y:
-			return 0
-		case y:
-			return -1
-		}
-		return 1
+		// "false" < "true"
+		return cmp.Compare(strconv.FormatBool(a.GetBooleanValue()), strconv.FormatBool(b.GetBooleanValue()))
 	case classNumber:
 		return compareNumbers(a, b)
 	case classTimestamp:
@@ -115,17 +111,10 @@ func compareNumbers(a, b *value) int {
 	return cmp.Compare(asDouble(a), asDouble(b)) // NaN first, -0 = 0
 }
 
-func asDouble(v *value) float64 {
-	if i, ok := v.GetValueType().(*firestorepb.Value_IntegerValue); ok {
-		return float64(i.IntegerValue)
-	}
-	return v.GetDoubleValue()
-}
+// asDouble returns a number as a double. Of an integer and a double, v is one; the other is 0.
+func asDouble(v *value) float64 { return float64(v.GetIntegerValue()) + v.GetDoubleValue() }
 
-func isNaN(v *value) bool {
-	d, ok := v.GetValueType().(*firestorepb.Value_DoubleValue)
-	return ok && math.IsNaN(d.DoubleValue)
-}
+func isNaN(v *value) bool { return math.IsNaN(v.GetDoubleValue()) }
 
 func isNull(v *value) bool { return classOf(v) == classNull }
 

@@ -23,8 +23,8 @@ type ordering struct {
 	sign int // -1: descending
 }
 
-// parseQuery checks a query below parent, a document or the root of the database
-// that it returns.
+// parseQuery checks a query of a collection in parent, which is a document or the root of
+// a database. It also returns the name of the database.
 func parseQuery(parent string, pb *firestorepb.StructuredQuery) (database string, q *query, err error) {
 	database, ids, err := splitName(parent)
 	if err != nil {
@@ -78,8 +78,8 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	return q, err
 }
 
-// parseOrder adds the terms that Firestore adds to the order of the request: the
-// fields of range filters, then the name, both in the direction of the last term.
+// parseOrder reads the order of the request. As Firestore does, it adds the fields of range
+// filters and then the name, both in the direction of the last term.
 func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []fieldPath) error {
 	sign := 1
 	for _, pb := range list {
@@ -103,8 +103,7 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 	return nil
 }
 
-// matches reports whether d belongs to the query's results, the limit aside. nil
-// does not.
+// matches reports whether d is a result of the query without its limit. d may be nil.
 func (q *query) matches(d *document) bool {
 	if d == nil || d.Name[:strings.LastIndexByte(d.Name, '/')] != q.collection {
 		return false
@@ -127,10 +126,9 @@ func (q *query) started(d *document) bool {
 	return q.start == nil || q.start.GetBefore()
 }
 
-// valueAt is the document's value at fp, its name as a reference for __name__,
-// or nil.
+// valueAt returns the document's value at fp, or nil. The value of __name__ is a reference.
 func valueAt(d *document, fp fieldPath) *value {
-	if fp.isDocumentID() {
+	if len(fp) == 1 && fp[0] == documentID {
 		return &value{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: d.Name}}
 	}
 	return lookup(d.Fields, fp)

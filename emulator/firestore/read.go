@@ -11,7 +11,7 @@ import (
 type view struct {
 	store *store
 	db    *database
-	txn   *transaction // nil outside
+	txn   *transaction // nil: none
 	begun []byte       // the id of the transaction that the request began
 	at    time.Time    // the read time
 }
@@ -24,8 +24,8 @@ type selector interface {
 	GetReadTime() *timestamppb.Timestamp
 }
 
-// reply sends what f returns for the state that the request asks for. f runs under
-// the mutex and must not block.
+// reply sends the answers that f returns for the state that the request selects. f runs
+// under the mutex and must not block.
 func reply[T any](s *store, dbName string, consistency selector, send func(T) error, f func(*view) []T) error {
 	var answers []T
 	err := s.read(dbName, func(v *view) (err error) {
@@ -67,16 +67,15 @@ func (v *view) get(name string) *document {
 	return v.db.docs[name]
 }
 
-// run returns the results of the query. In a transaction it locks whatever
-// matches.
+// run returns the results of the query. In a transaction it locks all that match.
 func (v *view) run(q *query) []*document {
 	docs := v.search(q)
 	v.store.billed.Reads += max(1, int64(len(docs)))
 	return docs
 }
 
-// count is the number of documents that run would return. It is billed as one
-// read for each 1,000 begun.
+// count returns the number of results of the query. It is billed as one read for each 1,000
+// of them, rounded up.
 func (v *view) count(q *query) int64 {
 	n := int64(len(v.search(q)))
 	v.store.billed.Reads += max(1, (n+999)/1000)

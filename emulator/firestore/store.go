@@ -7,10 +7,9 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 )
 
-// store holds every database. One mutex guards all of it and everything below
-// it. The critical sections are short; only a commit that waits for the locks of
-// another transaction releases the mutex half-way, before it has changed
-// anything.
+// store holds every database. One mutex guards it and everything below it, in short
+// critical sections. A commit that waits for the locks of another transaction unlocks the
+// mutex meanwhile; it has not changed anything then.
 type store struct {
 	mu           sync.Mutex
 	clock        clock
@@ -79,7 +78,7 @@ type clock struct {
 	last time.Time
 }
 
-// reading returns the time of a read: not before the last commit.
+// reading returns the time of a read. It is not before the last commit.
 func (c *clock) reading() time.Time {
 	if t := c.now().UTC().Truncate(time.Microsecond); t.After(c.last) {
 		c.last = t
@@ -87,7 +86,7 @@ func (c *clock) reading() time.Time {
 	return c.last
 }
 
-// commit returns the time of a commit: after every earlier commit and read.
+// commit returns the time of a commit. It is after every earlier commit and read.
 func (c *clock) commit() time.Time {
 	before := c.last
 	if !c.reading().After(before) {

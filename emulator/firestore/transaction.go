@@ -24,16 +24,16 @@ var (
 	errDeadlock          = status.Error(codes.Aborted, "Transaction aborted: it and another wait for each other.")
 )
 
-// transaction is a read-write transaction. It holds a shared lock on everything
-// that it has read.
+// transaction is a read-write transaction. It has a shared lock on everything that it has
+// read.
 type transaction struct {
 	id       string
 	database string
 	used     time.Time     // last use, on the local monotonic clock
 	done     chan struct{} // closed when its locks are free
 
-	docs    map[string]struct{} // locked: names, existing or not
-	queries []*query            // locked: whatever matches, now or later
+	docs    map[string]struct{} // names of locked documents, which may not exist
+	queries []*query            // all documents that match, now or later, are locked
 	waiting []change            // the changes that its commit waits to install
 }
 
@@ -74,8 +74,8 @@ func (s *store) end(t *transaction) {
 	}
 }
 
-// expire ends the transactions that have been unused for idleLimit. It runs
-// before every look at the transactions, so that no timer is needed.
+// expire ends the transactions that have been unused for idleLimit. It is called before
+// each use of the transactions, so no timer is needed.
 func (s *store) expire() {
 	for _, t := range s.transactions {
 		if time.Since(t.used) >= idleLimit {
@@ -129,9 +129,8 @@ func (s *store) deadlocked(t *transaction, blockers []*transaction, seen map[*tr
 	return false
 }
 
-// await waits, without the mutex, until the blocker has ended or expired, the
-// deadline has passed (ABORTED) or ctx has ended. The caller holds the mutex
-// and has it again afterwards.
+// await waits until the blocker has ended or expired, the deadline has passed (ABORTED) or
+// ctx has ended. The caller holds the mutex, which await unlocks while it waits.
 func (s *store) await(ctx context.Context, blocker *transaction, deadline time.Time) error {
 	until := blocker.used.Add(idleLimit)
 	if until.After(deadline) {
@@ -140,14 +139,12 @@ func (s *store) await(ctx context.Context, blocker *transaction, deadline time.T
 
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
 	select {
 	case <-blocker.done:
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
-	case <-timer.C:
+	case <-time.After(time.Until(until)):
 		if until.Equal(deadline) {
 			return errLockTimeout
 		}

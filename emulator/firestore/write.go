@@ -15,13 +15,12 @@ type write struct {
 	name       string
 	condition  *firestorepb.Precondition
 	fields     fields
-	masked     bool        // only the paths in mask change
-	mask       []fieldPath // a path absent from fields is deleted
+	mask       []fieldPath // nil: all fields are replaced; a path that is not in fields is deleted
 	transforms []transform // applied after fields, in order
 }
 
-// parseWrites checks everything about the writes that does not depend on stored
-// data, so that later only preconditions, transforms and sizes can fail.
+// parseWrites checks the writes as far as that does not depend on stored data. Later only
+// preconditions and sizes can fail.
 func parseWrites(database string, list []*firestorepb.Write) ([]*write, error) {
 	writes := make([]*write, 0, len(list))
 	for _, pb := range list {
@@ -38,7 +37,7 @@ func parseWrites(database string, list []*firestorepb.Write) ([]*write, error) {
 }
 
 func parseWrite(pb *firestorepb.Write) (w *write, err error) {
-	w = &write{condition: pb.GetCurrentDocument(), masked: pb.GetUpdateMask() != nil}
+	w = &write{condition: pb.GetCurrentDocument()}
 	switch op := pb.GetOperation().(type) {
 	case *firestorepb.Write_Delete:
 		w.name, w.remove = op.Delete, true
@@ -55,18 +54,18 @@ func parseWrite(pb *firestorepb.Write) (w *write, err error) {
 	if w.mask, err = parseMask(pb.GetUpdateMask()); err != nil {
 		return nil, err
 	}
-	if err := checkFields(w.fields); err != nil {
+	if err := checkMap(w.fields, 0, 0); err != nil {
 		return nil, err
 	}
 	w.transforms, err = parseTransforms(pb.GetUpdateTransforms())
 	return w, err
 }
 
-// update computes the document's next version from the current one, nil where
-// there is none.
+// update returns the document's next version. current is nil if the document does not
+// exist.
 func (w *write) update(current *document, at time.Time) (*document, error) {
 	next := w.fields
-	if w.masked {
+	if w.mask != nil {
 		next = current.GetFields()
 		for _, fp := range w.mask {
 			next = withField(next, fp, lookup(w.fields, fp))

@@ -16,8 +16,8 @@ const (
 		" or `apt-get install google-cloud-cli-firestore-emulator`, or name its jar in " + jarVariable
 )
 
-// ErrNotFound reports that the emulator, or the Java runtime it needs, is not on
-// this machine. The errors of Find wrap it and name what is missing.
+// ErrNotFound means that the emulator, or the Java runtime it needs, is not on
+// this machine. The errors of Find wrap it and name the missing part.
 var ErrNotFound = errors.New("google: the Firestore emulator is not installed")
 
 // Installation is the emulator's Jar and the program Java that runs it, as paths.
@@ -30,9 +30,9 @@ type Installation struct{ Jar, Java string }
 // SDK that holds the gcloud on PATH, then in the Debian package's; and for Java in
 // JAVA_HOME, then on PATH.
 //
-// The error wraps [ErrNotFound] where something is missing, or where
-// TASKGUARD_NO_GOOGLE_EMULATOR is set (to anything but "" or "0"), but not where
-// the jar named in GOOGLE_FIRESTORE_EMULATOR_JAR does not exist.
+// The error wraps [ErrNotFound] if something is missing, or if
+// TASKGUARD_NO_GOOGLE_EMULATOR is set (to anything but "" or "0"). It does not wrap it if
+// the jar that GOOGLE_FIRESTORE_EMULATOR_JAR names does not exist.
 func Find() (Installation, error) {
 	if v := os.Getenv(hideVariable); v != "" && v != "0" {
 		return Installation{}, fmt.Errorf("%w: hidden by %s", ErrNotFound, hideVariable)

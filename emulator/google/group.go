@@ -13,10 +13,10 @@ import (
 // sends to the group, so that it ends last.
 const guardScript = `trap '' HUP INT TERM; while read -r line; do :; done; kill -s KILL 0`
 
-// group is a process group that ends with this process: the kernel then closes
-// the pipe that the guard, its leader, reads from. This works on both Linux and
-// macOS, and does not depend on a thread as a parent-death signal would. The guard
-// also keeps the group's id from being used again until end has returned.
+// group is a process group that ends with this process. Its leader, the guard, reads from
+// a pipe, which the kernel closes when this process ends. This works on Linux and macOS,
+// and unlike a parent-death signal it does not depend on a thread. The guard also keeps
+// the group's id from being used again until end has returned.
 type group struct {
 	guard    *exec.Cmd
 	lifeline *os.File // closed by end or, when this process ends, by the kernel
@@ -30,7 +30,7 @@ func newGroup() (*group, error) {
 	}
 	guard := exec.Command("/bin/sh", "-c", guardScript)
 	guard.Stdin = in
-	guard.Env = []string{} // a nil one would be ours
+	guard.Env = []string{} // nil would mean the environment of this process
 	guard.Dir = "/"
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 

@@ -36,9 +36,7 @@ type Emulator struct {
 	group  *group
 	output *output
 	ended  chan struct{} // closed once the emulator's process has been waited for
-
-	stop    sync.Once
-	stopErr error
+	stop   func() error  // end, once
 }
 
 // Start finds the emulator and starts it on a free port of 127.0.0.1, with a Java
@@ -47,9 +45,9 @@ type Emulator struct {
 // ctx bounds the start alone: the emulator then runs until Stop, or until this
 // process ends.
 //
-// An emulator that ends while starting, as one does whose port was taken between
-// the choice and the bind, is started again on another port, at most three times.
-// Errors are [Find]'s, or carry the end of the emulator's output.
+// Another process may take the port before the emulator has bound it. An emulator that
+// ends while starting is therefore started again on another port, at most three times.
+// Errors are those of [Find], or have the end of the emulator's output.
 func Start(ctx context.Context, maxHeap string) (*Emulator, error) {
 	found, err := Find()
 	if err != nil {
@@ -74,7 +72,7 @@ func (i Installation) start(ctx context.Context, maxHeap string, choosePort func
 		if err = e.await(ctx); err == nil {
 			return e, nil
 		}
-		_ = e.Stop() // err has the reason
+		_ = e.Stop() // err is more specific
 		if attempt == startAttempts || !errors.Is(err, errEnded) {
 			return nil, err
 		}
@@ -94,13 +92,14 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 		output: &output{announced: make(chan struct{})},
 		ended:  make(chan struct{}),
 	}
+	e.stop = sync.OnceValue(e.end)
 
 	cmd := exec.Command(i.Java,
 		"-Xmx"+maxHeap,
 		"-XX:+UseSerialGC",
-		"-XX:TieredStopAtLevel=1", // starts with a quarter less work
+		"-XX:TieredStopAtLevel=1", // a start takes a quarter less work
 		"-XX:+ExitOnOutOfMemoryError",
-		"-XX:-UsePerfData",   // or a killed one leaves a file in /tmp
+		"-XX:-UsePerfData",   // otherwise a killed one leaves a file in /tmp
 		"-Duser.language=en", // for the announcement
 		"-cp", i.Jar, mainClass,
 		"--host=127.0.0.1",
@@ -118,13 +117,13 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	}
 	go func() {
 		defer close(e.ended)
-		_ = cmd.Wait() // after our signal; or early, and then its output has the reason
+		_ = cmd.Wait() // if it has ended by itself, its output has the reason
 	}()
 	return e, nil
 }
 
-// await returns nil once the emulator has announced that it has bound its port.
-// An answer on the port would prove less: it may be another process's.
+// await waits until the emulator has announced that it has bound its port. A successful
+// connection would not prove that: another process may answer.
 func (e *Emulator) await(ctx context.Context) error {
 	select {
 	case <-e.output.announced:
@@ -136,8 +135,8 @@ func (e *Emulator) await(ctx context.Context) error {
 	}
 }
 
-func (e *Emulator) failed(why error) error {
-	return fmt.Errorf("%w; its output ended with:\n%s", why, e.output)
+func (e *Emulator) failed(reason error) error {
+	return fmt.Errorf("%w; its output ended with:\n%s", reason, e.output)
 }
 
 // Host returns the emulator's address as host:port, in the form that
@@ -145,12 +144,9 @@ func (e *Emulator) failed(why error) error {
 func (e *Emulator) Host() string { return e.host }
 
 // Stop kills the emulator, whose data are in memory only, and returns when its
-// process has ended. Calling Stop again returns the same. The error reports that the
-// emulator had ended by itself, and the end of its output.
-func (e *Emulator) Stop() error {
-	e.stop.Do(func() { e.stopErr = e.end() })
-	return e.stopErr
-}
+// process has ended. Calling Stop again returns the same. An error means that the
+// emulator had ended by itself, and has the end of its output.
+func (e *Emulator) Stop() error { return e.stop() }
 
 func (e *Emulator) end() error {
 	var early error
@@ -159,9 +155,8 @@ func (e *Emulator) end() error {
 		early = e.failed(errEnded)
 	default:
 	}
-	err := errors.Join(early, e.group.end())
-	<-e.ended
-	return err
+	defer func() { <-e.ended }()
+	return errors.Join(early, e.group.end())
 }
 
 // freePort returns a port of 127.0.0.1 that was free a moment ago.

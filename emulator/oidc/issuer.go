@@ -32,14 +32,12 @@ type Issuer struct {
 // NewIssuer makes an issuer with one key, which takes some 100 ms.
 func NewIssuer() (*Issuer, error) {
 	i := &Issuer{}
-	if err := i.Rotate(); err != nil {
-		return nil, err
-	}
-	return i, nil
+	err := i.Rotate()
+	return i, err
 }
 
-// Rotate makes a new key, which signs from now on. The key before it is served
-// until the next Rotate, as Google's are.
+// Rotate makes a new key, which signs from now on. As with Google's keys, the previous
+// one is served until the next Rotate.
 func (i *Issuer) Rotate() error {
 	private, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -47,6 +45,7 @@ func (i *Issuer) Rotate() error {
 	}
 	id := sha256.Sum256(private.N.Bytes())
 	key := jose.JSONWebKey{Key: private, KeyID: hex.EncodeToString(id[:20]), Algorithm: string(jose.RS256), Use: "sig"}
+
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.keys = append([]jose.JSONWebKey{key}, i.keys[:min(1, len(i.keys))]...)
@@ -92,5 +91,5 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	i.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.Header().Set("Cache-Control", "public, max-age=3600, must-revalidate")
-	_ = json.NewEncoder(w).Encode(page) // fails where the caller has gone
+	_ = json.NewEncoder(w).Encode(page) // fails only if the caller has disconnected
 }

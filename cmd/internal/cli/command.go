@@ -1,5 +1,5 @@
-// Package cli holds what the commands of taskguard share: arguments, exit codes, the
-// environment, and output.
+// Package cli parses arguments and the environment, prints output and sets exit codes for
+// the commands of taskguard.
 package cli
 
 import (
@@ -36,7 +36,7 @@ type Command struct {
 	Name      string
 	Arguments string
 	Summary   string
-	Variables string // the environment that it reads, for its help
+	Variables string // of the environment, for the help
 	Run       func(context.Context, *Call) error
 }
 
@@ -52,7 +52,7 @@ type Call struct {
 	Flags  *flag.FlagSet
 	JSON   bool
 
-	kind string // of --kind
+	kind string // the value of --kind
 }
 
 // UsageError reports wrong arguments in one line.
@@ -81,8 +81,8 @@ func (e ExitError) Error() string {
 // Unwrap returns the cause.
 func (e ExitError) Unwrap() error { return e.Err }
 
-// Run runs the command that args name and returns the exit code. Output that could
-// not be written makes it ExitFailed.
+// Run runs the command that args name and returns the exit code. The code is ExitFailed
+// if standard output could not be written.
 func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
 	out := &output{Writer: s.Out}
 	code := dispatch(ctx, commands, args, Streams{s.In, out, s.Err}, lookup)
@@ -93,14 +93,13 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 }
 
 func dispatch(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
-	if len(args) == 1 && (args[0] == "-v" || args[0] == "--version") {
-		args = []string{"version"}
-	}
 	help := []string{"help", "-h", "--help"}
-	if len(args) == 0 || slices.Contains(help, args[0]) {
-		if len(args) > 1 && !slices.Contains(help, args[1]) {
-			return dispatch(ctx, commands, []string{args[1], "--help"}, s, lookup)
-		}
+	switch {
+	case len(args) == 1 && (args[0] == "-v" || args[0] == "--version"):
+		args = []string{"version"}
+	case len(args) > 1 && slices.Contains(help, args[0]) && !slices.Contains(help, args[1]):
+		args = []string{args[1], "--help"}
+	case len(args) == 0 || slices.Contains(help, args[0]):
 		usage(s.Out, commands)
 		return ExitDone
 	}
@@ -117,7 +116,8 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 	return Report(ctx, s.Err, "", UsageError(problem))
 }
 
-// Similar reports whether a and b differ in at most two consecutive letters.
+// Similar reports whether a and b differ in at most two consecutive letters. It compares
+// what remains without their common beginning and end.
 func Similar(a, b string) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -128,7 +128,7 @@ func Similar(a, b string) bool {
 	return len(a) <= 2 && len(b) <= 2
 }
 
-// packagePrefix matches the names of our packages with which errors begin.
+// packagePrefix matches the names of packages at the beginning of an error.
 var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|document|project): )+`)
 
 // Report prints err for the command name and returns the exit code.
@@ -178,25 +178,19 @@ func NewCall(c Command, args []string, s Streams, lookup Lookup) *Call {
 	return &Call{Command: c, Streams: s, Args: args, Lookup: lookup, Flags: flags}
 }
 
-// Parse reads the flags, which may stand before, between and after the arguments,
-// and returns the arguments: at least lo and, unless hi is negative, at most hi.
+// Parse reads the flags, which may be before, between and after the arguments, and returns
+// the arguments: at least lo and, unless hi is negative, at most hi.
 func (c *Call) Parse(lo, hi int) ([]string, error) {
 	var arguments []string
 	for rest := c.Args; ; {
-		err := c.Flags.Parse(rest)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			c.Help()
+		if err := c.ParseFlags(rest); err != nil {
 			return nil, err
-		case err != nil:
-			return nil, UsageError(err.Error())
 		}
+
 		after := c.Flags.Args()
-		if ended := len(rest) - len(after); ended > 0 && rest[ended-1] == "--" {
+		parsed := len(rest) - len(after)
+		if len(after) == 0 || parsed > 0 && rest[parsed-1] == "--" {
 			arguments = append(arguments, after...)
-			break
-		}
-		if len(after) == 0 {
 			break
 		}
 		arguments, rest = append(arguments, after[0]), after[1:]
@@ -209,6 +203,20 @@ func (c *Call) Parse(lo, hi int) ([]string, error) {
 		return nil, UsageError(fmt.Sprintf("unexpected argument %q", arguments[hi]))
 	}
 	return arguments, nil
+}
+
+// ParseFlags reads the flags up to the first argument. For --help it prints the help and
+// returns flag.ErrHelp.
+func (c *Call) ParseFlags(args []string) error {
+	err := c.Flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		c.Help()
+		return err
+	case err != nil:
+		return UsageError(err.Error())
+	}
+	return nil
 }
 
 // MissingArgument returns the error of a call without a required argument.
@@ -236,7 +244,7 @@ func (c *Call) Help() {
 	}
 }
 
-// Log returns the log of what an operator changes, on standard error.
+// Log returns a log of an operator's changes, on standard error.
 func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
 
 // Notice prints a line for people on standard error.

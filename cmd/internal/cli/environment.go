@@ -20,10 +20,10 @@ const (
 	TasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
 )
 
-// Environment returns a reader of the call's environment. Check returns its problems.
+// Environment returns a reader of the call's environment.
 func (c *Call) Environment() *env.Environment { return env.NewEnvironment(c.Lookup) }
 
-// Check returns the problems of e as an EnvironmentError.
+// Check returns the problems that e has found as an EnvironmentError.
 func Check(e *env.Environment) error {
 	if err := e.Err(); err != nil {
 		return EnvironmentError{err}
@@ -37,10 +37,10 @@ type Place struct {
 	worker.Kind
 }
 
-// String describes p in the console's head.
+// String describes p for the head of the console.
 func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
 
-// Other returns the name of a kind that is not analysis, and "" for analysis.
+// Other returns the name of the kind, or "" if it is analysis.
 func (p Place) Other() string {
 	if p.Name == analysis {
 		return ""
@@ -48,7 +48,7 @@ func (p Place) Other() string {
 	return p.Name
 }
 
-// Flag returns the flag that names a kind that is not analysis, after a space.
+// Flag returns " --kind NAME", or "" if the kind is analysis.
 func (p Place) Flag() string {
 	if p.Other() == "" {
 		return ""
@@ -56,7 +56,7 @@ func (p Place) Flag() string {
 	return " --kind " + p.Name
 }
 
-// Rooms connects to the document locks, which may have a database of their own.
+// Rooms opens the document locks, which may be in another database than the analyses.
 func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	e := c.Environment()
 	f := e.Firestore()
@@ -77,12 +77,12 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 // dialTimeout limits Reach.
 const dialTimeout = 3 * time.Second
 
-// AdviceRestart advises an operator when no emulator answers; %s is its variable.
+// AdviceRestart is an advice for Reach.
 const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
 
-// Reach fails within seconds where nothing listens at address; Google's client
-// libraries would try for minutes. name is the variable that holds address. An empty
-// address is not checked.
+// Reach returns an error within seconds if nothing listens at address; Google's client
+// libraries would try for minutes. Its message ends with advice, whose %s is replaced by
+// name, the variable that holds address. Reach does not check an empty address.
 func Reach(ctx context.Context, name, address, advice string) error {
 	if address == "" {
 		return nil
@@ -97,14 +97,14 @@ func Reach(ctx context.Context, name, address, advice string) error {
 	return nil
 }
 
-// Listen listens on address; what names the server in the error.
+// Listen listens on address. what names the server in the error.
 func Listen(what, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		const advice = "is in use by another program, or by this one already running; choose others with --port"
 		return nil, fmt.Errorf("%s: %s %s", what, address, advice)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return l, nil

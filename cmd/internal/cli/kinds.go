@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"taskguard/internal/env"
@@ -16,13 +17,13 @@ import (
 
 const analysis = "analysis"
 
-// Kinds reads the kinds of work: those of KINDS, a JSON array or the @FILE that has one, or
-// else analysis. The collection of analysis is that of ANALYSES_COLLECTION, unless KINDS has one.
+// Kinds reads the kinds of work from KINDS, a JSON array or @FILE. Without KINDS the only
+// kind is analysis. Its collection is ANALYSES_COLLECTION, unless KINDS names another.
 func Kinds(e *env.Environment) (all []worker.Kind) {
 	collection := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
 	text := e.Text("KINDS", "")
 	if text == "" {
-		k, _ := worker.Kind{Collection: collection}.Filled() // a wrong collection is reported
+		k, _ := worker.Kind{Collection: collection}.Filled() // e has reported a wrong collection
 		return []worker.Kind{k}
 	}
 
@@ -33,11 +34,11 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 	}
 	for i := range list {
 		k, err := parseKind(list[i], collection)
-		for j := range all {
-			other := &all[j]
-			if err == nil && (k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path) {
-				err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, other.Name)
-			}
+		same := slices.IndexFunc(all, func(other worker.Kind) bool {
+			return k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path
+		})
+		if err == nil && same >= 0 {
+			err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, all[same].Name)
 		}
 		if err != nil {
 			problem := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "worker: "), "\n", "; ")
@@ -63,7 +64,7 @@ func kindList(text string) (list []json.RawMessage, err error) {
 	return list, err
 }
 
-// parseKind decodes a kind. collection is that of analysis, unless text has one.
+// parseKind decodes a kind. collection is the default for analysis.
 func parseKind(text []byte, collection string) (k worker.Kind, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -77,13 +78,13 @@ func parseKind(text []byte, collection string) (k worker.Kind, err error) {
 	return k.Filled()
 }
 
-// TakesKind declares --kind.
+// TakesKind declares --kind. without describes the default.
 func (c *Call) TakesKind(without string) {
 	c.Flags.StringVar(&c.kind, "kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
 }
 
-// Places reads where the documents of the kinds are: of that of --kind, or else of all. It
-// returns all problems of e too.
+// Places returns the place of the kind that --kind names, or else the places of all kinds.
+// Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
 	if store.Project == "" {
@@ -92,6 +93,7 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	if err := Check(e); err != nil {
 		return nil, err
 	}
+
 	var known []string
 	for i := range kinds {
 		known = append(known, kinds[i].Name)

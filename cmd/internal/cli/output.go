@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -9,12 +10,12 @@ import (
 	"taskguard/cmd/internal/printable"
 )
 
-// Print writes to a standard stream. It ignores the error: Run notices a failing
-// standard output, and an error of standard error can be reported nowhere.
+// Print writes to a standard stream. It ignores the error: Run reports one of standard
+// output, and one of standard error cannot be reported.
 func Print(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-// output remembers the first error of a Writer, so that a command whose output is
-// lost does not exit 0.
+// output keeps the first error of a Writer, so that a command whose output is lost does
+// not exit 0.
 type output struct {
 	io.Writer
 
@@ -24,13 +25,9 @@ type output struct {
 
 func (o *output) Write(p []byte) (int, error) {
 	n, err := o.Writer.Write(p)
-	if err != nil {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.err == nil {
-			o.err = err
-		}
-	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = cmp.Or(o.err, err)
 	return n, err
 }
 

@@ -28,8 +28,8 @@ func Shorten(text string, n int) string {
 	return string(runes[:begin]) + "…" + string(runes[len(runes)-(n-1-begin):])
 }
 
-// Duration formats d with format. Over an hour it returns "", as a time of day is
-// then easier to read.
+// Duration formats d with format. It returns "" for more than an hour, as a time of day is
+// easier to read then.
 func Duration(d time.Duration, format string) string {
 	switch {
 	case d > time.Hour:

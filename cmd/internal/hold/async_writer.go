@@ -11,7 +11,7 @@ import (
 
 const (
 	maxPending = 256         // writes that wait for a slow reader; more are dropped
-	closeGrace = time.Second // for the last of them
+	closeGrace = time.Second // how long close waits for them
 )
 
 // asyncWriter writes in a goroutine of its own, so that a reader that is slow, stopped
@@ -29,22 +29,18 @@ func newAsyncWriter(out io.Writer) *asyncWriter {
 	go func() {
 		defer close(w.done)
 		for p := range w.pending {
-			_, _ = out.Write(p) // an error of standard error can be reported nowhere
+			_, _ = out.Write(p) // an error of standard error cannot be reported
 		}
 	}()
 	return w
 }
 
-// Write never blocks. What there is no room for is dropped, also after close.
+// Write never blocks. It drops p if too many writes are pending, and after close.
 func (w *asyncWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return len(p), nil
-	}
-	select {
-	case w.pending <- bytes.Clone(p):
-	default:
+	if !w.closed && len(w.pending) < maxPending {
+		w.pending <- bytes.Clone(p)
 	}
 	return len(p), nil
 }

@@ -1,13 +1,12 @@
 //go:build unix
 
-// Package hold runs a command under the lock of a project: seed 001's withProjectLock.
+// Package hold runs a command under the lock of a project, as seed 001's withProjectLock does.
 package hold
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -51,8 +50,8 @@ type options struct {
 //
 // Messages are written asynchronously: a blocked standard error delays nothing.
 func Hold(ctx context.Context, c *cli.Call) error {
-	// Writing to a closed standard error must not end this process. The signal is
-	// received, not ignored, as the command would inherit that.
+	// Writing to a closed standard error must not end this process. An ignored signal
+	// would be ignored by the command too, so this one is received instead.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
@@ -65,7 +64,7 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	w := newAsyncWriter(c.Err)
 	defer w.close()
 	c.Err = w
-	err := ctx.Err() // a signal may have come before Notify
+	err := ctx.Err() // set if a signal came before Notify
 	if err == nil {
 		err = hold(ctx, c, signals)
 	}
@@ -75,8 +74,8 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	return nil
 }
 
-// forwarded returns the signals for the command. One that this process ignores, as by
-// nohup, is ignored by the command too.
+// forwarded returns the signals that are forwarded to the command. The command also ignores
+// those that this process ignores, for example because of nohup.
 func forwarded() []os.Signal {
 	all := []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -108,7 +107,7 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 	return r.run(ctx, l, project.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
 
-// parse reads the flags, which end where the command begins.
+// parse reads the flags and the command after them.
 func parse(c *cli.Call) (o options, command []string, _ error) {
 	c.TakesJSON("print the lock's events on standard error, a line of JSON each")
 	c.Flags.StringVar(&o.project, "project", "", "the project's name (required)")
@@ -117,26 +116,23 @@ func parse(c *cli.Call) (o options, command []string, _ error) {
 		"how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
 	c.Flags.DurationVar(&o.wait, "wait", 0, "how long to retry while another holds the lock, after three attempts")
 	c.Flags.BoolVar(&o.telemetry, "telemetry", false, "write project/autosave/lock-DATE.jsonl")
-	err := c.Flags.Parse(c.Args)
-	command = c.Flags.Args()
-
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		c.Help()
+	if err := c.ParseFlags(c.Args); err != nil {
 		return o, nil, err
-	case err != nil:
-		return o, nil, cli.UsageError(err.Error())
+	}
+
+	command = c.Flags.Args()
+	switch {
 	case o.project == "":
 		return o, nil, cli.UsageError("--project must name one")
 	case len(command) == 0:
 		return o, nil, c.MissingArgument()
-	case o.ttl < 0 || o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
+	case o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
 		return o, nil, cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
 	}
 	return o, command, nil
 }
 
-// openRemote opens the store of the environment's project; nil: it names none.
+// openRemote opens the store of the environment's project; nil: no project is named.
 func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[document.Lock], closeRemote func(), _ error) {
 	if c.Value("GOOGLE_CLOUD_PROJECT") == "" && c.Value(cli.FirestoreEmulator) == "" {
 		c.Notice("GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, " +
@@ -147,7 +143,7 @@ func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[document.Lock],
 	if err != nil {
 		return nil, nil, err
 	}
-	return rooms, func() { _ = rooms.Close() }, nil // no call is under way
+	return rooms, func() { _ = rooms.Close() }, nil
 }
 
 // subscribe reports the lock's events.
@@ -229,7 +225,7 @@ func (r *runner) command(ctx context.Context, ls project.Lease) (err error) {
 	return nil
 }
 
-// explain returns the error of an acquisition with its cause first.
+// explain rewrites the error of an acquisition for people.
 func (r *runner) explain(err error) error {
 	var failed *project.Error
 	var held *lease.HeldError
@@ -238,14 +234,14 @@ func (r *runner) explain(err error) error {
 	case !errors.As(err, &failed):
 		return err
 	case errors.As(err, &held):
-		where := "in Firestore, room " + r.project + ":project"
+		place := "in Firestore, room " + r.project + ":project"
 		if failed.Code == project.FallbackConflict {
-			where = "file project/.lock"
+			place = "file project/.lock"
 		}
 		until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
 		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
 			"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-			r.project, where, until, failed.Code)
+			r.project, place, until, failed.Code)
 	case errors.As(err, &file):
 		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
 	}

@@ -38,8 +38,8 @@ type processGroup struct {
 
 	mu       sync.Mutex
 	id       int            // zero: not started
-	canceled syscall.Signal // came before the start; zero: none
-	over     bool           // no process of the group runs; its id may soon be another's
+	canceled syscall.Signal // the signal that came before the start; zero: none
+	over     bool           // no process of the group runs; the system may reuse id
 }
 
 // start starts the command, on a thread that lives as long as the command: the kernel
@@ -51,7 +51,7 @@ func (g *processGroup) start(env []string) error {
 	cmd.SysProcAttr = attributes()
 	cmd.SysProcAttr.Setpgid = true
 
-	// Standard input may be a pipe where the command reads /dev/tty.
+	// The command may read /dev/tty even if its standard input is a pipe.
 	g.terminal, _ = unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0) // -1 if there is none
 	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); err == nil && owner == unix.Getpgrp() {
 		g.lent, cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, true, g.terminal
@@ -62,21 +62,27 @@ func (g *processGroup) start(env []string) error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		g.mu.Lock()
-		err := error(signalError(g.canceled))
-		if g.canceled == 0 {
-			err = cmd.Start()
-		}
-		if err == nil {
-			g.id = cmd.Process.Pid
-		}
-		g.mu.Unlock()
+		err := g.launch(cmd)
 		started <- err
 		if err == nil {
 			g.reap(cmd.Process)
 		}
 	}()
 	return <-started
+}
+
+// launch starts cmd, unless a signal came before.
+func (g *processGroup) launch(cmd *exec.Cmd) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.canceled != 0 {
+		return signalError(g.canceled)
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	g.id = cmd.Process.Pid
+	return nil
 }
 
 // reap waits for the leader, and reports its stops.
@@ -100,7 +106,7 @@ func (g *processGroup) reap(leader *os.Process) {
 	}
 }
 
-// signal signals the whole group. Before the start it prevents the start and returns
+// signal sends s to the whole group. Before the start it prevents the start and returns
 // false.
 func (g *processGroup) signal(s syscall.Signal) bool {
 	g.mu.Lock()
@@ -114,12 +120,12 @@ func (g *processGroup) signal(s syscall.Signal) bool {
 	return g.id != 0
 }
 
-// running reports whether the group has processes. Those of another user may not be
-// signalled, which is another error than ESRCH.
+// running reports whether the group has processes. For processes of another user the error
+// is EPERM, not ESRCH.
 func (g *processGroup) running() bool { return !errors.Is(syscall.Kill(-g.id, 0), syscall.ESRCH) }
 
-// wait waits until no process of the group runs, and returns how the leader ended. The
-// end of ctx ends the group.
+// wait waits until no process of the group runs, and returns the status of the leader. When
+// ctx ends, it ends the group.
 func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.WaitStatus {
 	defer g.finish()
 	for {
@@ -158,7 +164,7 @@ func (g *processGroup) end(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// killAfter returns how long after the end of ctx a process may run that ignores SIGTERM.
+// killAfter returns how long after the end of ctx a process that ignores SIGTERM may run.
 func killAfter(ctx context.Context) time.Duration {
 	var urgent interface{ KillAfter() time.Duration }
 	if errors.As(context.Cause(ctx), &urgent) {
@@ -167,7 +173,7 @@ func killAfter(ctx context.Context) time.Duration {
 	return childGrace
 }
 
-// await waits until the group is empty or its time is over; false: interrupted.
+// await waits until the group is empty or over is ready. It returns false if interrupted.
 func (g *processGroup) await(interrupt <-chan struct{}, over <-chan time.Time) bool {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()

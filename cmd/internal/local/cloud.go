@@ -52,16 +52,16 @@ type cloud struct {
 	analyses *repo.Analyses
 	issuer   *oidc.Issuer
 	tasks    *cloudtasks.Server
-	most     int // deliveries at once
+	limit    int // of the deliveries at once
 	stops    []func()
 	serving  sync.WaitGroup
 }
 
-// adviceEmbedded advises an operator when no emulator answers; %s is its variable.
+// adviceEmbedded is an advice for cli.Reach.
 const adviceEmbedded = "unset %s to use the embedded Firestore"
 
-// usePlace reads where the analyses are: in the emulator that the environment names,
-// or in the embedded Firestore, which has no address yet.
+// usePlace reads the place of the analyses: the emulator that the environment names, or
+// else the embedded Firestore, which has no address yet.
 func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
 	e := call.Environment()
 	c.place.Firestore = e.Firestore()
@@ -78,8 +78,8 @@ func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress
 	return cli.Reach(ctx, cli.FirestoreEmulator, c.place.Emulator, adviceEmbedded)
 }
 
-// start starts Firestore, unless an emulator is named, the page of the tokens' keys and
-// the queue. address is where the part with the number i listens.
+// start starts Firestore, unless an emulator is named, then the page of the tokens' keys and
+// the queue. address returns the address of the server with the number i.
 func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudtasks.Options) (err error) {
 	if c.place.Emulator == "" {
 		l, err := cli.Listen("the embedded Firestore", address(0))
@@ -114,7 +114,7 @@ func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudta
 	return c.open(ctx)
 }
 
-// open opens the Guard of the analyses, and checks that its emulator is a Firestore.
+// open opens the Guard of the analyses, and checks that the emulator is a Firestore.
 func (c *cloud) open(ctx context.Context) (err error) {
 	c.guard, err = worker.Open(ctx, worker.Options{
 		Project: c.place.Project, Database: c.place.Database,
@@ -141,7 +141,7 @@ func (c *cloud) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// run runs serve until stop, which close calls.
+// run runs serve until close calls stop.
 func (c *cloud) run(serve, stop func()) {
 	c.serving.Go(serve)
 	c.stops = append(c.stops, stop)
@@ -155,8 +155,8 @@ func (c *cloud) serveHTTP(l net.Listener, handler http.Handler) {
 	c.run(func() { _ = server.Serve(l) }, func() { _ = server.Close() })
 }
 
-// createQueue creates a queue with retries that suit short runs. It delivers at most what the
-// workers take.
+// createQueue creates a queue with short delays of retries, for short runs. It delivers at
+// most limit tasks at once.
 func (c *cloud) createQueue(ctx context.Context) error {
 	conn, err := c.tasks.Dial()
 	if err != nil {
@@ -168,7 +168,7 @@ func (c *cloud) createQueue(ctx context.Context) error {
 	}
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name:       queue,
-		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.most)},
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.limit)},
 		RetryConfig: &cloudtaskspb.RetryConfig{
 			MaxAttempts: -1, MaxDoublings: 2,
 			MinBackoff: durationpb.New(500 * time.Millisecond), MaxBackoff: durationpb.New(2 * time.Second),
@@ -177,7 +177,7 @@ func (c *cloud) createQueue(ctx context.Context) error {
 	return errors.Join(err, client.Close())
 }
 
-// close ends everything, in reverse order, and waits for it.
+// close stops all servers, the last first, and waits for them.
 func (c *cloud) close() {
 	for _, stop := range slices.Backward(c.stops) {
 		stop()
@@ -185,8 +185,8 @@ func (c *cloud) close() {
 	c.serving.Wait()
 }
 
-// clientVariables configure a program that uses the cloud, such as taskguard in another
-// terminal.
+// clientVariables returns the environment of a program that uses the cloud, such as taskguard
+// in another terminal.
 func (c *cloud) clientVariables() map[string]string {
 	return map[string]string{
 		"GOOGLE_CLOUD_PROJECT": c.place.Project, cli.FirestoreEmulator: c.place.Emulator,
@@ -194,14 +194,14 @@ func (c *cloud) clientVariables() map[string]string {
 	}
 }
 
-// passedOn configure a worker, and are handed on to those of local.
+// passedOn are variables that local passes on to its workers.
 var passedOn = []string{
 	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS",
 	"RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
 	"KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 }
 
-// workerVariables configure a worker. Of the inherited environment none of them counts.
+// workerVariables are all variables of a worker. The worker does not inherit them.
 var workerVariables = append(slices.Clone(passedOn),
 	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
 	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL",
@@ -213,9 +213,9 @@ func lookup(vars map[string]string) cli.Lookup {
 	return func(name string) (string, bool) { value, ok := vars[name]; return value, ok }
 }
 
-// workerCommand returns how this program is started as a worker. more are further
-// variables. The directory of this program comes first in the worker's PATH, so that an
-// exec: analyzer can name it although exec: splits at spaces.
+// workerCommand returns the command that starts this program as a worker, with more
+// variables. This program's directory is the first of the worker's PATH: exec: splits its
+// command at spaces, so it can name this program only without its directory.
 func (c *cloud) workerCommand(more map[string]string) (command, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -228,18 +228,16 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 	})
 	maps.Copy(vars, more)
 
+	// The defaults are as short as the queue's delays.
 	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]
-	if shortest+longest == "" { // as short as the queue's own
-		shortest, longest = "500ms", "2s"
-	}
-	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest), cmp.Or(longest, shortest)
+	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest, "500ms"), cmp.Or(longest, shortest, "2s")
 	if _, err := workerservice.ParseConfig(lookup(vars)); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}
 
 	env := append(os.Environ(), "PATH="+filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	for _, name := range workerVariables {
-		env = append(env, name+"="+vars[name]) // the last one counts, and an empty one is unset
+		env = append(env, name+"="+vars[name]) // replaces an inherited value; a worker ignores an empty one
 	}
-	return command{path: path, args: []string{"worker", "--until-stdin-closes"}, env: env}, nil
+	return command{path: path, env: env}, nil
 }

@@ -34,7 +34,7 @@ const (
 	stopGrace     = 3 * time.Second
 )
 
-// redeliveries are when the same task is delivered again: during the run, and after it.
+// redeliveries are the delays of the duplicates of a task: one during the run, one after it.
 var redeliveries = []time.Duration{400 * time.Millisecond, 2 * time.Second}
 
 // demo is one demo. mu guards the fields after it.
@@ -47,8 +47,8 @@ type demo struct {
 	command command
 	router  *router
 	workers []*process
-	runs    chan run      // each run that begins; one that is not received in time is dropped
-	over    chan struct{} // closed when all files are finished and all deliveries made
+	runs    chan run      // the runs that have begun; dropped if the channel is full
+	over    chan struct{} // closed when all files are finished and have had all deliveries
 
 	mu     sync.Mutex
 	rows   map[string]*row // by the analysis's id
@@ -63,15 +63,16 @@ type killedRun struct {
 	PID       int       `json:"pid"`
 	ID        string    `json:"analysis_id"`
 	ExpiresAt time.Time `json:"lock_expired_at"`
-	TakenOver int       `json:"taken_over_by"` // worker
+	TakenOver int       `json:"taken_over_by"` // number of the worker
 
-	// Percentages of the work: what the killed run had done, what its last commit had, and
-	// where the run that took over began.
+	// Percentages of the work: the killed run had done Done and committed Committed. The run
+	// that took over began at Continued.
 	Done      int `json:"done_percent"`
 	Committed int `json:"committed_percent"`
 	Continued int `json:"continued_percent"`
 
-	checkpoint, begun bool // there was a checkpoint; the run that took over has reported
+	checkpoint bool // the killed run had committed one
+	begun      bool // the run that took over has reported
 }
 
 // Demo analyses files on worker processes, delivers each task several times, kills one
@@ -138,7 +139,7 @@ func demoDocuments(files []string) (docs []operate.Document, source string, err 
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	d.target, d.most = "http://workers.localhost", 100
+	d.target, d.limit = "http://workers.localhost", 100
 	d.router = &router{observe: d.delivered}
 	options := cloudtasks.Options{Transport: d.router, Extra: d.redeliver}
 	if err := d.start(ctx, func(int) string { return loopback }, options); err != nil {
@@ -192,7 +193,7 @@ func (d *demo) runFiles(ctx context.Context) error {
 	var killer sync.WaitGroup
 	killer.Go(func() {
 		if err := d.killOne(killing); err != nil && killing.Err() == nil {
-			d.show.Print("%v", err) // the report misses what should have followed
+			d.show.Print("%v", err) // the report then shows that promises are broken
 		}
 	})
 	err := d.submit(ctx)
@@ -228,13 +229,13 @@ func (d *demo) submit(ctx context.Context) error {
 	return nil
 }
 
-// killOne waits for the middle of a run and kills its worker. A run that this machine
-// has delayed is left alone, and the next one is taken.
+// killOne waits for the middle of a run and kills its worker. If the run ends before, it
+// takes the next run.
 func (d *demo) killOne(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the report misses a killed worker
+			return nil // the report then shows that no worker was killed
 		case r := <-d.runs:
 			if d.middle(ctx, r) {
 				return d.kill(ctx, r)
@@ -243,9 +244,9 @@ func (d *demo) killOne(ctx context.Context) error {
 	}
 }
 
-// middle waits for the middle of a run, in which a part of the work is committed and
-// another is done. A file of few lines is analyzed in one part, which has no middle. It
-// reports false if the run is over.
+// middle waits for the middle of a run: a part of the work is committed, and a further part
+// is done. A file of few lines has only one part; its middle is half of the time. middle
+// returns false if the run has ended.
 func (d *demo) middle(ctx context.Context, r run) bool {
 	for began := time.Now(); ; {
 		select {
@@ -260,17 +261,19 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 		switch committed := a.Progress.Percent(); {
 		case err != nil || row.finished || row.percent == 100:
 			return false
-		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
+		case committed > 0 && row.percent > committed:
+			return true
+		case !row.parts && time.Since(began) > demoRun/2:
 			return true
 		}
 	}
 }
 
-// kill kills the worker of a run and shows how long its lock remains, and from where
+// kill kills the worker of a run. It prints when the lock expires, and the progress from which
 // another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
-	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
+	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid(), ID: r.AnalysisID}
 	row := d.rows[r.AnalysisID]
 	d.mu.Unlock()
 
@@ -288,13 +291,13 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	k.ExpiresAt, k.checkpoint = a.Lock.ExpiresAt, a.Checkpoint != nil
 	k.Done, k.Committed = row.percent, max(0, a.Progress.Percent())
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
-		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
+		r.worker, r.worker.pid(), row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
 	return nil
 }
 
-// reported handles the text that an analyzer writes to standard error: its progress.
+// reported reads the progress that an analyzer writes to standard error.
 func (d *demo) reported(id, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -319,6 +322,7 @@ func (d *demo) runBegins(r run) {
 		d.killed.TakenOver, d.killed.begun = r.worker.number, false
 	}
 	d.mu.Unlock()
+
 	if takeOver {
 		d.show.Print("%v takes %s over, token %d", r.worker, name, r.Token)
 	} else {
@@ -330,19 +334,20 @@ func (d *demo) runBegins(r run) {
 	}
 }
 
-// delivered is called by the router after each delivery. The demo is over when every
-// file is finished and has had all its deliveries. It does not wait for the follow-ups of
-// a finished file, which are due when a lock would have expired.
-func (d *demo) delivered(v exchange) {
+// delivered counts a delivery. The demo is over when every file is finished and has had all
+// its deliveries. The follow-ups of a finished file are due when its lock would have expired;
+// the demo does not wait for them.
+func (d *demo) delivered(e exchange) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return
 	}
-	row := d.rows[v.analysisID]
-	row.count(v)
-	d.total.count(v)
-	d.show.Print("%s %v", row.Name, v)
+	row := d.rows[e.analysisID]
+	row.count(e)
+	d.total.count(e)
+	d.show.Print("%s %v", row.Name, e)
+
 	for _, r := range d.rows {
 		if !r.finished || r.Deliveries <= len(redeliveries) {
 			return

@@ -7,8 +7,8 @@ import (
 
 func TestADeliveryGoesToTheNextWorkerThatIsNotFull(t *testing.T) {
 	a, b := &process{number: 1}, &process{number: 2}
-	for most, want := range map[int]string{2: "2 1 2 1 1 2 1 ", 0: "2 1 2 1 2 1 2 "} {
-		r, got := &router{most: most, workers: []*process{a, b}}, ""
+	for limit, want := range map[int]string{2: "2 1 2 1 1 2 1 ", 0: "2 1 2 1 2 1 2 "} {
+		r, got := &router{limit: limit, workers: []*process{a, b}}, ""
 		for i, n := range []int32{1, 1, 1, 1, 1, 0, 0} {
 			if i == 4 {
 				a.deliveries.Add(-1)
@@ -20,7 +20,7 @@ func TestADeliveryGoesToTheNextWorkerThatIsNotFull(t *testing.T) {
 			got += strings.TrimPrefix(w.String(), "worker ") + " "
 		}
 		if got != want {
-			t.Errorf("at most %d: %s, want %s", most, got, want)
+			t.Errorf("at most %d: %s, want %s", limit, got, want)
 		}
 		a.deliveries.Store(0)
 		b.deliveries.Store(0)

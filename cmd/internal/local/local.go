@@ -52,8 +52,8 @@ type local struct {
 	show    *cli.Progress
 	command command
 	router  *router
-	runs    int           // at once on a worker
-	every   time.Duration // between two calls of recovery
+	runs    int           // limit of the runs at once on a worker
+	every   time.Duration // the interval between calls of recovery
 }
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
@@ -75,10 +75,10 @@ func Local(ctx context.Context, c *cli.Call) error {
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
-	fitting := max(1, runtime.GOMAXPROCS(0) / *workers) // a run may keep a core busy
+	cores := max(1, runtime.GOMAXPROCS(0) / *workers) // of each worker; a run may use a whole one
 	l := &local{c: c, show: c.Progress(), every: *every}
-	l.runs = c.Environment().Integer("MAX_RUNS", fitting, 1, 1_000_000) // configureWorkers reports a wrong one
-	l.most = min(*workers*l.runs, 1000)
+	l.runs = c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
+	l.limit = min(*workers*l.runs, 1000)
 	warnOfMisspelt(c.Err, os.Environ())
 	err := l.usePlace(ctx, c, l.show)
 	if err == nil {
@@ -93,7 +93,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 // run starts everything, waits for ctx, and leaves nothing running.
 func (l *local) run(ctx context.Context, port, workers int) error {
 	defer l.close()
-	locks, page, err := l.startServers(ctx, func(i int) string {
+	locks, console, err := l.startServers(ctx, func(i int) string {
 		if port == 0 {
 			return loopback
 		}
@@ -112,9 +112,9 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 		running.Go(func() { l.supervise(ctx, w) })
 	}
 	if err == nil {
-		l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", l.most, l.runs)
+		l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", l.limit, l.runs)
 		running.Go(func() { l.callRecovery(ctx) })
-		err = l.printEnvironment(locks, page)
+		err = l.printEnvironment(locks, console)
 	}
 	if err != nil {
 		cancel()
@@ -126,15 +126,15 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	return err
 }
 
-// startServers starts the servers of this process, and returns the addresses of the document
-// lock's page and of the console. address is where the server with the number i listens.
-func (l *local) startServers(ctx context.Context, address func(i int) string) (locks, page string, err error) {
+// startServers starts the servers of this process, and returns the URLs of the document
+// lock's page and of the console. address returns the address of the server with the number i.
+func (l *local) startServers(ctx context.Context, address func(i int) string) (locks, console string, err error) {
 	front, err := cli.Listen("the workers' address", address(2))
 	if err != nil {
 		return "", "", err
 	}
 	l.target = "http://" + front.Addr().String()
-	l.router = &router{most: l.runs, observe: func(v exchange) { l.showDelivery(ctx, v) }}
+	l.router = &router{limit: l.runs, observe: func(e exchange) { l.showDelivery(ctx, e) }}
 	l.serveHTTP(front, &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
 		Transport: l.router,
@@ -152,27 +152,29 @@ func (l *local) startServers(ctx context.Context, address func(i int) string) (l
 	if locks, err = l.serveLocks(address(4)); err != nil {
 		return "", "", err
 	}
-	page, err = l.serveConsole(ctx, address(5))
-	return locks, page, err
+	console, err = l.serveConsole(ctx, address(5))
+	return locks, console, err
 }
 
 // showDelivery prints the end of a delivery.
-func (l *local) showDelivery(ctx context.Context, v exchange) {
-	if v.analysisID == "" && !v.answer.Rejected || ctx.Err() != nil { // while it stops, deliveries fail
+func (l *local) showDelivery(ctx context.Context, e exchange) {
+	isRecovery := e.analysisID == "" && !e.answer.Rejected
+	if isRecovery || ctx.Err() != nil { // deliveries fail while local stops
 		return
 	}
-	text := v.String()
-	if v.answer.Reason == "lock_lost" {
-		a, err := l.analyses.Summary(ctx, v.analysisID)
+
+	text := e.String()
+	if e.answer.Reason == "lock_lost" {
+		a, err := l.analyses.Summary(ctx, e.analysisID)
 		if err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
-			text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
+			text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, e.worker)
 		}
 	}
-	l.show.Print("%s %s", cmp.Or(v.analysisID, "a task without an analysis_id:"), text)
+	l.show.Print("%s %s", cmp.Or(e.analysisID, "a task without an analysis_id:"), text)
 }
 
-// variables returns what a program in another terminal needs. cmd/worker takes them too,
-// with TASK_AUTH=none.
+// variables returns the environment for a program in another terminal. With TASK_AUTH=none it
+// suits cmd/worker too.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
 	more := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
@@ -184,7 +186,7 @@ func (l *local) variables() map[string]string {
 	return vars
 }
 
-// configureWorkers hands the caller's variables that concern workers on to them.
+// configureWorkers makes the command that starts workers, with the variables of passedOn.
 func (l *local) configureWorkers(ctx context.Context) (err error) {
 	more := map[string]string{}
 	for _, name := range passedOn {
@@ -213,13 +215,13 @@ func (l *local) showRun(ctx context.Context, r run) {
 	l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
 }
 
-// lockVariables configure the document lock.
+// lockVariables are the variables of the document lock.
 var lockVariables = []string{
 	"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET",
 	"PUSHER_APP_KEY", "PUSHER_APP_SECRET", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE", "ALLOWED_ORIGINS",
 }
 
-// warnOfMisspelt reports variables whose names are similar to those that local knows.
+// warnOfMisspelt reports variables whose names are similar to those that local reads.
 func warnOfMisspelt(w io.Writer, environ []string) {
 	known := slices.Concat(workerVariables, lockVariables)
 	for _, variable := range environ {
@@ -233,8 +235,8 @@ func warnOfMisspelt(w io.Writer, environ []string) {
 	}
 }
 
-// serveLocks serves the document lock on the same Firestore. Without SESSION_SECRET its
-// sessions end with this process. It returns the address of its page.
+// serveLocks serves the document lock on the same Firestore, and returns the URL of its page.
+// Without SESSION_SECRET its sessions end with this process.
 func (l *local) serveLocks(address string) (string, error) {
 	env := map[string]string{
 		"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator,
@@ -253,8 +255,8 @@ func (l *local) serveLocks(address string) (string, error) {
 	return l.serve("the document lock, to be tried in two tabs", address, serve)
 }
 
-// serveConsole serves the console of the same Firestore, with changes allowed. It
-// returns its address.
+// serveConsole serves the console of the same Firestore, with changes allowed, and returns
+// its URL.
 func (l *local) serveConsole(ctx context.Context, address string) (string, error) {
 	log := slog.New(slog.NewTextHandler(l.c.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	c := cli.NewCall(cli.Command{}, nil, l.c.Streams, lookup(l.variables()))
@@ -265,7 +267,7 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 	return l.serve("the console, with all analyses", address, page.Serve)
 }
 
-// serve runs a server until close, and returns its address for browsers.
+// serve runs a server until close, and returns its URL.
 func (l *local) serve(what, address string, serve func(context.Context, net.Listener) error) (string, error) {
 	listener, err := cli.Listen(what, address)
 	if err != nil {
@@ -282,7 +284,7 @@ func (l *local) serve(what, address string, serve func(context.Context, net.List
 	return page, nil
 }
 
-// supervise replaces a worker that ends, and stops it when ctx ends.
+// supervise starts a worker that has ended again, and stops it when ctx ends.
 func (l *local) supervise(ctx context.Context, w *process) {
 	for {
 		select {
@@ -291,17 +293,17 @@ func (l *local) supervise(ctx context.Context, w *process) {
 			return
 		case <-w.done:
 		}
-
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(restartDelay):
 		}
+
 		next, err := startProcess(ctx, w.number, l.command)
 		switch {
 		case err == nil:
 			l.router.replace(w, next)
-			l.show.Print("%v ended; it serves again on %s, process %d", w, next.address, next.pid)
+			l.show.Print("%v ended; it serves again on %s, process %d", w, next.address, next.pid())
 			w = next
 		case ctx.Err() == nil:
 			l.show.Print("%v ended, and cannot be started again: %v", w, err)
@@ -349,32 +351,33 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 		return r, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(response.Body) // the router has read and bounded it
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("answered %d %s", response.StatusCode, answer)
-	}
-	if err != nil {
+	answer, err := io.ReadAll(response.Body) // the router has bounded it
+	switch {
+	case err != nil:
 		return r, err
+	case response.StatusCode != http.StatusOK:
+		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
 	}
 	err = json.Unmarshal(answer, &r)
 	return r, err
 }
 
-// printEnvironment prints what another terminal needs.
-func (l *local) printEnvironment(locks, page string) error {
+// printEnvironment prints the environment for another terminal.
+func (l *local) printEnvironment(locks, console string) error {
 	vars := l.variables()
 	if l.c.JSON {
-		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": page})
+		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": console})
 	}
 	self := quote(os.Args[0])
-	if strings.Contains(self, "go-build") { // go run has built it in a directory that it deletes
+	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
 		self = "go run ./cmd/taskguard"
 	}
 	_, err := io.WriteString(l.c.Out, exports(vars, self))
 	return err
 }
 
-// exports returns text for a shell in another terminal, in which self starts this program.
+// exports returns commands for a shell in another terminal. self is the command that starts
+// this program.
 func exports(vars map[string]string, self string) string {
 	text := "In another terminal:\n\n"
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
@@ -385,7 +388,7 @@ func exports(vars map[string]string, self string) string {
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 
-// plainWord matches what a shell takes as it is.
+// plainWord matches words that a shell does not change.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
 // quote returns text as one word of a POSIX shell.

@@ -16,14 +16,13 @@ import (
 	"taskguard/cmd/internal/cli"
 )
 
-// command is how a worker is started.
+// command starts workers. Its functions are called with parts of their logs.
 type command struct {
 	path    string
-	args    []string
 	env     []string
-	runs    func(run)                        // called for each run that a worker begins
-	stderr  func(analysisID, text string)    // called with what analyzers write there
-	ignored func(analysisID, problem string) // called for each report that a worker ignores; nil: it stays in the log
+	runs    func(run)                        // for each run that a worker begins
+	stderr  func(analysisID, text string)    // for each write of an analyzer to standard error
+	ignored func(analysisID, problem string) // for each problem of a report or an output; nil: it stays in the log
 }
 
 // run is the start of one run of an analysis.
@@ -32,18 +31,16 @@ type run struct {
 	record
 }
 
-// process is a worker. However its parent ends, the pipe that is the worker's standard
-// input closes, and the worker ends too.
+// process is a worker. Its standard input is a pipe, which the kernel closes when its parent
+// ends. Then the worker ends too.
 type process struct {
 	number  int
-	pid     int
 	address string // host:port on which it serves
 
 	cmd    *exec.Cmd
-	stdin  io.Closer
 	done   chan struct{} // closed when the process has ended and its output is read
-	log    tail          // complete when done is closed, as is stderr
-	stderr tail
+	log    tail          // for errors; complete when done is closed
+	stderr tail          // for errors; complete when done is closed
 
 	deliveries atomic.Int32 // under way
 }
@@ -58,8 +55,8 @@ type record struct {
 	AnalysisID string `json:"analysis_id"`
 	Token      int64  `json:"lock_token"`
 	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
-	Continues  bool   `json:"continues"` // the run is given a checkpoint
-	Problem    string `json:"problem"`   // why a report is ignored, or output doubtful
+	Continues  bool   `json:"continues"` // the run continues from a checkpoint
+	Problem    string `json:"problem"`   // of an ignored report, or of a doubtful output
 }
 
 // Messages of a worker's log that the parent reads.
@@ -73,11 +70,12 @@ const startTimeout = 20 * time.Second
 
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
-	w := &process{number: number, cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
+	w := &process{number: number, done: make(chan struct{})}
+	w.cmd = exec.Command(c.path, "worker", "--until-stdin-closes")
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
-	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
+	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
-	stdin, err := w.cmd.StdinPipe()
+	_, err := w.cmd.StdinPipe() // closed by Wait
 	out, outErr := w.cmd.StdoutPipe()
 	if err = errors.Join(err, outErr); err == nil {
 		err = w.cmd.Start()
@@ -85,7 +83,6 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", w, err)
 	}
-	w.stdin, w.pid = stdin, w.cmd.Process.Pid
 
 	address := make(chan string, 1)
 	go w.follow(out, address, c)
@@ -106,11 +103,11 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 // follow reads the worker's log to its end, then waits for the process.
 func (w *process) follow(out io.Reader, address chan<- string, c command) {
 	defer close(w.done)
-	for lines := bufio.NewReader(out); ; {
-		line, err := lines.ReadBytes('\n')
+	for reader := bufio.NewReader(out); ; {
+		line, err := reader.ReadBytes('\n')
 		w.handle(line, address, c)
 		if err != nil {
-			_ = w.cmd.Wait() // the exit code is of no interest
+			_ = w.cmd.Wait() // the exit code is not needed
 			return
 		}
 	}
@@ -119,14 +116,14 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 // handle handles a line of the worker's log.
 func (w *process) handle(line []byte, address chan<- string, c command) {
 	var r record
-	_ = json.Unmarshal(line, &r) // another line is kept in the log
+	_ = json.Unmarshal(line, &r) // a line that is not JSON is only kept in the log
 	switch {
 	case r.Stderr:
 		c.stderr(r.AnalysisID, r.Message)
 	case r.Problem != "" && c.ignored != nil:
 		c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
 	case r.Message == servingMessage:
-		address <- r.Address // the only such line; the channel has room for it
+		address <- r.Address // never blocks: there is one such line, and the channel is buffered
 	case r.Message == runMessage:
 		c.runs(run{w, r})
 	default:
@@ -150,18 +147,19 @@ func (w *process) stop(grace time.Duration) {
 	case <-time.After(grace):
 		_ = w.kill()
 	}
-	_ = w.stdin.Close()
 }
 
-// startProcesses starts n workers, numbered from 1, and shows their addresses. On an error
-// it returns those that have started, too.
+func (w *process) pid() int { return w.cmd.Process.Pid }
+
+// startProcesses starts n workers, numbered from 1, and prints their addresses. With an error
+// it also returns the workers that have started.
 func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (workers []*process, err error) {
 	for number := 1; number <= n; number++ {
 		w, err := startProcess(ctx, number, c)
 		if err != nil {
 			return workers, err
 		}
-		show.Print("%v serves on %s, process %d", w, w.address, w.pid)
+		show.Print("%v serves on %s, process %d", w, w.address, w.pid())
 		workers = append(workers, w)
 	}
 	return workers, nil

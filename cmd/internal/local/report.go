@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,20 +13,20 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// row is the demo's report of one file.
+// row reports one file.
 type row struct {
 	Name   string `json:"file"`
 	ID     string `json:"analysis_id"`
 	Status string `json:"status"`
 	Result any    `json:"result,omitempty"`
 	tally
-	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
+	Runs       int64 `json:"runs"` // acquisitions of the lock, including those of killed runs
 	FinishedBy int   `json:"finished_by"`
 
-	booked   bool // its first delivery was sent
-	finished bool // a worker has answered so
+	booked   bool // its redeliveries are scheduled
+	finished bool // by a worker's answer
 	parts    bool // it is analyzed in several parts
-	percent  int  // of the work, as last reported
+	percent  int  // of the work, by the last report
 }
 
 // tally counts deliveries by their outcome. Deliveries is the sum of the others.
@@ -33,27 +34,27 @@ type tally struct {
 	Deliveries int `json:"deliveries"`
 	Finishes   int `json:"finishes"`
 	Skips      int `json:"skips"`
-	Unanswered int `json:"unanswered"` // by a worker that was dead, or died
+	Unanswered int `json:"unanswered"` // because the worker was dead, or died
 	Others     int `json:"others"`     // refused, or ended without a result
 }
 
-func (r *row) count(v exchange) {
+func (r *row) count(e exchange) {
 	r.Deliveries++
-	r.finished = r.finished || v.answer.Result != ""
+	r.finished = r.finished || e.answer.Result != ""
 	switch {
-	case v.status == 0:
+	case e.status == 0:
 		r.Unanswered++
-	case v.skipped():
+	case e.skipped():
 		r.Skips++
-	case v.answer.Acquired && v.answer.Result != "":
+	case e.answer.Acquired && e.answer.Result != "":
 		r.Finishes++
-		r.FinishedBy = v.worker.number
+		r.FinishedBy = e.worker.number
 	default:
 		r.Others++
 	}
 }
 
-// report prints the table. It returns an error if anything is not as promised.
+// report prints the table. It returns an error if a promise is broken.
 func (d *demo) report(where string) error {
 	problems := d.problems()
 	var rows []*row
@@ -76,6 +77,7 @@ func (d *demo) report(where string) error {
 		printRows(d.c, rows)
 		d.printTotal(len(rows), runs, where)
 	}
+
 	if len(problems) > 0 {
 		return errors.New("not as promised: " + strings.Join(problems, "; "))
 	}
@@ -85,7 +87,7 @@ func (d *demo) report(where string) error {
 	return nil
 }
 
-// printTotal prints the numbers of deliveries and runs, and what became of the killed run.
+// printTotal prints the numbers of deliveries and runs, and how the killed run continued.
 func (d *demo) printTotal(files int, runs int64, where string) {
 	total := &d.total.tally
 	cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n",
@@ -102,15 +104,14 @@ func (d *demo) printTotal(files int, runs int64, where string) {
 	cli.Print(d.c.Out, "%s%s\nThe documents: %s.\n", cli.Count(runs, "run"), killed, printable.Line(where))
 }
 
-// problems describes what is not as promised.
+// problems describes the broken promises.
 func (d *demo) problems() []string {
 	all := []string{}
 	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	killed := d.killed
-	if killed == nil {
+	if d.killed == nil {
 		problem("no worker was killed in the middle of a run")
-		killed = &killedRun{}
 	}
+	killed := cmp.Or(d.killed, &killedRun{})
 	if d.total.Skips == 0 {
 		problem("no delivery was skipped")
 	}
@@ -146,5 +147,5 @@ func printRows(c *cli.Call, rows []*row) {
 		name := cli.Shorten(printable.Line(r.Name), 17)
 		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%s\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, by)
 	}
-	_ = t.Flush() // Run notices a failing standard output
+	_ = t.Flush() // cli.Run reports an error of standard output
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 
 	"taskguard/cmd/internal/cli"
@@ -20,7 +21,7 @@ type exchange struct {
 	answer     answer
 }
 
-// answer is the part of a worker's answer that is shown.
+// answer is the part of a worker's answer that local and demo print.
 type answer struct {
 	Acquired bool   `json:"acquired"`
 	Result   string `json:"status"` // READY or FAILED
@@ -30,51 +31,56 @@ type answer struct {
 	Rejected bool   `json:"rejected"`
 }
 
-// skipped reports whether the worker rightly did nothing.
-func (d exchange) skipped() bool {
-	return d.status != 0 && !d.answer.Acquired && (d.answer.Reason == "locked" || d.answer.Reason == "already_finished")
+// skipped reports whether the worker did nothing because nothing was to be done.
+func (e exchange) skipped() bool {
+	reason := e.answer.Reason == "locked" || e.answer.Reason == "already_finished"
+	return e.status != 0 && !e.answer.Acquired && reason
 }
 
 // String describes the delivery.
-func (d exchange) String() string {
-	locked := d.answer.Reason == "locked"
-	switch {
-	case d.status == 0:
-		return fmt.Sprintf("no answer from %v: the queue will try again", d.worker)
-	case d.skipped() && locked && d.status/100 == 2:
-		return fmt.Sprintf("delivered to %v: locked, skipped; a follow-up is booked", d.worker)
-	case d.skipped() && locked:
-		return fmt.Sprintf("delivered to %v: locked, skipped; the queue will try again", d.worker)
-	case d.skipped():
-		return fmt.Sprintf("delivered to %v: %s, skipped", d.worker, d.answer.Reason)
+func (e exchange) String() string {
+	if e.status == 0 {
+		return fmt.Sprintf("no answer from %v: the queue will try again", e.worker)
+	}
+	if e.skipped() {
+		return fmt.Sprintf("delivered to %v: %s, skipped%s", e.worker, e.answer.Reason, e.next())
 	}
 
-	text := fmt.Sprintf("%s, by %v", d.answer.Result, d.worker)
-	if d.answer.Result == "" {
-		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
+	text := fmt.Sprintf("%s, by %v", e.answer.Result, e.worker)
+	if e.answer.Result == "" {
+		text = fmt.Sprintf("%v answered %d %s", e.worker, e.status, e.answer.Reason)
 	}
-	if d.answer.Error != "" {
-		text += ": " + cli.Shorten(d.answer.Error, 500)
+	if e.answer.Error != "" {
+		text += ": " + cli.Shorten(e.answer.Error, 500)
 	}
+	return text + e.next()
+}
+
+// next describes the next delivery of the task, if there is something to say.
+func (e exchange) next() string {
 	switch {
-	case d.answer.Rejected:
-		text += "; it is rejected: the task is deleted"
-	case d.answer.Reason == "retry" && d.answer.RetryAt != "":
-		text += "; the next attempt is due at " + d.answer.RetryAt
+	case e.answer.Rejected:
+		return "; it is rejected: the task is deleted"
+	case e.answer.Reason == "retry" && e.answer.RetryAt != "":
+		return "; the next attempt is due at " + e.answer.RetryAt
+	case e.skipped() && e.answer.Reason == "locked" && e.status/100 == 2:
+		return "; a follow-up is booked"
+	case e.skipped() && e.answer.Reason == "locked":
+		return "; the queue will try again"
 	}
-	return text
+	return ""
 }
 
 // router is an http.RoundTripper that sends each request to the next worker that is not full,
-// and ignores the request's host. It also sends requests to a dead worker, as Cloud Run may: the
+// whatever the request's host is. It also sends requests to a dead worker, as Cloud Run may: the
 // connection is refused, and the queue tries again. It is safe for concurrent use.
 type router struct {
 	observe func(exchange) // called after each delivery
-	most    int            // deliveries at once to a worker; 0: not limited
+	limit   int            // of the deliveries at once to a worker; 0: none
 
 	mu      sync.Mutex
 	workers []*process
-	next    int
+	last    int // index of the last request's worker, modulo the number of workers
 }
 
 // add gives the router more workers.
@@ -88,14 +94,10 @@ func (r *router) add(workers ...*process) {
 func (r *router) replace(ended, next *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, w := range r.workers {
-		if w == ended {
-			r.workers[i] = next
-		}
-	}
+	r.workers[slices.Index(r.workers, ended)] = next
 }
 
-// pick returns the worker for n more deliveries: the next that is not full, or else the next.
+// pick returns the next worker that has room for n more deliveries, or any if all are full.
 func (r *router) pick(n int32) (w *process, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +105,9 @@ func (r *router) pick(n int32) (w *process, err error) {
 		return nil, errors.New("no worker serves yet")
 	}
 	for range r.workers {
-		r.next++
-		if w = r.workers[r.next%len(r.workers)]; r.most == 0 || int(w.deliveries.Load()+n) <= r.most {
+		r.last++
+		w = r.workers[r.last%len(r.workers)]
+		if r.limit == 0 || int(w.deliveries.Load()+n) <= r.limit {
 			break
 		}
 	}
@@ -125,23 +128,23 @@ func (r *router) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 	}
 
-	n := int32(min(len(body), 1)) // recovery has no body, and does not count towards MAX_RUNS
+	n := int32(min(len(body), 1)) // a call of recovery has no body, and does not count towards MAX_RUNS
 	w, err := r.pick(n)
 	if err != nil {
 		return nil, err
 	}
 	defer w.deliveries.Add(-n)
 
-	d := exchange{worker: w, analysisID: analysisOf(body)}
+	e := exchange{worker: w, analysisID: analysisOf(body)}
 	sent := request.Clone(request.Context())
 	sent.URL.Scheme, sent.URL.Host, sent.Host = "http", w.address, w.address
 	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	response, err := d.send(sent)
-	r.observe(d)
+	response, err := e.send(sent)
+	r.observe(e)
 	return response, err
 }
 
-// analysisOf returns the id in the body of a task; "": there is none, and the worker refuses it.
+// analysisOf returns the id in the body of a task, or "". A worker refuses a task without id.
 func analysisOf(body []byte) string {
 	var task struct {
 		AnalysisID string `json:"analysis_id"`
@@ -153,7 +156,7 @@ func analysisOf(body []byte) string {
 const maxAnswer = 64 << 10
 
 // send makes the request and reads the answer.
-func (d *exchange) send(request *http.Request) (*http.Response, error) {
+func (e *exchange) send(request *http.Request) (*http.Response, error) {
 	response, err := toWorkers.RoundTrip(request)
 	if err != nil {
 		return nil, err
@@ -162,8 +165,8 @@ func (d *exchange) send(request *http.Request) (*http.Response, error) {
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return nil, err
 	}
-	_ = json.Unmarshal(text, &d.answer) // another answer has a status alone
-	d.status = response.StatusCode
+	_ = json.Unmarshal(text, &e.answer) // of an answer that is not JSON only the status is shown
+	e.status = response.StatusCode
 	response.Body = io.NopCloser(bytes.NewReader(text))
 	return response, nil
 }

@@ -16,8 +16,8 @@ import (
 	"taskguard/orchestrator"
 )
 
-// orphanGrace is how long a worker whose parent has died may take to end its runs; the
-// embedded Firestore has died with the parent.
+// orphanGrace is how long a worker may take to end its runs after the death of its parent,
+// with which the embedded Firestore has died too.
 const orphanGrace = time.Second
 
 // Worker runs cmd/worker on the loopback interface, and reports each run that begins.
@@ -37,7 +37,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if *until {
-		go func() { // ends with the process: nothing interrupts a read of standard input
+		go func() { // runs until the process ends: a read of standard input cannot be interrupted
 			_, _ = io.Copy(io.Discard, c.In)
 			cancel()
 			time.Sleep(orphanGrace)
@@ -46,14 +46,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	}
 
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	analyzer := cfg.Analyzer
-	analyze := func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		log := log.With("analysis_id", job.AnalysisID)
-		log.InfoContext(ctx, runMessage, "lock_token", job.LockToken, "continues", job.Resume != nil)
-		job.Stderr = slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
-		return analyzer.Analyze(ctx, job)
-	}
-	cfg.Analyzer = orchestrator.AnalyzerFunc(analyze)
+	cfg.Analyzer = logged(cfg.Analyzer, log)
 	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
 	if err != nil {
 		return err
@@ -61,8 +54,18 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	return workerservice.Serve(ctx, cfg, l, log)
 }
 
-// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It
-// also writes its reports to standard error.
+// logged returns an analyzer that logs the begin and the standard error of each run.
+func logged(analyzer orchestrator.Analyzer, log *slog.Logger) orchestrator.AnalyzerFunc {
+	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		log := log.With("analysis_id", job.AnalysisID)
+		log.InfoContext(ctx, runMessage, "lock_token", job.LockToken, "continues", job.Resume != nil)
+		job.Stderr = slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
+		return analyzer.Analyze(ctx, job)
+	}
+}
+
+// Analyze runs builtin:document as the program of exec:, slowly enough to be watched. It also
+// writes its reports to standard error.
 func Analyze(ctx context.Context, c *cli.Call) error {
 	wait := c.Flags.Duration("wait", 0, "how long a whole run takes; one that continues takes its part of it")
 	if _, err := c.Parse(0, 0); err != nil {
@@ -97,8 +100,8 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	return c.PrintJSON(result)
 }
 
-// slowReporter is the Reporter of a run that takes wait, a part for each part of its
-// progress. It writes the reports as lines of JSON, and for people to journal.
+// slowReporter is a Reporter that delays each report by a part of wait, in proportion to its
+// progress. It writes the reports as lines of JSON to reports, and for people to journal.
 type slowReporter struct {
 	orchestrator.Reporter // nil: builtin:document calls Report only
 
@@ -112,16 +115,16 @@ type slowReporter struct {
 
 // Report implements orchestrator.Reporter.
 func (r *slowReporter) Report(report orchestrator.Report) {
-	if !r.begun { // a run that continues begins there
+	if !r.begun { // the first report of a run that continues is not at 0
 		r.begun, r.done = true, *report.Progress
 	}
-	if r.reach(*report.Progress) == nil { // else the work of this part has not been done
+	if r.reach(*report.Progress) == nil { // on an error the part has not been finished
 		cli.Print(r.journal, "%.0f%% %s\n", 100*r.done, *report.Message)
 		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
 	}
 }
 
-// reach takes the time of the work up to progress, or returns the error of ctx.
+// reach waits for the time of the work up to progress, or returns the error of ctx.
 func (r *slowReporter) reach(progress float64) error {
 	select {
 	case <-r.ctx.Done():

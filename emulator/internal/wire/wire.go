@@ -100,8 +100,7 @@ func (s *Server) openPipe() (*bufconn.Listener, error) {
 	if s.pipe == nil {
 		pipe := bufconn.Listen(pipeBytes)
 		s.pipe = pipe
-		// Serve's error after Stop is the expected end; before it, bufconn's
-		// Accept fails for no other reason.
+		// It fails only after Stop.
 		s.served.Go(func() { _ = s.grpc.Serve(pipe) })
 	}
 	return s.pipe, nil

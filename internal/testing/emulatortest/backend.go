@@ -17,24 +17,24 @@ import (
 	"taskguard/emulator/firestore"
 )
 
-// Backend is a test's Firestore: a database of its own, and a count of its calls.
+// Backend is the Firestore of one test, with a database of its own. It counts the calls.
 type Backend struct {
 	Project string
-	Server  *firestore.Server // nil: at a host
+	Server  *firestore.Server // nil: at host
 	Calls   *Calls
 	Kind    // of the documents
 
 	host   string
 	once   sync.Once
-	client *fs.Client // another program's; see Put
+	client *fs.Client // of Put, Merge, Delete and Fields
 }
 
 // Google reports whether this is Google's emulator, where time is real.
 func (b *Backend) Google() bool { return b.Server == nil }
 
-// Each runs body on the embedded server, in a synctest bubble, and on Google's
-// emulator in real time, in parallel with other tests. The emulator starts while the
-// test waits for those that are not parallel.
+// Each runs body on the embedded server, in a synctest bubble, and on Google's emulator, in
+// real time. The test is parallel, and the emulator starts while the test waits for those
+// that are not.
 func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	go shared.once.Do(findOrStart)
@@ -56,7 +56,7 @@ func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 		for name, k := range Kinds() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				body(t, OnGoogle(t).of(*k))
+				body(t, OnGoogle(t).with(*k))
 			})
 		}
 	})
@@ -68,12 +68,12 @@ func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	for name, k := range Kinds() {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { body(t, Embedded(t).of(*k)) })
+			synctest.Test(t, func(t *testing.T) { body(t, Embedded(t).with(*k)) })
 		})
 	}
 }
 
-func (b *Backend) of(k Kind) *Backend {
+func (b *Backend) with(k Kind) *Backend {
 	b.Kind = k
 	return b
 }
@@ -130,21 +130,21 @@ func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientO
 	return []option.ClientOption{option.WithGRPCConn(conn)}
 }
 
-// Calls counts the calls of connections by method, as they leave.
+// Calls counts the calls of connections by method.
 type Calls struct {
 	mu       sync.Mutex
 	byMethod map[string]int
 	total    int
 }
 
-// Total is the number of calls so far.
+// Total returns the number of calls so far.
 func (c *Calls) Total() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.total
 }
 
-// Count is the number of calls of a method so far, such as "Commit".
+// Count returns the number of calls of a method, such as "Commit", so far.
 func (c *Calls) Count(method string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +159,8 @@ func (c *Calls) add(ctx context.Context, method string) context.Context {
 	}
 	c.byMethod[path.Base(method)]++
 	c.total++
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner") // as the library does for emulators
+	// The library does this too, if the environment names an emulator.
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner")
 }
 
 func (c *Calls) unary(

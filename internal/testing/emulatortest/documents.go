@@ -2,6 +2,7 @@ package emulatortest
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 
 	"cloud.google.com/go/firestore"
@@ -16,10 +17,11 @@ type Kind struct {
 	Vocabulary Vocabulary
 }
 
-// Vocabulary has the fields of repo.Fields, which the tests of repo cannot import from here.
+// Vocabulary has the fields of repo.Fields. This package cannot import repo, whose tests
+// import it.
 type Vocabulary struct{ Status, Queued, Processing, Finished, Failed, Input, Result, Error string }
 
-// Jobs is another kind than analyses.
+// Jobs returns a kind other than analyses.
 func Jobs() Kind {
 	return Kind{"jobs", Vocabulary{
 		Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR",
@@ -30,58 +32,53 @@ func Jobs() Kind {
 // Kinds returns the kinds of EachKind by name.
 func Kinds() map[string]*Kind { return map[string]*Kind{"analyses": {}, "jobs": new(Jobs())} }
 
-// names and words list the vocabulary after that of analyses.
-func (v *Vocabulary) names() [][2]string {
-	return [][2]string{{"status", v.Status}, {"input", v.Input}, {"result", v.Result}, {"error", v.Error}}
+// analyses is the vocabulary of the zero Kind.
+var analyses = Vocabulary{
+	Status: "status", Queued: "QUEUED", Processing: "PROCESSING", Finished: "READY", Failed: "FAILED",
+	Input: "input", Result: "result", Error: "error",
 }
 
-func (v *Vocabulary) words() [][2]string {
-	return [][2]string{{"QUEUED", v.Queued}, {"PROCESSING", v.Processing}, {"READY", v.Finished}, {"FAILED", v.Failed}}
-}
+func (v *Vocabulary) names() []string  { return []string{v.Status, v.Input, v.Result, v.Error} }
+func (v *Vocabulary) states() []string { return []string{v.Queued, v.Processing, v.Finished, v.Failed} }
 
-// Translated returns fields with their names and words in the vocabulary of k.
+// Translated returns the fields of an analysis in the vocabulary of k.
 func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
-	t.Helper()
-	return k.translated(t, fields, 0)
-}
-
-// translated returns fields with the names and words at one place of each pair replaced by
-// those at the other.
-func (k Kind) translated(t testing.TB, fields map[string]any, from int) map[string]any {
 	t.Helper()
 	if k == (Kind{}) || fields == nil {
 		return fields
 	}
+	return translate(t, fields, &analyses, &k.Vocabulary)
+}
 
+// translate replaces the names of fields, and the status, by those of another vocabulary.
+func translate(t testing.TB, fields map[string]any, from, to *Vocabulary) map[string]any {
+	t.Helper()
 	all := make(map[string]any, len(fields))
 	for name, v := range fields {
-		other := counterpart(t, name, k.Vocabulary.names(), from)
-		if word, ok := v.(string); ok && (name == "status" || other == "status") {
-			v = counterpart(t, word, k.Vocabulary.words(), from)
+		if state, ok := v.(string); ok && name == from.Status {
+			v = counterpart(t, state, from.states(), to.states())
 		}
-		all[other] = v
+		all[counterpart(t, name, from.names(), to.names())] = v
 	}
 	return all
 }
 
-// counterpart returns what a pair has beside s. It fails the test if s is at the other
-// place already.
-func counterpart(t testing.TB, s string, pairs [][2]string, from int) string {
+// counterpart returns the word of to at the index that s has in from, or else s. It fails
+// the test if s is a word of to.
+func counterpart(t testing.TB, s string, from, to []string) string {
 	t.Helper()
-	for _, p := range pairs {
-		switch s {
-		case p[from]:
-			return p[1-from]
-		case p[1-from]:
-			t.Errorf("%q is of another vocabulary", s)
-		}
+	if i := slices.Index(from, s); i >= 0 {
+		return to[i]
+	}
+	if slices.Contains(to, s) {
+		t.Errorf("%q is of another vocabulary", s)
 	}
 	return s
 }
 
-// Put writes the document id as another program would, replacing it. Put, Merge and Fields
-// take and return the vocabulary of analyses, and translate it. Their calls, and those of
-// Delete, are not counted.
+// Put replaces the document id as another program would. The fields of Put, Merge and Fields
+// are in the vocabulary of analyses, whatever the kind is. Their calls, and those of Delete,
+// are not counted.
 func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
 	t.Helper()
 	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields)); err != nil {
@@ -105,14 +102,18 @@ func (b *Backend) Delete(t testing.TB, id string) {
 	}
 }
 
-// Fields reads the document id as another program would; nil if it is missing.
+// Fields reads the document id as another program would; nil: it does not exist.
 func (b *Backend) Fields(t testing.TB, id string) map[string]any {
 	t.Helper()
 	snap, err := b.doc(t, id).Get(t.Context())
 	if err != nil && status.Code(err) != codes.NotFound {
 		t.Fatal(err)
 	}
-	return b.translated(t, snap.Data(), 1)
+	fields := snap.Data()
+	if b.Kind == (Kind{}) || fields == nil {
+		return fields
+	}
+	return translate(t, fields, &b.Vocabulary, &analyses)
 }
 
 func (b *Backend) doc(t testing.TB, id string) *firestore.DocumentRef {

@@ -25,7 +25,7 @@ const (
 	requireVariable = "REQUIRE_GOOGLE_EMULATOR"
 )
 
-// shared is the emulator of the test process; its outcome, good or bad, is kept.
+// shared is the emulator of the test process, or the error of its start.
 var shared struct {
 	once     sync.Once
 	host     string
@@ -34,11 +34,11 @@ var shared struct {
 }
 
 // Google returns the host:port of Google's Firestore emulator, the same for all
-// tests of one process. The first call starts it and blocks for 1 to 4 s. Where
-// FIRESTORE_EMULATOR_HOST is set nothing is started: that one is used, and the
-// test fails if nothing listens there.
+// tests of one process. The first call starts it and blocks for 1 to 4 s. If
+// FIRESTORE_EMULATOR_HOST names an emulator, that one is used, and the test fails if
+// nothing listens there.
 //
-// Where the emulator is not installed the test is skipped with a message; with
+// If the emulator is not installed, the test is skipped with a message; with
 // REQUIRE_GOOGLE_EMULATOR set (to anything but "" or "0") it fails instead. An
 // emulator that is installed and does not start always fails the test.
 //

@@ -22,12 +22,11 @@ var (
 	}
 )
 
-// Isolate removes from the process's environment the variables that the code
-// under test reads, so that a test has only those that it sets itself. [Google]
-// still finds the emulator that FIRESTORE_EMULATOR_HOST has named; the client
-// library must not: it would dial it from a bubble, whose time then stands still.
-// Call it before the tests, and not where the test binary is a program that a test
-// has started. [Main] does.
+// Isolate removes the variables that the code under test reads from the process's
+// environment, so that a test has only those that it sets itself. [Google] still finds
+// the emulator that FIRESTORE_EMULATOR_HOST named. The client library does not: it would
+// dial the emulator from a bubble, whose time then stands still. [Main] calls Isolate. A
+// test binary that a test has started as a program must not call it.
 func Isolate() {
 	if os.Getenv(hostVariable) != "" {
 		shared.once.Do(findOrStart)
@@ -37,7 +36,7 @@ func Isolate() {
 		isolated := slices.Contains(isolatedNames, name) ||
 			slices.ContainsFunc(isolatedPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		if isolated && name != "GOOGLE_FIRESTORE_EMULATOR_JAR" { // names the emulator that tests start
-			_ = os.Unsetenv(name) // fails for an empty name alone
+			_ = os.Unsetenv(name) // fails only for an empty name
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Log collects the output of a program under test. It may be read meanwhile.
+// Log collects the output of a program under test. It is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -21,7 +21,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// String is all that has been written.
+// String returns all that has been written.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ func Continues(t *testing.T, spec string) {
 		t.Fatalf("%v, %v; reports: %v", result, err, all)
 	}
 
-	_, all, err = attempt(t, analyzer, 1_000_000_000, 3, nil) // of which no attempt sees the end
+	_, all, err = attempt(t, analyzer, 1_000_000_000, 3, nil) // too many pages for one attempt
 	if err == nil || len(all) < 3 {
 		t.Fatalf("%v; reports: %v", err, all)
 	}
@@ -38,15 +38,15 @@ func Continues(t *testing.T, spec string) {
 	}
 }
 
-// sum returns the result for so many pages.
+// sum returns the result for a number of pages.
 func sum(pages int) any { return map[string]any{"sum": int64(pages) * int64(pages+1) / 2} }
 
-// attempt runs the analyzer until it has ended, or has reported so many times.
-func attempt(t *testing.T, a orchestrator.Analyzer, pages, reported int, from *state) (any, []state, error) {
+// attempt runs the analyzer until it ends, and interrupts it after limit reports; 0: never.
+func attempt(t *testing.T, a orchestrator.Analyzer, pages, limit int, from *state) (any, []state, error) {
 	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	r := &reports{t: t, limit: reported, interrupt: interrupt}
+	r := &reports{t: t, limit: limit, interrupt: interrupt}
 	input := fmt.Sprintf(`{"name":"\"pages\": 7","pages":%d,"seconds":0}`, pages)
 	job := orchestrator.Job{Input: json.RawMessage(input), Reporter: r}
 	if from != nil {
@@ -65,7 +65,7 @@ type state struct {
 
 // reports is a Reporter that interrupts a run after limit reports.
 type reports struct {
-	orchestrator.Reporter // nil: only Go's analyzers commit
+	orchestrator.Reporter // nil: a program or an endpoint never calls Commit
 
 	t         *testing.T
 	limit     int

@@ -66,8 +66,8 @@ func run(t *testing.T, dir string, env []string, program string, args ...string)
 	return lines[len(lines)-2], lines[len(lines)-1], cmd.ProcessState.ExitCode()
 }
 
-// Build returns a program of the package, which must be a command. Go run keeps linked
-// programs in Go's cache, which go build does not.
+// Build returns the program of a main package. Unlike go build, go run keeps linked programs
+// in Go's cache.
 func Build(t *testing.T, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "program")
@@ -118,9 +118,9 @@ func local(t *testing.T) (env []string) {
 	return append(env, "METADATA_SERVER_DETECTION=none") // for Google's Node clients
 }
 
-// Find returns the paths of programs that a test needs. Where one is missing, or
-// TASKGUARD_NO_tool is set (to anything but "" or "0"), the test is skipped and the
-// package shown as [no tests to run]; with REQUIRE_tool set it fails.
+// Find returns the paths of programs that a test needs. If one is missing, or
+// TASKGUARD_NO_tool is set (to anything but "" or "0"), the test is skipped and go test
+// reports [no tests to run] for the package. With REQUIRE_tool set the test fails.
 func Find(t *testing.T, tool string, programs ...string) (paths []string) {
 	t.Helper()
 	for _, name := range programs {
@@ -139,7 +139,7 @@ func Missing(t *testing.T, tool, why string) {
 	if set("REQUIRE_" + tool) {
 		t.Fatalf("REQUIRE_%s is set, but %s", tool, why)
 	}
-	// The words that make go test print [no tests to run] after the package's ok.
+	// After this line go test prints [no tests to run].
 	fmt.Println("testing: warning: no tests to run")
 	t.Skip(why)
 }

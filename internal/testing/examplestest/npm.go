@@ -10,7 +10,7 @@ import (
 )
 
 // Modules returns the directory of the npm packages that folder/package-lock.json names. It
-// is in the user's cache, as npm needs more time than the test: npm runs once for each
+// is in the user's cache: npm takes longer than the test, so it runs only once for each
 // content of package-lock.json.
 func Modules(t *testing.T, npm, folder string) (modules string) {
 	t.Helper()

@@ -15,8 +15,8 @@ var users = [][]string{
 	{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="},
 }
 
-// Session runs the example command, which makes sessions of the document lock, and checks
-// them by caller, which returns whom a request with the secret's session is from.
+// Session checks the sessions that an example command makes for the document lock. caller
+// returns the owner and the name of a request's session, which is signed with secret.
 func Session(
 	t *testing.T, caller func(secret string, r *http.Request) (owner, name string, err error), command ...string,
 ) {

@@ -1,8 +1,8 @@
-// Package proof tests the workers against a model of a store and a queue, and has
-// the judge of their writes. Two kinds of tests run the real server and guard of
-// internal/delivery, with the rules of lease/analysislock and the loop of lease, against
-// the model: a search of all interleavings and a simulation from seeds. cmd/worker/chaos
-// uses the same judge, History. No binary contains this package.
+// Package proof tests the workers against a model of a store and a queue, and judges their
+// writes by History. Two kinds of tests run the real code against the model: a search of
+// all interleavings, and a simulation from seeds. The real code is the server and the guard
+// of internal/delivery, the rules of lease/analysislock and the loop of lease.
+// cmd/worker/chaos uses History too. No binary contains this package.
 //
 // # What is checked
 //
@@ -10,7 +10,7 @@
 // status and the history are consistent with the write. An unlock or a cancel breaks one
 // lock at most.
 //
-// Each next attempt, which a failure for now leaves within RETRY_MIN and RETRY_MAX. Recovery
+// Each next attempt: after a temporary failure it is due within RETRY_MIN and RETRY_MAX. Recovery
 // marks only an analysis whose lock is not held and whose next attempt is late. No attempt begins
 // more than 2 s early, except by the task that was booked for it. The record determines the
 // name of a task that a worker books, so there is one task for one next attempt.
@@ -45,8 +45,8 @@
 //   - A worker crashes, also between the commit of a release and its booking, or gets
 //     SIGTERM. Recovery is called; its mark and its booking are calls too. An operator
 //     unlocks, cancels, or requeues, to continue or anew.
-//   - A run succeeds, fails with or without a retry, or obeys its cancellation. It does a
-//     unit of work and reports a checkpoint, or waits for its commit.
+//   - A run succeeds, fails with or without a retry, or ends after its cancellation. It
+//     does a unit of work and reports a checkpoint, or waits for its commit.
 //   - The queue dispatches a task, also one in flight or not yet due, to a busy or
 //     an idle worker.
 //   - Time passes until a heartbeat, a checkpoint's commit or a task is due, a run reaches

@@ -30,11 +30,10 @@ type Write struct {
 	Token   int64     // zero: the write does not name one
 	At      time.Time // the store's time of the read on which it is based
 	Expires time.Time // of an acquisition or a heartbeat
-	Running bool      // the run under this lock has not ended
+	Running bool      // the run of this lock has not ended
 }
 
-// History judges the writes to one analysis. They are added in the order in
-// which the store applied them.
+// History judges the writes to one analysis, in the order in which the store applied them.
 type History struct {
 	Token    int64     // the last one issued
 	Owner    string    // of that token
@@ -46,12 +45,12 @@ type History struct {
 	Wrong    []string
 }
 
-// Add judges the next write. Each token is one more than the last. A lock is taken
-// only if it is free or has expired. Only its holder extends it, releases it or
-// finishes the analysis, and the last two only after its run has ended. Recovery marks an
-// analysis only if its lock is not held. An operator's cancel also finishes it, even if the
-// lock is held, and takes a token. A finished
-// analysis does not change until an operator requeues it.
+// Add judges the next write. Each token is one more than the last. A lock is acquired only
+// if it is free or has expired. Only the holder extends the lock, releases it or finishes
+// the analysis, and it does the last two only after its run has ended. Recovery marks an
+// analysis only if its lock is not held. An operator's cancel takes a token and finishes the
+// analysis, even if the lock is held. A finished analysis does not change until an operator
+// requeues it.
 func (h *History) Add(w Write) {
 	held := h.Holder != "" && w.At.Before(h.Expires)
 	reopens := w.Kind == Unlock || w.Kind == Requeue
