@@ -159,18 +159,13 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 
 // attempts makes up to limit attempts of one operation, in the state s, with the
 // waits between them. try is one attempt, of at most 3 s. It returns nil, the
-// *Error of the last attempt, why h was lost, or the cause of ctx.
+// *Error of the last attempt, or the cause of ctx.
 func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, try func(context.Context) error) error {
 	for retry, counted := 0, 0; ; retry++ {
 		if ctx.Err() != nil {
 			return aborted(ctx, s)
 		}
-		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
-			if _, lost := l.current(h); lost != nil {
-				return lost
-			}
-			return &Error{Code: LeaseStale, Cause: errOther} // released
-		}
+		l.step(h, s, Event{Type: Attempt, Retry: retry})
 
 		once, cancel := context.WithTimeout(ctx, attemptTimeout)
 		err := try(once)
@@ -216,7 +211,7 @@ func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 		return h.options.wait(e.retry), true
 	}
 	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
-	return max(0, time.Until(lastAttempt)), e.Code == AcquireTimeout && h.fallsBack(e)
+	return max(0, time.Until(lastAttempt)), h.fallsBack(e)
 }
 
 // fallsBack reports whether the file may be taken instead: the remote lease is

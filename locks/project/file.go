@@ -34,7 +34,7 @@ func makeDir(dir string) error {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist),
 		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
-	case err != nil && !errors.Is(err, fs.ErrExist):
+	case !errors.Is(err, fs.ErrExist): // nil too
 		return err
 	}
 	return checkDir(dir)

@@ -60,7 +60,7 @@ func (l *Locker) keep(ctx context.Context, h *holding) {
 	defer close(h.done)
 	ended := func(cause error) {
 		l.mu.Lock()
-		if l.state != Releasing && errors.Is(cause, lease.ErrLost) {
+		if l.state != Releasing {
 			e := &Error{Code: LeaseStale, Cause: cause, retry: h.lease.RenewAttempt}
 			l.lose(h, e, h.failed(e)...)
 		}
@@ -129,7 +129,7 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 		switch {
 		case err != nil:
 			h.lease.RenewAttempt++
-		case l.held == h && l.state == Renewing:
+		case l.state == Renewing:
 			l.extended(h, Renewed)
 		}
 		return err
@@ -150,8 +150,8 @@ func (l *Locker) renewed(h *holding, err error) error {
 	switch {
 	case h.lost != nil:
 		return h.lost
-	case err == nil || l.held != h:
-		return err
+	case err == nil:
+		return nil
 	case !time.Now().Before(h.lease.TrustedUntil):
 		e = &Error{Code: LeaseStale, Cause: &lease.LostError{Reason: lease.OutOfTime}}
 		l.lose(h, e, h.failed(e)...)

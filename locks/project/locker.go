@@ -166,17 +166,15 @@ func (l *Locker) move(to State) bool {
 	return true
 }
 
-// step enters or stays in a state and reports events of h. It returns false, and
-// does nothing, if h is not held or the transition is impossible.
-func (l *Locker) step(h *holding, to State, events ...Event) bool {
+// step enters or stays in a state and reports events of h. It does nothing if h is
+// not held or the transition is impossible.
+func (l *Locker) step(h *holding, to State, events ...Event) {
 	defer l.deliver()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held != h || l.state != to && !l.move(to) {
-		return false
+	if l.held == h && (l.state == to || l.move(to)) {
+		l.add(h, events...)
 	}
-	l.add(h, events...)
-	return true
 }
 
 // current returns h's lease, and why it was lost.
@@ -245,7 +243,7 @@ func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force boo
 		if !ours && (!force || !expired) {
 			return c.Doc, errOther
 		}
-		return document.Lock{Lease: lease.Break(c.Doc.Lease)}, nil
+		return document.Lock{}, nil
 	}, func(c lease.Cell[document.Lock]) bool { return c.Doc.Owner != owner })
 	if errors.Is(err, errOther) {
 		return nil

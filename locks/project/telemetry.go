@@ -35,7 +35,7 @@ func (t *Telemetry) Record(e Event) {
 
 // write appends the line by one write, so that the lines of programs that share
 // the file do not mix.
-func (t *Telemetry) write(e *Event) (err error) {
+func (t *Telemetry) write(e *Event) error {
 	f := e.fields()
 	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
 	if e.Type == ReadonlyEntered {
@@ -53,7 +53,7 @@ func (t *Telemetry) write(e *Event) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, root.Close()) }()
+	defer root.Close() //nolint:errcheck // nothing is written by it
 	if err := root.Mkdir("autosave", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
