@@ -23,7 +23,7 @@ import (
 var elsewhere = map[string][]string{
 	"lease":                  {"lease/leasetest"},
 	"lease/analysislock":     {"repo"},
-	"locks/document":         {"repo"},
+	"locks/document":         {"repo", "locks/document/server", "locks/project"},
 	"lease/iso8601":          {"lease/analysislock"},
 	"locks/operator":         {"cmd/operator-manager"},
 	"internal/env":           {"worker", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
