@@ -66,6 +66,9 @@ func assertAllEnded(t *testing.T, file string) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Errorf("a process still runs: %v", err)
 	}
+	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+		t.Errorf("%d, %v: a child's exit status was not read", pid, err)
+	}
 }
 
 func newAliveFile(t *testing.T) string {
@@ -286,7 +289,7 @@ func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
 }
 
 func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
-	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat")} {
+	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat"), newAnalyzer(t, "http://host", orchestrator.Options{})} {
 		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
 		wantPermanent(t, err, orchestrator.CodeInvalidInput, "not JSON")
 	}

@@ -76,6 +76,7 @@ func TestStorableAcceptsEachLimit(t *testing.T) {
 	for name, in := range map[string]string{
 		"20 maps around a scalar": nest(20, `1`),
 		"20 maps, one empty":      nest(19, `{}`),
+		"a replaced character":    `{"\ufffd":1}`,
 		"20 maps and arrays":      strings.Repeat(`{"a":[`, 10) + "1" + strings.Repeat("]}", 10),
 		"a path of 1500 bytes":    `{"` + strings.Repeat("x", 1500-len("result.")) + `":1}`,
 		"the same in an array":    `[{"` + strings.Repeat("x", 1500-len("result.")) + `":1}]`,
