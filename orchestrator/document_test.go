@@ -123,10 +123,11 @@ type interrupted struct {
 	checkpoint json.RawMessage // the newest
 	messages   []string
 	progress   float64 // the last
+	resumable  bool    // the last report has a checkpoint
 }
 
 func (i *interrupted) Report(r orchestrator.Report) {
-	i.progress = *r.Progress
+	i.progress, i.resumable = *r.Progress, r.Checkpoint != nil
 	if i.messages = append(i.messages, *r.Message); r.Checkpoint != nil {
 		i.checkpoint, _ = json.Marshal(r.Checkpoint)
 	}
@@ -183,8 +184,8 @@ func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 			}
 			equal(t, got, want)
 		}
-		if text != "" && all.progress != 1 {
-			t.Errorf("the progress ends at %v; want 1", all.progress)
+		if text != "" && all.progress != 1 || all.resumable {
+			t.Errorf("the progress ends at %v, with a checkpoint: %t; want 1 and none", all.progress, all.resumable)
 		}
 	}
 	_, before, _ := analyzeUntil(t, long, nil, 5)

@@ -189,6 +189,7 @@ func TestExit65RejectsTheJobPermanently(t *testing.T) {
 	for stderr, want := range map[string]string{
 		`\n\x20no\x20such\x20page\n`: "no such page",
 		``:                           filepath.Base(testBinary(t)) + " ended with exit status 65",
+		strings.Repeat(`\x80`, 3000): filepath.Base(testBinary(t)) + " ended with exit status 65",
 		`\xffbad`:                    "\uFFFDbad",
 	} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})

@@ -118,26 +118,26 @@ func (r *Report) check() (problem string) {
 // checkpoint. other has all its fields.
 func parseReport(line []byte) (r Report, other map[string]json.RawMessage, problem string) {
 	if json.Unmarshal(line, &other) != nil || other == nil {
-		return r, nil, "a report is not an object of JSON"
+		return Report{}, nil, "a report is not an object of JSON"
 	}
 	if !utf8.Valid(line) {
-		return r, other, "a report is not valid UTF-8"
+		return Report{}, other, "a report is not valid UTF-8"
 	}
 
 	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
-		return r, other, "a progress is not a number"
+		return Report{}, other, "a progress is not a number"
 	}
 	if text, ok := other["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
-		return r, other, "a message is not a string"
+		return Report{}, other, "a message is not a string"
 	}
 	if text, ok := other["checkpoint"]; ok {
 		var err error // not shown, as it may quote the checkpoint
 		r.Checkpoint, err = newCheckpoint(text)
 		switch {
 		case len(text) > MaxCheckpointBytes:
-			return r, other, "a checkpoint is over 256 KiB"
+			return Report{}, other, "a checkpoint is over 256 KiB"
 		case err != nil:
-			return r, other, "a checkpoint cannot be stored in a document"
+			return Report{}, other, "a checkpoint cannot be stored in a document"
 		}
 	}
 
@@ -150,14 +150,14 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	}
 
 	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
-		return r, other, "a report has no progress, message or checkpoint"
+		return Report{}, nil, "a report has no progress, message or checkpoint"
 	}
 	problem = r.check() // first: it changes r
 	return r, other, problem
 }
 
 // lines splits what is added into lines, and calls take with each. A line over
-// limit bytes is replaced by an empty one, which is too long.
+// limit bytes is cut, and is too long.
 type lines struct {
 	limit   int
 	take    func(line []byte, tooLong bool)
@@ -168,9 +168,7 @@ type lines struct {
 func (l *lines) add(b []byte) {
 	for len(b) > 0 {
 		line, rest, ended := bytes.Cut(b, []byte("\n"))
-		if l.tooLong = l.tooLong || len(l.text)+len(line) > l.limit; l.tooLong {
-			l.text = l.text[:0]
-		} else {
+		if l.tooLong = l.tooLong || len(l.text)+len(line) > l.limit; !l.tooLong {
 			l.text = append(l.text, line...)
 		}
 		if b = rest; ended {
@@ -244,7 +242,7 @@ func parseFailure(text json.RawMessage) (f failure, ok bool) {
 		Permanent bool   `json:"permanent"`
 	}
 	if json.Unmarshal(text, &fields) != nil || fields == nil {
-		return f, false
+		return failure{}, false
 	}
 	if code, _ := fields.Code.(string); validCode.MatchString(code) {
 		f.code = code

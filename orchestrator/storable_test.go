@@ -128,6 +128,8 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"two values":                {raw("1 2"), invalid, "result is more than one JSON value"},
 		"a large string":            {strings.Repeat("x", orchestrator.MaxResultBytes), large, tooMuch},
 		"a large string in a map":   {map[string]any{"b": []string{"", strings.Repeat("x", 1<<20)}}, large, tooMuch + ": the limit is passed at result.b[1]"},
+		"a name and a string":       {raw(`{"abc":"` + strings.Repeat("x", orchestrator.MaxResultBytes-4) + `"}`), large, tooMuch + ": the limit is passed at result.abc"},
+		"too many nulls":            {make([]any, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
 		"too many integers":         {make([]int, orchestrator.MaxResultBytes/8+1), large, tooMuch + ": the limit is passed at result[" + strconv.Itoa(orchestrator.MaxResultBytes/8) + "]"},
 		"too many empty maps":       {make([]struct{}, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
 	} {

@@ -225,11 +225,10 @@ func (p *pusher) serve(refused *pusherError) {
 	p.forwarding.Wait()
 }
 
-// begin sends the socket's id, and waits until ctx ends.
-func (p *pusher) begin(ctx context.Context) {
+// begin sends the socket's id.
+func (p *pusher) begin(context.Context) {
 	hello := map[string]any{"socket_id": p.id, "activity_timeout": activityTimeout}
 	p.send("pusher:connection_established", "", hello)
-	<-ctx.Done()
 }
 
 // close closes the socket with the code for its cause.
