@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/operator"
 )
@@ -57,12 +56,9 @@ func TestASessionsOwnOperatorIsAvailableToIt(t *testing.T) { // O7
 
 func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
 	w := newFixture(t)
-	for _, store := range []lease.Store[operator.State]{w.file(), &lease.Memory[operator.State]{}} {
-		p := w.over(store, "A")
-		must(p.Assign(t.Context(), "angie"))(t)
-		if a := must(p.Assign(t.Context(), ""))(t); a.Operator.ID != "angie" || !a.Kept {
-			t.Errorf("%+v; want angie kept", a)
-		}
+	w.assign("A", "angie")
+	if a := w.assign("A", ""); a.Operator.ID != "angie" || !a.Kept {
+		t.Errorf("%+v; want angie kept", a)
 	}
 }
 
