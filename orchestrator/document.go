@@ -68,10 +68,8 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 
 // nextPart returns the beginning of rest: size bytes and the rest of their last line.
 func nextPart(rest []byte, size int) []byte {
-	if size < len(rest) {
-		if end := bytes.IndexByte(rest[size:], '\n'); end >= 0 {
-			return rest[:size+end+1]
-		}
+	if end := bytes.IndexByte(rest[min(size, len(rest)):], '\n'); end >= 0 {
+		return rest[:size+end+1]
 	}
 	return rest
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"taskguard/orchestrator"
 )
@@ -60,8 +61,10 @@ func TestBuiltinNamesMediaTypesTheSameOnAllMachines(t *testing.T) {
 			t.Errorf("%q %q: %v", c.name, c.content, err)
 			continue
 		}
-		if got := got.(map[string]any)["media_type"]; got != c.want {
-			t.Errorf("%q %q: got %v, want %v", c.name, c.content, got, c.want)
+		m := got.(map[string]any)
+		isText := strings.HasPrefix(c.want, "text/") && utf8.ValidString(c.content) || c.want == "application/json"
+		if _, counted := m["lines"]; m["media_type"] != c.want || counted != isText {
+			t.Errorf("%q %q: got %v, want %v, and counts: %t", c.name, c.content, m, c.want, isText)
 		}
 	}
 }
@@ -119,9 +122,12 @@ type interrupted struct {
 	stop       context.CancelFunc
 	checkpoint json.RawMessage // the newest
 	messages   []string
+	progress   float64 // the last
+	resumable  bool    // the last report has a checkpoint
 }
 
 func (i *interrupted) Report(r orchestrator.Report) {
+	i.progress, i.resumable = *r.Progress, r.Checkpoint != nil
 	if i.messages = append(i.messages, *r.Message); r.Checkpoint != nil {
 		i.checkpoint, _ = json.Marshal(r.Checkpoint)
 	}
@@ -140,6 +146,8 @@ func analyzeUntil(t *testing.T, text string, from json.RawMessage, n int) (resul
 	result, err = orchestrator.Run(ctx, builtin(t), orchestrator.Job{Input: input, Resume: from, Reporter: reports})
 	return result, reports, err
 }
+
+const noSum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // SHA-256 of nothing
 
 func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 	long := strings.Repeat("Zebra ÄPFEL, über-naïve zebra\r\n\nx", 1000) + "äpfel" // no newline at the end
@@ -169,11 +177,16 @@ func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 		if _, again, err := analyzeUntil(t, text, nil, 0); err != nil || len(text) > 1000 && (len(again.messages) < 10 || again.checkpoint == nil) {
 			t.Errorf("%v; %d reports of %d bytes", err, len(again.messages), len(text))
 		}
-		got, _, err := analyzeUntil(t, text, json.RawMessage(`{"bytes":1,"sha256":"","seen":{}}`), 0)
-		if err != nil {
-			t.Error(err)
+		for _, other := range []string{`{"bytes":1,"sha256":"","seen":{}}`, `{"bytes":-1,"seen":{}}`, `{"sha256":"` + noSum + `"}`} {
+			got, _, err := analyzeUntil(t, text, json.RawMessage(other), 0)
+			if err != nil {
+				t.Error(err)
+			}
+			equal(t, got, want)
 		}
-		equal(t, got, want)
+		if text != "" && all.progress != 1 || all.resumable {
+			t.Errorf("the progress ends at %v, with a checkpoint: %t; want 1 and none", all.progress, all.resumable)
+		}
 	}
 	_, before, _ := analyzeUntil(t, long, nil, 5)
 	want, _, _ := analyzeUntil(t, "X"+long, nil, 0) // the input has changed since the checkpoint

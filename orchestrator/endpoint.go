@@ -24,6 +24,8 @@ type endpoint struct {
 	wantJSON bool
 }
 
+const connectTimeout = 10 * time.Second
+
 func newEndpoint(spec string, o Options) (*endpoint, error) {
 	u, err := url.Parse(spec)
 	if err != nil {
@@ -39,8 +41,8 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 		// on a reused connection net/http may send a request a second time by itself.
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
-			DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-			TLSHandshakeTimeout:    10 * time.Second,
+			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+			TLSHandshakeTimeout:    connectTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableKeepAlives:      true,
 		},

@@ -50,6 +50,7 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		"sooner if the cause wants":       {never, urgentError{50 * time.Millisecond}},
 		"at once if the cause wants":      {never, urgentError{0}},
 		"not later if the cause allows":   {50 * time.Millisecond, urgentError{never}},
+		"after a deadline":                {time.Millisecond, context.DeadlineExceeded},
 		"also where the cause is wrapped": {never, errors.Join(errLost, urgentError{time.Millisecond})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,17 +66,6 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 				t.Errorf("got %v, want the context's cause", err)
 			}
 		})
-	}
-}
-
-func TestDeadlineEndsTheProgram(t *testing.T) {
-	file := newAliveFile(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := program(t, time.Millisecond, "ignorer", file).Analyze(ctx, orchestrator.Job{})
-	assertAllEnded(t, file)
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want context.DeadlineExceeded", err)
 	}
 }
 

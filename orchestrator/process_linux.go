@@ -74,7 +74,7 @@ type process struct {
 // runs reports whether the process runs. If only its first thread has ended, /proc shows
 // a zombie, but its other threads still hold its files.
 func (p process) runs() bool {
-	return p.threads > 1 || p.state != "Z" && p.state != "X"
+	return p.threads > 1 || p.state != "Z"
 }
 
 // stat reads /proc/PID/stat: "PID (NAME) STATE PARENT …". The 20th field is the number
@@ -89,7 +89,7 @@ func stat(pid string) (process, error) {
 		return process{}, errors.New("malformed /proc/PID/stat")
 	}
 
-	parent, badParent := strconv.Atoi(fields[1])
-	threads, badThreads := strconv.Atoi(fields[17])
-	return process{fields[0], parent, threads}, errors.Join(badParent, badThreads)
+	parent, _ := strconv.Atoi(fields[1])
+	threads, _ := strconv.Atoi(fields[17])
+	return process{fields[0], parent, threads}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
@@ -76,5 +77,18 @@ func TestAdoptedOrphansAreReaped(t *testing.T) {
 			t.Errorf("%s: %v\n%s", child, err, out)
 		}
 		assertAllEnded(t, file)
+	}
+}
+
+func TestARunLeavesNoFileOpen(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file would be closed
+	files := func() int { return len(must(os.ReadDir("/proc/self/fd"))) }
+	started, deleted := program(t, never, "end", "0", "out=", "err="), deletedProgram(t)
+	result(t, started, orchestrator.Job{}) // the runtime opens files of its own
+	before := files()
+	result(t, started, orchestrator.Job{})
+	_, _ = deleted.Analyze(t.Context(), orchestrator.Job{})
+	if after := files(); after != before {
+		t.Errorf("%d files are open, before %d", after, before)
 	}
 }

@@ -66,6 +66,9 @@ func assertAllEnded(t *testing.T, file string) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Errorf("a process still runs: %v", err)
 	}
+	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+		t.Errorf("%d, %v: a child's exit status was not read", pid, err)
+	}
 }
 
 func newAliveFile(t *testing.T) string {
@@ -186,6 +189,7 @@ func TestExit65RejectsTheJobPermanently(t *testing.T) {
 	for stderr, want := range map[string]string{
 		`\n\x20no\x20such\x20page\n`: "no such page",
 		``:                           filepath.Base(testBinary(t)) + " ended with exit status 65",
+		strings.Repeat(`\x80`, 3000): filepath.Base(testBinary(t)) + " ended with exit status 65",
 		`\xffbad`:                    "\uFFFDbad",
 	} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})
@@ -286,7 +290,7 @@ func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
 }
 
 func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
-	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat")} {
+	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat"), newAnalyzer(t, "http://host", orchestrator.Options{})} {
 		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
 		wantPermanent(t, err, orchestrator.CodeInvalidInput, "not JSON")
 	}

@@ -31,7 +31,8 @@ func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, t
 
 func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "reports")
-	if err := os.WriteFile(file, []byte(reportLines()+`{"progress":0.7}`), 0o600); err != nil {
+	longest := `{"progress":0.7}` + strings.Repeat(" ", 272<<10-16)
+	if err := os.WriteFile(file, []byte(reportLines()+longest+" \n"+longest), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var got recorder
@@ -44,7 +45,7 @@ func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 		t.Fatalf("reports: %q", got.reports)
 	}
 	got.reports = got.reports[:len(got.reports)-1]
-	checkReports(t, &got)
+	checkReports(t, &got, "a report is too long")
 }
 
 func TestAProgramNamesItsError(t *testing.T) {

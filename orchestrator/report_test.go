@@ -43,9 +43,9 @@ func (r *recorder) Report(report orchestrator.Report) {
 	r.reports = append(r.reports, strings.Join(parts, " "))
 }
 
-func (r *recorder) Commit(_ context.Context, report orchestrator.Report) error {
+func (r *recorder) Commit(ctx context.Context, report orchestrator.Report) error {
 	r.Report(report)
-	return nil
+	return ctx.Err()
 }
 
 func (r *recorder) Invalid(problem string) {
@@ -119,11 +119,15 @@ func reportLines() string {
 func TestAnEndpointReportsByLines(t *testing.T) {
 	for last, c := range map[string]struct{ result, err string }{
 		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: {result: "map[ok:true]"},
-		`{"result":null}`: {result: "<nil>"},
-		`{"error":{"message":"no such page","permanent":true}}`:         {err: "orchestrator: analyzer_rejected: no such page"},
-		`{"error":{"message":"busy"}}`:                                  {err: "reported an error: busy"},
-		`{"error":{"code":"no_page","message":"m","permanent":true}}`:   {err: "orchestrator: no_page: m"},
-		`{"error":{"code":"not valid","message":"m","permanent":true}}`: {err: "orchestrator: analyzer_rejected: m"},
+		`{"result":null}`:                 {result: "<nil>"},
+		`{"progress":"x","result":7}`:     {result: "7"},
+		`{"message":1,"result":7}`:        {result: "7"},
+		`{"checkpoint":[[1]],"result":7}`: {result: "7"},
+		`{"checkpoint":"` + strings.Repeat("x", 256<<10) + `","result":7}`: {result: "7"},
+		`{"error":{"message":"no such page","permanent":true}}`:            {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"busy"}}`:                                     {err: "reported an error: busy"},
+		`{"error":{"code":"no_page","message":"m","permanent":true}}`:      {err: "orchestrator: no_page: m"},
+		`{"error":{"code":"not valid","message":"m","permanent":true}}`:    {err: "orchestrator: analyzer_rejected: m"},
 		`{"error":"busy"}`:      {err: "answered an error that is not an object"},
 		`{"progress":0.7}`:      {err: "answered without a result"},
 		"{\"result\":\"\xff\"}": {err: "result_invalid: result is not valid UTF-8"},
@@ -192,7 +196,7 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 	work := orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		job.Report(0.25, "\xff")
 		job.Report(math.NaN(), "")
-		for _, v := range []any{struct{ Page int }{2}, nil, func() {}, [][]int{{1}}} {
+		for _, v := range []any{struct{ Page int }{2}, nil, func() {}, [][]int{{1}}, strings.Repeat("x", 256<<10)} {
 			if err := job.Checkpoint(ctx, v); err != nil {
 				job.Report(1, err.Error())
 			}
@@ -204,6 +208,11 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 119`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 119`, `1 "orchestrator: a chec" of 58`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := (orchestrator.Job{Reporter: &got}).Checkpoint(ended, 1); err == nil {
+		t.Error("no error of the commit")
+	}
 }

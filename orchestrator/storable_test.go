@@ -76,6 +76,7 @@ func TestStorableAcceptsEachLimit(t *testing.T) {
 	for name, in := range map[string]string{
 		"20 maps around a scalar": nest(20, `1`),
 		"20 maps, one empty":      nest(19, `{}`),
+		"a replaced character":    `{"\ufffd":1}`,
 		"20 maps and arrays":      strings.Repeat(`{"a":[`, 10) + "1" + strings.Repeat("]}", 10),
 		"a path of 1500 bytes":    `{"` + strings.Repeat("x", 1500-len("result.")) + `":1}`,
 		"the same in an array":    `[{"` + strings.Repeat("x", 1500-len("result.")) + `":1}]`,
@@ -127,6 +128,11 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"two values":                {raw("1 2"), invalid, "result is more than one JSON value"},
 		"a large string":            {strings.Repeat("x", orchestrator.MaxResultBytes), large, tooMuch},
 		"a large string in a map":   {map[string]any{"b": []string{"", strings.Repeat("x", 1<<20)}}, large, tooMuch + ": the limit is passed at result.b[1]"},
+		"a name and a string":       {raw(`{"abc":"` + strings.Repeat("x", orchestrator.MaxResultBytes-4) + `"}`), large, tooMuch + ": the limit is passed at result.abc"},
+		"a name too many":           {raw(`{"a":"` + strings.Repeat("x", orchestrator.MaxResultBytes-3) + `","b":1}`), large, tooMuch + ": the limit is passed at result.b"},
+		"a name of 64 bytes":        {raw(`{"` + strings.Repeat("-", 64) + `":{"":1}}`), invalid, `result["` + strings.Repeat("-", 64) + `"][""] has an empty name`},
+		"maps in arrays at 21":      {raw(strings.Repeat(`{"a":[`, 10) + `{}` + strings.Repeat("]}", 10)), invalid, "result" + strings.Repeat(".a[0]", 10) + " is deeper than 20 levels"},
+		"too many nulls":            {make([]any, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
 		"too many integers":         {make([]int, orchestrator.MaxResultBytes/8+1), large, tooMuch + ": the limit is passed at result[" + strconv.Itoa(orchestrator.MaxResultBytes/8) + "]"},
 		"too many empty maps":       {make([]struct{}, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
 	} {

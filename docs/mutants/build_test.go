@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -113,6 +114,7 @@ func execute(t *testing.T, pkg, binary string, env []string, args ...string) (st
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `ulimit -d 4194304; exec "$0" "$@"`, binary}, args...)...)
 	cmd.Dir, cmd.WaitDelay = filepath.Join(root, pkg), time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a mutant may send a signal to its own group
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool {
 		return strings.HasPrefix(e, "EXPLORE_") || strings.HasPrefix(e, "SIMULATE_") || strings.HasPrefix(e, "MUTANT")
 	}), env...)

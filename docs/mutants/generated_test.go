@@ -23,7 +23,7 @@ import (
 var elsewhere = map[string][]string{
 	"lease":                  {"lease/leasetest"},
 	"lease/analysislock":     {"repo"},
-	"locks/document":         {"repo"},
+	"locks/document":         {"repo", "locks/document/server", "locks/project"},
 	"lease/iso8601":          {"lease/analysislock"},
 	"locks/operator":         {"cmd/operator-manager"},
 	"internal/env":           {"worker", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
@@ -273,5 +273,6 @@ func catches(t *testing.T, m mutant, tests []timed) bool {
 
 func (test timed) run(t *testing.T, env string, args ...string) (string, error) {
 	t.Helper()
-	return execute(t, test.pkg, test.binary, []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1", env}, append([]string{"-test.short", "-test.failfast"}, args...)...)
+	// TestOnARealProject refuses to run alone without its project.
+	return execute(t, test.pkg, test.binary, []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1", env}, append([]string{"-test.short", "-test.failfast", "-test.skip=RealProject"}, args...)...)
 }

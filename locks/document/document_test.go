@@ -138,7 +138,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("expired: %+v, %v", got, err)
 		}
 	},
-	"ASaveIsConfirmedOnlyForTheHolderUnderItsToken": func(t *testing.T, _ *store, l *Locks) { // X: saving unchecked
+	"ASaveIsConfirmedOnlyForTheHolderUnderItsToken": func(t *testing.T, s *store, l *Locks) { // X: saving unchecked
 		if _, err := l.Confirm(t.Context(), "r", "s/1", 1); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("free: %v, want ErrNotLocked", err)
 		}
@@ -156,6 +156,12 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		time.Sleep(10 * time.Second)
 		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("expired: %v, want ErrNotLocked", err)
+		}
+		refusing := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Refuse)))
+		_, gotten := refusing.Get(t.Context(), "r", "s/1")
+		_, confirmed := refusing.Confirm(t.Context(), "r", "s/1", token)
+		if !errors.Is(gotten, lease.ErrRefused) || !errors.Is(confirmed, lease.ErrRefused) {
+			t.Errorf("get: %v, confirm: %v; want the store's refusal", gotten, confirmed)
 		}
 	},
 	"AnOperatorUnlocksAnyHolder": func(t *testing.T, s *store, l *Locks) {
@@ -241,6 +247,10 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		f := &stale{found: slices.Repeat([]Change{{"r", s.cell("r", time.Now())}}, sweepBatch)}
 		if n, err := l.Sweep(t.Context(), f); err != nil || n != 0 || f.calls != 1 {
 			t.Errorf("swept %d in %d pages, %v", n, f.calls, err)
+		}
+		f.calls = 3
+		if _, err := l.Sweep(t.Context(), f); err == nil {
+			t.Error("no error of the finder")
 		}
 	},
 	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {

@@ -233,12 +233,10 @@ func (f *Feed) apply(s Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	named := map[*room]bool{}
 	for i := range s.Changes {
 		if r := f.rooms[s.Changes[i].Room]; r != nil {
 			c := s.Changes[i].Cell
 			c.At, c.Asked = s.At, s.Asked
-			named[r] = true
 			f.update(r, c)
 		}
 	}
@@ -246,10 +244,8 @@ func (f *Feed) apply(s Snapshot) {
 	if !s.All {
 		return
 	}
-	for _, r := range f.rooms {
-		if !named[r] {
-			f.update(r, cell{At: s.At, Asked: s.Asked})
-		}
+	for _, r := range f.rooms { // those that Changes names have this time already
+		f.update(r, cell{At: s.At, Asked: s.Asked})
 	}
 }
 

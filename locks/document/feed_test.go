@@ -161,6 +161,27 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		}
 		time.Sleep(time.Hour)
 		want(t, sub, "")
+		if got := n.faulty.Calls(leasetest.Load); got != 2 {
+			t.Errorf("%d readings, want one at the expiry", got)
+		}
+	},
+	"RoomsThatExpireTogetherAreReadOnceEach": func(t *testing.T, n *feedTest) {
+		n.start(t)
+		n.subscribe(t, "other")
+		time.Sleep(10 * time.Second) // the next stream begins at another time
+		subs := make([]*Subscription, 3*parallelReads)
+		for i := range subs {
+			acquire(t, n.locks, fmt.Sprint(i), "s/1")
+			subs[i] = n.subscribe(t, fmt.Sprint(i))
+			want(t, subs[i], "current true")
+		}
+		time.Sleep(30 * time.Second)
+		for _, sub := range subs {
+			want(t, sub, "expired false")
+		}
+		if got := n.faulty.Calls(leasetest.Load); got != 2*len(subs)+1 {
+			t.Errorf("%d readings, want two of each room and one of the other", got)
+		}
 	},
 	"AnOperatorsUnlockIsReportedAsSuch": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)

@@ -80,6 +80,9 @@ func TestACorruptFileIsReplacedAndItsContentKept(t *testing.T) { // O8
 		"no object":         `[1,2]`,
 		"null":              `null`,
 		"storage is no map": `{"storage":"x"}`,
+		"a number":          `{"storage":{"B":7}}`,
+		"a null":            `{"storage":{"B":null}}`,
+		"no session":        `{"storage":{"":{"data":"kana"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -93,11 +96,21 @@ func TestACorruptFileIsReplacedAndItsContentKept(t *testing.T) { // O8
 				t.Errorf("%d warnings; want one:\n%s", n, &log)
 			}
 			aside, err := os.ReadFile(w.path + ".corrupt")
-			if string(aside) != content || (err != nil && content != "") {
+			if string(aside) != content || (err == nil) != (content != "") {
 				t.Errorf("aside: %q, %v; want %q", aside, err, content)
 			}
 		})
 	}
+}
+
+func TestACorruptFileThatCannotBeKeptIsLeftUnchanged(t *testing.T) { // O8
+	w := newFixture(t)
+	w.path = filepath.Join(t.TempDir(), strings.Repeat("x", 248)) // with .corrupt, a name is too long
+	w.put("[1,2]")
+	if _, err := w.pool("A").Assign(t.Context(), "kana"); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("err = %v; want one of the copy's name", err)
+	}
+	w.wantContent("[1,2]")
 }
 
 func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
@@ -114,9 +127,17 @@ func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
 	} {
 		w := newFixture(t)
 		check(t, c.put(w.path))
-		_, got := w.pool("A").Assign(t.Context(), "kana")
-		if !errors.Is(got, c.want) || !strings.Contains(got.Error(), w.path) || !strings.Contains(got.Error(), c.text) {
-			t.Errorf("%s: %v; want %v, the path and %q", name, got, c.want, c.text)
+		p := w.pool("A")
+		_, assigned := p.Assign(t.Context(), "kana")
+		_, available := p.Available(t.Context())
+		_, status := p.Status(t.Context())
+		_, _, refreshed := p.Refresh(t.Context())
+		_, _, released := p.Release(t.Context())
+		_, cleared := p.Clear(t.Context())
+		for _, got := range []error{assigned, available, status, refreshed, released, cleared} {
+			if !errors.Is(got, c.want) || !strings.Contains(got.Error(), w.path) || !strings.Contains(got.Error(), c.text) {
+				t.Errorf("%s: %v; want %v, the path and %q", name, got, c.want, c.text)
+			}
 		}
 		if info, err := os.Stat(w.path); err == nil && info.Size() != 1<<30 {
 			t.Errorf("%s: it was replaced", name)

@@ -71,10 +71,13 @@ func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
 	}
 	w.assign("A", "kana")
-	if was, ok, err := w.pool("A").Release(t.Context()); !ok || err != nil || was.ID != "kana" {
-		t.Errorf("%+v, %v, %v; want kana", was, ok, err)
+	for _, want := range []string{"kana", "retired"} {
+		if was, ok, err := w.pool("A").Release(t.Context()); !ok || err != nil || was.ID != want {
+			t.Errorf("%+v, %v, %v; want %s", was, ok, err, want)
+		}
+		w.wantWritten()
+		w.put(`{"storage":{"A":{"data":"retired"}}}`) // no longer in the pool
 	}
-	w.wantWritten()
 	w.assign("B", "kana")
 }
 
@@ -138,7 +141,8 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 	}
 	w.wantWritten("A=kana", "B=alma")
 	var unknown *operator.UnknownError
-	if _, err := w.pool("B").Assign(t.Context(), "unknown"); !errors.As(err, &unknown) {
+	_, err := w.pool("B").Assign(t.Context(), "x")
+	if !errors.As(err, &unknown) || err.Error() != `operator: no operator "x"` {
 		t.Errorf("err = %v; want unknown", err)
 	}
 	w.wantWritten("A=kana", "B=alma")
@@ -149,9 +153,13 @@ func TestALostReplyChangesNoResult(t *testing.T) {
 	losingReply := func() *operator.Pool {
 		return w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A")
 	}
-	a, err := losingReply().Assign(t.Context(), "")
-	if err != nil || a.Operator.ID != "kana" || a.Kept {
-		t.Errorf("assign: %+v, %v", a, err)
+	for _, id := range []string{"kana", "dia"} { // in the same millisecond
+		if a, err := losingReply().Assign(t.Context(), id); err != nil || a.Operator.ID != id || a.Kept {
+			t.Errorf("assign: %+v, %v", a, err)
+		}
+	}
+	if s, err := losingReply().Status(t.Context()); err != nil || len(s.Operators) != len(six) {
+		t.Errorf("status: %+v, %v; want each operator once", s, err)
 	}
 	if _, ok, err := losingReply().Release(t.Context()); !ok || err != nil {
 		t.Errorf("release: %v, %v", ok, err)
@@ -203,6 +211,8 @@ func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
 		t.Errorf("err = %v; want it busy", err)
 	}
 	w.wantWritten("A=kana", "B=dia")
+	must(w.over(&between{w.file(), func() { w.assign("A", "alma") }}, "B").Assign(t.Context(), "kana"))(t)
+	w.wantWritten("A=alma", "B=kana")
 }
 
 func TestAReservationEndsAtExactlyItsTimeout(t *testing.T) { // O6

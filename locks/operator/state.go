@@ -16,7 +16,7 @@ import (
 // "updated_at": ISO 8601}}}, and other programs' fields. It is immutable (SEEDS O3).
 type State struct {
 	storage map[string]entry
-	rest    map[string]json.RawMessage // other fields
+	rest    map[string]json.RawMessage // all fields of the file; storage is superseded
 	damaged []byte                     // the content of a corrupt file
 }
 
@@ -110,11 +110,11 @@ func (format) Encode(_ string, s State, _ time.Time) ([]byte, error) {
 // only the clock counts. A corrupt file is an empty one, without corrupt entries.
 func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time.Time, _ error) {
 	var entries map[string]json.RawMessage
-	sound := json.Unmarshal(data, &s.rest) == nil && s.rest != nil
+	_ = json.Unmarshal(data, &s.rest) // nil unless data is one object
+	sound := s.rest != nil
 	if raw, ok := s.rest["storage"]; ok {
 		sound = json.Unmarshal(raw, &entries) == nil
 	}
-	delete(s.rest, "storage")
 	s.storage = make(map[string]entry, len(entries))
 	for session, raw := range entries {
 		var fields map[string]json.RawMessage

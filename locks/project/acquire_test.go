@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,9 @@ func TestALeaseHasTheFieldsOfTheSeed(t *testing.T) {
 		if ls != want {
 			s.Errorf("%+v; want %+v", ls, want)
 		}
+		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(ls.ID) {
+			s.Errorf("%q is no UUID, version 4", ls.ID)
+		}
 		c, err := s.memory.Load(s.Context(), room)
 		if err != nil || c.Doc.Owner != "tab/"+ls.ID || c.Doc.Token != ls.Token {
 			s.Errorf("the store shows %+v, %v", c.Doc, err)
@@ -68,6 +72,11 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
 		began := time.Now()
+		time.AfterFunc(4*time.Second, func() {
+			if n := s.count(project.Attempt); n != 2 {
+				s.Errorf("%d attempts after 4 s; want each reported at once", n)
+			}
+		})
 		ls := s.acquired(s.Locker, project.AcquireOptions{})
 		if ls.Strategy != project.FileLock || !ls.ViaFallback {
 			s.Errorf("%+v; want the file", ls)
@@ -80,6 +89,12 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 			"attempt web-lock 2", "error acquire-timeout true", "waiting 11.5s",
 			"attempt web-lock 3", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
 			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
+		time.Sleep(time.Minute) // until trust has ended
+		began = time.Now()
+		s.reset()
+		if took := time.Since(began); took != 0 {
+			s.Errorf("the reset took %v; want none of the remote store, whose lease has expired", took)
+		}
 	})
 }
 
@@ -110,6 +125,7 @@ func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 		if !errors.Is(err, why) || errors.As(err, new(*project.Error)) {
 			s.Errorf("%v; want the reason", err)
 		}
+		s.wantEvents("attempt web-lock 0")
 		s.wantState(project.Idle)
 		s.wantOwner("")
 		s.remote.SetPlan(nil)
@@ -190,9 +206,11 @@ func TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile(t *testing.T) {
 		if err != nil {
 			s.Fatal(err)
 		}
+		time.AfterFunc(time.Millisecond, func() { s.wantOwner("") })
 		_, err = s.Acquire(s.Context(), project.AcquireOptions{})
 		wantCode(s.T, err, project.AcquireDenied, false)
-		if held := (*lease.HeldError)(nil); !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) {
+		held := (*lease.HeldError)(nil)
+		if !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) || !strings.Contains(err.Error(), "project/.lock") {
 			s.Errorf("%v; want until when the file is held", err)
 		}
 		s.wantEvents("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",

@@ -115,7 +115,8 @@ func TestALinkedDirectoryIsNotFollowed(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		check(s, errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")))
 		ls := must(s.Acquire(s.Context(), project.AcquireOptions{}))(s)
-		_ = s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}) // may refuse the link
+		wantCode(s.T, s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}), project.ReleaseFailed, false)
+		s.wantOwner("")
 		if entries, err := os.ReadDir(s.dir + "/other"); err != nil || len(entries) != 1 {
 			s.Errorf("the link was followed: %v, %v", entries, err)
 		}

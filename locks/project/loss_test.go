@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
@@ -67,6 +69,9 @@ func TestTwoHeartbeatsInARowWithoutSuccessEndInReadOnly(t *testing.T) {
 		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.Refuse)) })
 		_, err := s.untilLost(project.AcquireOptions{})
 		wantCode(s.T, err, project.RenewFailed, true)
+		if !strings.Contains(s.log.String(), "could not be removed") {
+			s.Errorf("log %q; want that the record remains", s.log)
+		}
 		three := func(last ...string) []string {
 			return append([]string{"attempt web-lock 0", "error renew-failed true", "waiting 500ms",
 				"attempt web-lock 1", "error renew-failed true", "waiting 1s", "attempt web-lock 2", "error renew-failed true"}, last...)
@@ -85,6 +90,16 @@ func TestASuccessfulHeartbeatResetsTheCountOfFailedOnes(t *testing.T) {
 			_, err := s.Renew(s.Context(), ls)
 			wantCode(s.T, err, project.RenewFailed, true)
 			s.renewed(ls)
+		}
+		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
+		go func() { _, _ = s.Renew(s.Context(), ls) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errFn)
+		defer cancel()
+		for range 2 { // it waits for the other's turn; it has ended before
+			if _, err := s.Renew(ctx, ls); !errors.Is(err, errFn) {
+				s.Errorf("%v; want the context's cause", err)
+			}
 		}
 	})
 }
@@ -130,7 +145,7 @@ func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
 			if stopped != 22500*time.Millisecond {
 				s.Errorf("writes stopped after %v; want when trust ended", stopped)
 			}
-			if all := s.reported(); all[len(all)-1] != "readonly-entered lease-stale" || strings.Count(strings.Join(all, "\n"), "readonly-entered") != 1 {
+			if all := s.reported(); !slices.Equal(all[len(all)-2:], []string{"error lease-stale false", "readonly-entered lease-stale"}) || strings.Count(strings.Join(all, "\n"), "readonly-entered") != 1 {
 				s.Errorf("events %q; want read-only last, and once", all)
 			}
 		})

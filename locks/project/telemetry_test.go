@@ -91,6 +91,19 @@ func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
 	})
 }
 
+func TestAFailureOfTheTelemetryIsLoggedOnceAndHarmsNoLock(t *testing.T) {
+	for _, obstacle := range []string{"/project", "/project/autosave"} {
+		inBubble(t, true, func(s *fixture) {
+			check(s, errors.Join(os.MkdirAll(filepath.Dir(s.dir+obstacle), 0o700), os.WriteFile(s.dir+obstacle, nil, 0o600)))
+			s.Subscribe(project.NewTelemetry(s.dir, slog.New(slog.NewTextHandler(s.log, nil))).Record)
+			s.acquired(s.Locker, project.AcquireOptions{})
+			if n := strings.Count(s.log.String(), "telemetry is incomplete"); n != 1 {
+				s.Errorf("%s: %d warnings; want one", obstacle, n)
+			}
+		})
+	}
+}
+
 // readLines returns the telemetry lines of the project in dir.
 func readLines(t *testing.T, dir string) (lines []map[string]any) {
 	t.Helper()

@@ -85,7 +85,7 @@ func TestAFailedReleaseIsJoinedToFnsError(t *testing.T) {
 			return errFn
 		})
 		wantCode(s.T, err, project.ReleaseFailed, true)
-		if !errors.Is(err, errFn) {
+		if !errors.Is(err, errFn) || !strings.Contains(err.Error(), "project: release-failed: ") {
 			s.Errorf("%v; want fn's error too", err)
 		}
 		s.wantState(project.Readonly)
@@ -167,6 +167,9 @@ func TestAReleaseThatFailsThreeTimesEndsInReadOnlyUntilForced(t *testing.T) {
 		s.wantEvents(append(append(want, failing("2")...), "readonly-entered release-failed")...)
 		err = s.Release(s.Context(), ls, project.ReleaseOptions{Force: true})
 		wantCode(s.T, err, project.ReleaseFailed, false)
+		if e := theError(err); e.Context["force"] != true {
+			s.Errorf("context %v; want force", e.Context)
+		}
 		s.wantEvents("release-requested", "attempt file-lock 0", "release-failed 0 true", "error release-failed false")
 		s.wantState(project.Readonly)
 		check(s, os.Remove(obstacle))
@@ -227,9 +230,11 @@ func TestAnEarlierLeaseIsStale(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		old := s.acquired(s.Locker, project.AcquireOptions{})
 		s.released(s.Locker, old)
+		_, err := s.Renew(s.Context(), old)
+		wantCode(s.T, err, project.LeaseStale, false)
 		s.acquired(s.Locker, project.AcquireOptions{})
 		s.reported()
-		_, err := s.Renew(s.Context(), old)
+		_, err = s.Renew(s.Context(), old)
 		wantCode(s.T, err, project.LeaseStale, false)
 		wantCode(s.T, s.Release(s.Context(), old, project.ReleaseOptions{Force: true}), project.LeaseStale, false)
 		s.wantEvents()

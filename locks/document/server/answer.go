@@ -97,17 +97,18 @@ type refused struct {
 
 // answer writes the one log line of a request, and answers it with body, or with the
 // refusal for err.
-func (s *Server) answer(c echo.Context, operation, room string, began time.Time, body any, err error) error {
+func (s *Server) answer(c echo.Context, operation, room string, began time.Time, body any, err error) {
 	if err != nil {
 		status, _, _ := refusal(err)
 		s.record(c, operation, room, err, status, began)
-		return s.refuse(c, err)
+		refuse(c, err)
+		return
 	}
 	s.record(c, operation, room, nil, http.StatusOK, began)
-	return c.JSON(http.StatusOK, body)
+	_ = c.JSON(http.StatusOK, body) // it fails for a caller that has gone
 }
 
-func (s *Server) refuse(c echo.Context, err error) error {
+func refuse(c echo.Context, err error) {
 	status, code, message := refusal(err)
 	body := refused{Error: code, Message: message}
 	var held *document.HeldError
@@ -117,7 +118,7 @@ func (s *Server) refuse(c echo.Context, err error) error {
 	if code == "unauthenticated" {
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 	}
-	return c.JSON(status, body)
+	_ = c.JSON(status, body) // see answer
 }
 
 // record logs a request. Successful heartbeats and readings have the level DEBUG, since
@@ -157,9 +158,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 			err = errMethod
 		}
 	}
-	if err := s.refuse(c, err); err != nil {
-		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
-	}
+	refuse(c, err)
 }
 
 // stamp returns t as ISO 8601 in UTC with three decimals, or nil, which is null in

@@ -79,7 +79,8 @@ func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 			defer s.Track()() // until the answer is written; an incomplete request delays no stop
 			body, err = do(r.Context(), q, c)
 		}
-		return s.answer(c, name, q.room, began, body, err)
+		s.answer(c, name, q.room, began, body, err)
+		return nil
 	}
 }
 
@@ -193,7 +194,7 @@ func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, er
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
 	}
-	return released{true, true, "ロックを解放しました"}, err
+	return released{true, true, "ロックを解放しました"}, nil
 }
 
 // show handles GET.

@@ -136,7 +136,8 @@ var socketID = regexp.MustCompile(`^[0-9]{1,20}\.[0-9]{1,20}$`)
 func (s *Server) authorize(c echo.Context) error {
 	began := time.Now()
 	auth, err := s.authorization(c)
-	return s.answer(c, "authorize", "", began, map[string]string{"auth": auth}, err)
+	s.answer(c, "authorize", "", began, map[string]string{"auth": auth}, err)
+	return nil
 }
 
 func (s *Server) authorization(c echo.Context) (auth string, err error) {
@@ -183,12 +184,14 @@ func (s *Server) authorization(c echo.Context) (auth string, err error) {
 func (s *Server) connect(c echo.Context) error {
 	began, r := time.Now(), c.Request()
 	if err := s.openSocket(r); err != nil {
-		return s.answer(c, "connect", "", began, nil, err)
+		s.answer(c, "connect", "", began, nil, err)
+		return nil
 	}
 	caller, _ := s.sessions.Caller(c.Response(), r, false) // a socket needs no session
 	defer s.closeSocket(caller.Owner, r)
 	if err := s.takeSocket(caller.Owner, r); err != nil {
-		return s.answer(c, "connect", "", began, nil, err)
+		s.answer(c, "connect", "", began, nil, err)
+		return nil
 	}
 
 	conn, err := websocket.Accept(c.Response(), r, accepting)
@@ -222,14 +225,10 @@ func (p *pusher) serve(refused *pusherError) {
 	p.forwarding.Wait()
 }
 
-// begin sends the socket's id, and waits until ctx ends.
-func (p *pusher) begin(ctx context.Context) error {
+// begin sends the socket's id.
+func (p *pusher) begin(context.Context) {
 	hello := map[string]any{"socket_id": p.id, "activity_timeout": activityTimeout}
-	if err := p.send("pusher:connection_established", "", hello); err != nil {
-		return err
-	}
-	<-ctx.Done()
-	return context.Cause(ctx)
+	p.send("pusher:connection_established", "", hello)
 }
 
 // close closes the socket with the code for its cause.
@@ -246,7 +245,7 @@ func (p *pusher) close(cause error) {
 		return
 	}
 
-	_ = p.send("pusher:error", "", known)
+	p.send("pusher:error", "", known)
 	if known == errNoPong {
 		_ = p.conn.CloseNow() // no peer would answer
 		return
@@ -255,12 +254,9 @@ func (p *pusher) close(cause error) {
 }
 
 // send sends an event.
-func (p *pusher) send(event, channel string, data any) error {
-	text, err := json.Marshal(data)
-	if err != nil {
-		return err
-	}
-	return write(p.conn, frame{event, channel, string(text)})
+func (p *pusher) send(event, channel string, data any) {
+	text, _ := json.Marshal(data) // it has only strings and numbers
+	write(p.conn, frame{event, channel, string(text)})
 }
 
 // read handles the client's messages until the socket ends.
@@ -268,7 +264,7 @@ func (p *pusher) read(ctx context.Context) error {
 	for {
 		kind, data, err := p.conn.Read(context.Background()) // ends when conn is closed
 		if err != nil {
-			return errDisconnected
+			return nil // disconnected
 		}
 		if kind != websocket.MessageText {
 			return errMessage
@@ -276,10 +272,9 @@ func (p *pusher) read(ctx context.Context) error {
 
 		err = p.handle(ctx, data)
 		var refused *pusherError
-		if errors.As(err, &refused) && (refused.Code == errUnauthorized.Code || refused.Code >= 4300) {
-			err = p.send("pusher:error", "", refused)
-		}
-		if err != nil {
+		if errors.As(err, &refused) && (refused == errUnauthorized || refused == errEvent) {
+			p.send("pusher:error", "", refused)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -299,7 +294,8 @@ func (p *pusher) handle(ctx context.Context, data []byte) error {
 
 	switch m.Event {
 	case "pusher:ping":
-		return p.send("pusher:pong", "", struct{}{})
+		p.send("pusher:pong", "", struct{}{})
+		return nil
 	case "pusher:pong":
 		return nil
 	case "pusher:subscribe":
@@ -316,15 +312,14 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	s := p.server
 	room, private, err := s.o.Pusher.roomOf(channel)
 	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel))) {
-		if err := p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message); err != nil {
-			return err
-		}
+		p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message)
 		return errUnauthorized
 	}
 
 	p.unsubscribe(channel)
 	if len(p.channels) >= maxChannels || !s.openChannel(p.session, private, &channel) {
-		return p.refuse(channel, "LimitReached", errEvent.Code, tooManyChannels)
+		p.refuse(channel, "LimitReached", errEvent.Code, tooManyChannels)
+		return nil
 	}
 	sub, err := s.feed.Subscribe(ctx, room)
 	if err != nil {
@@ -345,23 +340,20 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 const tooManyChannels = "too many channels of this socket, of this session, or of all sockets of this instance"
 
 // refuse reports that a channel is not subscribed to, so that Echo calls error for it.
-func (p *pusher) refuse(channel, kind string, code int, message string) error {
-	return p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": code, "error": message})
+func (p *pusher) refuse(channel, kind string, code int, message string) {
+	p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": code, "error": message})
 }
 
-// forward sends the events of sub until ctx ends or the client reads too slowly.
+// forward sends the events of sub until ctx ends.
 func (p *pusher) forward(ctx context.Context, channel string, sub *document.Subscription, private bool) {
-	err := p.send("pusher_internal:subscription_succeeded", channel, struct{}{})
-	for err == nil {
-		var e document.Event
-		if e, err = sub.Next(ctx); err != nil {
+	p.send("pusher_internal:subscription_succeeded", channel, struct{}{})
+	for {
+		e, err := sub.Next(ctx)
+		if err != nil {
 			return
 		}
 		m := messageOf(e, private)
-		err = p.send(p.server.o.Pusher.event(m.Type), channel, m)
-	}
-	if ctx.Err() == nil { // else the socket is being closed
-		_ = p.conn.CloseNow()
+		p.send(p.server.o.Pusher.event(m.Type), channel, m)
 	}
 }
 

@@ -450,6 +450,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 		}
 		for _, path := range []string{lockPath + "/ws", appPath} {
 			b.want(http.StatusForbidden, crossSite, http.MethodGet, path, upgrade("Origin", origin)...)
+			b.want(http.StatusForbidden, crossSite, http.MethodGet, path, upgrade("Origin", allowed, "Origin", origin)...)
 		}
 	}
 	from := []string{"Origin", allowed, "Sec-Fetch-Site", "same-site"}

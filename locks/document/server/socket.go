@@ -23,9 +23,8 @@ const writeTimeout = 5 * time.Second
 
 // The causes of a socket's end, besides lifecycle.ErrStopping.
 var (
-	errDisconnected = errors.New("doclock: the client has disconnected")
-	errReceived     = errors.New("doclock: the client sent a message")
-	errUnanswered   = errors.New("doclock: the client has not answered a ping")
+	errReceived   = errors.New("doclock: the client sent a message")
+	errUnanswered = errors.New("doclock: the client has not answered a ping")
 )
 
 // accepting are the options of a WebSocket whose origin allowed has checked.
@@ -60,7 +59,8 @@ func (s *Server) subscribe(c echo.Context) error {
 	began := time.Now()
 	q, sub, err := s.openSubscription(c)
 	if err != nil {
-		return s.answer(c, "subscribe", q.room, began, nil, err)
+		s.answer(c, "subscribe", q.room, began, nil, err)
+		return nil
 	}
 	defer s.closeSocket(q.session, c.Request())
 	defer sub.Close()
@@ -114,74 +114,67 @@ func (s *Server) allowed(r *http.Request) bool {
 		(strings.EqualFold(u.Host, r.Host) || slices.Contains(s.o.Origins, origins[0]))
 }
 
-// serve sends the events of sub until sub ends, the client disconnects or the process
-// stops. Then it closes conn.
+// serve sends the events of sub until the client disconnects or the process stops. Then
+// it closes conn.
 func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, named bool) {
 	read := func(context.Context) error { return received(conn) }
-	s.run(conn, read, func(ctx context.Context) error { return send(ctx, conn, sub, named) }, func(cause error) {
+	s.run(conn, read, func(ctx context.Context) { send(ctx, conn, sub, named) }, func(cause error) {
 		switch {
-		case errors.Is(cause, errDisconnected), errors.Is(cause, errUnanswered):
-			_ = conn.CloseNow() // closed already, or the peer is dead
 		case errors.Is(cause, errReceived):
 			_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
 		case errors.Is(cause, lifecycle.ErrStopping):
 			_ = conn.Close(websocket.StatusGoingAway, "stopping")
 		default:
-			_ = conn.Close(websocket.StatusTryAgainLater, "no events")
+			_ = conn.CloseNow() // closed already, or the peer is dead
 		}
 	})
 }
 
-// run serves a socket until read or send returns, the client does not answer a ping or the
-// process stops. Then it closes conn by end, which gets the cause, and waits for read.
-func (s *Server) run(conn *websocket.Conn, read, send func(ctx context.Context) error, end func(cause error)) {
+// run serves a socket until read returns, the client does not answer a ping or the process
+// stops; that ends the context of send. Then it closes conn by end, which gets the cause,
+// and waits for read, which returns nil if the client has disconnected.
+func (s *Server) run(conn *websocket.Conn, read func(ctx context.Context) error, send func(ctx context.Context),
+	end func(cause error),
+) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stopWaiting := context.AfterFunc(s.work, func() { cancel(lifecycle.ErrStopping) })
 	defer stopWaiting()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { cancel(read(ctx)) })
 	pinging.Go(func() { cancel(s.ping(ctx, conn)) })
-	cancel(send(ctx))
+	send(ctx)
 	pinging.Wait()
 	end(context.Cause(ctx))
 	reading.Wait()
 }
 
-// received waits until the client closes the socket or sends a message. The
+// received waits until the client closes the socket, or sends a message. The
 // library's CloseRead would wait for itself for 15 s.
 func received(conn *websocket.Conn) error {
 	if _, _, err := conn.Reader(context.Background()); err != nil { // ends when conn is closed
-		return errDisconnected
+		return nil
 	}
 	return errReceived
 }
 
-// send sends the events, the current state first.
-func send(ctx context.Context, conn *websocket.Conn, sub *document.Subscription, named bool) error {
+// send sends the events until ctx ends, the current state first.
+func send(ctx context.Context, conn *websocket.Conn, sub *document.Subscription, named bool) {
 	for {
 		e, err := sub.Next(ctx)
-		if err == nil {
-			err = write(conn, messageOf(e, named))
-		}
 		if err != nil {
-			return err
+			return
 		}
+		write(conn, messageOf(e, named))
 	}
 }
 
 // write sends a message. One that has begun keeps its time limit while the process
-// stops: cancelling it would cut the socket off.
-func write(conn *websocket.Conn, message any) error {
-	data, err := json.Marshal(message)
-	if err != nil {
-		return err
-	}
+// stops: cancelling it would cut the socket off. A failure closes conn, which ends its reading.
+func write(conn *websocket.Conn, message any) {
+	data, _ := json.Marshal(message) // it has only strings and numbers
 	writing, done := context.WithTimeout(context.Background(), writeTimeout)
 	defer done()
-	if conn.Write(writing, websocket.MessageText, data) != nil {
-		return errDisconnected
-	}
-	return nil
+	_ = conn.Write(writing, websocket.MessageText, data)
 }
 
 // ping pings the client until ctx ends or there is no answer.
@@ -191,7 +184,7 @@ func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil
 		case <-ticker.C:
 		}
 		answering, done := context.WithTimeout(ctx, s.o.Ping)

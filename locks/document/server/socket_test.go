@@ -143,6 +143,10 @@ func TestARefusalComesBeforeTheUpgrade(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"want a WebSocket"}`, http.MethodGet, lockPath+"/ws")
 	b.want(http.StatusUnauthorized, badSession, http.MethodGet, lockPath+"/ws", upgrade("Cookie", server.CookieName+"=x")...)
+	b.do(http.MethodGet, lockPath+"/ws", http.NoBody, "Upgrade", "websocket") // without a key
+	if log := b.site.log.String(); !strings.Contains(log, "operation=subscribe outcome=ok") {
+		t.Errorf("the log is %s; want that of a socket", log)
+	}
 }
 
 // A credential is in no event, no body and no log line, nor is the room's id in the log.
