@@ -52,7 +52,8 @@ func (l *Lifecycle) Attach(e *echo.Echo) {
 	e.GET("/health/ready", func(c echo.Context) error {
 		code, answer := http.StatusOK, map[string]string{"status": "ready"}
 		if !l.ready.Load() || l.work.Err() != nil {
-			code, answer = http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"}
+			code = http.StatusServiceUnavailable
+			answer = map[string]string{"status": "not_ready", "reason": "unavailable"}
 		}
 		return c.JSON(code, answer)
 	})
