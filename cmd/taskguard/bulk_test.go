@@ -91,6 +91,12 @@ func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
 	} {
 		taskguard(t, env, strings.Fields(line)...).want(t, cli.ExitUsage).wantOneErrorLine(t)
 	}
+	for _, line := range []string{"cancel --since 1h --rate 0.001", "requeue --since 1h --rate 1000", "status --limit 1", "restore --min-token 1"} {
+		o := taskguard(t, env, strings.Fields(line)...).want(t, cli.ExitDone)
+		if unbooked := strings.Contains(o.err, "no deliveries are booked"); unbooked != strings.HasPrefix(line, "requeue") {
+			t.Errorf("%s prints %s", line, o.err)
+		}
+	}
 }
 
 func TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus(t *testing.T) {

@@ -47,7 +47,8 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	submit("", "@"+write(t, "large", large)).want(t, cli.ExitFailed, "larger than 983040 bytes, which a document cannot hold")
 	submit("", "@"+file+"x").want(t, cli.ExitFailed, "--input @"+file+"x: ", "no such file")
 	submit("", "@/dev/zero").want(t, cli.ExitFailed, "/dev/zero: not a regular file")
-	q.wantTasks(t, 1)
+	taskguard(t, q.env, "submit", file, "--id", "mine").want(t, cli.ExitDone, "mine  "+file+": created")
+	q.wantTasks(t, 2)
 }
 
 // Each booking leaves a run its time, and carries the token that the worker expects.
@@ -65,7 +66,7 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 		{"requeue x", "10h", q.env["TASK_TARGET_URL"], 30 * time.Minute},
 	} {
 		env := q.env.with("RUN_TIMEOUT", tc.runTimeout).with("TASK_AUDIENCE", tc.audience)
-		taskguard(t, env, strings.Fields(tc.args)...).want(t, cli.ExitDone)
+		taskguard(t, env, strings.Fields(tc.args)...).want(t, cli.ExitDone, "booked")
 		booked++
 		q.wantTasks(t, booked)
 		for _, task := range q.tasks(t) {

@@ -10,6 +10,10 @@ import (
 	"syscall"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
@@ -32,6 +36,14 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		`submit --input {"a":{"b":1e400}}`: "--input: input.a.b is a number",
 		"status a/b":                       "taskguard status: the analysis id has a slash (see",
 		"requeue __x__":                    "taskguard requeue: the analysis id is reserved",
+		"requeue --fresh a/b":              "taskguard requeue: the analysis id has a slash",
+		"unlock --frob":                    "not defined: -frob",
+		"delete --frob x":                  "not defined: -frob",
+		"restore --frob":                   "not defined: -frob",
+		"recover --frob":                   "not defined: -frob",
+		"version --frob":                   "not defined: -frob",
+		"console --frob":                   "not defined: -frob",
+		"doctor --frob":                    "not defined: -frob",
 		"requeue --fresh":                  "taskguard requeue: want either IDs or a filter",
 		"cancel":                           "taskguard cancel: want either IDs or a filter",
 		"cancel a b/c":                     "taskguard cancel: the analysis id has a slash",
@@ -71,6 +83,9 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 	taskguard(t, vars{}, "help", "requeue").want(t, cli.ExitDone, "-fresh", "delete the checkpoint", "TASK_QUEUE")
 	if o := taskguard(t, vars{}, "help", "cancel").want(t, cli.ExitDone, "FAILED", "ID…"); strings.Contains(o.out, "TASK_QUEUE") {
 		t.Errorf("cancel books nothing:\n%s", o.out)
+	}
+	for _, command := range []string{"delete", "restore"} {
+		taskguard(t, vars{}, "help", command).want(t, cli.ExitDone, "-kind")
 	}
 	taskguard(t, vars{}, "status", "-h").want(t, cli.ExitDone, "-limit", "FIRESTORE_EMULATOR_HOST")
 	changes, err := os.ReadFile("../../CHANGELOG.md")
@@ -138,6 +153,23 @@ func TestADeadEmulatorIsNamedWithItsVariable(t *testing.T) {
 	env = maps.Clone(env)
 	env["FIRESTORE_EMULATOR_HOST"] = store(t)["FIRESTORE_EMULATOR_HOST"]
 	taskguard(t, env, "requeue", "x").want(t, cli.ExitFailed, "nothing answers at "+dead, "CLOUD_TASKS_EMULATOR_HOST names it")
+}
+
+func TestARefusalOfFirestoreIsTheErrorOfACommand(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	refusing := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.PermissionDenied, "no") }))
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = refusing.Serve(l) })
+	t.Cleanup(func() { refusing.Stop(); serving.Wait() })
+	address := l.Addr().String()
+	env := vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": queueName, "TASK_TARGET_URL": "http://127.0.0.1:1", "FIRESTORE_EMULATOR_HOST": address, "CLOUD_TASKS_EMULATOR_HOST": address}
+	for _, args := range []string{
+		"status", "status x", "status --unfinished", "status --since 1h", "cancel --since 1h", "requeue x", "unlock x", "unlock --room x",
+		"recover", "restore --min-token now", "submit --input {}", "delete x", "doctor --smoke {}",
+	} {
+		taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "PermissionDenied")
+	}
 }
 
 func TestAnotherServerThanFirestoreIsReported(t *testing.T) {

@@ -26,7 +26,7 @@ var elsewhere = map[string][]string{
 	"locks/document":         {"repo", "locks/document/server", "locks/project"},
 	"lease/iso8601":          {"lease/analysislock"},
 	"locks/operator":         {"cmd/operator-manager"},
-	"internal/env":           {"worker", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
+	"internal/env":           {"worker", "cmd/internal/service", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
 	"cmd/internal/service":   {"cmd/internal/workerservice", "cmd/internal/doclockservice"},
 	"internal/delivery":      {"worker"},
 	"locks/document/server":  {"cmd/internal/doclockservice"},

@@ -15,6 +15,16 @@ func TestAWrongValueIsAProblemAndTheDefaultIsUsed(t *testing.T) {
 	if lines := strings.Count(e.Err().Error(), "\n") + 1; lines != 4 || e.Name("NAME", "") != "a~b!" || strings.Count(e.Err().Error(), "\n") != 3 {
 		t.Errorf("%v", e.Err())
 	}
+	e = environment("NAME=a b", "LOCK_TTL=3s", "LOCK_HEARTBEAT=3s", "KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://h")
+	e.Name("NAME", "")
+	e.LockPolicy()
+	e.KeepFinished()
+	e.KeysURL()
+	for i, name := range []string{"NAME: ", "LOCK_TTL, LOCK_HEARTBEAT: ", "KEEP_FINISHED: ", "TASK_JWKS_URL: "} {
+		if lines := strings.Split(e.Err().Error(), "\n"); len(lines) != 4 || !strings.HasPrefix(lines[i], name) {
+			t.Errorf("%q, want problem %d of %s", lines, i, name)
+		}
+	}
 	if unset := NewEnvironment(func(string) (string, bool) { return "x", false }); unset.Text("TEXT", "default") != "default" {
 		t.Error("an unset variable has a value")
 	}

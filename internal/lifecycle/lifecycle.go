@@ -50,11 +50,12 @@ func (l *Lifecycle) Attach(e *echo.Echo) {
 		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
 	})
 	e.GET("/health/ready", func(c echo.Context) error {
+		code, answer := http.StatusOK, map[string]string{"status": "ready"}
 		if !l.ready.Load() || l.work.Err() != nil {
-			answer := map[string]string{"status": "not_ready", "reason": "unavailable"}
-			return c.JSON(http.StatusServiceUnavailable, answer)
+			code = http.StatusServiceUnavailable
+			answer = map[string]string{"status": "not_ready", "reason": "unavailable"}
 		}
-		return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
+		return c.JSON(code, answer)
 	})
 }
 

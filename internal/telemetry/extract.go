@@ -27,18 +27,18 @@ func Extract(ctx context.Context, h http.Header) context.Context {
 
 // parseGoogleTrace reads TRACE_ID[/SPAN_ID][;o=OPTIONS]: 32 hexadecimal digits, a
 // decimal number, and 1 for sampled.
-func parseGoogleTrace(s string) (sc trace.SpanContext) {
+func parseGoogleTrace(s string) trace.SpanContext {
 	s, options, _ := strings.Cut(s, ";o=")
 	id, span, spanned := strings.Cut(s, "/")
 	traceID, err := trace.TraceIDFromHex(strings.ToLower(id))
 	if err != nil {
-		return sc
+		return trace.SpanContext{}
 	}
 	c := trace.SpanContextConfig{TraceID: traceID, Remote: true}
 	if spanned {
 		n, err := strconv.ParseUint(span, 10, 64)
 		if err != nil {
-			return sc
+			return trace.SpanContext{}
 		}
 		binary.BigEndian.PutUint64(c.SpanID[:], n)
 	}

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -199,11 +200,13 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 
 func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
+		source := newSource(heldBy("a", "w/1", 3, time.Hour))
+		s, h := writable(t, source)
 		form := hidden(t, page(t, s, "/unlock?id=a"))
 		request, leave := context.WithCancel(t.Context())
+		leave()
+		source.delay = time.Second
 		h.during = func(ctx context.Context) {
-			leave()
 			if ctx.Err() != nil {
 				t.Error("it ends with its page")
 			}
@@ -246,6 +249,7 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
 		{&console.Refusal{Text: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
 		{errOdd, http.StatusBadGateway, "odd"},
+		{lease.ErrConflict, http.StatusConflict, "It has changed since you looked"},
 	} {
 		s, h := writable(t, newSource(analysis("a", "QUEUED")))
 		h.fail = tc.fail
@@ -254,6 +258,13 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 			t.Errorf("%v: %d, want %d", tc.fail, w.Code, tc.code)
 		}
 		has(t, w.Body.String(), tc.want, `role="alert"`)
+		if contains(t, w.Body.String(), tc.code != http.StatusNotFound, []string{`href="/analysis?id=a"`}); errors.Is(tc.fail, lease.ErrConflict) {
+			continue
+		}
+		all := ask(t, s, http.MethodGet, "/all/cancel?state=QUEUED", "")
+		if contains(t, all.Body.String(), tc.code != http.StatusNotFound, []string{`href="/?state=QUEUED"`}); all.Code != tc.code {
+			t.Errorf("of all, %v: %d, want %d", tc.fail, all.Code, tc.code)
+		}
 	}
 }
 

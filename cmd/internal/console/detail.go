@@ -76,10 +76,7 @@ func (s *Server) row(w *Detail) row { return s.newRow(&w.Analysis, w.ReadAt) }
 func printed(name string, value json.RawMessage) contents {
 	p := contents{Name: name, Bytes: len(value)}
 	var b bytes.Buffer
-	if json.Indent(&b, value, "", "  ") != nil {
-		b.Reset()
-		b.Write(value)
-	}
+	_ = json.Indent(&b, value, "", "  ") // without a value it writes nothing
 	text := b.Bytes()
 	if p.Cut = len(text) > maxContents; p.Cut {
 		text = text[:maxContents]

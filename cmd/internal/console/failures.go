@@ -82,14 +82,13 @@ func (s *Server) failed(c echo.Context) error {
 		at = f.Newest[0].ReadAt
 		p.Groups = append(p.Groups, s.grouped(f))
 	}
-	slices.SortStableFunc(p.Groups, func(a, b group) int {
-		if a.Cancelled { // no failure
-			return 1
-		} else if b.Cancelled {
-			return -1
+	failed := func(g group) int64 {
+		if g.Cancelled {
+			return 0
 		}
-		return cmp.Compare(b.N, a.N)
-	})
+		return g.N
+	}
+	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(failed(b), failed(a)) })
 
 	if p.Live, _ = r.age(at); r.busy != nil && !r.fresh() { // this page has no script
 		c.Response().Header().Set("Refresh", "2")

@@ -37,7 +37,7 @@ func failing() *memorySource {
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
 		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{cancelled}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
-			failed("other", time.Minute, "a&b", "\n another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
+			failed("newest", 2*time.Minute, "a&b", crash), failed("other", 3*time.Minute, "a&b", "\n another"), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
 		}},
 	}
 	return source
@@ -56,6 +56,7 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 		if got, want := strings.Join(order, " "), `data-code="a&amp;b" <h3>ValueError <h3>another <h3>no data-code="a" <h3>panic data-code="cancelled" <h3>cancelled`; got != want {
 			t.Errorf("the order is %s, want %s", got, want)
 		}
+		has(t, page(t, open(t, newSource(), console.Options{}), "/failures"), `id="empty"`)
 		hasNot(t, text, "console.js") // nothing is read until the operator asks
 		hasNot(t, page(t, open(t, source, console.Options{}), "/failures"), "/failures/requeue")
 
@@ -70,12 +71,12 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 		own := &source.failures[1]
 		own.Newest = append(own.Newest, failed("own", time.Hour, "cancelled", "by the customer"))
 		many := &source.failures[0]
-		for i := range 12 {
-			many.Newest = append(many.Newest, failed(fmt.Sprint("m", i), time.Hour, "a", fmt.Sprint("line ", min(i, 10))))
+		for i := range 13 {
+			many.Newest = append(many.Newest, failed(fmt.Sprint("m", i), time.Hour, "a", fmt.Sprint("line ", min(i, 11))))
 		}
 		time.Sleep(time.Minute)
 		text = page(t, shared, "/failures")
-		has(t, text, "4 more messages are not shown.", `<h3>line 10 <b class="n">2</b></h3>`, "<code>cancelled</code>")
+		has(t, text, "5 more messages are not shown.", `<h3>line 11 <b class="n">2</b></h3>`, "<code>cancelled</code>")
 		hasNot(t, text, "Cancelled by operators")
 		fresh := open(t, source, console.Options{})
 		source.change(func() { source.unavailable = true })
@@ -110,8 +111,8 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	h.want(t, first, first+" after p-1", fmt.Sprint("requeue up to 30 of FAILED a&b before ", at, " by operator-1 after p-2"))
 	// No more than was confirmed.
 	h.bulk.Before = before
-	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-7")}})
-	h.want(t, h.did[0], h.did[1], h.did[2], fmt.Sprint("requeue up to 7 of FAILED a&b before ", at, " by operator-1"))
+	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-1")}})
+	h.want(t, h.did[0], h.did[1], h.did[2], fmt.Sprint("requeue up to 1 of FAILED a&b before ", at, " by operator-1"))
 }
 
 func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
@@ -228,6 +229,7 @@ func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
 		"not the form": {"x=y", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"no number":    {"seen=7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"none":         {"seen=7-0", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"without end":  {seen + "&x=" + strings.Repeat("x", 20<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"no time":      {"seen=0-7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 	} {
 		if w := ask(t, server, http.MethodPost, "/failures/requeue?code=c", tc.body, tc.header...); w.Code != tc.want {
@@ -235,10 +237,10 @@ func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
 		}
 	}
 	h.want(t)
-	for matched, offered := range map[int64]bool{4: false, 5: true} { // four are READY
-		h.bulk = console.Bulk{Before: time.Now(), Matched: matched, Skipped: 4}
+	for skipped, offered := range map[int64]bool{5: false, 4: true, 0: false} { // they are READY
+		h.bulk = console.Bulk{Before: time.Now(), Matched: 5, Skipped: skipped}
 		if text := page(t, server, "/failures/requeue?code=c"); strings.Contains(text, "confirm-submit") != offered {
-			t.Errorf("of %d: offered is %v", matched, !offered)
+			t.Errorf("%d skipped of 5: offered is %v", skipped, !offered)
 		}
 	}
 	readOnly := open(t, failing(), console.Options{})
@@ -253,8 +255,14 @@ func TestARequeueOfFailuresEndsInTimeAndAtAStop(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			work, stop := context.WithCancel(t.Context())
-			h := &recorder{during: func(ctx context.Context) { <-ctx.Done() }}
+			h := &recorder{}
 			server := console.NewServer(work, failing(), console.Options{Operator: h})
+			h.during = func(ctx context.Context) {
+				<-ctx.Done()
+				if server.Drain(ctx) != 1 {
+					t.Error("a stop does not wait for it")
+				}
+			}
 			began := time.Now()
 			if stops {
 				time.AfterFunc(time.Second, stop)

@@ -1,9 +1,11 @@
 package console_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"html"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -39,6 +41,7 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 		source.change(func() { delete(source.all, "b") })
 		text := polled(t, server, 2)
 		has(t, rowOf(t, text, "a"), ">FAILED<")
+		hasNot(t, text, `class="group"`)
 		if got := strings.Join(ids(text), " "); got != "a c" {
 			t.Errorf("listed are %s, want a c", got)
 		}
@@ -108,7 +111,7 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 // The holder may have renewed it since.
 func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newSource(heldBy("a", "w/1", 1, 3*time.Minute), analysis("b", "QUEUED"))
+		source := newSource(heldBy("a", "w/1", 1, 3*time.Minute), analysis("b", "QUEUED"), heldBy("c", "w/1", 1, -time.Minute))
 		server := open(t, source, console.Options{})
 		source.change(func() { source.unavailable = true })
 		text := page(t, server, "/")
@@ -126,6 +129,7 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 			has(t, page(t, server, "/?q=old"), "Firestore does not answer. Nothing is known yet.")
 			text = page(t, server, "/")
 			has(t, rowOf(t, text, "a"), `data-lock="held"`)
+			has(t, rowOf(t, text, "c"), `data-lock="stale"`)
 			has(t, text, fmt.Sprint(words, ", ", minutes+1, " min ago."), "All</a>") // the numbers are unknown too
 			hasNot(t, text, `id="oldest"`)
 		}
@@ -204,9 +208,7 @@ func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
 		source.delay = 6 * time.Second
 		w := ask(t, server, http.MethodGet, "/failures", "")
 		has(t, w.Body.String(), "Firestore is still being read. Nothing is known yet.")
-		if w.Header().Get("Refresh") == "" {
-			t.Error("the page is not loaded again")
-		}
+		has(t, fmt.Sprint(w.Header()), "Refresh")
 		time.Sleep(2 * time.Second)
 		has(t, page(t, server, "/failures"), "1,234", "as of")
 		source.change(func() { source.delay = 1200 * time.Millisecond })
@@ -214,12 +216,18 @@ func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
 		hasNot(t, page(t, server, "/failures")+page(t, server, "/"), `id="missing"`, "unavailable")
 		source.change(func() { source.delay, source.unavailable = 0, true })
 		time.Sleep(20 * time.Second)
-		has(t, page(t, server, "/failures"), "Firestore does not answer. What is shown is as of ")
+		w = ask(t, server, http.MethodGet, "/failures", "")
+		has(t, w.Body.String(), "Firestore does not answer. What is shown is as of ")
+		hasNot(t, fmt.Sprint(w.Header()), "Refresh")
 		source.change(func() { source.unavailable = false })
 		time.Sleep(4 * time.Second)
 		w = ask(t, server, http.MethodGet, "/failures", "")
-		if hasNot(t, w.Body.String(), `id="missing"`); w.Header().Get("Refresh") != "" {
-			t.Error("a page with its data is loaded again")
+		hasNot(t, fmt.Sprint(w.Header(), w.Body), `id="missing"`, "Refresh")
+		source.change(func() { source.delay = 3 * time.Second })
+		time.Sleep(35 * time.Second)
+		began := time.Now()
+		if page(t, server, "/failures"); time.Since(began) != time.Second {
+			t.Errorf("a page took %s, though its data are of the last 42 s", time.Since(began))
 		}
 		source.change(func() { source.unavailable = true })
 		time.Sleep(time.Minute)
@@ -229,7 +237,7 @@ func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
 		for _, tc := range []struct {
 			target string
 			want   time.Duration
-		}{{"/?code=x", time.Second}, {"/", 5 * time.Second}, {"/failures", time.Second}} { // after an error, an hour, and a late read
+		}{{"/?code=x", time.Second}, {"/", 5 * time.Second}, {"/", 0}, {"/failures", time.Second}} { // after an error, an hour, the same read, and a late one
 			began := time.Now()
 			if page(t, server, tc.target); time.Since(began) != tc.want {
 				t.Errorf("%s took %s, want %s", tc.target, time.Since(began), tc.want)
@@ -237,9 +245,7 @@ func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		source.change(func() { source.delay = time.Millisecond })
-		if w = ask(t, server, http.MethodGet, "/failures", ""); w.Header().Get("Refresh") == "" {
-			t.Error("after an outage, the page is not loaded again")
-		}
+		has(t, fmt.Sprint(ask(t, server, http.MethodGet, "/failures", "").Header()), "Refresh")
 		time.Sleep(2 * time.Second)
 		hasNot(t, page(t, server, "/failures"), `id="missing"`)
 	})
@@ -248,13 +254,20 @@ func TestASlowAnswerOrOneErrorIsNoOutage(t *testing.T) {
 func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newSource(analysis("a", "QUEUED"), analysis("b", "FAILED"), analysis("odd", "ARCHIVED"))
-		server := open(t, source, console.Options{Limit: 1})
+		var log bytes.Buffer
+		server := open(t, source, console.Options{Limit: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for _, query := range []string{"", "?state=FAILED", "?q=a", "?after=2"} {
 			has(t, page(t, server, "/"+query), "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>")
 		}
-		source.change(func() { source.countErr = errOdd })
-		time.Sleep(time.Minute)
-		text := page(t, server, "/")
+		source.change(func() { source.countErr = &console.Refusal{Text: "x", Err: errOdd} })
+		text := ""
+		for range 3 {
+			time.Sleep(30 * time.Second)
+			text = page(t, server, "/")
+		}
+		if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), "error=odd") {
+			t.Errorf("log: %s", &log)
+		}
 		has(t, text, `data-id="a"`, `data-live="static"`, "<bdi>FAILED</bdi></a>")
 	})
 }
@@ -275,21 +288,25 @@ func waits(id string, left time.Duration) console.Detail {
 
 func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
+		late, early := heldBy("after", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
 		late.NextAttemptAt = storeNow().Add(2 * time.Hour) // as a worker in another language may leave it
 		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
 		late.History = []analysislock.Attempt{{Token: 0, StartedAt: storeNow().Add(-time.Hour)}} // of a run before this one
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)
 		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-time.Second)
+		corrupted := at(analysis("corrupted", "QUEUED"), 6*time.Hour)
+		corrupted.Malformed = errOdd
 		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("left", "PROCESSING"), 30*time.Minute),
-			at(waits("recent", -5*time.Minute), time.Hour), at(analysis("foreign", "ARCHIVED"), 5*time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
+			at(waits("recent", -5*time.Minute), time.Hour), at(analysis("foreign", "ARCHIVED"), 5*time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour), corrupted)
 		server := open(t, source, console.Options{Limit: 6, TTL: 10 * time.Minute})
 		text := page(t, server, "/")
-		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past left done fresh"; got != want {
+		if got, want := strings.Join(ids(text), " "), "early after due soon later lost past left done fresh"; got != want {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
-		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
+		if groups := strings.Join(regexp.MustCompile(`id="group-\w*"`).FindAllString(text, -1), " "); groups != `id="group-running" id="group-waiting" id="group-stuck" id="group-"` {
+			t.Errorf("the groups are %s", groups)
+		}
 		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
 		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
 		has(t, rowOf(t, text, "fresh"), "waiting in the queue")
@@ -305,10 +322,10 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 			}
 			text = page(t, server, "/"+html.UnescapeString(link[1]))
 			has(t, text, `id="newest"`)
-			hasNot(t, text, `class="group"`, `id="oldest"`)
+			hasNot(t, text, `class="group"`, `id="oldest"`, `data-group="stuck"`)
 			seen = append(seen, ids(text)...)
 		}
-		if slices.Sort(seen); strings.Join(seen, " ") != "done due early foreign fresh late later left lost past recent soon" {
+		if slices.Sort(seen); strings.Join(seen, " ") != "after corrupted done due early foreign fresh later left lost past recent soon" {
 			t.Errorf("the pages have %s", seen)
 		}
 	})
@@ -365,7 +382,7 @@ func TestAValueThatNoAnalysisHasIsRefusedBeforeItIsRead(t *testing.T) {
 		}
 	}
 	for i := range 33 {
-		page(t, server, fmt.Sprint("/?code=", long[2:], i%10, "&since=", i, "h"))
+		page(t, server, fmt.Sprint("/?state=", long[1:], "&code=", long[2:], i%10, "&since=", i, "h"))
 	}
 	if n := source.calls("Page"); n != 33 {
 		t.Errorf("%d lists were read, want 33", n)

@@ -1,8 +1,11 @@
 package console_test
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -22,7 +25,8 @@ func TestEachStateIsShownByItsName(t *testing.T) {
 	s := open(t, newSource(analysis("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), analysis("c", "READY"), failed, analysis("e", "PAUSED"), analysis("f", "")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
-		has(t, rowOf(t, text, id), ">"+state+"</bdi>", `data-state="`+state+`"`)
+		kind := cmp.Or(map[string]string{"PAUSED": "other", "no status": "none"}[state], strings.ToLower(state))
+		has(t, rowOf(t, text, id), ">"+state+"</bdi>", `data-state="`+state+`"`, `class="state `+kind+`"`)
 		has(t, page(t, s, "/analysis?id="+id), ">"+state+"</bdi>")
 	}
 	has(t, rowOf(t, text, "d"), "too_large")
@@ -64,7 +68,7 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=stale"), "flaky", ", which will be repeated<")
 	hasNot(t, page(t, s, "/analysis?id=stale"), "Finished by", "w/0")
 	hasNot(t, text, "/unlock?", "/requeue?")
-	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky")
+	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky", "fact-duration")
 }
 
 func TestThePageFiltersTheList(t *testing.T) {
@@ -73,16 +77,17 @@ func TestThePageFiltersTheList(t *testing.T) {
 	w := at(waits("waits", time.Hour), 3*time.Hour)
 	w.UpdatedAt = w.UpdatedAt.Truncate(time.Second)
 	updated := w.UpdatedAt.UTC().Format(time.RFC3339)
-	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, w), console.Options{Every: quick})
+	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), at(heldBy("alive", "w", 1, time.Hour), 30*time.Minute), flaky, gone, w), console.Options{Every: quick})
 	for query, want := range map[string]string{
-		"":                                  "held waits Alphabet alpha gone flaky beta",
+		"":                                  "alive waits Alphabet alpha gone flaky beta",
+		"?code=a%26b":                       "gone flaky",
 		"?state=QUEUED":                     "waits alpha flaky",
 		"?code=a%26b&state=FAILED":          "gone",
 		"?since=150m&older=1h":              "beta",
-		"?since=2006-01-02T15:04:05Z":       "held waits Alphabet alpha gone flaky beta",
+		"?since=2006-01-02T15:04:05Z":       "alive waits Alphabet alpha gone flaky beta",
 		"?since=" + updated + "&older=150m": "waits",
 		"?older=" + updated:                 "",
-		"?q=al":                             "alpha",
+		"?q=al":                             "alpha alive",
 		"?q=alphabet&state=READY":           "",
 	} {
 		text := page(t, s, "/"+query)
@@ -90,6 +95,7 @@ func TestThePageFiltersTheList(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 		has(t, text, `>All <b>7</b>`) // whatever is shown of it
+		contains(t, text, !strings.Contains(query, "state=") && !strings.Contains(query, "q="), []string{`aria-current="page">All`})
 	}
 	search := page(t, s, "/?q=al")
 	has(t, search, `name="q" type="search" value="al"`)
@@ -169,5 +175,41 @@ func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
 		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
+	}
+}
+
+func TestTheUnitsOfADurationChangeAtTheirLimits(t *testing.T) {
+	for seconds, want := range map[time.Duration]string{
+		59: "59 s", 60: "1 min 00 s", 3599: "59 min 59 s", 3600: "1 h 00 min", 86399: "23 h 59 min", 86400: "1 d 0 h", 200000: "2 d 7 h",
+	} {
+		if got := console.Span(seconds * time.Second); got != want {
+			t.Errorf("%d s: %s, want %s", seconds, got, want)
+		}
+	}
+	text := strings.Repeat("x", 64)
+	if got := console.Number(100) + " " + console.Number(123456) + console.Shorten(text); got != "100 123,456"+text {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAPageThatCannotBeMadeIsAnErrorInTheLog(t *testing.T) {
+	var log bytes.Buffer
+	h := &recorder{}
+	s := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: h, Every: quick, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	form := hidden(t, page(t, s, "/cancel?id=a")).Encode()
+	s.Break()
+	requests := []string{"GET /", "GET /analysis?id=a", "GET /failures", "GET /cancel?id=a", "GET /all/cancel?state=QUEUED", "POST /cancel?id=a", "POST /unlock?id=a"}
+	for i, r := range requests {
+		method, target, _ := strings.Cut(r, " ")
+		if i == len(requests)-1 {
+			h.fail = lease.ErrConflict
+		}
+		if w := ask(t, s, method, target, strings.Repeat(form, i/6), "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusInternalServerError {
+			t.Errorf("%s: %d %s", r, w.Code, w.Body)
+		}
+	}
+	ask(t, s, http.MethodGet, "/", "", "Host", "evil.example")
+	if n := strings.Count(log.String(), `"page not made"`); n != len(requests) || strings.Count(log.String(), `"answer not sent"`) != 1 {
+		t.Errorf("log: %s", &log)
 	}
 }

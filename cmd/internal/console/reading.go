@@ -113,7 +113,7 @@ func (r *reading) fresh() bool {
 // in an outage, as a holder may have renewed its lock.
 func (r *reading) age(at time.Time) (l live, now time.Time) {
 	if r.ended.IsZero() || r.err != nil && at.IsZero() {
-		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, at
+		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
 	passed := time.Since(r.ended)
 	if r.fresh() {

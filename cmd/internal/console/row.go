@@ -165,7 +165,7 @@ func (r row) Timeline() (all []attempt) {
 			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
 		}
 		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
-		t.Width = min(max(int64(1000*end.Sub(a.StartedAt)/scale), 8), 1000-t.X)
+		t.Width = max(int64(1000*end.Sub(a.StartedAt)/scale), 8)
 		all = append(all, t)
 	}
 

@@ -34,9 +34,6 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Err.Error() }
 
-// Unwrap returns the Source's own error.
-func (r *Refusal) Unwrap() error { return r.Err }
-
 // Source reads the analyses, whose texts may be any text that a document contains. Its
 // methods may be called concurrently. Their errors may be or wrap a *Refusal. Only Get with
 // contents reads an input or a result.

@@ -79,7 +79,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, v verb) error {
 		return queueRefuses(err)
 	})
 
-	err = t.print(v)
+	t.print(v)
 	if stopped != nil {
 		c.Notice("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
 	}
@@ -92,10 +92,10 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, v verb) error {
 	case ctx.Err() != nil:
 		c.Notice("run it again for the rest; --older-than %s leaves out what has changed since", again)
 		return ctx.Err()
-	case err == nil && t.outcomes[failed] > 0:
+	case t.outcomes[failed] > 0:
 		return cli.ExitError{Code: cli.ExitFailed}
 	}
-	return err
+	return nil
 }
 
 // each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends or

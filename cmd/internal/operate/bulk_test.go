@@ -2,9 +2,11 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -162,6 +165,7 @@ func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
 			{both, bulk{}, crashed, nil, "changed"}, // by Firestore's clock alone
 			{both, bulk{dryRun: true}, crashed, nil, "would_change"},
 			{both, bulk{}, bad, nil, "failed"},
+			{requeue, bulk{}, crashed, running, "skipped held"}, // its owner has renewed it
 			{cancel, bulk{running: true}, running, nil, "changed"},
 			{cancel, bulk{running: true, dryRun: true}, running, nil, "would_change"},
 			{cancel, bulk{running: true}, fresh, running, "changed"},
@@ -251,4 +255,101 @@ func TestAFilterIsOfFirestoresTime(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestATerminalShowsTheProgressUntilTheSummary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out, errs strings.Builder
+		c := cli.NewCall(cli.Command{Name: "cancel"}, nil, cli.Streams{Out: &out, Err: &errs}, nil)
+		tally := newTally(c, 9, false)
+		tally.terminal = true
+		for i, err := range []error{nil, lease.ErrFinished, errNotBooked, lease.ErrFinished} {
+			time.Sleep(time.Second/5 + 1 - time.Duration(i/3)) // the last comes too soon
+			tally.add(t.Context(), "x", didChange, "", err)
+			if tally.notBooked != (i >= 2) {
+				t.Errorf("%d: not booked is %v", i, tally.notBooked)
+			}
+		}
+		tally.print(verbCancel)
+		const clear, progress = "\r\x1b[K", "\r%d matched, %d changed, 0 skipped, 0 failed\x1b[K"
+		want := fmt.Sprintf(progress+clear+"%s"+progress+clear+"%s"+progress+clear+"%s"+clear, 9, 1, "already finished", 9, 2, errNotBooked, 9, 3, "already finished")
+		if got := strings.NewReplacer("taskguard cancel: ", "", "\n", "").Replace(errs.String()); got != want || out.String() != "9 matched, 4 changed, 0 skipped, 0 failed\n" {
+			t.Errorf("%q, want %q; %q", got, want, out.String())
+		}
+		printRecovered(c, "", worker.Recovery{Found: 1, More: true}, nil)
+		if !strings.HasSuffix(out.String(), "found 1, booked 0; there may be more: run it again\n") {
+			t.Error(out.String())
+		}
+	})
+	null, err := os.Open(os.DevNull)
+	if err != nil || !isTerminal(null) {
+		t.Errorf("a character device is none: %v", err)
+	}
+	_ = null.Close()
+	if file, err := os.Open("tally.go"); err != nil || isTerminal(file) || file.Close() != nil {
+		t.Errorf("a file is a terminal, %v", err)
+	}
+}
+
+func TestEachRefusedReadingIsAnError(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	b.Put(t, "x", map[string]any{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now(), "input": 2, "result": 3, "lockToken": 1})
+	allowed, denied := 0, 0
+	cl := clientOf(t, b, grpc.WithChainStreamInterceptor(
+		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if allowed--; allowed < 0 {
+				denied++
+				return nil, status.Error(codes.PermissionDenied, "as the test wants")
+			}
+			return open(ctx, d, cc, method, opts...)
+		}))
+	var out, errs strings.Builder
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out, Err: &errs}, func(string) (string, bool) { return "", false })
+	all := bulk{dryRun: true}
+	all.flags(c)
+	source := consoleSource{cl}
+	operator := consoleOperator{cl, slog.New(slog.DiscardHandler)}
+	for name, read := range map[string]func(context.Context) error{
+		"bulk":             func(ctx context.Context) error { return all.run(ctx, c, cl, verbRequeue) },
+		"one":              func(ctx context.Context) error { return cl.showOne(ctx, c, "x") },
+		"unfound":          func(ctx context.Context) error { return reportUnfound(ctx, c, cl) },
+		"source: page":     func(ctx context.Context) error { _, err := source.Page(ctx, repo.Filter{}, "", 9); return err },
+		"source: failures": func(ctx context.Context) error { _, err := source.Failures(ctx, 9); return err },
+		"source: summary":  func(ctx context.Context) error { _, err := source.Get(ctx, "x", false); return err },
+		"source: active":   func(ctx context.Context) error { _, err := source.Active(ctx, 9); return err },
+		"source: count":    func(ctx context.Context) error { _, err := source.Count(ctx, []string{"QUEUED"}); return err },
+		"submit":           func(ctx context.Context) error { _, err := cl.submit(ctx, Document{ID: "x", Input: 2}); return err },
+		"operator": func(ctx context.Context) error {
+			_, err := operator.ChangeAll(ctx, "cancel", func(time.Time) repo.Filter { return repo.Filter{} }, "w", console.Bulk{}, 9, true)
+			return err
+		},
+		"source: oldest": func(ctx context.Context) error {
+			oldest, err := source.Oldest(ctx)
+			if err == nil && (len(oldest) != 1 || oldest[0].ID != "x") {
+				t.Errorf("oldest: %+v", oldest)
+			}
+			return err
+		},
+		"source: get": func(ctx context.Context) error {
+			d, err := source.Get(ctx, "x", true)
+			if err == nil && string(d.Input)+string(d.Result) != "23" {
+				t.Errorf("get: %+v", d)
+			}
+			return err
+		},
+	} {
+		for n := 0; ; n++ {
+			allowed, denied = n, 0
+			err := read(t.Context())
+			if denied == 0 {
+				break
+			}
+			if refused := new(console.Refusal); err == nil || strings.HasPrefix(name, "source: ") != errors.As(err, &refused) && name != "operator" {
+				t.Errorf("%s: call %d is refused: %v", name, n+1, err)
+			}
+		}
+	}
+	if text := errs.String(); strings.Count(text, "TASK_QUEUE is not set: no deliveries are booked\n") != 1 {
+		t.Errorf("printed %s", text)
+	}
 }

@@ -128,7 +128,7 @@ func changeAll(ctx context.Context, c *cli.Call, v verb, ids []string, b *bulk) 
 	var failed error
 	for _, id := range ids {
 		err := cl.changeOne(ctx, c, v, id)
-		if ctx.Err() != nil || len(ids) == 1 {
+		if ctx.Err() != nil {
 			return err
 		}
 		if err != nil {
@@ -152,9 +152,9 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, v verb, id string)
 	}
 
 	if !c.JSON {
-		_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n",
+		cli.Print(c.Out, "%s is %s; %s\n",
 			printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), done.note(v))
-		return err
+		return nil
 	}
 	if done.Delivery == deliveryNone {
 		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
@@ -211,7 +211,6 @@ func (cl *Client) change(
 	case errors.Is(err, worker.ErrNoQueue):
 		done.Delivery = deliveryNone
 	case err != nil:
-		done.Delivery = deliveryNone
 		return done, fmt.Errorf("%w: %w", errNotBooked, explainQueue(err))
 	default:
 		done.Delivery = deliveryBooked

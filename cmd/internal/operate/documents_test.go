@@ -17,6 +17,14 @@ func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
 			t.Errorf("%s has the id %s", file[0], d.ID)
 		}
 	}
+	for file, want := range map[string]string{"Az09:x{`/.": "az09-x-", "ß": "file-"} {
+		if d, err := newDocument(strings.TrimSuffix(file, "/."), nil); err != nil || !strings.HasPrefix(d.ID, want) {
+			t.Errorf("%s has the id %s, %v", file, d.ID, err)
+		}
+	}
+	if d, err := newDocument("\xff", nil); err == nil {
+		t.Errorf("a name that is not UTF-8: %+v", d)
+	}
 	if len(ids) != 4 { // ./ is no other name
 		t.Errorf("%v, want four", ids)
 	}

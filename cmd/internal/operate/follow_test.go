@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ type following struct {
 
 	code   atomic.Uint32
 	out    emulatortest.Log
-	follow func() error
+	follow func(ctx context.Context) error
 }
 
 func newFollowing(t *testing.T) *following {
@@ -41,8 +42,8 @@ func newFollowing(t *testing.T) *following {
 		}))
 	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
 	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
-	f.follow = func() error {
-		return follow(t.Context(), c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
+	f.follow = func(ctx context.Context) error {
+		return follow(ctx, c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
 	}
 	return f
 }
@@ -51,7 +52,7 @@ func newFollowing(t *testing.T) *following {
 func (f *following) during(t *testing.T, steps func()) string {
 	t.Helper()
 	ended := make(chan error, 1)
-	go func() { ended <- f.follow() }()
+	go func() { ended <- f.follow(t.Context()) }()
 	steps()
 	f.Put(t, "x", map[string]any{"status": "READY", "result": 3, "progress": map[string]any{"fraction": 1}})
 	if err := <-ended; err != nil {
@@ -87,8 +88,16 @@ func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
 func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
+		late := errors.New("too late")
+		for _, patience := range []time.Duration{0, time.Minute} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, late)
+			if err := f.follow(ctx); !errors.Is(err, late) {
+				t.Errorf("after %v: %v", patience, err)
+			}
+			cancel()
+		}
 		f.code.Store(uint32(codes.PermissionDenied))
-		if err := f.follow(); status.Code(err) != codes.PermissionDenied || strings.Contains(f.out.String(), "waiting") {
+		if err := f.follow(t.Context()); status.Code(err) != codes.PermissionDenied || strings.Contains(f.out.String(), "waiting") {
 			t.Errorf("%v\n%s", err, &f.out)
 		}
 	})

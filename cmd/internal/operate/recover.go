@@ -35,8 +35,8 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 
 	for _, cl := range all {
 		r, failed := cl.Recover(ctx)
-		failed = errors.Join(printRecovered(c, cl.place.Other(), r, failed), explainIndex(explainQueue(failed)))
-		if failed == nil {
+		printRecovered(c, cl.place.Other(), r, failed)
+		if failed = explainIndex(explainQueue(failed)); failed == nil {
 			failed = reportUnfound(ctx, c, cl)
 		}
 		err = errors.Join(err, failed)
@@ -74,12 +74,13 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why str
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.
-func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) error {
+func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 	if c.JSON {
-		return c.PrintJSON(struct {
+		_ = c.PrintJSON(struct { // cli.Run reports its error
 			Kind string `json:"kind,omitempty"` // unless it is analysis
 			worker.Recovery
 		}{kind, r})
+		return
 	}
 	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
 	if kind != "" {
@@ -91,8 +92,7 @@ func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) e
 	case r.More:
 		text += "; there may be more: run it again"
 	}
-	_, err := fmt.Fprintln(c.Out, text)
-	return err
+	cli.Print(c.Out, "%s\n", text)
 }
 
 const missingIndex = "an index of deploy/firestore.indexes.json is missing, or is still being built"

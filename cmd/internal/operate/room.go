@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"taskguard/cmd/internal/cli"
@@ -62,6 +61,6 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		}
 		return c.PrintJSON(done)
 	}
-	_, err = fmt.Fprintf(c.Out, "room %s %s\n", printable.Line(room), text)
-	return err
+	cli.Print(c.Out, "room %s %s\n", printable.Line(room), text)
+	return nil
 }

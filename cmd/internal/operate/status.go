@@ -161,19 +161,15 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 		return c.PrintJSON(s)
 	}
 
-	if err := printFields(c, &s, a.ReadAt); err != nil {
-		return err
-	}
+	printFields(c, &s, a.ReadAt)
 	printHistory(c, &s)
 	if s.Result == nil {
 		return nil
 	}
 	var result bytes.Buffer
-	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.Out, "result\n%s\n", printable.Lines(result.String()))
-	return err
+	_ = json.Indent(&result, s.Result, "", "  ") // it is JSON
+	cli.Print(c.Out, "result\n%s\n", printable.Lines(result.String()))
+	return nil
 }
 
 // errorLines formats an error for a table's column; a message may have several lines.
@@ -186,7 +182,7 @@ func errorLines(e *analysislock.Error) string {
 }
 
 // printFields prints an analysis without its result.
-func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
+func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	field := func(name, value string, present bool) {
 		if present {
@@ -214,7 +210,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && analysislock.Finished(s.Status))
-	return t.Flush()
+	_ = t.Flush() // cli.Run reports its error
 }
 
 // printHistory prints the attempts, a row each, and below it its error. An attempt without an

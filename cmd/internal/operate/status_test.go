@@ -2,6 +2,7 @@ package operate
 
 import (
 	"fmt"
+	"os/user"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,32 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	}
 	if got := explainIndex(other).Error(); got != other.Error() {
 		t.Error(got)
+	}
+	if explainQueue(other) != other || refusal(lease.ErrFinished) != lease.ErrFinished { //nolint:errorlint // the same
+		t.Error("an error is lost")
+	}
+	at := time.Now()
+	for l, want := range map[lockInfo]string{
+		{Owner: "w"}: "left by w, without an expiry", {Owner: "w", ExpiresAt: at, remaining: 1}: "left by w", {Owner: "w", ExpiresAt: at}: "left by w, expired 0.0 s ago",
+	} {
+		if got := l.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	long := strings.Repeat("x", 78)
+	for result, want := range map[any]string{nil: "", long: `"` + long + `"`, long + "x": `"` + long + "…"} {
+		if got := summary(result); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if u, err := user.Current(); err == nil && operator() != u.Username {
+		t.Error(operator())
+	}
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{}, func(string) (string, bool) { return "9", true })
+	for _, limit := range []int{1, maxListed} {
+		if got, err := consoleAddress(c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
+			t.Errorf("%d: %s, %v", limit, got, err)
+		}
 	}
 }
 

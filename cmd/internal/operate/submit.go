@@ -63,12 +63,9 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 		case *wait:
 			show.Print("%s", s)
 		case c.JSON:
-			err = c.PrintJSON(s)
+			_ = c.PrintJSON(s) // cli.Run reports its error
 		default:
-			_, err = fmt.Fprintln(c.Out, printable.Line(s.String()))
-		}
-		if err != nil {
-			return err
+			cli.Print(c.Out, "%s\n", printable.Line(s.String()))
 		}
 	}
 

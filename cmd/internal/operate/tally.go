@@ -62,15 +62,15 @@ func (t *tally) add(ctx context.Context, id, outcome, reason string, err error) 
 }
 
 // print prints the summary, and why some were skipped.
-func (t *tally) print(v verb) (err error) {
+func (t *tally) print(v verb) {
 	t.clearLine()
 	if t.c.JSON {
-		err = t.c.PrintJSON(map[string]any{"summary": map[string]any{
+		_ = t.c.PrintJSON(map[string]any{"summary": map[string]any{
 			"matched": t.matched, "changed": t.outcomes[didChange], "skipped": t.outcomes[skipped],
 			"failed": t.outcomes[failed], "dry_run": t.dryRun,
 		}})
 	} else {
-		_, err = fmt.Fprintln(t.c.Out, t.summary())
+		cli.Print(t.c.Out, "%s\n", t.summary())
 	}
 
 	var why []string
@@ -83,7 +83,6 @@ func (t *tally) print(v verb) (err error) {
 	if len(why) > 0 {
 		t.c.Notice("skipped: %s", strings.Join(why, ", "))
 	}
-	return err
 }
 
 func (t *tally) summary() string {

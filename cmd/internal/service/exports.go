@@ -62,9 +62,8 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 
 	if t.Traces != "" {
 		exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
-			otlptracehttp.WithHTTPClient(t.client(until, t.Traces)), otlptracehttp.WithRetry(retries))
+			otlptracehttp.WithHTTPClient(t.client(t.Traces)), otlptracehttp.WithRetry(retries))
 		if err != nil {
-			end()
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
 		}
 		batches := sdktrace.WithBatcher(spanSink{exporter, &sink{until: until, log: log, signal: "traces"}})
@@ -74,10 +73,9 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 
 	if t.Metrics != "" {
 		exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
-			otlpmetrichttp.WithHTTPClient(t.client(until, t.Metrics)),
+			otlpmetrichttp.WithHTTPClient(t.client(t.Metrics)),
 			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig(retries)))
 		if err != nil {
-			x.Stop(ctx)
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
 		}
 		reader := sdkmetric.NewPeriodicReader(metricSink{exporter, &sink{until: until, log: log, signal: "metrics"}})

@@ -1,7 +1,7 @@
 package service
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,17 +27,11 @@ func google(to string) bool {
 
 // client returns a client that sends the token of the service's account (Application
 // Default Credentials) to Google's own endpoint; for another URL nil, the SDK's own.
-// Until closes its idle connections.
-func (t Telemetry) client(until context.Context, to string) *http.Client {
+func (t Telemetry) client(to string) *http.Client {
 	if !google(to) {
 		return nil
 	}
-	transport := t.transport
-	if transport == nil {
-		own := http.DefaultTransport.(*http.Transport).Clone()
-		context.AfterFunc(until, own.CloseIdleConnections)
-		transport = own
-	}
+	transport := cmp.Or(t.transport, http.DefaultTransport)
 	return &http.Client{
 		Transport: &account{find: sync.OnceValues(func() (http.RoundTripper, error) { return withToken(transport) })},
 		Timeout:   10 * time.Second, // the SDK's default, which it does not give to another client

@@ -130,7 +130,7 @@ func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
 	} {
 		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
 		_, named := sender.Set().Value("gcp.project_id")
-		c := Telemetry{}.client(t.Context(), url)
+		c := Telemetry{}.client(url)
 		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || err != nil {
 			t.Errorf("%q: project %v, client %v, %v", url, named, c, err)
 		}

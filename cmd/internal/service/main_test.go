@@ -1,6 +1,13 @@
 package service
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -9,6 +16,29 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if code, err := strconv.Atoi(os.Getenv("TEST_EXIT")); err == nil {
+		Exit("p", func(context.Context, func(string) (string, bool), io.Writer) (int, error) {
+			return code, map[bool]error{true: errors.New("why")}[code > 0]
+		})
+		panic("it goes on")
+	}
 	emulatortest.Isolate()
 	goleak.VerifyTestMain(m)
+}
+
+func TestExitPrintsTheErrorAndEndsTheProcess(t *testing.T) {
+	for _, tc := range []struct {
+		code string
+		args []string
+		want string
+	}{
+		{"0", nil, "exit 0: "}, {"3", nil, "exit 3: why\n"}, {"0", []string{"x"}, "exit 2: p takes no arguments: it is configured by environment; see docs/reference.md\n"},
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], tc.args...)
+		cmd.Env = append(os.Environ(), "TEST_EXIT="+tc.code)
+		out, _ := cmd.CombinedOutput()
+		if got := fmt.Sprintf("exit %d: %s", cmd.ProcessState.ExitCode(), out); got != tc.want {
+			t.Errorf("%q: %s, want %s", tc.args, got, tc.want)
+		}
+	}
 }

@@ -68,7 +68,6 @@ type Service struct {
 // is none. It logs config.
 func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	server := s.Limits.Server(telemetry.Traced(s.Handler), s.Log)
 
 	var others sync.WaitGroup
@@ -98,24 +97,24 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 
 // shut ends the work, or its time, and closes every connection.
 func (s Service) shut(ctx context.Context, server *http.Server) {
-	ctx, end := context.WithTimeout(ctx, s.Limits.Drain+s.Limits.Answers)
-	defer end()
-	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
-	defer done()
+	ctx, cancel := context.WithTimeout(ctx, s.Limits.Drain+s.Limits.Answers)
+	defer cancel()
+	draining, cancel := context.WithTimeout(ctx, s.Limits.Drain)
+	defer cancel()
 	s.Drain(draining)
 
 	var flushing sync.WaitGroup
 	defer flushing.Wait()
 	if s.Flush != nil {
 		flushing.Go(func() {
-			ctx, done := context.WithTimeout(ctx, s.Limits.Flush)
-			defer done()
+			ctx, cancel := context.WithTimeout(ctx, s.Limits.Flush)
+			defer cancel()
 			s.Flush(ctx)
 		})
 	}
 
-	answering, done := context.WithTimeout(ctx, s.Limits.Answers)
-	defer done()
+	answering, cancel := context.WithTimeout(ctx, s.Limits.Answers)
+	defer cancel()
 	if server.Shutdown(answering) != nil { // a client has not sent its request
 		_ = server.Close()
 	}
@@ -168,7 +167,6 @@ func (p *Process) Main(
 ) (int, error) {
 	_, _ = memlimit.Set() // without a readable cgroup it sets none, as the line "serving" shows
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 
 	if p.Project == "" {

@@ -144,7 +144,10 @@ func TestAMissingCollectorIsAWarningEveryFiveMinutes(t *testing.T) {
 		var log bytes.Buffer
 		s := &sink{until: t.Context(), log: telemetry.NewLogger(&log, "json", 0), signal: "traces"}
 		for range 60 {
-			s.export(t.Context(), func(context.Context) error { return errors.New("gone") })
+			var own context.Context
+			if s.export(t.Context(), func(ctx context.Context) error { own = ctx; return errors.New("gone") }); own.Err() == nil {
+				t.Fatal("the context of an export outlives it")
+			}
 			time.Sleep(10 * time.Second)
 		}
 		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"failures":1,`) || !strings.Contains(text, `"failures":30,`) {

@@ -3,8 +3,6 @@ package server_test
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -46,22 +44,4 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 	}
-}
-
-func TestItIsReadyOnceTheStoreHasAnsweredAndUntilItStops(t *testing.T) {
-	s := newSite(t, nil)
-	b := s.browser(t)
-	const not = `{"reason":"unavailable","status":"not_ready"}`
-	b.want(http.StatusServiceUnavailable, not, http.MethodGet, "/health/ready")
-	failures := 1
-	s.AwaitReady(t.Context(), func(context.Context) error {
-		if failures--; failures == 0 {
-			return errors.New("unavailable")
-		}
-		return nil
-	})
-	b.want(http.StatusOK, `{"status":"ready"}`, http.MethodGet, "/health/ready")
-	s.stop()
-	b.want(http.StatusServiceUnavailable, not, http.MethodGet, "/health/ready")
-	b.want(http.StatusOK, `{"status":"live"}`, http.MethodGet, "/health/live")
 }

@@ -1,0 +1,11 @@
+package console
+
+import "html/template"
+
+// For the tests of formats.
+var Span, Number, Shorten = span, number, shorten
+
+// Break leaves only the template of an error's page.
+func (s *Server) Break() {
+	s.html = template.Must(template.New("").Parse(`{{define "problem"}}{{.Message}}{{end}}`))
+}
