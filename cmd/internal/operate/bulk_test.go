@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -67,6 +68,12 @@ func TestABulkChangeStopsWhereTheQueueRefusesAll(t *testing.T) {
 		if got := queueRefuses(err); (got != nil) != want {
 			t.Errorf("%v stops the command: %v, want %v", err, got, want)
 		}
+	}
+
+	n := newTally(&cli.Call{Streams: cli.Streams{Err: io.Discard}}, 2, false)
+	n.add(t.Context(), "a", failed, "", booking(codes.Unavailable))
+	if n.add(t.Context(), "b", failed, "", lease.ErrMalformed); !n.notBooked {
+		t.Error("another failure hides that a delivery is not booked")
 	}
 }
 
