@@ -71,7 +71,7 @@ func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 			t.Fatal(freed, err)
 		}
 		second := next(t, snaps)
-		if got, want := shown(second), "false [a false ]"; got != want || !second.At.After(first.At) {
+		if got, want := shown(second), "false [a false ]"; got != want || !second.At.After(first.At) || !second.Changes[0].Cell.At.Equal(second.At) {
 			t.Errorf("after the release: %s at %v, want %s after %v", got, second.At, want, first.At)
 		}
 		locked(t, locks, "b", "s/2")
