@@ -44,9 +44,13 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 		for i, status := range []any{analysislock.Failed, analysislock.Failed, analysislock.Ready, "ARCHIVED", 7, nil} {
 			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
 		}
-		for status, want := range map[string]int64{analysislock.Failed: 2, analysislock.Ready: 1, analysislock.Queued: 0, "": 6} {
-			if n, err := a.Count(t.Context(), Filter{Status: status}); err != nil || n != want {
-				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
+		b.Put(t, "dated", map[string]any{"status": analysislock.Queued, "updatedAt": time.Now()})
+		for f, want := range map[Filter]int64{
+			{Status: analysislock.Failed}: 2, {Status: analysislock.Ready}: 1, {Status: analysislock.Queued}: 1, {}: 7,
+			{Before: time.Now().Add(time.Hour)}: 1, {Status: analysislock.Failed, Before: time.Now()}: 0, {Since: time.Now().Add(-time.Hour)}: 1, {Prefix: "a"}: 6,
+		} {
+			if n, err := a.Count(t.Context(), f); err != nil || n != want {
+				t.Errorf("%+v: %d, %v; want %d", f, n, err, want)
 			}
 		}
 		for status, want := range map[string]string{analysislock.Failed: "a0 a1", "": "a0 a1 a2"} {
@@ -220,14 +224,15 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "lockOwner": "w", "lastError": map[string]any{"code": "c"}})
 		}
 		b.Put(t, "ran", map[string]any{"lockToken": 1})
+		b.Put(t, "token", map[string]any{"lockToken": "1"})
 		found, err = a.Unfound(t.Context(), 100)
-		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null" || found[2].LastError != nil || found[2].Lock.Owner != "w" {
+		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null token" || found[2].LastError != nil || found[2].Lock.Owner != "w" {
 			t.Errorf("%q, %v", got, err)
 		}
 		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {
 			t.Errorf("%d, %v; want 5", len(found), err)
 		}
-		for _, id := range []string{"none", "null", "ran"} {
+		for _, id := range []string{"none", "null", "ran", "token"} {
 			b.Delete(t, id)
 		}
 		queries := b.Calls.Count("RunQuery")

@@ -107,7 +107,7 @@ func TestAReadNamesItsDatabaseAndPausesBetweenTries(t *testing.T) {
 			if got := sent["x-goog-request-params"]; !slices.Equal(got, []string{routing}) {
 				t.Errorf("parameters %q, want %s", got, routing)
 			}
-			return nil, status.Error(codes.Unavailable, "")
+			return nil, status.Error([]codes.Code{codes.Unavailable, codes.DeadlineExceeded}[tries%2], "")
 		}))
 		if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)

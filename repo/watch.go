@@ -63,15 +63,12 @@ func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 		skips := skipped{log: r.documents.log, message: "document lock skipped"}
 		for _, change := range q.Changes {
 			room := change.Doc.Ref.ID
-			deleted := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked}
-			if change.Kind == firestore.DocumentRemoved {
-				s.Changes = append(s.Changes, document.Change{Room: room, Cell: deleted})
-				continue
-			}
-			c, err := r.cell(change.Doc, s.Asked)
-			if err != nil {
-				skips.add(ctx, roomName(room), err)
-				c = deleted
+			c := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked} // deleted
+			if change.Kind != firestore.DocumentRemoved {
+				if c, err = r.cell(change.Doc, s.Asked); err != nil {
+					skips.add(ctx, roomName(room), err)
+					continue
+				}
 			}
 			s.Changes = append(s.Changes, document.Change{Room: room, Cell: c})
 		}

@@ -96,6 +96,7 @@ func TestRecoverBooksTheOrphanedDocumentsOfAllKinds(t *testing.T) {
 	if got := q.booked(t); got != "" {
 		t.Errorf("it books %q, of another kind", got)
 	}
+	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "recover").want(t, cli.ExitFailed, "then it failed\norder: found 0, booked 0\n")
 }
 
 func TestWrongKindsAreRefusedByName(t *testing.T) {

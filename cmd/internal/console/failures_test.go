@@ -147,6 +147,17 @@ func TestAChangeIsFollowedByANewReading(t *testing.T) {
 		confirmed(t, server, "cancel", "x")
 		has(t, page(t, server, "/"), `data-state="FAILED"`)
 
+		// A reading that began before a change ends after it.
+		source.put(heldBy("y", "w/1", 3, time.Hour))
+		source.change(func() { source.delay = 4 * time.Second })
+		time.Sleep(time.Minute)
+		go page(t, server, "/")
+		synctest.Wait()
+		source.change(func() { source.delay = 0 })
+		operator.during = func(context.Context) { source.put(analysis("y", "FAILED")) }
+		confirmed(t, server, "cancel", "y")
+		has(t, rowOf(t, page(t, server, "/"), "y"), ">FAILED<")
+
 		const path = "/failures/requeue?code=a%26b"
 		operator.during = nil
 		page(t, server, "/failures")

@@ -155,7 +155,9 @@ func encoded(t testing.TB, v any) json.RawMessage {
 func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
 	w := analysis("a", "READY")
 	w.Input, w.Result = encoded(t, map[string]string{"name": "secret.txt"}), encoded(t, strings.Repeat("pad\u00e9", 40<<10)+"end")
-	s := open(t, newSource(w, analysis("b", "QUEUED")), console.Options{Every: quick})
+	b := analysis("b", "READY")
+	b.Result = encoded(t, make([]int, 20<<10)) // 40 KiB, and indented 100
+	s := open(t, newSource(w, b), console.Options{Every: quick})
 	text := page(t, s, "/analysis?id=a")
 	hasNot(t, text+page(t, s, "/"), "secret", "padé")
 	has(t, text, `href="/analysis?id=a&amp;show=all"`, "Not shown")
@@ -165,7 +167,7 @@ func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
 	if len(text) > 80<<10 {
 		t.Errorf("the page has %d bytes", len(text))
 	}
-	has(t, page(t, s, "/analysis?id=b&show=all"), "None.")
+	has(t, page(t, s, "/analysis?id=b&show=all"), "None.", "the first 64 KiB are shown")
 }
 
 func TestSimilarIDsAreDistinguishable(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -70,6 +71,12 @@ func TestABulkChangeStopsWhereTheQueueRefusesAll(t *testing.T) {
 		if got := queueRefuses(err); (got != nil) != want {
 			t.Errorf("%v stops the command: %v, want %v", err, got, want)
 		}
+	}
+
+	n := newTally(&cli.Call{Streams: cli.Streams{Err: io.Discard}}, 2, false)
+	n.add(t.Context(), "a", failed, "", booking(codes.Unavailable))
+	if n.add(t.Context(), "b", failed, "", lease.ErrMalformed); !n.notBooked {
+		t.Error("another failure hides that a delivery is not booked")
 	}
 }
 
