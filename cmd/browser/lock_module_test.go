@@ -300,7 +300,7 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			globalThis.fetch = async (...of) => (statuses.length > 0 ? new Response('{}', { status: statuses.shift() }) : real(...of));
 			const confirmed = await failure(locks.confirmProjectLock(lease));
 			statuses.push(429, 503);
-			const renewed = await failure(locks.renewProjectLock(lease));
+			const renewed = await failure(Promise.all([locks.renewProjectLock(lease), locks.renewProjectLock(lease)])); // one renewal
 			statuses.push(408, 429);
 			await locks.releaseProjectLock(lease);
 			globalThis.fetch = real;
