@@ -12,12 +12,12 @@ import (
 	"taskguard/locks/document"
 )
 
-// anOwned returns a record owned by s/1, at the time of a reading.
+// anOwned returns a record owned by s/1 that was extended at the time of a reading.
 func anOwned(at time.Time) document.Lock {
 	at = at.Truncate(time.Millisecond)
 	return document.Lock{
 		Lease:    lease.Lease{Owner: "s/1", Token: 7, HeartbeatAt: at, ExpiresAt: at.Add(30 * time.Second)},
-		LockedAt: at, Holder: "HOLDER", Name: "A Name",
+		LockedAt: at.Add(-time.Minute), Holder: "HOLDER", Name: "A Name",
 	}
 }
 

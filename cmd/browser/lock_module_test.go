@@ -222,12 +222,18 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			const state = await (await real('/api/documents/room/lock')).json();
 			return [failed, state.is_locked, (await navigator.locks.query()).held.length, readonly, events.map((e) => e.type)];
 		})()`, `["AbortError",false,0,[],["lock:attempt"]]`},
-		{"an acquisition whose answer is lost frees what it took", `(async () => {
+		{"an acquisition whose answer is lost frees what it took, by a request that outlives the page", `(async () => {
+			const sent = [];
 			globalThis.fetch = async (url, init) => {
+				sent.push(init.method, init.keepalive);
 				const answer = await real(url, init);
 				if (init.method === 'POST') throw new TypeError('injected');
 				return answer;
 			};
+			return [await failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })), sent];
+		})()`, `["acquire-timeout",["POST",false,"DELETE",true]]`},
+		{"a page of a proxy is no answer of the server's", `(async () => {
+			globalThis.fetch = async () => new Response('<html>');
 			return failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
 		})()`, `"acquire-timeout"`},
 		{"a Web Lock that the browser grants after the timeout is given back", `(async () => {
@@ -286,14 +292,16 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			globalThis.fetch = real;
 			return [error.code, error.retryable, error.message, readonly, events.filter(({ retryable }) => retryable).length, sent];
 		})()`, `["acquire-denied",false,"project lock: acquire-denied: this session holds too many locks",["acquire-denied"],1,["POST","POST"]]`},
-		{"answers that pass are tried again and keep the lock", `(async () => {
-			const lease = await locks.acquireProjectLock(quick);
-			const statuses = [429, 503, 408, 429];
-			globalThis.fetch = (url, init) => (statuses.length % 3 ? Promise.resolve(new Response('{}', { status: statuses.shift() })) : (statuses.shift(), real(url, init)));
+		{"answers that pass are tried again and keep the lock, also after an abort of its acquisition's signal", `(async () => {
+			const abort = new AbortController();
+			const lease = await locks.acquireProjectLock({ ...quick, signal: abort.signal });
+			abort.abort();
+			const statuses = [429];
+			globalThis.fetch = async (...of) => (statuses.length > 0 ? new Response('{}', { status: statuses.shift() }) : real(...of));
 			const confirmed = await failure(locks.confirmProjectLock(lease));
-			statuses.splice(0, 9, 429, 503, 0);
-			const renewed = await failure(locks.renewProjectLock(lease));
-			statuses.splice(0, 9, 408, 429, 0);
+			statuses.push(429, 503);
+			const renewed = await failure(Promise.all([locks.renewProjectLock(lease), locks.renewProjectLock(lease)])); // one renewal
+			statuses.push(408, 429);
 			await locks.releaseProjectLock(lease);
 			globalThis.fetch = real;
 			return [confirmed, renewed, readonly];
@@ -374,15 +382,17 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 				await locks.releaseProjectLock(lease);
 				return [lease.ttlMs, Math.round((await scheduled).nextHeartbeatInMs / 1000)];
 			};
-			return [await due({}), await due({ preferredStrategy: 'file-lock' }), await due({ ttlMs: 10000, heartbeatIntervalMs: 60000 })];
-		})()`, `[[25000,10],[30000,10],[10000,4]]`},
+			const ours = [await due({}), await due({ preferredStrategy: 'file-lock' }), await due({ ttlMs: 10000, heartbeatIntervalMs: 60000 })];
+			globalThis.fetch = async (...of) => new Response(JSON.stringify({ ...await (await real(...of)).json(), ttl_ms: 5000 }));
+			return [...ours, await due({})]; // the last one's is the server's
+		})()`, `[[25000,10],[30000,10],[10000,4],[5000,2]]`},
 		{"a slow answer does not extend the trust in the lease", `(async () => {
 			globalThis.fetch = async (...of) => {
 				const answer = await real(...of);
 				await new Promise((resolve) => setTimeout(resolve, 1000));
 				return answer;
 			};
-			const lease = await locks.acquireProjectLock(quick);
+			const lease = await locks.acquireProjectLock({ ...quick, ttlMs: 25000 });
 			const left = Date.parse(lease.expiresAt) - Date.now();
 			const renewed = await locks.renewProjectLock(lease, { ttlMs: 20000 });
 			const leftThen = Date.parse(renewed.expiresAt) - Date.now();

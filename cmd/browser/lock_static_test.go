@@ -118,7 +118,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 		{"a tab with Web Locks respects the file of a tab without", web, `write(record(1e6))`, failing, `["acquire-denied",false]`},
 		{"a tab that prefers the file respects a Web Lock", web, `0`, `locks.withProjectLock(
 			() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, preferredStrategy: 'file-lock' })), quick)`, `"fallback-conflict"`},
-		{"of eight acquisitions of an expired file exactly one succeeds", file, `write(record(1000, 1000))`, `Promise.all(Array.from({ length: 8 },
+		{"of eight acquisitions of an expired file exactly one succeeds", file, `write(record(1000, 1000).replace('another', 'another'.repeat(50)))`, `Promise.all(Array.from({ length: 8 },
 			() => locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => lease, () => null))).then(async (all) => {
 				const leases = all.filter(Boolean);
 				const { uuid, mtime, ttl, owner, token } = JSON.parse(await file());
@@ -139,6 +139,14 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			const failed = [await failure(locks.renewProjectLock(lease)), await failure(locks.releaseProjectLock(lease, { force: true }))];
 			return [...failed, readonly, JSON.parse(await file()).uuid];
 		})()`, `["lease-stale","none",["lease-stale"],"another"]`},
+		{"a page that ends after its deadline leaves the file, which another may have taken", file, `0`, `(async () => {
+			await locks.acquireProjectLock(quick);
+			await write(record(1e6));
+			performance.now = () => Infinity;
+			dispatchEvent(new PageTransitionEvent('pagehide'));
+			delete performance.now;
+			return JSON.parse(await file()).uuid;
+		})()`, `"another"`},
 		{"a Web Lock is renewed without its query", web, `0`, `locks.withProjectLock(async (lease) => {
 			navigator.locks.query = () => Promise.reject(new TypeError('no query'));
 			const outcomes = [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease))];

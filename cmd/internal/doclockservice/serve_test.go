@@ -210,6 +210,13 @@ func TestTheSweepRunsByItself(t *testing.T) {
 	}
 }
 
+func TestOnlyTheApplicationMakesSessions(t *testing.T) {
+	i := start(t, embedded(t), "SESSION_AUTH=application")
+	if status, body := i.ask(t, client(t), http.MethodPost, lockPath); status != http.StatusForbidden || body["error"] != "no_session" {
+		t.Errorf("%d %v, want no_session", status, body)
+	}
+}
+
 func TestServeFetchesTheKeysOfTokens(t *testing.T) {
 	firestore := embedded(t)
 	for name, auth := range map[string][]string{

@@ -414,17 +414,31 @@ func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 
 	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 	p.wantEvent(private, unlocked, document.Current)
-	for p.subscribe("documents.c", "").Event != succeed { // the socket ends soon
-		time.Sleep(time.Millisecond)
+	for _, channel := range []string{"documents.c", "documents.d"} { // in place of the socket, then of the channel
+		for p.subscribe(channel, "").Event != succeed { // the other ends soon
+			time.Sleep(time.Millisecond)
+		}
+		p.wantEvent(channel, unlocked, document.Current)
+		p.send("pusher:unsubscribe", map[string]string{"channel": channel})
 	}
 }
 
-func TestASubscriptionThatFailsClosesTheSocket(t *testing.T) {
-	p := newPusherSite(t, func(s *setup) { s.store = refusing{s.store, lease.ErrRefused} }).browser(t).connect()
+func TestASubscriptionThatFailsClosesTheSocketAndIsNotCounted(t *testing.T) {
+	b := newPusherSite(t, func(s *setup) {
+		s.store, s.options.SessionSockets = refusing{s.store, lease.ErrRefused}, 1
+	}).browser(t)
+	p := b.connect()
 	p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
 	p.wantError(4100)
 	if got := p.closed(); got != 4100 {
 		t.Errorf("closed with %v, want 4100", got)
+	}
+
+	b.ask(http.MethodGet, "/") // begins a session
+	for range 2 {
+		if status, body := b.ask(http.MethodGet, lockPath+"/ws", upgrade()...); status != http.StatusInternalServerError {
+			t.Errorf("%d %s, want 500", status, body)
+		}
 	}
 }
 
