@@ -34,13 +34,13 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 	if g.work.Err() != nil {
 		return s, ErrStopping
 	}
-	is, err := g.of(k)
+	kind, err := g.register(k)
 	if err != nil {
 		return s, err
 	}
 	value, err := orchestrator.Storable(input)
 	if err == nil {
-		s, err = is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
+		s, err = kind.guard.Submit(ctx, kind.analyses, repo.ErrExists, id, value)
 	}
 	if err != nil {
 		err = fmt.Errorf("worker: submit %q: %w", id, err)

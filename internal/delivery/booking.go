@@ -90,7 +90,7 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 		return o, false
 	}
 
-	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
+	a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(analysislock.OutcomeContinued))
 	settled := a.replace(ctx, analysislock.OutcomeContinued, "continue")
 	return Outcome{Case: Continued, Settled: settled, Err: errDeadline}, true
 }
@@ -198,7 +198,7 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	case already:
 		outcome = "already"
 	}
-	a.Telemetry.FollowedUp(ctx, outcome)
+	a.Telemetry.Record(ctx, telemetry.FollowUps, 1, telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return err == nil
 }

@@ -133,7 +133,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 	}
 	o.Measures = a.measured
 	if o.Ran {
-		g.Telemetry.Ran(ctx, o.Case.String(), o.Run)
+		g.Telemetry.Record(ctx, telemetry.RunDuration, o.Run.Seconds(), telemetry.ByOutcome(o.Case.String()))
 	}
 	return o
 }
@@ -198,7 +198,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	}
 	if acq.First {
 		m.ToStart = acq.Hold.Age()
-		a.Telemetry.Started(ctx, m.ToStart)
+		a.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
 
 	outcome := acq.Reason
@@ -208,7 +208,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
+	a.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return acq, err
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -53,7 +54,7 @@ func (g *Guard) measureOldest(ctx context.Context) time.Duration {
 		return 0
 	}
 	age := oldest.Age(oldest.ReadAt)
-	g.Telemetry.Oldest(ctx, age)
+	g.Telemetry.Record(ctx, telemetry.OldestAge, age.Seconds())
 	return age
 }
 
@@ -103,8 +104,8 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	err = errors.Join(err, booking.Wait())
 
 	r.Booked, r.Found = int(booked.Load()), len(due)-int(skipped.Load())
-	g.Telemetry.Stuck(ctx, r.Found)
-	g.Telemetry.Recovered(ctx, r.Booked)
+	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found))
+	g.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
 	if err != nil {
 		r.More = true
 		return r, fmt.Errorf("worker: recover: %w", err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -103,6 +104,6 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 			size = len(text)
 		}
 		r.measured.Checkpoints++
-		r.Telemetry.Checkpointed(r.ctx, size)
+		r.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(size))
 	}
 }

@@ -65,7 +65,7 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		}
 		return Outcome{Case: FinishUnknown, Err: r.err}
 	case errors.Is(r.cause, errRunTime):
-		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(analysislock.RunTimeExhausted))
 		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(r.cause.Error(), "worker: "))
 	case errors.Is(r.cause, errDeadline):
 		if o, ended := a.continued(ctx); ended {
@@ -86,11 +86,11 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 	var panicked *orchestrator.PanicError
 	switch {
 	case errors.Is(r.cause, errDeadline):
-		a.Telemetry.TimedOut(ctx, CodeRunTimeout)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(CodeRunTimeout))
 		return CodeRunTimeout,
 			fmt.Sprintf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
 	case errors.Is(r.cause, errStalled):
-		a.Telemetry.TimedOut(ctx, CodeStalled)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(CodeStalled))
 		return CodeStalled,
 			fmt.Sprintf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
 	case errors.As(r.err, &failure):
@@ -130,10 +130,14 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 	defer stop(nil)
 
 	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
-	a.Telemetry.Began(ctx, a.acq.Attempt, a.measured.Stolen)
+	a.Telemetry.Record(ctx, telemetry.RunsActive, 1)
+	a.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
+	if a.measured.Stolen {
+		a.Telemetry.Record(ctx, telemetry.Steals, 1)
+	}
 	failed := true // also if it panics
 	defer func() {
-		a.Telemetry.Ended(ctx)
+		a.Telemetry.Record(ctx, telemetry.RunsActive, -1)
 		span.Close("", failed)
 	}()
 
@@ -177,7 +181,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	default:
 		outcome = "failed"
 	}
-	a.Telemetry.Renewed(ctx, outcome, took)
+	a.Telemetry.Record(ctx, telemetry.HeartbeatDuration, took.Seconds(), telemetry.ByOutcome(outcome))
 	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
@@ -189,7 +193,7 @@ func (a *attempt) lost(ctx context.Context, err error) {
 		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
 			a.measured.Lost = analysislock.Cancelled
 		}
-		a.Telemetry.Lost(ctx, a.measured.Lost)
+		a.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measured.Lost))
 	}
 }
 
@@ -237,7 +241,7 @@ func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 // ready measures the time to READY.
 func (a *attempt) ready(ctx context.Context) {
 	a.measured.ToReady = a.hold.Age()
-	a.Telemetry.Ready(ctx, a.measured.ToReady)
+	a.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
 }
 
 // complete records READY with the result.
