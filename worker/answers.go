@@ -120,7 +120,7 @@ func answerTo(r delivery.Record) (code int, a answer) {
 }
 
 // rejected reports whether no later try of the task is expected to succeed. The answer is then
-// 200, so that Cloud Tasks deletes the task. Another caller gets the status of the case.
+// 200, so that Cloud Tasks deletes the task. A request without a task gets the status of the case.
 func rejected(r delivery.Record) bool {
 	limit := answers[r.Case].maxTries
 	return limit > 0 && r.Task != "" && max(r.Tries, 1) >= limit

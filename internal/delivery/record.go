@@ -15,7 +15,7 @@ type Record struct {
 	Outcome
 	Kind  Kind
 	Task  string // short name of the task, or id of the message
-	Tries int    // which of the task's tries this is, from 1; zero: unknown
+	Tries int    // the number of this try of the task, from 1; zero: unknown
 	// HTTPStatus is the status of the answer.
 	HTTPStatus int
 	Took       time.Duration

@@ -21,12 +21,10 @@ type run struct {
 	failure error  // of the analyzer
 	reason  string // how the analyzer failed; safe to log
 	began   bool   // the input was read
-	// cause is why the run's context had ended when the analyzer did. A stop that comes later
-	// has not stopped the run.
-	cause error
+	cause   error  // of the end of the run's context, if that ended before the analyzer
 }
 
-// run runs the analyzer under the lock, and records the result or releases the lock.
+// run runs the analyzer under the lock. It records the result, or releases the lock.
 func (a *attempt) run(ctx context.Context) Outcome {
 	r := a.analyze(ctx)
 	o := a.end(ctx, r)
@@ -104,7 +102,7 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 }
 
 // reasonOf returns how an analyzer failed, without its message, which may contain its input. It
-// is empty if the end of its context ended it, or if the code of the error is the reason.
+// is empty after the end of the analyzer's context, and if the code of the error is the reason.
 func reasonOf(err error) string {
 	var failure *orchestrator.FailureError
 	switch {
@@ -120,11 +118,11 @@ func reasonOf(err error) string {
 
 // analyze runs the analyzer while the lock is renewed, within the limits of time.
 func (a *attempt) analyze(ctx context.Context) (r run) {
-	limit, passed := a.RunTimeout, errDeadline
+	limit, cause := a.RunTimeout, errDeadline
 	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
-		limit, passed = a.acq.RunTime, errRunTime
+		limit, cause = a.acq.RunTime, errRunTime
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, passed)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -160,7 +158,7 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 	return r
 }
 
-// call calls the analyzer with the work and what takes its reports. stop ends ctx.
+// call calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w analysislock.Work) (any, error) {
 	reports := a.newReporter(ctx, stop)
 	defer reports.close()
@@ -198,27 +196,27 @@ func (a *attempt) lost(ctx context.Context, err error) {
 }
 
 // lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
-// delivery. For any other, a follow-up is booked for the time after the present lock has
-// expired: the other owner's, or this one's if it is out of time.
+// delivery. For any other, a follow-up is booked for the time after the lock's expiry. The lock
+// is another owner's, or still this attempt's if the loss is lease.OutOfTime.
 func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
 	o := Outcome{Case: LockLost, Err: err}
 	last := a.hold.Lost()
 	var lost *lease.LostError
-	if !errors.As(err, &lost) || lost.Reason != lease.Finished && lost.Reason != lease.Deleted {
+	errors.As(err, &lost)
+	switch {
+	case lost != nil && lost.Reason == lease.Finished:
+		o.Settled, o.Status = a.Queue != nil, last.Status
+	case lost != nil && lost.Reason == lease.Deleted:
+		o.Settled = a.Queue != nil
+	default:
 		o.Settled = a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
-		return o
-	}
-
-	o.Settled = a.Queue != nil
-	if lost.Reason == lease.Finished {
-		o.Status = last.Status
 	}
 	return o
 }
 
 // adopt ends a run whose analysis another program, such as the analyzer, has finished under this
-// run's lock: it frees the lock and drops the run's own outcome, which it returns if the lock
-// was lost meanwhile.
+// run's lock. It frees the lock and drops own, the run's outcome. If the lock was lost
+// meanwhile, it returns own.
 func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 	status := a.hold.Lost().Status
 	err := a.traced(ctx, telemetry.Finish, a.hold.Adopt)
@@ -247,7 +245,7 @@ func (a *attempt) ready(ctx context.Context) {
 // complete records READY with the result.
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
-	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
+	if errors.Is(err, lease.ErrRefused) {
 		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error may quote the result
 		const message = "result: the document cannot hold it beside its other fields"
 		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
@@ -304,7 +302,7 @@ func (a *attempt) released(ctx context.Context, release func(ctx context.Context
 	return err == nil
 }
 
-// traced calls do inside a span of that name.
+// traced calls do inside a span.
 func (a *attempt) traced(ctx context.Context, name string, do func(ctx context.Context) error) error {
 	ctx, span := a.Telemetry.Start(ctx, name)
 	err := do(ctx)
