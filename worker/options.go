@@ -176,10 +176,10 @@ func (o Options) filled() (Options, error) {
 		o.Auth = OIDC(o.Queue.Filled().Audience, o.Queue.Caller)
 	}
 
-	if problems := o.check(); len(problems) > 0 {
-		return o, errors.Join(problems...)
-	}
-	switch emulated := o.Emulator+o.Queue.EmulatorHost != ""; {
+	err, emulated := errors.Join(o.check()...), o.Emulator+o.Queue.EmulatorHost != ""
+	switch {
+	case err != nil:
+		return o, err
 	case emulated && os.Getenv("K_SERVICE") != "":
 		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesOwnTasks():
