@@ -230,8 +230,7 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: do: %w", err)
 	}
-	kind.guard.Queue = nil      // no task can call fn
-	kind.guard.StallTimeout = 0 // fn need not report
+	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
 	g.records[r] = kind
 	return kind, nil
 }

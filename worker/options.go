@@ -195,11 +195,9 @@ const maxRetry = 12 * time.Hour
 // refusesOwnTasks reports whether Auth is known to refuse the tokens that the Queue's tasks carry.
 func (o Options) refusesOwnTasks() bool {
 	t, ok := o.Auth.(tokens)
-	if !ok || o.Queue == (Queue{}) {
-		return false
-	}
 	q := o.Queue.Filled()
-	return t.Audience != q.Audience || !slices.Contains(t.Accounts, q.Caller)
+	accepts := t.Audience == q.Audience && slices.Contains(t.Accounts, q.Caller)
+	return ok && q != (Queue{}) && !accepts
 }
 
 // authenticator returns the Authenticator of all requests.

@@ -51,7 +51,8 @@ func (l *Lifecycle) Attach(e *echo.Echo) {
 	})
 	e.GET("/health/ready", func(c echo.Context) error {
 		if !l.ready.Load() || l.work.Err() != nil {
-			return c.JSON(http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"})
+			answer := map[string]string{"status": "not_ready", "reason": "unavailable"}
+			return c.JSON(http.StatusServiceUnavailable, answer)
 		}
 		return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
 	})

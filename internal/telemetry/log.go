@@ -53,9 +53,7 @@ func (h correlated) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // WithGroup implements slog.Handler.
-func (h correlated) WithGroup(name string) slog.Handler {
-	return correlated{h.Handler.WithGroup(name)}
-}
+func (h correlated) WithGroup(name string) slog.Handler { return correlated{h.Handler.WithGroup(name)} }
 
 // traceFields returns Cloud Logging's fields of a trace. It omits the id of a span of this process
 // that is not sampled, since that span is not sent.
