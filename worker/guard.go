@@ -249,8 +249,8 @@ func (g *Guard) awaitReady() {
 // and at /internal/self-test a run of the first kind on Options.SelfTest. It answers other
 // paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
-	for i, k := range kinds {
-		kind, analyzer := g.mustRegister(k, true), k.analyzer()
+	for i := range kinds {
+		kind, analyzer := g.mustRegister(kinds[i], true), kinds[i].analyzer()
 		g.server.route(kind.guard, analyzer)
 		if i == 0 {
 			g.server.routeSelfTest(kind.guard, analyzer, g.options.SelfTest)

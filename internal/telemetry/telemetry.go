@@ -39,7 +39,7 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 // OfKind returns a Telemetry with the same instruments. Its values have the attribute WorkKind.
 func (t *Telemetry) OfKind(kind string) *Telemetry {
 	if t == nil {
-		return t
+		return nil
 	}
 	labelled := *t
 	labelled.kind = []attribute.KeyValue{attribute.String(WorkKind, kind)}
