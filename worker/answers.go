@@ -14,14 +14,14 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// answers is the one table from an outcome that is not settled to its answer. A 2xx status deletes
-// the task, so only a settled outcome has one, and what is no delivery. For a locked analysis
-// the status is 409, since 429 or 503 would slow the whole queue.
+// answers is the table of the answers to outcomes that are not settled. A 2xx status deletes the
+// task, so a delivery gets one only if its outcome is settled. The status for a locked analysis
+// is 409, since 429 or 503 would slow the whole queue.
 var answers = [...]struct {
 	code     int    // zero: the outcome is always settled
 	acquired *bool  // nil: not in the body
-	status   string // in the place of a reason
-	tries    int    // from this try on a task is rejected; zero: never
+	status   string // replaces the reason
+	maxTries int    // the task is rejected at this try; zero: never
 	error    bool   // the body has Err
 	counts   bool   // the body has the numbers of Recovery
 }{
@@ -37,14 +37,14 @@ var answers = [...]struct {
 	delivery.ShuttingDown:    {code: http.StatusInternalServerError, acquired: new(true)},
 	delivery.Continued:       {code: http.StatusInternalServerError, acquired: new(true)},
 	delivery.NotClaimed:      {code: http.StatusInternalServerError, acquired: new(false)},
-	delivery.NotFound:        {code: http.StatusNotFound, tries: 6},
-	delivery.BadRequest:      {code: http.StatusBadRequest, tries: 1, error: true},
+	delivery.NotFound:        {code: http.StatusNotFound, maxTries: 6},
+	delivery.BadRequest:      {code: http.StatusBadRequest, maxTries: 1, error: true},
 	delivery.Incomplete:      {code: http.StatusBadRequest, error: true},
-	delivery.TooLarge:        {code: http.StatusRequestEntityTooLarge, tries: 1},
+	delivery.TooLarge:        {code: http.StatusRequestEntityTooLarge, maxTries: 1},
 	delivery.Unavailable:     {code: http.StatusServiceUnavailable, acquired: new(false)},
 	delivery.FinishUnknown:   {code: http.StatusServiceUnavailable, acquired: new(true)},
-	delivery.Malformed:       {code: http.StatusInternalServerError, acquired: new(false), tries: 6, error: true},
-	delivery.Corrupted:       {code: http.StatusInternalServerError, acquired: new(true), tries: 6, error: true},
+	delivery.Malformed:       {code: http.StatusInternalServerError, acquired: new(false), maxTries: 6, error: true},
+	delivery.Corrupted:       {code: http.StatusInternalServerError, acquired: new(true), maxTries: 6, error: true},
 	delivery.WrongMethod:     {code: http.StatusMethodNotAllowed},
 	delivery.NoSuchRoute:     {code: http.StatusNotFound},
 	delivery.Internal:        {code: http.StatusInternalServerError},
@@ -60,7 +60,7 @@ var answers = [...]struct {
 
 // answer is the body of every answer.
 type answer struct {
-	IDField    string `json:"-"` // the name of AnalysisID
+	IDField    string `json:"-"` // the name of AnalysisID in JSON
 	AnalysisID string `json:"-"`
 	Acquired   *bool  `json:"acquired,omitempty"`
 	Status     string `json:"status,omitempty"`
@@ -119,16 +119,15 @@ func answerTo(r delivery.Record) (code int, a answer) {
 	return row.code, a
 }
 
-// rejected reports whether no later try of the task can be expected to succeed. The answer
-// is then a success, so that Cloud Tasks deletes the task. A caller that is not Cloud Tasks
-// gets the status of the case.
+// rejected reports whether no later try of the task is expected to succeed. The answer is then
+// 200, so that Cloud Tasks deletes the task. A request without a task gets the status of the case.
 func rejected(r delivery.Record) bool {
-	from := answers[r.Case].tries
-	return from > 0 && r.Task != "" && max(r.Tries, 1) >= from
+	limit := answers[r.Case].maxTries
+	return limit > 0 && r.Task != "" && max(r.Tries, 1) >= limit
 }
 
-// maxRetryAfter limits Retry-After. A wrong clock may set an expiry a year ahead, but the
-// lock may be freed in a minute, and this task may be the only one.
+// maxRetryAfter limits Retry-After. A wrong clock may set an expiry that is a year ahead. An
+// operator may free that lock in a minute, and this may be the only task.
 const maxRetryAfter = 10 * time.Minute
 
 // retryAfter returns a wait in whole seconds, from 1 to 600.

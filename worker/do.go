@@ -17,16 +17,17 @@ import (
 	"taskguard/repo"
 )
 
-// DoOptions configures a call of DoWith. Its zero value is that of Do.
+// DoOptions configures a call of DoWith. Do uses the zero value.
 type DoOptions struct {
 	Collection string // of the records; empty: idempotency
-	// Params are the parameters of the call, which encoding/json can encode. The record keeps
-	// a hash of them. A later call with other parameters returns ErrParams. Nil: not compared.
+	// Params are the parameters of the call. encoding/json must be able to encode them. The
+	// record keeps a hash of them, and a later call with other parameters returns ErrParams.
+	// Nil: not compared.
 	Params any
-	// Keep is how long a record is kept after its last change: each change sets its Timestamp
-	// expireAt, on which the collection needs a TTL policy. Firestore may delete it a day
-	// later; until then the key has its result. Zero: 24 h. At least 1 h and longer than the
-	// lock's TTL.
+	// Keep is the time that a record is kept after its last change. Each change sets the
+	// Timestamp expireAt, for which the collection needs a TTL policy. Firestore deletes the
+	// record up to a day later; until then the key has its result. Zero: 24 h. Keep must be at
+	// least 1 h and longer than the lock's TTL.
 	Keep time.Duration
 }
 
@@ -40,8 +41,8 @@ var (
 
 // RunningError reports that another call runs the function for the same key.
 type RunningError struct {
-	RetryAt time.Time     // by Firestore's clock: when the lock expires, unless it is renewed
-	RetryIn time.Duration // until then. The other call may end sooner
+	RetryAt time.Time     // the expiry of the lock, unless it is renewed, by Firestore's clock
+	RetryIn time.Duration // the time until RetryAt; the other call may end sooner
 }
 
 func (e *RunningError) Error() string {
@@ -50,10 +51,10 @@ func (e *RunningError) Error() string {
 
 // FailedError reports that the function has failed permanently for the key: it returned an
 // *orchestrator.PermanentError, or a result that Firestore cannot hold. Each later call returns
-// it too.
+// the same failure.
 type FailedError struct {
 	Code, Message string // as in the record
-	Err           error  // of the function, if this call has run it
+	Err           error  // returned by the function, if this call ran it
 }
 
 func (e *FailedError) Error() string { return "worker: failed: " + e.Code + ": " + e.Message }
@@ -63,14 +64,14 @@ func (e *FailedError) Unwrap() error { return e.Err }
 
 // Do runs fn once for key, under a lock that is renewed while fn runs, and stores its result
 // in Firestore. Every later call with the key, in any process, gets that result without
-// running fn. The result is what encoding/json makes of it, for the first caller too.
+// running fn. Each caller, the first too, gets the result as decoded from JSON.
 //
 // If fn returns an error or panics, Do returns an error that wraps fn's, and the next call
-// runs fn again, as it does after a crash, once the lock has expired. fn should use
-// job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
-// the last checkpoint: Do itself runs fn again if it has passed Options.RunTimeout with a new
-// one. If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns the
-// cause of ctx.
+// runs fn again. After a crash, the next call runs fn again once the lock has expired. fn should
+// use job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
+// the last checkpoint. If fn passes Options.RunTimeout after a new checkpoint, Do runs it again.
+// If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns the cause of
+// ctx.
 //
 // Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
 // lease.ErrLost if the lock was lost, so that the result is not stored; lease.ErrInvalidKey
@@ -85,7 +86,7 @@ func DoWith[T any](
 	ctx context.Context, g *Guard, key string, o DoOptions, fn func(ctx context.Context, job Job) (T, error),
 ) (T, error) {
 	var zero, result T
-	defer g.server.Track()() // it does not count towards MaxRuns
+	defer g.server.Track()() // which does not count towards MaxRuns
 	if g.work.Err() != nil {
 		return zero, ErrStopping
 	}
@@ -131,8 +132,7 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn orchestrator
 	}
 }
 
-// result reads the record of key, which it creates if there is none. done is false if fn must
-// run.
+// result reads the record of key, or creates it. done is false if fn must run.
 func (k *guarded) result(ctx context.Context, key, params string) (value any, done bool, err error) {
 	d, stored, err := k.analyses.Outcome(ctx, key)
 	if errors.Is(err, lease.ErrNotFound) {
@@ -154,8 +154,8 @@ func (k *guarded) result(ctx context.Context, key, params string) (value any, do
 	return d.Result, analysislock.Finished(d.Status), nil
 }
 
-// once runs fn under the lock of key. again is true if the record has to be read again: it
-// has changed since, or fn can continue from its checkpoint.
+// once runs fn under the lock of key. again is true if the caller must read the record again: it
+// has changed, or fn can continue from its checkpoint.
 func (k *guarded) once(
 	ctx, work context.Context, key string, fn orchestrator.AnalyzerFunc,
 ) (value any, again bool, err error) {
@@ -196,16 +196,16 @@ func (k *guarded) once(
 	return nil, false, fmt.Errorf("worker: do %q: %w", key, o.Err)
 }
 
-// releaseTime limits the release of the lock after the end of a caller's context.
+// releaseTime limits the release of the lock after the caller's context has ended.
 const releaseTime = 5 * time.Second
 
-// records identifies the records that are kept alike.
+// records identifies records of Do: those of one collection that are kept for the same time.
 type records struct {
 	collection string
 	keep       time.Duration
 }
 
-// recordsOf returns what guards the records of o.
+// recordsOf returns the guarded records of o. They are a kind without a name of its own.
 func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	r := records{cmp.Or(o.Collection, "idempotency"), cmp.Or(o.Keep, 24*time.Hour)}
 	if r.keep < time.Hour {
@@ -225,17 +225,17 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 
 	store := g.store(Kind{Collection: r.collection})
 	store.Keep, store.KeepAll = r.keep, true
-	store.MaxRunTime, store.Policy.MaxAttempts = 0, 0 // the callers decide when to give up
+	store.MaxRunTime, store.Policy.MaxAttempts = 0, 0 // each caller decides when to give up
 	kind, err := g.newGuarded(Kind{Name: "do", Collection: r.collection}, store)
 	if err != nil {
 		return nil, fmt.Errorf("worker: do: %w", err)
 	}
-	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, which need not report
+	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
 	g.records[r] = kind
 	return kind, nil
 }
 
-// hash returns a hash of parameters; empty: there are none.
+// hash returns a hash of params, or "" for nil.
 func hash(params any) (string, error) {
 	if params == nil {
 		return "", nil

@@ -8,7 +8,8 @@
 // a document and books its delivery. [Guard.Handler], [Guard.Echo], [Guard.PubSub] and
 // [Guard.Eventarc] handle deliveries: they acquire the document's lock, renew it during Run,
 // write the result, book the next delivery where one is needed, and answer. [Guard.Recovery]
-// books what a crash has left, [Guard.Health] serves health checks, and [Guard.Routes] all of it.
+// books deliveries of orphaned documents, [Guard.Health] serves health checks, and [Guard.Routes]
+// serves all of these routes.
 //
 // [Do] needs no documents and no routes: it runs a function once for a key, and returns the
 // stored result to every later caller.
@@ -16,15 +17,17 @@
 // # Guarantees
 //
 //   - The context of Run, and of the function of Do, ends before another run may take the lock.
-//     What a run without the lock returns is not stored. A finished document stays finished.
+//     The result of a run that has lost its lock is not stored. A finished document stays
+//     finished.
 //   - A delivery is acknowledged only if its document is finished, or another delivery is
 //     booked, or it can never succeed.
 //   - Only Firestore's clock decides whether a lock has expired.
 //
 // # Not guaranteed
 //
-//   - That a function runs only once: it runs again after a crash, a lost lock or an error, and
-//     if it ignores its context, beside its successor. Pass [Job].LockToken to what it calls,
-//     and refuse a lower one there; taskguard/repo/fence does that.
-//   - Without a Queue, that work is run again, unless its sender delivers it again.
+//   - That a function runs only once: it runs again after a crash, a lost lock or an error. A
+//     function that ignores its context may still run when the next run begins. Pass
+//     [Job].LockToken to the services that it calls, and refuse a lower token there;
+//     taskguard/repo/fence does that.
+//   - That work runs again without a Queue, unless its sender delivers it again.
 package worker

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"taskguard/internal/delivery"
@@ -9,14 +10,14 @@ import (
 	"taskguard/repo"
 )
 
-// FromEnv reads Options from the variables of the worker, with lookup such as os.LookupEnv:
-// those in docs/reference.md but PORT, ANALYZER, ANALYZER_OUTPUT and those of logs and telemetry. Its
-// error has one line for each problem, which names the variable.
+// FromEnv reads Options from the worker's variables with lookup, such as os.LookupEnv.
+// docs/reference.md lists them; FromEnv ignores PORT and those of the analyzer, logs and telemetry.
+// Its error has one line for each problem, which names the variable.
 func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	e := env.NewEnvironment(lookup)
-	at := e.Firestore()
+	firestore := e.Firestore()
 	o := Options{
-		Project: at.Project, Database: at.Database, Emulator: at.Emulator,
+		Project: firestore.Project, Database: firestore.Database, Emulator: firestore.Emulator,
 		Collection:         e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection),
 		Lock:               e.LockPolicy(),
 		RunTimeout:         e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout),
@@ -27,7 +28,7 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		Pessimistic:        e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 	}
 
-	auth := e.TaskAuth(at.Emulator, "", false)
+	auth := e.TaskAuth(firestore.Emulator, "", false)
 	switch auth.Mode {
 	case "oidc":
 		o.Auth = tokens(auth.Token)
@@ -45,13 +46,13 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	o.RetryMin = e.Duration("RETRY_MIN", delivery.DefaultMinRetry)
 	o.RetryMax = e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
 
-	for _, p := range o.check() {
-		e.Add(p.err)
+	for _, problem := range o.check() {
+		e.Add(errors.Unwrap(problem))
 	}
 	return o, e.Err()
 }
 
-// queue reads the queue of the follow-ups, their target and their caller.
+// queue reads the queue, and checks that this worker accepts its tasks.
 func queue(e *env.Environment, auth env.TaskAuth) Queue {
 	c := e.TaskQueue()
 	switch {

@@ -26,8 +26,7 @@ import (
 	"taskguard/repo"
 )
 
-// Guard guards the kinds of work of one service. It is safe for concurrent use; Shutdown ends
-// it.
+// Guard guards the kinds of work of one service. It is safe for concurrent use. Shutdown ends it.
 type Guard struct {
 	options   Options
 	db        *repo.Database
@@ -36,7 +35,6 @@ type Guard struct {
 	server    *server
 	telemetry *telemetry.Telemetry
 	instance  string
-	unchecked bool // how callers are checked is unknown
 
 	work       context.Context //nolint:containedctx // of all runs; ends in Shutdown
 	stop       context.CancelCauseFunc
@@ -48,16 +46,16 @@ type Guard struct {
 	records map[records]*guarded // of Do
 }
 
-// guarded is a kind and what guards it.
+// guarded is a kind with its documents and the guard of its deliveries.
 type guarded struct {
 	Kind
 	analyses *repo.Analyses
 	guard    *delivery.Guard
 }
 
-// Open connects to Firestore and the queue. It makes no call to them, but asks Google's
-// metadata server for what o leaves open. It refuses what FromEnv refuses; its errors name
-// the field and the variable.
+// Open connects to Firestore and the queue, without a call to them yet. Google's metadata
+// server is asked for a Project that is not set, and for the id of the instance. Open refuses
+// what FromEnv refuses; its errors name the field and the variable.
 func Open(ctx context.Context, o Options) (*Guard, error) {
 	o, err := o.filled()
 	if err != nil {
@@ -68,13 +66,13 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
 		}
 	}
-	auth, known, err := o.authenticator()
+	auth, err := o.authenticator()
 	if err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
 	}
 
 	g := &Guard{
-		options: o, instance: instance(ctx), unchecked: !known,
+		options: o, instance: instance(ctx),
 		kinds: map[string]*guarded{}, records: map[records]*guarded{},
 	}
 	if g.telemetry, err = newTelemetry(o); err != nil {
@@ -129,9 +127,10 @@ func (g *Guard) store(k Kind) repo.Options {
 	}
 }
 
-// of returns what guards a kind. Two kinds of one Guard have different names, paths and
-// collections: else a delivery of one could be handled as the other's.
-func (g *Guard) of(k Kind) (*guarded, error) {
+// register returns the guarded kind k, which it adds unless it is known. Two kinds of one Guard
+// have different names, paths and collections: otherwise a delivery of one could be handled as
+// the other's.
+func (g *Guard) register(k Kind) (*guarded, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
 	}
@@ -167,7 +166,7 @@ func (g *Guard) of(k Kind) (*guarded, error) {
 	return kind, nil
 }
 
-// newGuarded returns what guards a kind whose documents are in the store.
+// newGuarded returns the kind k, whose documents are in the store.
 func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	analyses, err := g.db.Analyses(store)
 	if err != nil {
@@ -175,8 +174,8 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	}
 	o := g.options
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
-	for _, p := range o.check() {
-		return nil, p
+	if problems := o.check(); len(problems) > 0 {
+		return nil, problems[0]
 	}
 
 	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
@@ -194,38 +193,32 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	return kind, nil
 }
 
-// handled returns what guards the kind of a handler. It panics if nothing checks the callers,
-// or if the kind is not usable: it has no Run, and a delivery may not only book another.
-func (g *Guard) handled(k Kind, books bool) *guarded {
-	kind, err := g.of(k)
+// mustRegister is like register, for a handler of k. It panics with register's error, if
+// needsRun is true and k has no Run, or if nothing checks the callers.
+func (g *Guard) mustRegister(k Kind, needsRun bool) *guarded {
+	kind, err := g.register(k)
 	switch {
 	case err != nil:
 		panic(err.Error())
-	case k.Run == nil && !books:
+	case k.Run == nil && needsRun:
 		panic(fmt.Sprintf("worker: kind %q has no Run", kind.Name))
 	}
 	g.mustCheckCallers()
 	return kind
 }
 
-// deliveries returns the handler of the deliveries of k that read reads.
-func (g *Guard) deliveries(k Kind, books bool, read reader) echo.HandlerFunc {
-	kind := g.handled(k, books)
-	return g.server.deliveries(kind.guard, k.analyzer(), read)
-}
-
 // mustCheckCallers panics if nothing checks the callers of a handler.
 func (g *Guard) mustCheckCallers() {
-	if g.unchecked {
+	if g.options.Auth == nil && g.options.Emulator == "" {
 		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
 	}
 }
 
-// Echo returns the handler of Cloud Tasks' deliveries of k, for POST in an Echo. A delivery
-// is acquired, run and answered as docs/reference.md describes; the answer is sent after the
-// run has ended. Echo panics if k is not usable.
+// Echo returns the handler of Cloud Tasks' deliveries of k, for POST in an Echo. For each, it
+// acquires the lock, calls Run and then answers, as docs/reference.md describes. Echo panics if k
+// is not usable.
 func (g *Guard) Echo(k Kind) echo.HandlerFunc {
-	return g.deliveries(k, false, readTask)
+	return g.server.deliveries(g.mustRegister(k, true).guard, k.analyzer(), readTask)
 }
 
 // Handler is like Echo, for net/http.
@@ -257,7 +250,7 @@ func (g *Guard) awaitReady() {
 // paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
 	for i := range kinds {
-		kind, analyzer := g.handled(kinds[i], false), kinds[i].analyzer()
+		kind, analyzer := g.mustRegister(kinds[i], true), kinds[i].analyzer()
 		g.server.route(kind.guard, analyzer)
 		if i == 0 {
 			g.server.routeSelfTest(kind.guard, analyzer, g.options.SelfTest)
@@ -275,14 +268,14 @@ func handler(h echo.HandlerFunc) http.Handler {
 	})
 }
 
-// answerTime is the part of a stop that is left for the answers.
+// answerTime is the part of a stop that is reserved for sending the answers.
 const answerTime = 500 * time.Millisecond
 
 // Shutdown takes no more deliveries, cancels the runs, and waits until they have released
 // their locks, booked their next deliveries and answered, or until ctx ends. Give it at
-// least 8 s: a program that ignores SIGTERM takes 5. A run that is still going then keeps its
-// lock until that expires; the error says how many do. Shutdown is called once, before the
-// HTTP server is shut down, which sends the answers.
+// least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
+// its lock until the lock expires; the error has the number of such runs. Call Shutdown once,
+// before the HTTP server is shut down, so that the answers are sent.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	stop := &delivery.StopError{Deadline: time.Now().Add(time.Minute)}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -302,8 +295,8 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	return errors.Join(err, g.db.Close())
 }
 
-// instance returns the beginning of the owner of each delivery. The hostname is the
-// same on every replica of Cloud Run, so it is not part of it.
+// instance returns the text with which the owner of each delivery begins. It does not use the
+// hostname, which all instances on Cloud Run share.
 func instance(ctx context.Context) string {
 	revision := os.Getenv("K_REVISION")
 	if revision == "" {

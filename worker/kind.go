@@ -25,15 +25,15 @@ type Job = orchestrator.Job
 // Fields maps the vocabulary of a collection's documents.
 type Fields = repo.Fields
 
-// Kind is a kind of work: the documents of one collection, and the function that does it.
-// The zero values of its fields except Run are those of analyses. Its JSON form, without
-// Run, is what the command taskguard reads from KINDS.
+// Kind is a kind of work: the documents of one collection, and the function that does the
+// work. A Kind that has only Run is that of analyses. The command taskguard reads Kinds from
+// KINDS, as JSON without Run.
 type Kind struct {
 	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
 	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
 	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
-	// Path is that of the handler's URL, for booked tasks; empty: /internal/tasks/NAME. It has no
-	// pattern, no empty segment, nothing to decode and no query.
+	// Path is the path of the handler's URL, for booked tasks; empty: /internal/tasks/NAME. It
+	// has no pattern, no empty segment, no percent-encoding and no query.
 	Path   string `json:"path,omitempty"`
 	Fields Fields `json:"fields,omitzero"` // the vocabulary of its documents
 	// RunTimeout limits one run; zero: that of Options.
@@ -42,24 +42,24 @@ type Kind struct {
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
 }
 
-// same reports whether k and l differ in nothing but Run.
-func (k Kind) same(l Kind) bool {
-	k.Run, l.Run = nil, nil
-	return reflect.DeepEqual(k, l)
+// same reports whether k and other are equal, apart from Run.
+func (k Kind) same(other Kind) bool {
+	k.Run, other.Run = nil, nil
+	return reflect.DeepEqual(k, other)
 }
 
-// Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In,
-// or none unless In has a nil value, is a permanent failure with the code invalid_input.
+// Typed returns a Run that decodes the job's input as In. An input that does not decode is a
+// permanent failure with the code invalid_input. So is no input, unless In can be nil.
 func Typed[In, Out any](
 	run func(ctx context.Context, in In, job Job) (Out, error),
 ) func(ctx context.Context, job Job) (any, error) {
-	nils := []reflect.Kind{reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice}
-	takesNull := slices.Contains(nils, reflect.TypeFor[In]().Kind())
+	nillable := []reflect.Kind{reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice}
+	optional := slices.Contains(nillable, reflect.TypeFor[In]().Kind())
 
 	return func(ctx context.Context, job Job) (any, error) {
 		var in In
 		err := json.Unmarshal(job.Input, &in)
-		if err == nil && string(job.Input) == "null" && !takesNull {
+		if err == nil && string(job.Input) == "null" && !optional {
 			err = errors.New("there is no input")
 		}
 		if err != nil {
@@ -71,7 +71,7 @@ func Typed[In, Out any](
 	}
 }
 
-// analyzer returns what calls Run; nil: there is none.
+// analyzer returns Run as an Analyzer, or nil without a Run.
 func (k Kind) analyzer() orchestrator.Analyzer {
 	if k.Run == nil {
 		return nil
@@ -84,6 +84,10 @@ const analysis = delivery.Analysis
 
 // simpleName matches the name of a kind and of its IDField.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
+
+// notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, and those
+// of net/http with {. Both decode a request's path before they match it.
+func notInPath(r rune) bool { return strings.ContainsRune(" ?#:*%{}", r) || unicode.IsControl(r) }
 
 // Filled returns k with the defaults of its empty fields, or an error if k is not usable.
 func (k Kind) Filled() (Kind, error) {
@@ -101,10 +105,7 @@ func (k Kind) Filled() (Kind, error) {
 		problem = errors.New("no Collection")
 	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
-	// In an Echo, : and * begin patterns, as { does in net/http, and a request's path is decoded
-	// before it is matched.
-	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
-		strings.ContainsAny(k.Path, " ?#:*%{}") || strings.ContainsFunc(k.Path, unicode.IsControl):
+	case k.Path[0] != '/', path.Clean(k.Path) != k.Path, strings.ContainsFunc(k.Path, notInPath):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
 	case k.Path == "/internal/tasks/recover", k.Path == "/internal/self-test", strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)

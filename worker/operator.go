@@ -25,11 +25,11 @@ var ErrNoQueue = delivery.ErrNoQueue
 
 // Operator returns the Operator of a kind, whose Run it does not need.
 func (g *Guard) Operator(k Kind) (*Operator, error) {
-	guarded, err := g.of(k)
+	kind, err := g.register(k)
 	if err != nil {
 		return nil, err
 	}
-	return &Operator{guarded.analyses, guarded.guard}, nil
+	return &Operator{kind.analyses, kind.guard}, nil
 }
 
 // Book books a delivery of the document id for now. Each call books another one; a delivery

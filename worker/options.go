@@ -23,8 +23,8 @@ import (
 	"taskguard/repo"
 )
 
-// Options configures a Guard. Each zero value is the default of the worker's variable of the
-// same meaning, which docs/reference.md describes. FromEnv reads these variables.
+// Options configures a Guard. A zero field has the default of the worker's variable of the same
+// meaning; docs/reference.md describes these variables, and FromEnv reads them.
 type Options struct {
 	Project  string // empty: GOOGLE_CLOUD_PROJECT, or that of Google's metadata server
 	Database string // empty: (default)
@@ -32,8 +32,8 @@ type Options struct {
 	// Collection is that of the kind analysis, unless the Kind names one; empty: analyses.
 	Collection string
 
-	// Queue books deliveries: of submitted work, for the next attempt, and after a crash. The
-	// zero Queue books nothing, and a delivery that must come again is answered by an error.
+	// Queue books deliveries: of submitted work, of the next attempt, and after a crash. The
+	// zero Queue books nothing: a delivery that must be repeated is answered by an error.
 	Queue Queue
 	// Auth checks the caller of each request. Nil: no caller is checked if an emulator is used;
 	// else a request needs an OIDC token of the Queue's Caller for its audience.
@@ -42,15 +42,16 @@ type Options struct {
 	Lock       lease.Policy  // MaxAttempts zero: 10
 	RunTimeout time.Duration // of one run; zero: 25 min
 	MaxRunTime time.Duration // of all attempts at one piece of work; zero: 24 h
-	// CheckpointInterval is the longest that a reported checkpoint waits for its commit;
-	// zero: 10 s.
+	// CheckpointInterval is the longest time from a reported checkpoint to its commit; zero: 10 s.
 	CheckpointInterval time.Duration
-	StallTimeout       time.Duration // ends a run that reports nothing for so long, but not one of Do; zero: no limit
+	// StallTimeout is the longest time between two reports of a run that is not one of Do. Then
+	// the run is ended. Zero: no limit.
+	StallTimeout time.Duration
 	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
 	// and 10 min.
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
-	Keep               time.Duration // finished documents get expireAt so long after; zero: they do not
+	Keep               time.Duration // from a document's finish to its expireAt; zero: no expireAt
 	Pessimistic        bool          // see FIRESTORE_TRANSACTIONS
 	// SelfTest is the input of the run that POST /internal/self-test of Routes makes, without a
 	// document, for a release; nil: that route answers 404.
@@ -81,8 +82,8 @@ var (
 )
 
 // OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
-// service accounts. Open refuses an empty audience, and fetches Google's keys. It works only
-// as Options.Auth itself.
+// service accounts. Open refuses an empty audience; the Guard fetches Google's keys. The
+// Authenticator works only as Options.Auth itself.
 func OIDC(audience string, accounts ...string) Authenticator {
 	return tokens{Audience: audience, Accounts: accounts}
 }
@@ -102,7 +103,7 @@ type checkedByProxy struct{}
 // Check implements Authenticator.
 func (checkedByProxy) Check(*http.Request) error { return nil }
 
-// problem is a problem of an option. Its err begins with the variable of the same meaning.
+// problem is a problem of a field. Its err begins with the variable of the same meaning.
 type problem struct {
 	field string
 	err   error
@@ -110,11 +111,14 @@ type problem struct {
 
 func (p problem) Error() string { return p.field + ", " + p.err.Error() }
 
-// check returns the problems of o, whose zero fields have their defaults.
-func (o Options) check() (all []problem) {
+// Unwrap returns the problem without the field.
+func (p problem) Unwrap() error { return p.err }
+
+// check returns the problems of o, each a problem. It expects that no field needs a default.
+func (o Options) check() (problems []error) {
 	add := func(field string, err error) {
 		if err != nil {
-			all = append(all, problem{field, err})
+			problems = append(problems, problem{field, err})
 		}
 	}
 	refuse := func(wrong bool, field, variable, format string, args ...any) {
@@ -129,14 +133,15 @@ func (o Options) check() (all []problem) {
 	add("Collection", env.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
 	add("Lock", env.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
 
-	queue, longest, why := o.Queue != (Queue{}), 24*time.Hour, "Cloud Run ends a request after one hour"
-	if queue {
-		longest, why = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
+	queued := o.Queue != (Queue{})
+	longest, reason := 24*time.Hour, "Cloud Run ends a request after one hour"
+	if queued {
+		longest, reason = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
 		add("Queue", o.Queue.Filled().Check())
 		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
 	}
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
-	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, why)
+	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
 	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
 		"%v is under 1s", o.CheckpointInterval)
 	refuse(o.StallTimeout < 0, "StallTimeout", "STALL_TIMEOUT", "%v is negative", o.StallTimeout)
@@ -148,21 +153,20 @@ func (o Options) check() (all []problem) {
 	refuse(o.RetryMin < 0, "RetryMin", "RETRY_MIN", "%v is negative", o.RetryMin)
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
 	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
-	add("Keep", env.CheckKeep(o.Keep, queue))
+	add("Keep", env.CheckKeep(o.Keep, queued))
 	refuse(o.SelfTest != nil && !json.Valid(o.SelfTest), "SelfTest", "SMOKE_INPUT", "it is not JSON")
-	return all
+	return problems
 }
 
 // filled returns o with the defaults of its zero fields, or an error if they cannot work.
 func (o Options) filled() (Options, error) {
-	def := func(d *time.Duration, value time.Duration) { *d = cmp.Or(*d, value) }
-	def(&o.RunTimeout, delivery.DefaultRunTimeout)
-	def(&o.MaxRunTime, delivery.DefaultMaxRunTime)
-	def(&o.CheckpointInterval, delivery.DefaultCheckpointInterval)
-	def(&o.RetryMin, delivery.DefaultMinRetry)
-	def(&o.RetryMax, delivery.DefaultMaxRetry)
-
-	o.Lock.MaxAttempts, o.MaxRuns = cmp.Or(o.Lock.MaxAttempts, 10), cmp.Or(o.MaxRuns, 100)
+	o.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
+	o.MaxRunTime = cmp.Or(o.MaxRunTime, delivery.DefaultMaxRunTime)
+	o.CheckpointInterval = cmp.Or(o.CheckpointInterval, delivery.DefaultCheckpointInterval)
+	o.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
+	o.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+	o.Lock.MaxAttempts = cmp.Or(o.Lock.MaxAttempts, 10)
+	o.MaxRuns = cmp.Or(o.MaxRuns, 100)
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -172,40 +176,38 @@ func (o Options) filled() (Options, error) {
 		o.Auth = OIDC(o.Queue.Filled().Audience, o.Queue.Caller)
 	}
 
-	var err error
-	for _, p := range o.check() {
-		err = errors.Join(err, p)
-	}
+	err, emulated := errors.Join(o.check()...), o.Emulator+o.Queue.EmulatorHost != ""
 	switch {
 	case err != nil:
-	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
-		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
-	case o.refusesItself():
-		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
+		return o, err
+	case emulated && os.Getenv("K_SERVICE") != "":
+		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
+	case o.refusesOwnTasks():
+		return o, fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
 			o.Queue.Caller, o.Queue.Filled().Audience)
 	}
-	return o, err
+	return o, nil
 }
 
 // maxRetry is the longest wait before an attempt. A later time would not be credible.
 const maxRetry = 12 * time.Hour
 
-// refusesItself reports whether Auth accepts other tokens than the Queue's tasks carry.
-func (o Options) refusesItself() bool {
+// refusesOwnTasks reports whether Auth is known to refuse the tokens that the Queue's tasks carry.
+func (o Options) refusesOwnTasks() bool {
 	t, ok := o.Auth.(tokens)
 	q := o.Queue.Filled()
-	return ok && q != (Queue{}) && (!slices.Contains(t.Accounts, q.Caller) || t.Audience != q.Audience)
+	accepts := t.Audience == q.Audience && slices.Contains(t.Accounts, q.Caller)
+	return ok && q != (Queue{}) && !accepts
 }
 
-// authenticator returns what checks the callers. ok is false if that is unknown.
-func (o Options) authenticator() (a Authenticator, ok bool, err error) {
+// authenticator returns the Authenticator of all requests.
+func (o Options) authenticator() (Authenticator, error) {
 	switch auth := o.Auth.(type) {
 	case nil:
-		return CheckedByProxy(), o.Emulator != "", nil
+		return CheckedByProxy(), nil // unless an emulator is used, each handler panics
 	case tokens:
 		auth.Log = o.Log
-		a, err = taskauth.New(taskauth.Options(auth))
-		return a, true, err
+		return taskauth.New(taskauth.Options(auth))
 	}
-	return o.Auth, true, nil
+	return o.Auth, nil
 }

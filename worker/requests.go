@@ -20,8 +20,8 @@ const maxBody = 1 << 20
 
 var errIncomplete = errors.New("the body did not arrive in full")
 
-// reader reads a delivery from a request whose body has the id in the field. With an error it
-// returns what is known.
+// reader reads a delivery from a request. field is the name of the id. With an error it
+// returns the fields that it has read.
 type reader func(w http.ResponseWriter, r *http.Request, field string) (delivery.Delivery, error)
 
 // readTask reads a task of Cloud Tasks: {"analysis_id": "…"} of any Content-Type, since
@@ -57,7 +57,7 @@ func readID(body []byte, field string) (id string, err error) {
 		return "", errors.New("the body is not UTF-8")
 	}
 
-	var task map[string]json.RawMessage // a struct would also take ANALYSIS_ID for the field
+	var task map[string]json.RawMessage // a struct would also accept ANALYSIS_ID as the field
 	if json.Unmarshal(body, &task) != nil || task == nil {
 		return "", fmt.Errorf(`the body is not the JSON object {%q: "…"}`, field)
 	}
@@ -72,12 +72,12 @@ func readID(body []byte, field string) (id string, err error) {
 	return *value, nil
 }
 
-// readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is its attribute
-// of that name, else in its data, a JSON object as the body of a task.
+// readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is an attribute of
+// the message, or else a field of its data, which has the form of a task's body.
 func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
 	body, err := readBody(w, r)
 	if errors.As(err, new(*http.MaxBytesError)) {
-		d.Task = "unknown" // its id follows its data
+		d.Task = "unknown" // the message's id comes after its data
 	}
 	if err != nil {
 		return d, err
@@ -91,7 +91,7 @@ func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delive
 		}
 		DeliveryAttempt int // only with a dead-letter policy
 	}
-	err = json.Unmarshal(body, &push) // with an error of a type, it still reads the other fields
+	err = json.Unmarshal(body, &push) // after an UnmarshalTypeError, the other fields are read
 	d.Task, d.Tries = push.Message.MessageID, max(0, push.DeliveryAttempt)
 	if err != nil || d.Task == "" || !utf8.Valid(body) {
 		return d, errors.New(`the body is not a wrapped message of Pub/Sub, {"message": {"messageId": "…", …}}`)
@@ -107,15 +107,17 @@ func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delive
 	return d, nil
 }
 
-// created is the type of an event. With its author, the type has the suffix withAuthContext.
+// created is the type of an event. The type of an event that names its author has the suffix
+// withAuthContext.
 const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
 
-// readEvent returns a reader of Firestore's events that a document was created in a collection,
-// in the binary mode of CloudEvents. It reads the headers only; the project is ce-project, or
-// that of ce-source. Firestore does not percent-encode the document's path, so it is not decoded.
+// readEvent returns a reader of Firestore's events, in the binary mode of CloudEvents, that report
+// a new document of the collection. The reader uses only headers. It takes the project from
+// ce-project or ce-source. It does not decode the document's path, since Firestore does not
+// percent-encode it.
 func readEvent(project, database, collection string) reader {
 	return func(w http.ResponseWriter, r *http.Request, _ string) (delivery.Delivery, error) {
-		// The body is read so that the connection can be used again.
+		// Reading the body keeps the connection usable for the next request.
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
 
 		d := delivery.Delivery{Task: r.Header.Get("Ce-Id")}

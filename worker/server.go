@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/lifecycle"
@@ -22,12 +23,12 @@ import (
 // busyRetry is the Retry-After of Busy.
 const busyRetry = 10 * time.Second
 
-// server answers the requests of several kinds of work. It decides nothing.
+// server answers the requests of several kinds of work. Their guards decide the outcomes.
 type server struct {
 	// Lifecycle counts the runs. A run begins when its request has been read, and ends
 	// when its answer has been written.
 	*lifecycle.Lifecycle
-	maxRuns int // deliveries that are handled at once; zero: no limit
+	maxRuns int // limits the deliveries that are handled at once; zero: no limit
 	auth    Authenticator
 	// work is the context of all runs. It ends with the cause ErrStopping to stop the process.
 	// A client that hangs up does not end its run.
@@ -63,9 +64,9 @@ func (s *server) handleError(err error, c echo.Context) {
 		return
 	}
 	o := delivery.Outcome{Case: delivery.Internal, Err: err}
-	var he *echo.HTTPError
-	if errors.As(err, &he) {
-		switch he.Code {
+	var httpError *echo.HTTPError
+	if errors.As(err, &httpError) {
+		switch httpError.Code {
 		case http.StatusNotFound:
 			o.Case = delivery.NoSuchRoute
 		case http.StatusMethodNotAllowed:
@@ -77,13 +78,13 @@ func (s *server) handleError(err error, c echo.Context) {
 	}
 }
 
-// route adds the route of g's kind, whose deliveries the analyzer runs.
+// route adds the route of g's kind. The analyzer runs its deliveries.
 func (s *server) route(g *delivery.Guard, analyzer orchestrator.Analyzer) {
 	s.echo.POST(g.Kind.Path, s.deliveries(g, analyzer, readTask))
 }
 
-// deliveries returns a handler that passes the deliveries that read reads to g, whose kind
-// recovery then recovers. Without an analyzer it only books others.
+// deliveries returns the handler of g's deliveries, which read reads. From now on, recovery
+// includes the kind of g. Without an analyzer, each delivery only books another.
 func (s *server) deliveries(g *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,9 +104,9 @@ func (s *server) recovery() echo.HandlerFunc {
 	return s.internal(endpoint{name: telemetry.Recovery, telemetry: s.telemetry, handle: (*call).recover})
 }
 
-// routeSelfTest adds the route /internal/self-test, which runs the analyzer once on input and
-// answers whether it succeeded. With a nil input it answers 404. The run counts towards
-// maxRuns, and a stop ends it.
+// routeSelfTest adds the route /internal/self-test. It runs the analyzer once on input and
+// answers whether the run succeeded, or 404 if input is nil. The run counts towards maxRuns,
+// and a stop ends it.
 func (s *server) routeSelfTest(g *delivery.Guard, analyzer orchestrator.Analyzer, input json.RawMessage) {
 	s.echo.POST("/internal/self-test", s.internal(endpoint{
 		name: telemetry.SelfTest, telemetry: g.Telemetry, kind: g.Kind,
@@ -121,17 +122,17 @@ func (s *server) routeSelfTest(g *delivery.Guard, analyzer orchestrator.Analyzer
 	}))
 }
 
-// endpoint is the part of an internal route that differs from the others.
+// endpoint describes an internal route.
 type endpoint struct {
 	name      string // of the log line and of the span
 	telemetry *telemetry.Telemetry
 	kind      delivery.Kind
-	delivers  bool // its answers are counted as deliveries
+	delivers  bool // each request counts as a delivery
 	handle    func(c *call) delivery.Outcome
 }
 
-// internal returns the handler of an endpoint. It checks the caller before it reads anything,
-// and logs one line. It can be used in another Echo: it answers errors and panics itself.
+// internal returns the handler of an endpoint. The handler checks the caller before it reads the
+// request, and logs one line. It works in any Echo, since it answers errors and panics itself.
 func (s *server) internal(e endpoint) echo.HandlerFunc {
 	handle := s.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {
@@ -157,16 +158,15 @@ type call struct {
 	echo     echo.Context
 	started  time.Time
 	span     telemetry.Span
-	begun    bool            // it counts as a run
-	record   delivery.Record // as far as it is known
+	begun    bool // it counts as a run
+	record   delivery.Record
 }
 
-// serve handles the call, and writes its record, also if the handler panics. A caller that
-// is refused gets no span: otherwise any client could choose what is traced.
+// serve handles the call, and logs its record, even if the handler panics. A caller that is
+// refused gets no span: otherwise any client could choose what is traced.
 func (c *call) serve() {
-	c.record.Case = delivery.Internal // until the handler returns
-	// A span whose End is deferred itself would record the panic's value.
-	defer c.writeLog()
+	c.record.Case = delivery.Internal // of a panic
+	defer c.writeLog()                // which closes the span: a deferred End would record the panic's value
 
 	r := c.echo.Request()
 	if err := c.auth.Check(r); err != nil {
@@ -174,8 +174,8 @@ func (c *call) serve() {
 		return
 	}
 	c.record.Kind = c.endpoint.kind
-	ctx, span := c.endpoint.telemetry.Serve(telemetry.Extract(r.Context(), r.Header), c.endpoint.name)
-	c.span = span
+	ctx := telemetry.Extract(r.Context(), r.Header)
+	ctx, c.span = c.endpoint.telemetry.Serve(ctx, c.endpoint.name)
 	c.echo.SetRequest(r.WithContext(ctx))
 	c.record.Outcome = c.endpoint.handle(c)
 }
@@ -237,7 +237,7 @@ func (c *call) recover() delivery.Outcome {
 	return o
 }
 
-// begin counts the call as a run, or returns the outcome of its refusal.
+// begin counts the call as a run, or returns the outcome of a refusal.
 func (c *call) begin() (refusal delivery.Outcome, begun bool) {
 	switch err := c.Begin(c.maxRuns); {
 	case errors.Is(err, lifecycle.ErrFull):
@@ -249,14 +249,14 @@ func (c *call) begin() (refusal delivery.Outcome, begun bool) {
 	return refusal, true
 }
 
-// end ends the run of a call whose answer is written.
+// end ends the call's run, after its answer has been written.
 func (c *call) end() {
 	if c.begun {
 		c.End()
 	}
 }
 
-// context returns the context of the work, inside the span of the call.
+// context returns the context of all runs, with the span of the call.
 func (c *call) context() context.Context { return telemetry.Carry(c.work, c.echo.Request().Context()) }
 
 // writeLog writes the one log line of the call, and ends its span.
@@ -267,12 +267,13 @@ func (c *call) writeLog() {
 
 	ctx, outcome := c.echo.Request().Context(), r.Case.String()
 	if c.endpoint.delivers {
-		c.endpoint.telemetry.Delivered(ctx, outcome, r.HTTPStatus)
+		status := attribute.Int(telemetry.Status, r.HTTPStatus)
+		c.endpoint.telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(outcome), status)
 	}
 	level, message := r.Level(), c.endpoint.name
 	if rejected(*r) {
 		level, message = slog.LevelError, "rejected"
-		c.endpoint.telemetry.Rejected(ctx, outcome)
+		c.endpoint.telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(outcome))
 	}
 
 	c.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages

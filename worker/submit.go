@@ -21,10 +21,11 @@ var (
 	ErrNotBooked = delivery.ErrNotBooked
 )
 
-// Submit creates the document id of a kind with input, which encoding/json can encode, and
-// books its delivery in the Guard's Queue. It is idempotent: derive the id from the request,
-// and a repeated request changes nothing. A document that exists keeps its state; if it has
-// another input, Submit returns ErrOtherInput. Without a Queue no delivery is booked.
+// Submit creates a document of a kind, and books its delivery in the Guard's Queue. id is the
+// document's id, and encoding/json must be able to encode input. Submit is idempotent: if the
+// id is derived from a request, a repeated request changes nothing. A document that exists keeps
+// its state; if it has another input, Submit returns ErrOtherInput. Without a Queue no delivery
+// is booked.
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
@@ -34,13 +35,13 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 	if g.work.Err() != nil {
 		return s, ErrStopping
 	}
-	is, err := g.of(k)
+	kind, err := g.register(k)
 	if err != nil {
 		return s, err
 	}
 	value, err := orchestrator.Storable(input)
 	if err == nil {
-		s, err = is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
+		s, err = kind.guard.Submit(ctx, kind.analyses, repo.ErrExists, id, value)
 	}
 	if err != nil {
 		err = fmt.Errorf("worker: submit %q: %w", id, err)

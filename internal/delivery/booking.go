@@ -17,7 +17,7 @@ import (
 
 // Queue books deliveries; taskqueue.Queue does.
 type Queue interface {
-	// Book makes sure that t is in the queue. already: its name was taken.
+	// Book makes sure that t is in the queue. already reports that its name was taken.
 	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
 }
 
@@ -30,23 +30,24 @@ const (
 	bookTimeout = 2 * time.Second
 )
 
-// follow books a follow-up: a delivery for the time after the other owner's lock has
-// expired. The task's name contains the lock's token and expiry. So many duplicates book
-// one task, and after a renewal the next duplicate books another.
-//
-// If the name is taken, the delivery counts as booked: that task has still to be
-// delivered, or it was delivered and has booked the task of a later lock. The exception
-// is a delivery that has this name itself: it is being handled now, so it books nothing
-// and must not be acknowledged.
-func (a *attempt) follow(ctx context.Context) Outcome {
+// locked returns the outcome of an acquisition that met another owner's lock. It books a
+// follow-up for the time after the lock's expiry.
+func (a *attempt) locked(ctx context.Context) Outcome {
 	return Outcome{
 		Case: Locked, Settled: a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt),
 		ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
 }
 
-// followUp reports whether the follow-up of the lock of that token and expiry is booked. For
-// a lock that is not held, which has no expiry, it books a delivery for now.
+// followUp books a delivery for the time after a lock's expiry, and reports whether it is booked.
+// A lock that is not held has no expiry: the delivery is for now.
+//
+// The task's name contains the lock's token and expiry. So many duplicates book one task, and
+// after a renewal the next duplicate books another.
+//
+// If the name is taken, the delivery counts as booked: that task is still to be delivered, or
+// its delivery has booked the task of a later lock. The exception is the task that is being
+// handled: it must not be acknowledged, so followUp returns false.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
 	if !expires.IsZero() {
@@ -60,7 +61,7 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 // once, so the name is used once. If nothing is booked, the queue retries by itself.
 func (a *attempt) stopped(ctx context.Context) Outcome {
 	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
-	_ = errors.As(context.Cause(ctx), &stop) // else the default stands
+	_ = errors.As(context.Cause(ctx), &stop) // otherwise the default remains
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
 
@@ -68,16 +69,16 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 	return Outcome{Case: ShuttingDown, Settled: settled, Err: ErrStopping}
 }
 
-// replace releases the lock without counting the attempt, and reports whether it has booked an
-// immediate delivery. The word distinguishes its name from those of other bookings.
-func (a *attempt) replace(ctx context.Context, outcome, word string) bool {
+// replace releases the lock without counting the attempt, and books an immediate delivery. It
+// reports whether both succeeded. The task's name begins with purpose.
+func (a *attempt) replace(ctx context.Context, outcome, purpose string) bool {
 	return a.release(ctx, outcome, true) && a.Queue != nil &&
-		a.book(ctx, taskqueue.Task{Name: a.Kind.task(word, a.id, a.owner)})
+		a.book(ctx, taskqueue.Task{Name: a.Kind.task(purpose, a.id, a.owner)})
 }
 
 // continued ends a run that has passed its deadline, if it has committed a new checkpoint:
 // it releases the lock without counting the attempt, and books an immediate delivery, which
-// continues from the checkpoint. ended is false if there is none.
+// continues from the checkpoint. ended is false without a new checkpoint.
 func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
 	defer cancel()
@@ -90,14 +91,14 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 		return o, false
 	}
 
-	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
+	a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(analysislock.OutcomeContinued))
 	settled := a.replace(ctx, analysislock.OutcomeContinued, "continue")
 	return Outcome{Case: Continued, Settled: settled, Err: errDeadline}, true
 }
 
 // retry releases the lock after a temporary failure, and books the next attempt for the
-// time that the same commit records. If the process dies between the two, the delivery at
-// hand is redelivered and books the same task; see wait.
+// time that the same commit records. If the process dies between the two, the delivery is
+// repeated and books the same task; see wait.
 func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 	var wait time.Duration
 	if a.Queue != nil {
@@ -124,8 +125,8 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 	return o
 }
 
-// wait handles a delivery that comes before the next attempt is due: it books the task of
-// that attempt again. The document has all parts of its name.
+// wait handles a delivery that comes before the next attempt is due. It books the task of that
+// attempt again: the document has all parts of the task's name.
 func (a *attempt) wait(ctx context.Context) Outcome {
 	settled := a.bookNext(ctx, a.acq.ExpiresAt)
 	return Outcome{
@@ -138,8 +139,8 @@ func (a *attempt) bookNext(ctx context.Context, next time.Time) bool {
 	return a.bookAt(ctx, a.nextName(a.id, a.acq.Grant.Token, next), next)
 }
 
-// isNext reports whether the delivery at hand is the task that is booked for the next
-// attempt. Its name is taken, so it must run, also if the queue delivers it early.
+// isNext reports whether this delivery is the task that was booked for the next attempt. Its
+// name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
 	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
 }
@@ -148,10 +149,10 @@ func (g *Guard) nextName(id string, token int64, next time.Time) string {
 	return g.Kind.task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
-// backoff returns the wait after that attempt: first, doubled for each attempt before it, at
-// most longest, times 1 to 1.25, which jitter from 0 to 1 chooses.
-func backoff(attempt int, first, longest time.Duration, jitter float64) time.Duration {
-	wait := first
+// backoff returns the wait after an attempt. The wait after attempt 1 is shortest. Each further
+// attempt doubles it, up to longest. jitter, from 0 to 1, then adds up to a quarter.
+func backoff(attempt int, shortest, longest time.Duration, jitter float64) time.Duration {
+	wait := shortest
 	for n := 1; n < attempt && wait < longest; n++ {
 		wait *= 2
 	}
@@ -159,8 +160,8 @@ func backoff(attempt int, first, longest time.Duration, jitter float64) time.Dur
 	return wait + time.Duration(jitter*float64(wait)/4)
 }
 
-// spread returns a number from 0 to 1 for an attempt, by a hash, so that analyses that
-// failed together are not all tried again together.
+// spread returns a number from 0 to 1 for an attempt, from a hash. So analyses that failed at
+// the same time are tried again at different times.
 func spread(id string, token int64) float64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintln(h, token, id) // a hash does not fail
@@ -190,20 +191,20 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	already, err := a.Book(ctx, a.id, t)
 
 	outcome := "booked"
-	a.measured.FollowUp = outcome
-	switch {
-	case err != nil:
-		outcome, a.measured.FollowUp = "failed", "failed"
+	if err != nil {
+		outcome = "failed"
 		a.Log.WarnContext(ctx, "no delivery booked", "analysis_id", a.id, "error", err)
-	case already:
+	}
+	a.measured.FollowUp = outcome
+	if already {
 		outcome = "already"
 	}
-	a.Telemetry.FollowedUp(ctx, outcome)
+	a.Telemetry.Record(ctx, telemetry.FollowUps, 1, telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return err == nil
 }
 
-// forward books a delivery for the message at hand. Each try of a message books the same task.
+// forward books a delivery for a message. Each try of the message books the same task.
 func (a *attempt) forward(ctx context.Context) Outcome {
 	if err := analysislock.CheckID(a.id); err != nil {
 		return refusal(a.id, err)

@@ -27,13 +27,13 @@ type Guard struct {
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // for Recover
-	// Oldest reads the oldest unfinished analysis, whose age Recover reports; nil: it does not.
+	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
 	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
 	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run; passing it is a temporary failure, unless the run has advanced
+	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
-	StallTimeout       time.Duration // ends a run that reports nothing for so long; zero: no limit
+	StallTimeout       time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
 	RetryMin, RetryMax time.Duration
 	Log                *slog.Logger
@@ -88,7 +88,7 @@ type Kind struct {
 // Analysis is the name of the kind of analyses.
 const Analysis = "analysis"
 
-// other returns the name of a kind, or "" for Analysis.
+// other returns the kind's name, unless it is Analysis.
 func (k Kind) other() string {
 	if k.Name == Analysis {
 		return ""
@@ -96,7 +96,7 @@ func (k Kind) other() string {
 	return k.Name
 }
 
-// task returns the name of a task. The names of two kinds differ.
+// task returns the name of a task. Tasks of two kinds have different names.
 func (k Kind) task(parts ...string) string {
 	if other := k.other(); other != "" {
 		parts = append(parts, "kind "+other)
@@ -108,7 +108,7 @@ func (k Kind) task(parts ...string) string {
 type Delivery struct {
 	AnalysisID string
 	Task       string                // the task's short name, or the id of a message
-	Tries      int                   // which of the task's tries this is, from 1; zero: unknown
+	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 }
 
@@ -133,7 +133,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 	}
 	o.Measures = a.measured
 	if o.Ran {
-		g.Telemetry.Ran(ctx, o.Case.String(), o.Run)
+		g.Telemetry.Record(ctx, telemetry.RunDuration, o.Run.Seconds(), telemetry.ByOutcome(o.Case.String()))
 	}
 	return o
 }
@@ -172,7 +172,7 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	case analysislock.Waiting:
 		return a.wait(ctx)
 	}
-	return a.follow(ctx)
+	return a.locked(ctx)
 }
 
 // exhausted returns the outcome of an acquisition that has recorded FAILED because of err.
@@ -180,25 +180,26 @@ func (a *attempt) exhausted(err error) Outcome {
 	return Outcome{Case: Failed, ID: a.id, Token: a.acq.Grant.Token, Err: err, Code: a.acq.Reason}
 }
 
-// acquire acquires the lock. A stop does not cancel it: a lock could be acquired without
-// the worker knowing it, and would not be released.
+// acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
+// the lock would not be released.
 func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
 	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
 	early := a.isNext
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
 	}
-	began, m := time.Now(), &a.measured
+	began := time.Now()
 	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, early)
-	m.Asked, m.Acquire = true, time.Since(began)
 	a.acq, a.hold = acq, acq.Hold
 
-	if acq.Grant.Owner == a.owner { // it has acquired the lock, or recorded that no attempt is left
+	m := &a.measured
+	m.Asked, m.Acquire = true, time.Since(began)
+	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
 	}
 	if acq.First {
 		m.ToStart = acq.Hold.Age()
-		a.Telemetry.Started(ctx, m.ToStart)
+		a.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
 
 	outcome := acq.Reason
@@ -208,7 +209,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
+	a.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return acq, err
 }

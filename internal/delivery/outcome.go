@@ -64,9 +64,11 @@ type Outcome struct {
 	// needed. A delivery is acknowledged only if its outcome is settled, or it can never succeed.
 	Settled bool
 	ID      string
-	Status  string // of the document, AlreadyFinished and LockLost; of Ran and Failed, if another program has set it
-	Token   int64  // Ran, and Failed
-	HeldBy  string // owner of the other worker's lock
+	// Status is the document's status: of AlreadyFinished and LockLost, and of Ran and Failed if
+	// another program has set it.
+	Status  string
+	Token   int64  // of Ran and Failed
+	HeldBy  string // the owner of the other worker's lock
 	RetryAt time.Time
 	RetryIn time.Duration
 	Result  any // of Ran, as stored; nil if Status is set
@@ -83,19 +85,17 @@ type Outcome struct {
 type Measures struct {
 	Asked   bool // an acquisition was tried
 	Acquire time.Duration
-	Owner   string // of this delivery, if it acquired the lock or recorded that none can
+	Owner   string // of this delivery, if it acquired the lock or recorded FAILED instead
 	Attempt int
 	Stolen  bool
-	// ToStart and ToReady are the times from the analysis's creation to its first acquisition,
-	// if it is this one, and to READY. Zero: unknown.
-	ToStart, ToReady time.Duration
+	ToStart time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
+	ToReady time.Duration // from the analysis's creation to READY; zero: unknown
 
-	Ran        bool
-	Run        time.Duration
-	Heartbeats int    // successful renewals
-	Lost       string // the reason: taken, finished, cancelled, deleted or out_of_time
-	// Checkpoints is the number of commits with a checkpoint.
-	Checkpoints int
+	Ran         bool
+	Run         time.Duration
+	Heartbeats  int    // successful renewals
+	Lost        string // the reason: taken, finished, cancelled, deleted or out_of_time
+	Checkpoints int    // commits with a checkpoint
 
 	FollowUp string // booked or failed, if a booking was tried
 }

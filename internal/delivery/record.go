@@ -9,13 +9,13 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// Record is one log line: "delivery", "rejected", "recovery" or "self-test". Every request to an
-// internal route writes one.
+// Record is the log line of one request to an internal route. Its message is "delivery",
+// "rejected", "recovery" or "self-test".
 type Record struct {
 	Outcome
 	Kind  Kind
 	Task  string // short name of the task, or id of the message
-	Tries int    // which of the task's tries this is, from 1; zero: unknown
+	Tries int    // the number of this try of the task, from 1; zero: unknown
 	// HTTPStatus is the status of the answer.
 	HTTPStatus int
 	Took       time.Duration
@@ -26,100 +26,85 @@ type Field struct {
 	Name    string
 	Type    string // in JSON
 	Meaning string
-	value   func(Record) (v slog.Value, present bool)
+	value   func(Record) any // nil or empty text: the field is absent; a duration is in milliseconds
 }
 
 // LogFields returns all fields of a Record except severity, message, time and those of
 // the trace.
 func LogFields() []Field {
 	return []Field{
-		str("outcome", "the outcome of the request", func(r Record) string { return r.Case.String() }),
-		number("status", "HTTP status of the answer",
-			func(r Record) (int64, bool) { return int64(r.HTTPStatus), true }),
-		ms("duration_ms", "time until the answer", func(r Record) (time.Duration, bool) { return r.Took, true }),
-		str("analysis_id", "the id of the analysis, or of the work of another kind. "+
-			"Absent if the request has no valid id", func(r Record) string { return ValidID(r.ID) }),
-		str("kind", "the kind of work; absent for analyses", func(r Record) string { return r.Kind.other() }),
-		number("lock_token", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted "+
-			"or run_time_exhausted", func(r Record) (int64, bool) { return r.Token, r.Token != 0 }),
+		{"outcome", "string", "the outcome of the request", func(r Record) any { return r.Case.String() }},
+		{"status", "integer", "HTTP status of the answer", func(r Record) any { return r.HTTPStatus }},
+		{"duration_ms", "integer", "time until the answer", func(r Record) any { return r.Took }},
+		{"analysis_id", "string", "the id of the analysis, or of the work of another kind. " +
+			"Absent if the request has no valid id", func(r Record) any { return ValidID(r.ID) }},
+		{"kind", "string", "the kind of work; absent for analyses", func(r Record) any { return r.Kind.other() }},
+		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
+			"attempts_exhausted or run_time_exhausted", func(r Record) any { return known(r.Token != 0, r.Token) }},
 
-		str("code", "the error's code, if the outcome is failed or retry", func(r Record) string { return r.Code }),
-		str("reason", "how the analyzer failed, without its message", func(r Record) string { return r.Reason }),
-		{"error", "string", "the error, if there is no code", func(r Record) (slog.Value, bool) {
-			return slog.AnyValue(r.Err), r.Err != nil && r.Code == "" // an analyzer's message may contain its input
-		}},
+		{"code", "string", "the error's code, if the outcome is failed or retry", func(r Record) any { return r.Code }},
+		{"reason", "string", "how the analyzer failed, without its message", func(r Record) any { return r.Reason }},
+		{"error", "string", "the error, if there is no code",
+			func(r Record) any { return known(r.Code == "", r.Err) }}, // an analyzer's message may contain its input
 
-		number("attempt", "number of the attempt; with attempts_exhausted, of the last attempt",
-			func(r Record) (int64, bool) { return int64(r.Attempt), r.Attempt != 0 }),
+		{"attempt", "integer", "number of the attempt; with attempts_exhausted, of the last attempt",
+			func(r Record) any { return known(r.Attempt != 0, r.Attempt) }},
 		{"stolen", "boolean", "true if the lock was stolen: it was another owner's, and had expired",
-			func(r Record) (slog.Value, bool) { return slog.BoolValue(true), r.Stolen }},
-		ms("acquire_ms", "time until the lock was acquired or refused",
-			func(r Record) (time.Duration, bool) { return r.Acquire, r.Asked }),
-		ms("run_ms", "time from the acquisition of the lock to the end of the analyzer",
-			func(r Record) (time.Duration, bool) { return r.Run, r.Ran }),
-		number("heartbeats", "renewals of the lock during the run",
-			func(r Record) (int64, bool) { return int64(r.Heartbeats), r.Ran }),
-		number("checkpoints", "commits with a checkpoint of the run",
-			func(r Record) (int64, bool) { return int64(r.Checkpoints), r.Checkpoints > 0 }),
-		str("lost", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time",
-			func(r Record) string { return r.Lost }),
+			func(r Record) any { return known(r.Stolen, true) }},
+		{"acquire_ms", "integer", "time until the lock was acquired or refused",
+			func(r Record) any { return known(r.Asked, r.Acquire) }},
+		{"run_ms", "integer", "time from the acquisition of the lock to the end of the analyzer",
+			func(r Record) any { return known(r.Ran, r.Run) }},
+		{"heartbeats", "integer", "renewals of the lock during the run",
+			func(r Record) any { return known(r.Ran, r.Heartbeats) }},
+		{"checkpoints", "integer", "commits with a checkpoint of the run",
+			func(r Record) any { return known(r.Checkpoints > 0, r.Checkpoints) }},
+		{"lost", "string", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time",
+			func(r Record) any { return r.Lost }},
 
-		str("follow_up", "whether another delivery was booked: booked or failed. Absent without a queue, "+
-			"and if this delivery is itself that follow-up", func(r Record) string { return r.FollowUp }),
+		{"follow_up", "string", "whether another delivery was booked: booked or failed. Absent without a queue, " +
+			"and if this delivery is itself that follow-up", func(r Record) any { return r.FollowUp }},
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
-			func(r Record) (slog.Value, bool) {
-				return slog.StringValue(iso8601.Format(r.RetryAt)), !r.RetryAt.IsZero()
-			}},
-		str("held_by", "owner of the other worker's lock", func(r Record) string { return Bounded(r.HeldBy) }),
-		str("lock_owner", "owner of the acquired lock, or of the write that recorded attempts_exhausted "+
-			"or run_time_exhausted", func(r Record) string { return r.Owner }),
-		str("task", "short name of the task, or id of the message or event", func(r Record) string { return r.Task }),
-		number("task_retry", "number of earlier tries of the task",
-			func(r Record) (int64, bool) { return int64(r.Tries) - 1, r.Tries > 0 }),
-		ms("time_to_start_ms", "time from the analysis's creation to its first acquisition, if it is this one. "+
-			"Absent without `createdAt`", func(r Record) (time.Duration, bool) { return r.ToStart, r.ToStart > 0 }),
-		ms("time_to_ready_ms", "time from the analysis's creation until it was READY. "+
-			"Absent without `createdAt`", func(r Record) (time.Duration, bool) { return r.ToReady, r.ToReady > 0 }),
+			func(r Record) any { return known(!r.RetryAt.IsZero(), iso8601.Format(r.RetryAt)) }},
+		{"held_by", "string", "owner of the other worker's lock", func(r Record) any { return Bounded(r.HeldBy) }},
+		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted " +
+			"or run_time_exhausted", func(r Record) any { return r.Owner }},
+		{"task", "string", "short name of the task, or id of the message or event",
+			func(r Record) any { return r.Task }},
+		{"task_retry", "integer", "number of earlier tries of the task",
+			func(r Record) any { return known(r.Tries > 0, r.Tries-1) }},
+		{"time_to_start_ms", "integer", "time from the analysis's creation to its first acquisition, if it is " +
+			"this one. Absent without `createdAt`", func(r Record) any { return known(r.ToStart > 0, r.ToStart) }},
+		{"time_to_ready_ms", "integer", "time from the analysis's creation until it was READY. " +
+			"Absent without `createdAt`", func(r Record) any { return known(r.ToReady > 0, r.ToReady) }},
 
-		number("found", "number of orphaned analyses that a recovery found",
-			func(r Record) (int64, bool) { return int64(r.Found), r.recovers() }),
-		number("booked", "number of deliveries that a recovery booked",
-			func(r Record) (int64, bool) { return int64(r.Booked), r.recovers() }),
-		ms("oldest_ms", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. Absent if there "+
-			"is none with a `createdAt`, or if it is unknown",
-			func(r Record) (time.Duration, bool) { return r.Oldest, r.Oldest > 0 }),
+		{"found", "integer", "number of orphaned analyses that a recovery found",
+			func(r Record) any { return known(r.recovers(), r.Found) }},
+		{"booked", "integer", "number of deliveries that a recovery booked",
+			func(r Record) any { return known(r.recovers(), r.Booked) }},
+		{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. " +
+			"Absent if there is none with a `createdAt`, or if it is unknown",
+			func(r Record) any { return known(r.Oldest > 0, r.Oldest) }},
 	}
 }
 
-// str returns a field that is left out if it is empty.
-func str(name, meaning string, value func(Record) string) Field {
-	return Field{name, "string", meaning, func(r Record) (slog.Value, bool) {
-		text := value(r)
-		return slog.StringValue(text), text != ""
-	}}
-}
-
-// number returns a field that is left out unless value reports that it is known.
-func number(name, meaning string, value func(Record) (int64, bool)) Field {
-	return Field{name, "integer", meaning, func(r Record) (slog.Value, bool) {
-		n, known := value(r)
-		return slog.Int64Value(n), known
-	}}
-}
-
-// ms is number of a duration, in milliseconds.
-func ms(name, meaning string, value func(Record) (time.Duration, bool)) Field {
-	return number(name, meaning, func(r Record) (int64, bool) {
-		d, known := value(r)
-		return d.Milliseconds(), known
-	})
+// known returns value, or nil unless ok.
+func known(ok bool, value any) any {
+	if !ok {
+		return nil
+	}
+	return value
 }
 
 // Attrs returns the fields of r that are known.
 func (r Record) Attrs() (attrs []slog.Attr) {
 	for _, f := range LogFields() {
-		if v, known := f.value(r); known {
-			attrs = append(attrs, slog.Attr{Key: f.Name, Value: v})
+		value := f.value(r)
+		if d, ok := value.(time.Duration); ok {
+			value = d.Milliseconds()
+		}
+		if value != nil && value != "" {
+			attrs = append(attrs, slog.Any(f.Name, value))
 		}
 	}
 	return attrs
@@ -134,7 +119,7 @@ func (o Outcome) Level() slog.Level {
 	case Waiting, ShuttingDown, Continued:
 		expected = o.Settled
 	case Recovered:
-		expected = o.Err == nil // else it has recovered only a part
+		expected = o.Err == nil // with an error, only a part is recovered
 	}
 	if expected {
 		return slog.LevelInfo
@@ -142,11 +127,11 @@ func (o Outcome) Level() slog.Level {
 	return slog.LevelWarn
 }
 
-// recovers reports whether o is that of a recovery, with its numbers.
+// recovers reports whether o is the outcome of a recovery, which has the numbers of Recovery.
 func (o Outcome) recovers() bool { return o.Case == Recovered || o.Case == NotRecovered }
 
-// ValidID returns id, or "" if no analysis can have that id. It is for ids that no
-// acquisition has checked.
+// ValidID returns id, or "" if no analysis can have it. It is for an id that no acquisition
+// has checked.
 func ValidID(id string) string {
 	if analysislock.CheckID(id) != nil {
 		return ""

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -19,12 +20,12 @@ import (
 // repo.Analyses does.
 type OrphanFinder interface {
 	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
-	// can finish and for which none is booked. more reports that there may be others.
+	// can finish and for which no delivery is booked. more reports that there may be others.
 	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
 	// MarkDue records that the next attempt may begin now, and returns that time. It
 	// returns lease.ErrConflict if the analysis is no longer orphaned. If its document has no
-	// room for that, it returns analysislock.ErrUnrecordable, and the analysis is FAILED, or
-	// lease.ErrRefused.
+	// room for that, the error is lease.ErrRefused, or analysislock.ErrUnrecordable, which
+	// reports that the analysis is now FAILED.
 	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (next time.Time, err error)
 }
 
@@ -38,14 +39,14 @@ const (
 // Recovery is the result of a call of Recover.
 type Recovery struct {
 	Found  int  `json:"found"`  // orphaned analyses, without those that could not be marked
-	Booked int  `json:"booked"` // of these, those for which this call booked a delivery
+	Booked int  `json:"booked"` // deliveries that this call booked for them
 	More   bool `json:"more"`   // there may be others, for the next call
 	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
 	Oldest time.Duration `json:"-"`
 }
 
-// measureOldest returns the age of the oldest unfinished analysis, or zero if there is none or
-// if it is unknown: an error does not stop a recovery.
+// measureOldest returns the age of the oldest unfinished analysis, or zero if there is none. An
+// error does not stop the recovery: the age is then zero too.
 func (g *Guard) measureOldest(ctx context.Context) time.Duration {
 	oldest, _, err := g.Oldest(ctx)
 	if err != nil {
@@ -53,7 +54,7 @@ func (g *Guard) measureOldest(ctx context.Context) time.Duration {
 		return 0
 	}
 	age := oldest.Age(oldest.ReadAt)
-	g.Telemetry.Oldest(ctx, age)
+	g.Telemetry.Record(ctx, telemetry.OldestAge, age.Seconds())
 	return age
 }
 
@@ -64,8 +65,8 @@ var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not s
 // delivery was acknowledged, one whose booked delivery was lost, or one that was never
 // delivered. It marks each first, so that neither it nor another call finds it again within
 // one TTL. A booking that fails does not delay the others; Recover returns the first error
-// with the result. It tries for at most 50 s; what it could not book is left to the next
-// call. It is safe for concurrent use.
+// with the result. It takes at most 50 s; the next call books the rest. It is safe for
+// concurrent use.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if g.Queue == nil {
 		return Recovery{}, ErrNoQueue
@@ -103,8 +104,8 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	err = errors.Join(err, booking.Wait())
 
 	r.Booked, r.Found = int(booked.Load()), len(due)-int(skipped.Load())
-	g.Telemetry.Stuck(ctx, r.Found)
-	g.Telemetry.Recovered(ctx, r.Booked)
+	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found))
+	g.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
 	if err != nil {
 		r.More = true
 		return r, fmt.Errorf("worker: recover: %w", err)
@@ -134,11 +135,12 @@ func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 	return all, errors.Join(errs...)
 }
 
-// rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
-// if the analysis is no longer orphaned, or could not be marked because its document is full.
+// rebook marks an orphaned analysis, and books its next attempt for now. Without an error, ok is
+// false if the analysis is no longer orphaned, or if its full document could not be marked.
 func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
+	id := read.Doc.ID
 	next, err := g.Orphans.MarkDue(ctx, read)
-	switch id := read.Doc.ID; {
+	switch {
 	case errors.Is(err, lease.ErrConflict):
 		return false, nil
 	case errors.Is(err, analysislock.ErrUnrecordable):
@@ -149,8 +151,8 @@ func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysi
 		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id)
 		return false, nil
 	}
-	if d := read.Doc; err == nil {
-		_, err = g.Book(ctx, d.ID, taskqueue.Task{Name: g.nextName(d.ID, d.Lock.Token, next)})
+	if err == nil {
+		_, err = g.Book(ctx, id, taskqueue.Task{Name: g.nextName(id, read.Doc.Lock.Token, next)})
 	}
 	return err == nil, err
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -24,13 +25,13 @@ var errStalled = errors.New("worker: the run has reported nothing for too long")
 type reporter struct {
 	*attempt
 	ctx   context.Context // of the log
-	stall *time.Timer     // nil: no limit
+	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
 
 	mu       sync.Mutex
 	warnings int
 }
 
-// newReporter returns the reporter of a run whose context stop ends.
+// newReporter returns the reporter of a run. stop ends the run's context.
 func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc) *reporter {
 	r := &reporter{attempt: a, ctx: context.WithoutCancel(ctx)}
 	if a.StallTimeout > 0 {
@@ -40,7 +41,7 @@ func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc)
 	return r
 }
 
-// close ends the limit of time between two reports.
+// close stops the timer of StallTimeout.
 func (r *reporter) close() {
 	if r.stall != nil {
 		r.stall.Stop()
@@ -67,9 +68,9 @@ func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error
 	}
 }
 
-// receive restarts the limit of time, and returns the report as the lock takes it.
+// receive restarts the timer of StallTimeout, and converts the report for the lock.
 func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
-	if r.stall != nil && r.stall.Stop() { // else the run is being ended
+	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended
 		r.stall.Reset(r.StallTimeout)
 	}
 	return analysislock.Report{
@@ -103,6 +104,6 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 			size = len(text)
 		}
 		r.measured.Checkpoints++
-		r.Telemetry.Checkpointed(r.ctx, size)
+		r.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(size))
 	}
 }

@@ -21,12 +21,10 @@ type run struct {
 	failure error  // of the analyzer
 	reason  string // how the analyzer failed; safe to log
 	began   bool   // the input was read
-	// cause is why the run's context had ended when the analyzer did. A stop that comes later
-	// has not stopped the run.
-	cause error
+	cause   error  // of the end of the run's context, if that ended before the analyzer
 }
 
-// run runs the analyzer under the lock, and records the result or releases the lock.
+// run runs the analyzer under the lock. It records the result, or releases the lock.
 func (a *attempt) run(ctx context.Context) Outcome {
 	r := a.analyze(ctx)
 	o := a.end(ctx, r)
@@ -65,7 +63,7 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		}
 		return Outcome{Case: FinishUnknown, Err: r.err}
 	case errors.Is(r.cause, errRunTime):
-		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(analysislock.RunTimeExhausted))
 		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(r.cause.Error(), "worker: "))
 	case errors.Is(r.cause, errDeadline):
 		if o, ended := a.continued(ctx); ended {
@@ -86,11 +84,11 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 	var panicked *orchestrator.PanicError
 	switch {
 	case errors.Is(r.cause, errDeadline):
-		a.Telemetry.TimedOut(ctx, CodeRunTimeout)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(CodeRunTimeout))
 		return CodeRunTimeout,
 			fmt.Sprintf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
 	case errors.Is(r.cause, errStalled):
-		a.Telemetry.TimedOut(ctx, CodeStalled)
+		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(CodeStalled))
 		return CodeStalled,
 			fmt.Sprintf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
 	case errors.As(r.err, &failure):
@@ -104,7 +102,7 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 }
 
 // reasonOf returns how an analyzer failed, without its message, which may contain its input. It
-// is empty if the end of its context ended it, or if the code of the error is the reason.
+// is empty after the end of the analyzer's context, and if the code of the error is the reason.
 func reasonOf(err error) string {
 	var failure *orchestrator.FailureError
 	switch {
@@ -120,20 +118,24 @@ func reasonOf(err error) string {
 
 // analyze runs the analyzer while the lock is renewed, within the limits of time.
 func (a *attempt) analyze(ctx context.Context) (r run) {
-	limit, passed := a.RunTimeout, errDeadline
+	limit, cause := a.RunTimeout, errDeadline
 	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
-		limit, passed = a.acq.RunTime, errRunTime
+		limit, cause = a.acq.RunTime, errRunTime
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, passed)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
 	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
-	a.Telemetry.Began(ctx, a.acq.Attempt, a.measured.Stolen)
+	a.Telemetry.Record(ctx, telemetry.RunsActive, 1)
+	a.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
+	if a.measured.Stolen {
+		a.Telemetry.Record(ctx, telemetry.Steals, 1)
+	}
 	failed := true // also if it panics
 	defer func() {
-		a.Telemetry.Ended(ctx)
+		a.Telemetry.Record(ctx, telemetry.RunsActive, -1)
 		span.Close("", failed)
 	}()
 
@@ -156,7 +158,7 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 	return r
 }
 
-// call calls the analyzer with the work and what takes its reports. stop ends ctx.
+// call calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w analysislock.Work) (any, error) {
 	reports := a.newReporter(ctx, stop)
 	defer reports.close()
@@ -177,7 +179,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	default:
 		outcome = "failed"
 	}
-	a.Telemetry.Renewed(ctx, outcome, took)
+	a.Telemetry.Record(ctx, telemetry.HeartbeatDuration, took.Seconds(), telemetry.ByOutcome(outcome))
 	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
@@ -189,32 +191,32 @@ func (a *attempt) lost(ctx context.Context, err error) {
 		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
 			a.measured.Lost = analysislock.Cancelled
 		}
-		a.Telemetry.Lost(ctx, a.measured.Lost)
+		a.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measured.Lost))
 	}
 }
 
 // lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
-// delivery. For any other, a follow-up is booked for the time after the present lock has
-// expired: the other owner's, or this one's if it is out of time.
+// delivery. For any other, a follow-up is booked for the time after the lock's expiry. The lock
+// is another owner's, or still this attempt's if the loss is lease.OutOfTime.
 func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
 	o := Outcome{Case: LockLost, Err: err}
 	last := a.hold.Lost()
 	var lost *lease.LostError
-	if !errors.As(err, &lost) || lost.Reason != lease.Finished && lost.Reason != lease.Deleted {
+	errors.As(err, &lost)
+	switch {
+	case lost != nil && lost.Reason == lease.Finished:
+		o.Settled, o.Status = a.Queue != nil, last.Status
+	case lost != nil && lost.Reason == lease.Deleted:
+		o.Settled = a.Queue != nil
+	default:
 		o.Settled = a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
-		return o
-	}
-
-	o.Settled = a.Queue != nil
-	if lost.Reason == lease.Finished {
-		o.Status = last.Status
 	}
 	return o
 }
 
 // adopt ends a run whose analysis another program, such as the analyzer, has finished under this
-// run's lock: it frees the lock and drops the run's own outcome, which it returns if the lock
-// was lost meanwhile.
+// run's lock. It frees the lock and drops own, the run's outcome. If the lock was lost
+// meanwhile, it returns own.
 func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 	status := a.hold.Lost().Status
 	err := a.traced(ctx, telemetry.Finish, a.hold.Adopt)
@@ -237,13 +239,13 @@ func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 // ready measures the time to READY.
 func (a *attempt) ready(ctx context.Context) {
 	a.measured.ToReady = a.hold.Age()
-	a.Telemetry.Ready(ctx, a.measured.ToReady)
+	a.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
 }
 
 // complete records READY with the result.
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
-	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
+	if errors.Is(err, lease.ErrRefused) {
 		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error may quote the result
 		const message = "result: the document cannot hold it beside its other fields"
 		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
@@ -300,7 +302,7 @@ func (a *attempt) released(ctx context.Context, release func(ctx context.Context
 	return err == nil
 }
 
-// traced calls do inside a span of that name.
+// traced calls do inside a span.
 func (a *attempt) traced(ctx context.Context, name string, do func(ctx context.Context) error) error {
 	ctx, span := a.Telemetry.Start(ctx, name)
 	err := do(ctx)

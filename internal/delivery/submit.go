@@ -13,8 +13,7 @@ import (
 
 // Creator creates documents; repo.Analyses does.
 type Creator interface {
-	// Create creates a QUEUED document. It returns an error for which Exists is true if the
-	// id is taken.
+	// Create creates a QUEUED document. If the id is taken, its error is Submit's exists.
 	Create(ctx context.Context, id string, input any) error
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 }
@@ -24,7 +23,7 @@ type Submission struct {
 	Created bool   // false: the document existed
 	Booked  bool   // a delivery is booked: now, or by an earlier call
 	Already bool   // it was booked by an earlier call
-	Status  string // of the document: QUEUED, PROCESSING, READY or FAILED, whatever its words are
+	Status  string // of the document: QUEUED, PROCESSING, READY or FAILED, whatever words its Fields map
 }
 
 // Errors of Submit.
@@ -34,10 +33,10 @@ var (
 	ErrNotBooked = errors.New("the document exists, but its delivery is not booked")
 )
 
-// Submit creates a document with input, a value as orchestrator.Storable returns it, unless
-// it exists, and books its delivery unless it is finished or no queue is configured. It may
-// be repeated. exists is the error of Create for an id that is taken. Errors: those of
-// Create and Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
+// Submit creates a document unless it exists, and books its delivery unless it is finished or
+// no queue is configured. It may be repeated. input is a value that orchestrator.Storable
+// returned. exists is the error of Create for an id that is taken. Errors: those of Create and
+// Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
 func (g *Guard) Submit(
 	ctx context.Context, docs Creator, exists error, id string, input any,
 ) (s Submission, err error) {
@@ -49,9 +48,8 @@ func (g *Guard) Submit(
 	d, err := docs.Get(ctx, id)
 	s.Status = d.Status
 	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
-		// An earlier call may have crashed before it booked. If it did book, the task's
-		// name is taken, and nothing is booked here. If that task is gone, recovery books
-		// another.
+		// An earlier call may have crashed before it booked. If it did book, the task's name is
+		// taken and nothing is booked here. If that task is lost, recovery books another.
 		name := g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))
 		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name})
 		s.Booked = err == nil

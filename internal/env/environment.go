@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// Environment reads variables and collects their problems, a line each, which begins
+// Environment reads variables and collects their problems. Each problem is one line that begins
 // with the variable's name. An empty variable counts as unset.
 type Environment struct {
 	lookup   func(string) (string, bool)
 	problems []error
 }
 
-// NewEnvironment reads with lookup, such as os.LookupEnv.
+// NewEnvironment returns an Environment that reads with lookup, such as os.LookupEnv.
 func NewEnvironment(lookup func(string) (string, bool)) *Environment {
 	return &Environment{lookup: lookup}
 }
@@ -33,7 +33,8 @@ func (e *Environment) Problem(name, format string, args ...any) {
 	e.Add(fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 }
 
-// Add adds problems that begin with their variables' names, each once; nil: none.
+// Add adds one problem or several joined ones, each of which begins with its variable's name. It
+// ignores nil and problems that it has.
 func (e *Environment) Add(problems error) {
 	if problems == nil {
 		return
@@ -57,7 +58,7 @@ func Named(name string, err error) error {
 	return err
 }
 
-// Text reads any text.
+// Text reads any text. def is the default.
 func (e *Environment) Text(name, def string) string {
 	if v, ok := e.lookup(name); ok && v != "" {
 		return v
@@ -79,8 +80,8 @@ func (e *Environment) Name(name, def string) string {
 	return v
 }
 
-// CheckName returns an error, which begins with the variable's name, if v cannot be a part
-// of a resource's path. Empty is allowed.
+// CheckName returns a problem of the variable name if v cannot be a part of a resource's path.
+// Empty is allowed.
 func CheckName(name, v string) error {
 	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
 		return fmt.Errorf("%s: %q is not a name", name, v)
@@ -95,8 +96,7 @@ func (e *Environment) Address(name string) string {
 	return v
 }
 
-// CheckAddress returns an error, which begins with the variable's name, if v is not
-// host:port. Empty is allowed.
+// CheckAddress returns a problem of the variable name if v is not host:port. Empty is allowed.
 func CheckAddress(name, v string) error {
 	if v == "" {
 		return nil
@@ -105,7 +105,8 @@ func CheckAddress(name, v string) error {
 		return fmt.Errorf("%s: %q is not host:port; remove the scheme: %s", name, v, strings.TrimRight(address, "/"))
 	}
 	host, port, err := net.SplitHostPort(v)
-	if number, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" || number == 0 {
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || portErr != nil || host == "" || number == 0 {
 		return fmt.Errorf("%s: %q is not host:port", name, v)
 	}
 	return nil
@@ -178,18 +179,18 @@ func (e *Environment) Level(name string) (l slog.Level) {
 // onCloudRun reports whether Cloud Run has started this process.
 func (e *Environment) onCloudRun() bool { return e.Text("K_SERVICE", "") != "" }
 
-// ForTests refuses a variable for emulators and tests on Cloud Run.
+// ForTests refuses, on Cloud Run, a variable that is for emulators and tests.
 func (e *Environment) ForTests(name string) {
 	if e.onCloudRun() {
 		e.Unused("is for emulators and tests, and K_SERVICE shows that this is Cloud Run", name)
 	}
 }
 
-// Unused refuses variables that have no effect here.
-func (e *Environment) Unused(why string, names ...string) {
+// Unused refuses variables that have no effect, and gives the reason.
+func (e *Environment) Unused(reason string, names ...string) {
 	for _, name := range names {
 		if e.Text(name, "") != "" {
-			e.Problem(name, "%s", why)
+			e.Problem(name, "%s", reason)
 		}
 	}
 }

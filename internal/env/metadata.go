@@ -9,7 +9,7 @@ import (
 	"cloud.google.com/go/compute/metadata"
 )
 
-// ProjectHere asks the metadata server for the project, which only Google's machines have.
+// ProjectHere asks the metadata server for the project. Only Google's machines have that server.
 func ProjectHere(ctx context.Context, emulator string) (string, error) {
 	const problem = "GOOGLE_CLOUD_PROJECT: not set, and there is no metadata server"
 	if emulator != "" {

@@ -15,7 +15,7 @@ type Firestore struct {
 	Emulator string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
 }
 
-// Firestore reads which database the environment names.
+// Firestore reads the name of the database.
 func (e *Environment) Firestore() Firestore {
 	return Firestore{
 		Project:  e.Name("GOOGLE_CLOUD_PROJECT", ""),
@@ -24,7 +24,7 @@ func (e *Environment) Firestore() Firestore {
 	}
 }
 
-// LockPolicy reads how long the locks of analyses live.
+// LockPolicy reads the policy of the locks of analyses.
 func (e *Environment) LockPolicy() lease.Policy {
 	p := lease.Policy{
 		TTL:         e.Duration("LOCK_TTL", lease.DefaultTTL),
@@ -35,15 +35,15 @@ func (e *Environment) LockPolicy() lease.Policy {
 	return p
 }
 
-// KeepFinished reads for how long finished analyses are kept; 0: without limit.
+// KeepFinished reads the time for which finished analyses are kept; 0: without limit.
 func (e *Environment) KeepFinished() time.Duration {
 	keep := e.DurationOrZero("KEEP_FINISHED", 0)
 	e.Add(CheckKeep(keep, e.Text("TASK_QUEUE", "") != ""))
 	return keep
 }
 
-// CheckKeep returns an error, which begins with KEEP_FINISHED, if finished analyses cannot
-// be kept so long, where a queue delivers or not.
+// CheckKeep returns a problem of KEEP_FINISHED if keep is negative, or too short for a service
+// whose deliveries come from a queue.
 func CheckKeep(keep time.Duration, queue bool) error {
 	switch {
 	case keep < 0:
@@ -54,8 +54,8 @@ func CheckKeep(keep time.Duration, queue bool) error {
 	return nil
 }
 
-// TaskQueue reads where deliveries are booked, whom they call and as whom; zero: the
-// environment names no queue.
+// TaskQueue reads the queue of deliveries, their target and their caller. It returns the zero
+// Config if no queue is named.
 func (e *Environment) TaskQueue() taskqueue.Config {
 	c := taskqueue.Config{
 		Name: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),

@@ -11,7 +11,7 @@ import (
 	"taskguard/internal/taskauth"
 )
 
-// keysURL names where to find the tokens' public keys; unset: Google's.
+// keysURL is the variable of the URL of the tokens' public keys; unset: Google's.
 const keysURL = "TASK_JWKS_URL"
 
 // TaskAuth configures how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
@@ -20,10 +20,10 @@ type TaskAuth struct {
 	Token taskauth.Options // of a valid token, with oidc
 }
 
-// TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode
-// is required unless there is a default. With others, TASK_JWKS_URL is also read for
-// other tokens.
-func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
+// TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode is
+// required if def, the default, is empty. otherTokens reports that the service verifies other
+// tokens too: TASK_JWKS_URL is then allowed in any mode.
+func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
 	e.ForTests("FIRESTORE_EMULATOR_HOST")
 	switch a.Mode {
@@ -42,7 +42,7 @@ func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 
 	if a.Mode != "oidc" {
 		e.Unused("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
-		if !others {
+		if !otherTokens {
 			e.Unused("belongs to TASK_AUTH=oidc", keysURL)
 		}
 		return a
@@ -51,7 +51,7 @@ func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 	return a
 }
 
-// token reads the claims of a valid token.
+// token reads the claims that a valid token has.
 func (e *Environment) token() taskauth.Options {
 	o := taskauth.Options{Audience: e.Text("TASK_AUDIENCE", ""), Accounts: e.List("TASK_SERVICE_ACCOUNTS")}
 	if o.Audience == "" {
@@ -81,7 +81,7 @@ func (e *Environment) KeysURL() string {
 	return v
 }
 
-// Verifier returns what verifies tokens; ours is false if this service does not.
+// Verifier returns the verifier of tokens. ours is false if this service verifies none.
 func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
 	switch a.Mode {
 	case "oidc":

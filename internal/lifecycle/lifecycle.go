@@ -34,7 +34,7 @@ type Lifecycle struct {
 
 	mu    sync.Mutex
 	begun int           // actions of Begin
-	short *int          // requests of Track; Drain replaces the counter
+	short *int          // requests of Track; Drain begins a new counter
 	ended chan struct{} // wakes Drain
 }
 
@@ -77,9 +77,8 @@ func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) e
 	}
 }
 
-// Begin counts an action that a stop waits for, until End is called. It returns
-// ErrStopping if the server is stopping, and ErrFull if limit is not zero and the number
-// of such actions has reached it.
+// Begin counts an action that Drain waits for, until End is called. It returns ErrStopping if
+// the server is stopping, and ErrFull if limit actions have begun. A limit of zero is none.
 func (l *Lifecycle) Begin(limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,8 +95,8 @@ func (l *Lifecycle) Begin(limit int) error {
 // End ends an action that Begin has counted.
 func (l *Lifecycle) End() { l.end(&l.begun) }
 
-// Track counts a short request until done is called. It refuses none. Drain waits for
-// the requests that began before it.
+// Track counts a short request until done is called. It never refuses. Drain waits for the
+// requests that began before Drain was called.
 func (l *Lifecycle) Track() (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,25 +115,27 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until all actions and requests that have begun by now have ended, or until
-// ctx ends. It returns the number of those that have not ended. It is called once, after
-// the work of New has ended.
+// Drain waits until all actions and requests that have begun have ended, or until ctx ends. It
+// returns the number of those that have not ended. It is called once, after the context work of
+// New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	before := l.short
 	l.short = new(int)
-	for l.begun+*before > 0 {
+	l.mu.Unlock()
+
+	for {
+		l.mu.Lock()
+		left = l.begun + *before
 		l.mu.Unlock()
+		if left == 0 || ctx.Err() != nil {
+			return left
+		}
 		select {
 		case <-ctx.Done():
-			l.mu.Lock()
-			return l.begun + *before
 		case <-l.ended:
 		}
-		l.mu.Lock()
 	}
-	return 0
 }
 
 // TLS reports whether a client used https, to this server or to the outermost proxy.
@@ -143,11 +144,11 @@ func TLS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(strings.TrimSpace(proto), "https")
 }
 
-// Secure adds security headers to the answer to r: which contents its page may load, that no other
-// site can frame it, that no cache keeps it and, if r has come by TLS, that the browser uses https
-// for this host alone, for a year.
-func Secure(h http.Header, r *http.Request, contents string) {
-	h.Set("Content-Security-Policy", contents)
+// Secure adds security headers to h, the header of the answer to r. policy says what the page may
+// load. No other site can frame the page, and no cache keeps it. If r used TLS, the browser uses
+// only https for this host for a year.
+func Secure(h http.Header, r *http.Request, policy string) {
+	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")

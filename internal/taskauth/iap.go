@@ -10,15 +10,15 @@ import (
 // proxy sets (X-Goog-Authenticated-User-Email) prove nothing.
 const iapHeader = "X-Goog-Iap-Jwt-Assertion"
 
-// IAP names the sender of a request that came through Identity-Aware Proxy. Its
-// methods may be called concurrently.
+// IAP identifies the sender of a request that came through Identity-Aware Proxy. Its methods may
+// be called concurrently.
 type IAP struct{ tokens *tokenVerifier }
 
 // NewIAP returns an IAP that has no keys until Run fetches them. It makes no call.
 // audience is the resource that the proxy protects, exactly as its page in the console
 // names it: /projects/NUMBER/global/backendServices/ID behind a load balancer,
-// /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. It
-// excludes what the proxy signed for other resources of the project.
+// /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. An IAP
+// refuses assertions for other resources of the project.
 func NewIAP(audience string, keys KeySource) (*IAP, error) {
 	p, err := newTokenVerifier(identityProxy, audience, keys)
 	if err != nil {
@@ -31,10 +31,10 @@ func NewIAP(audience string, keys KeySource) (*IAP, error) {
 // called once.
 func (i *IAP) Run(ctx context.Context) { i.tokens.keys.run(ctx) }
 
-// Identify returns the e-mail address of the sender of r, never empty without an error;
-// or an error that is ErrUnauthenticated or ErrNoKeys. Whom to let in is the proxy's
-// own policy, so no error is ErrForbidden. If the assertion names an unknown key,
-// Identify waits up to 3 s for the keys, or until r's caller is gone.
+// Identify returns the e-mail address of the sender of r, which is not empty, or an error that
+// is ErrUnauthenticated or ErrNoKeys. No error is ErrForbidden, since the proxy's own policy
+// decides who may pass. If the assertion names an unknown key, Identify waits up to 3 s for the
+// keys, or until the context of r ends.
 func (i *IAP) Identify(r *http.Request) (email string, err error) {
 	values := r.Header[iapHeader]
 	switch {

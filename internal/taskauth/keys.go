@@ -32,12 +32,12 @@ type keyring struct {
 	signer signer
 	wake   chan struct{} // asks run for a fetch
 
-	mu       sync.Mutex
-	keys     map[string]any // public keys by key id
-	got      time.Time      // when keys were fetched
-	asked    time.Time      // when an unknown key last caused a fetch
-	fetching bool           // a fetch is running or asked for
-	fetched  chan struct{}  // closed at the end of that fetch, then replaced
+	mu        sync.Mutex
+	keys      map[string]any // public keys by key id
+	fetchedAt time.Time      // when keys were fetched
+	askedAt   time.Time      // when an unknown key last caused a fetch
+	fetching  bool           // a fetch is running or requested
+	fetched   chan struct{}  // closed at the end of that fetch, then replaced
 }
 
 func newKeyring(signer signer, from KeySource) *keyring {
@@ -58,13 +58,13 @@ func newKeyring(signer signer, from KeySource) *keyring {
 	return k
 }
 
-// key returns the key with this id. If it is unknown, key asks for a fetch, or joins
-// the one that is running, and waits for it.
+// key returns the key with this id. If the key is unknown, it requests a fetch, unless one is
+// running, and waits for the end of the fetch.
 func (k *keyring) key(ctx context.Context, id string) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for {
-		key, fetched, err := k.look(id, time.Now())
+		key, fetched, err := k.lookup(id, time.Now())
 		if fetched == nil {
 			return key, err
 		}
@@ -76,24 +76,24 @@ func (k *keyring) key(ctx context.Context, id string) (any, error) {
 	}
 }
 
-// look returns the key with this id, or an error. With an error, fetched is closed at the
+// lookup returns the key with this id, or an error. With an error, fetched is closed at the
 // end of the fetch that may get the key; it is nil if the last fetch for an unknown key
 // was less than askEvery ago.
-func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
+func (k *keyring) lookup(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	err = errUnknownKey
-	if now.Sub(k.got) >= maxStale {
+	if now.Sub(k.fetchedAt) >= maxStale {
 		k.keys, err = nil, ErrNoKeys
 	}
 	if key, known := k.keys[id]; known {
 		return key, nil, nil
 	}
 	if !k.fetching {
-		if now.Sub(k.asked) < askEvery {
+		if now.Sub(k.askedAt) < askEvery {
 			return nil, nil, err
 		}
-		k.asked, k.fetching = now, true
+		k.askedAt, k.fetching = now, true
 		select {
 		case k.wake <- struct{}{}:
 		default: // run is about to fetch
@@ -105,7 +105,7 @@ func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct
 // run fetches the keys at once, each hour, and when key asks for it. After a failure it
 // fetches again, with a growing pause.
 func (k *keyring) run(ctx context.Context) {
-	failures, good := 0, false
+	failures, logged := 0, false // logged: the present success
 	for wait := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
@@ -122,38 +122,36 @@ func (k *keyring) run(ctx context.Context) {
 			return
 		}
 
-		switch {
-		case err != nil:
+		if err != nil {
 			wait = min(minBackoff<<min(failures, 10), maxBackoff)
-			failures, good = failures+1, false
+			failures, logged = failures+1, false
 			k.Log.WarnContext(ctx, k.signer.keys+" not fetched", //nolint:sloglint // one of two
 				"reason", err.Error(), "failures", failures)
-		case !good:
-			failures, good = 0, true
-			k.Log.InfoContext(ctx, k.signer.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
-			fallthrough
-		default:
-			wait = refresh
+		} else {
+			if !logged {
+				k.Log.InfoContext(ctx, k.signer.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
+			}
+			wait, failures, logged = refresh, 0, true
 		}
 		k.publish(keys)
 	}
 }
 
-// publish makes the fetched keys known to the callers of key that wait. keys is nil if the
-// fetch failed.
+// publish ends a fetch: it stores the keys and wakes the callers of key. keys is nil if the fetch
+// failed.
 func (k *keyring) publish(keys map[string]any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if keys != nil {
-		k.keys, k.got = keys, time.Now()
+		k.keys, k.fetchedAt = keys, time.Now()
 	}
 	k.fetching = false
 	close(k.fetched)
 	k.fetched = make(chan struct{})
 }
 
-// fetch gets the page. Its errors have fixed texts: those of the transport may contain
-// text of a server.
+// fetch gets the page. Its errors have fixed texts, since those of the transport may contain text
+// from a server.
 func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

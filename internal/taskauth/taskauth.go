@@ -21,12 +21,12 @@ const maxSubject = 255
 
 // Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
 type Options struct {
-	Audience string   // the audience that tokens must have, exactly
+	Audience string   // the only audience that a token may have
 	Accounts []string // e-mail addresses of the service accounts that may call
-	// AnyAccount lets in every account that has a subject, with an e-mail address or
-	// without. Accounts is empty then.
+	// AnyAccount lets in every account that has a subject, with or without an e-mail address.
+	// Accounts is empty then.
 	AnyAccount bool
-	NameClaim  string // of the token, whose text is the account's display name; empty: none
+	NameClaim  string // the claim with the account's display name; empty: none
 	KeySource
 }
 
@@ -34,8 +34,8 @@ type Options struct {
 type KeySource struct {
 	KeysURL string       // http or https; empty: Google's
 	Client  *http.Client // nil: a private one, which follows no redirect
-	// Log gets a WARN for each fetch that failed and an INFO for the first one that
-	// succeeded, also after failures; nil means no log.
+	// Log gets a WARN for each failed fetch, and an INFO for the first success and for the first
+	// success after a failure; nil: no log.
 	Log *slog.Logger
 }
 
@@ -80,22 +80,22 @@ func (v *Verifier) Check(r *http.Request) error {
 	return err
 }
 
-// Subject checks r as Check does, and returns the unique id of its account: never
-// empty without an error, at most 255 bytes. Unlike an e-mail address it never
-// becomes another account's. name is the text of the claim NameClaim, or empty.
+// Subject checks r as Check does, and returns the unique id of its account. Without an error,
+// subject has 1 to 255 bytes. Unlike an e-mail address, it is never given to another account.
+// name is the text of the claim NameClaim, or empty.
 func (v *Verifier) Subject(r *http.Request) (subject, name string, err error) {
 	c, err := v.claims(r)
 	switch {
 	case err != nil:
 		return "", "", err
-	case c.Subject == "" || len(c.Subject) > maxSubject:
+	case !c.identified():
 		return "", "", errNoSubject
 	}
 	name, _ = c.all[v.name].(string)
 	return c.Subject, name, nil
 }
 
-// claims returns the claims of r's token, if r may pass.
+// claims returns the claims of r's token, or an error if r may not pass.
 func (v *Verifier) claims(r *http.Request) (claims, error) {
 	raw, err := bearer(r)
 	if err != nil {
@@ -104,26 +104,28 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	c, err := v.tokens.claims(r.Context(), raw)
 	switch {
 	case err != nil:
-	case v.anyone && (c.Subject == "" || len(c.Subject) > maxSubject):
-		err = errNoSubject
+		return c, err
+	case v.anyone && !c.identified():
+		return c, errNoSubject
 	case v.anyone:
+		return c, nil
 	case c.Email == "":
-		err = errNoEmail
+		return c, errNoEmail
 	case !c.EmailVerified:
-		err = errUnverified
+		return c, errUnverified
 	case !slices.Contains(v.accounts, c.Email):
-		err = errAccount
+		return c, errAccount
 	}
-	return c, err
+	return c, nil
 }
 
 // bearer returns the one token that r carries.
 func bearer(r *http.Request) (string, error) {
 	values := r.Header["Authorization"]
-	if len(values) > 1 {
+	switch {
+	case len(values) > 1:
 		return "", errManyTokens
-	}
-	if len(values) == 0 || values[0] == "" {
+	case len(values) == 0 || values[0] == "":
 		return "", errNoToken
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")

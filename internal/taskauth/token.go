@@ -52,9 +52,9 @@ func refuse(why string) error { return fmt.Errorf("%w: %s", ErrUnauthenticated, 
 type signer struct {
 	algorithm jose.SignatureAlgorithm
 	issuers   []string
-	page      string                     // of its keys
-	usable    func(jose.JSONWebKey) bool // for this algorithm
-	keys      string                     // their name in logs
+	page      string                     // the URL of its keys
+	usable    func(jose.JSONWebKey) bool // reports whether the algorithm can use the key
+	keys      string                     // the name of its keys in logs
 }
 
 var (
@@ -85,7 +85,7 @@ type tokenVerifier struct {
 	keys     *keyring
 }
 
-// newTokenVerifier makes no call.
+// newTokenVerifier returns a tokenVerifier without keys.
 func newTokenVerifier(signer signer, audience string, from KeySource) (*tokenVerifier, error) {
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
@@ -98,7 +98,7 @@ func newTokenVerifier(signer signer, audience string, from KeySource) (*tokenVer
 	return &tokenVerifier{signer: signer, audience: audience, keys: newKeyring(signer, from)}, nil
 }
 
-// claims are the claims of a token that are used.
+// claims are the claims of a token.
 type claims struct {
 	jwt.Claims
 	Email         string `json:"email"`
@@ -107,9 +107,12 @@ type claims struct {
 	all map[string]any
 }
 
-// claims returns the claims of a token whose signature holds, which is for us and
-// not expired. If it names an unknown key, claims waits up to 3 s for the keys, or
-// until ctx ends.
+// identified reports whether c has a subject of a valid length.
+func (c claims) identified() bool { return c.Subject != "" && len(c.Subject) <= maxSubject }
+
+// claims returns the claims of a token, after it has verified the signature, the audience and
+// the times. If the token names an unknown key, it waits up to 3 s for the keys, or until ctx
+// ends.
 func (p *tokenVerifier) claims(ctx context.Context, raw string) (c claims, err error) {
 	if len(raw) > maxToken {
 		return c, errTooLong

@@ -45,8 +45,8 @@ func (c Config) Check() error {
 
 	if c.TargetURL == "" {
 		problem("TASK_TARGET_URL", "must be set together with TASK_QUEUE, to the worker's base URL")
-	} else if why := badTarget(c.TargetURL); why != "" {
-		problem("TASK_TARGET_URL", "%s", why)
+	} else if reason := badTarget(c.TargetURL); reason != "" {
+		problem("TASK_TARGET_URL", "%s", reason)
 	}
 	if c.Caller != "" && !account.MatchString(c.Caller) {
 		problem("TASK_CALLER", "%q is not the e-mail address of a service account", c.Caller)
@@ -54,8 +54,8 @@ func (c Config) Check() error {
 	return errors.Join(problems...)
 }
 
-// Filled returns c with what the tasks carry: TargetURL without a slash at its end, and the
-// Audience, which Google and the worker compare as a whole.
+// Filled returns c with the Audience and without a slash at the end of TargetURL. The audience is
+// compared as a whole, so a slash would matter.
 func (c Config) Filled() Config {
 	c.TargetURL = strings.TrimRight(c.TargetURL, "/")
 	c.Audience = cmp.Or(c.Audience, c.TargetURL)

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// What the tasks of analyses have, unless a Task names another.
+// Defaults of a Task: those of analyses.
 const (
 	DefaultIDField = "analysis_id"
 	DefaultPath    = "/internal/tasks/analysis"
@@ -61,9 +61,8 @@ type Task struct {
 	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
 }
 
-// Name returns a task's name, which is the same for the same parts. It is a hash: names
-// with a common prefix slow Cloud Tasks down, and the id of an analysis may have
-// characters that a name may not have.
+// Name returns a task's name, a hash of parts. Names with a common prefix would slow Cloud Tasks
+// down, and the id of an analysis may have characters that a name must not have.
 func Name(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -75,8 +74,8 @@ func Name(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Open checks cfg and connects, without a call yet. opts come last, so that
-// option.WithGRPCConn replaces the connection. Close ends it.
+// Open checks cfg and returns a Queue, without a call yet. opts are applied last, so that
+// option.WithGRPCConn replaces the connection. The caller must call Close.
 func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -114,16 +113,11 @@ func (e *BookingError) Error() string {
 // Unwrap returns Cloud Tasks' answer.
 func (e *BookingError) Unwrap() error { return e.Err }
 
-// Book makes sure that t is in the queue, or was in it under the same name. already
-// reports that the name was taken, perhaps by an earlier try of this call whose answer
-// was lost. It does not prove that a delivery will follow. Book tries until ctx ends, for
-// at most 15 s.
+// Book makes sure that t is in the queue, or was in it under the same name. already reports that
+// the name was taken, perhaps by an earlier try of this call whose answer was lost. A taken name
+// does not prove that a delivery will follow. Book tries until ctx ends, for at most 15 s.
 func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
-	request, err := q.request(t)
-	if err != nil {
-		return false, err
-	}
-
+	request := q.request(t)
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
@@ -148,12 +142,8 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	}
 }
 
-func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
-	body, err := json.Marshal(map[string]string{cmp.Or(t.IDField, DefaultIDField): t.AnalysisID})
-	if err != nil {
-		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
-	}
-
+func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
+	body, _ := json.Marshal(map[string]string{cmp.Or(t.IDField, DefaultIDField): t.AnalysisID}) // cannot fail
 	call := &cloudtaskspb.HttpRequest{
 		Url:        q.cfg.TargetURL + cmp.Or(t.Path, DefaultPath),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
@@ -162,8 +152,8 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	}
 	if q.cfg.Caller != "" {
 		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
-			ServiceAccountEmail: q.cfg.Caller, // Cloud Tasks' default would be the whole URL, which no worker expects.
-			Audience:            q.cfg.Audience,
+			ServiceAccountEmail: q.cfg.Caller,
+			Audience:            q.cfg.Audience, // the default of Cloud Tasks, the task's URL, is no worker's audience
 		}}
 	}
 
@@ -177,7 +167,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	if t.Deadline != 0 {
 		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), MaxDeadline))
 	}
-	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}, nil
+	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}
 }
 
 // transient reports whether the call may succeed if it is repeated. If it did succeed,

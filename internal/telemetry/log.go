@@ -36,7 +36,7 @@ func cloudLogging(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// correlated adds a context's trace to its lines. Cloud Logging reads it only outside a
+// correlated adds the context's trace to each line. Cloud Logging reads the trace only outside a
 // group.
 type correlated struct{ slog.Handler }
 
@@ -53,12 +53,10 @@ func (h correlated) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // WithGroup implements slog.Handler.
-func (h correlated) WithGroup(name string) slog.Handler {
-	return correlated{h.Handler.WithGroup(name)}
-}
+func (h correlated) WithGroup(name string) slog.Handler { return correlated{h.Handler.WithGroup(name)} }
 
-// traceFields returns Cloud Logging's fields of a trace. It omits our spans that are not
-// sampled, because they are not sent.
+// traceFields returns Cloud Logging's fields of a trace. It omits the id of a span of this process
+// that is not sampled, since that span is not sent.
 func traceFields(sc trace.SpanContext) []slog.Attr {
 	if !sc.HasTraceID() {
 		return nil

@@ -1,6 +1,10 @@
 package telemetry
 
-import "slices"
+import (
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+)
 
 // Kind is a kind of OpenTelemetry's instruments.
 type Kind string
@@ -28,29 +32,38 @@ const (
 	Outcome = "outcome"
 	Status  = "http.response.status_code"
 	Reason  = "reason"
-	// WorkKind is the attribute of each value of a kind of work that is not analysis.
+	// WorkKind names the kind of work, unless it is analysis.
 	WorkKind = "kind"
 )
 
-// Rows of Metrics.
+// ByOutcome returns the attribute Outcome.
+func ByOutcome(outcome string) attribute.KeyValue { return attribute.String(Outcome, outcome) }
+
+// ByReason returns the attribute Reason.
+func ByReason(reason string) attribute.KeyValue { return attribute.String(Reason, reason) }
+
+// ID identifies a metric: its row in Metrics.
+type ID int
+
+// The metrics.
 const (
-	deliveries = iota
-	rejections
-	runsActive
-	runDuration
-	runAttempt
-	acquireDuration
-	heartbeatDuration
-	steals
-	losses
-	timeouts
-	followups
-	recoveries
-	stuck
-	checkpointSize
-	startDuration
-	readyDuration
-	oldestAge
+	Deliveries ID = iota
+	Rejections
+	RunsActive
+	RunDuration
+	RunAttempt
+	AcquireDuration
+	HeartbeatDuration
+	Steals
+	Losses
+	Timeouts
+	FollowUps
+	Recoveries
+	Stuck
+	CheckpointSize
+	StartDuration
+	ReadyDuration
+	OldestAge
 )
 
 // Metrics returns the table of all instruments.
@@ -64,47 +77,48 @@ func Metrics() []Metric {
 	sizes := []float64{256, 1024, 4096, 16384, 65536, 262144}
 
 	return []Metric{
-		deliveries: counter("deliveries", "{delivery}", "Deliveries answered.", Outcome, Status),
-		rejections: counter("rejections", "{task}",
+		Deliveries: counter("deliveries", "{delivery}", "Deliveries answered.", Outcome, Status),
+		Rejections: counter("rejections", "{task}",
 			"Tasks that can never succeed, and that were deleted.", Outcome),
-		runsActive: {Name: "taskguard.runs.active", Kind: UpDownCounter, Unit: "{run}", Description: "Runs in progress."},
-		runDuration: histogram("run.duration", "s",
+		RunsActive: {Name: "taskguard.runs.active", Kind: UpDownCounter, Unit: "{run}", Description: "Runs in progress."},
+		RunDuration: histogram("run.duration", "s",
 			"Time from the acquisition of the lock to the end of the analyzer.", runs, Outcome),
-		runAttempt: histogram("run.attempt", "{attempt}", "Attempt number of each run.", attempts),
-		acquireDuration: histogram("lock.acquire.duration", "s",
+		RunAttempt: histogram("run.attempt", "{attempt}", "Attempt number of each run.", attempts),
+		AcquireDuration: histogram("lock.acquire.duration", "s",
 			"Time until a lock was acquired or refused.", calls, Outcome),
-		heartbeatDuration: histogram("lock.heartbeat.duration", "s",
+		HeartbeatDuration: histogram("lock.heartbeat.duration", "s",
 			"Time of a renewal, including all its tries.", slices.Concat(calls, []float64{30, 60, 120, 300}), Outcome),
-		steals: counter("lock.steals", "{steal}", "Expired locks of other owners that were stolen."),
-		losses: counter("lock.losses", "{loss}",
+		Steals: counter("lock.steals", "{steal}", "Expired locks of other owners that were stolen."),
+		Losses: counter("lock.losses", "{loss}",
 			"Locks lost during a run, or before its result was written.", Reason),
-		timeouts: counter("run.timeouts", "{run}", "Runs that passed a limit of time: continued and run_timeout are "+
+		Timeouts: counter("run.timeouts", "{run}", "Runs that passed a limit of time: continued and run_timeout are "+
 			"RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Reason),
-		followups: counter("followups", "{task}", "Deliveries booked by a delivery: follow-ups, next attempts, "+
+		FollowUps: counter("followups", "{task}", "Deliveries booked by a delivery: follow-ups, next attempts, "+
 			"continuations, and replacements of runs that were stopped.", Outcome),
-		recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
-		checkpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
-		stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found."),
-		startDuration: histogram("analysis.start.duration", "s",
+		Recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
+		CheckpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
+		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found."),
+		StartDuration: histogram("analysis.start.duration", "s",
 			"Time from an analysis's creation to its first acquisition.", waits),
-		readyDuration: histogram("analysis.ready.duration", "s",
+		ReadyDuration: histogram("analysis.ready.duration", "s",
 			"Time from an analysis's creation until it was READY.", waits),
-		oldestAge: gauge("oldest.age", "s",
+		OldestAge: gauge("oldest.age", "s",
 			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
 	}
 }
 
-func counter(name, unit, description string, by ...string) Metric {
-	return Metric{Name: namespace + name, Unit: unit, Kind: Counter, Description: description, Attributes: by}
+func counter(name, unit, description string, attributes ...string) Metric {
+	return Metric{Name: namespace + name, Unit: unit, Kind: Counter, Description: description, Attributes: attributes}
 }
 
 func gauge(name, unit, description string) Metric {
 	return Metric{Name: namespace + name, Unit: unit, Kind: Gauge, Description: description}
 }
 
-func histogram(name, unit, description string, buckets []float64, by ...string) Metric {
+func histogram(name, unit, description string, buckets []float64, attributes ...string) Metric {
 	return Metric{
-		Name: namespace + name, Unit: unit, Kind: Histogram, Description: description, Attributes: by, Buckets: buckets,
+		Name: namespace + name, Unit: unit, Kind: Histogram, Description: description,
+		Attributes: attributes, Buckets: buckets,
 	}
 }
 

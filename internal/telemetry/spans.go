@@ -24,8 +24,8 @@ const (
 	FollowUp  = "follow_up"
 )
 
-// Attributes of spans. Delivery has all whose values are known. The others have
-// SpanOutcome if they have an outcome.
+// Attributes of spans. Delivery has each whose value is known. Another span has SpanOutcome if it
+// has an outcome.
 const (
 	SpanAnalysis = "taskguard.analysis_id"
 	SpanOutcome  = "taskguard.outcome"
@@ -33,16 +33,16 @@ const (
 	SpanAttempt  = "taskguard.attempt"
 )
 
-// Span is a span that has begun. The zero Span records nothing. A Span contains no text of
-// an error, which may quote the user's data. For the same reason Close ends it, and never
-// a deferred End, which would record a panic's value.
+// Span is a span that has begun. The zero Span records nothing. A Span contains no text of an
+// error, since that may quote the user's data. So end it by Close: a deferred End would record
+// the value of a panic.
 type Span struct{ trace.Span }
 
 // Serve begins the span of a request.
 func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Span) {
 	caller := trace.SpanContextFromContext(ctx)
 	if t != nil && caller.HasTraceID() && !caller.HasSpanID() && !caller.IsSampled() {
-		// The SDK ignores a caller without a span id, also its decision not to sample.
+		// Without a span id, the SDK ignores the caller's decision not to sample.
 		var parent trace.SpanID
 		_, _ = rand.Read(parent[:])
 		ctx = trace.ContextWithRemoteSpanContext(ctx, caller.WithSpanID(parent))
@@ -63,7 +63,7 @@ func (t *Telemetry) start(ctx context.Context, name string, kind trace.SpanKind)
 	return ctx, Span{span}
 }
 
-// Past records a span inside the span of ctx. It ends now, and began took ago.
+// Past records a span that ends now and took that long, inside the span of ctx.
 func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Duration, failed bool) {
 	if t == nil {
 		return
@@ -77,7 +77,7 @@ func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Du
 	span.End(trace.WithTimestamp(now))
 }
 
-// Close ends the span, with an outcome that may be empty.
+// Close ends the span. The outcome may be empty.
 func (s Span) Close(outcome string, failed bool) {
 	if s.Span == nil {
 		return
@@ -107,7 +107,7 @@ func (s Span) Describe(analysis string, token int64, attempt int) {
 	}
 }
 
-// Carry returns ctx with the span of from. It is for a ctx that ends later than from.
-func Carry(ctx, from context.Context) context.Context {
-	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
+// Carry returns ctx with the span of request, a context that may end earlier.
+func Carry(ctx, request context.Context) context.Context {
+	return trace.ContextWithSpan(ctx, trace.SpanFromContext(request))
 }

@@ -21,26 +21,26 @@ import (
 	notrace "go.opentelemetry.io/otel/trace/noop"
 )
 
-// Exports send a process's traces and metrics to a collector, until Stop. Its methods
-// may be called concurrently.
+// Exports sends a process's traces and metrics to a collector, until Stop. Its methods may be
+// called concurrently.
 //
-// On Cloud Run, where CPU is given only while a request is open, the SDK's timers stand
-// still between two requests: due data leaves with the next request, or at the stop.
-// Counts only grow, so they are not lost. Spans may be, without a message: 2,048 wait.
+// Cloud Run gives CPU only while a request is open. Between two requests the SDK's timers do not
+// run, and data that is due is sent during the next request or at the stop. Metrics are not lost,
+// since counts only grow. Spans are lost, without a log line, if more than 2,048 are waiting.
 //
 // OpenTelemetry's global providers are not set: Google's client libraries would add
 // spans of their own, under names that change with their versions.
 type Exports struct {
-	Tracers trace.TracerProvider // of no spans, if no traces are sent
-	Meters  metric.MeterProvider // likewise
-	On      bool                 // whether anything is sent
+	Tracers trace.TracerProvider // records nothing if no traces are sent
+	Meters  metric.MeterProvider // records nothing if no metrics are sent
+	On      bool                 // traces or metrics are sent
 
 	shutdown []func(context.Context) error
 	end      context.CancelFunc // ends every export
 	stop     sync.Once
 }
 
-// Export begins to send. It makes no call yet, and returns errors of the configuration.
+// Export starts the exports. It makes no call yet, and its errors are those of the configuration.
 // Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
 	x := &Exports{Tracers: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider(), end: func() {}}
@@ -85,8 +85,8 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	return x, nil
 }
 
-// resource returns the sender. Each process has an id of its own, or a backend would mix
-// the counts of several.
+// resource returns the attributes of the sender. Each process has its own id: otherwise a backend
+// would add up the counts of several processes.
 func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{
 		attribute.String("service.name", t.Service), attribute.String("service.instance.id", rand.Text()),
@@ -106,15 +106,15 @@ func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	return sender, nil
 }
 
-// Stop sends the remaining data until ctx ends, and returns when no export is under way.
-// Only the first call has an effect.
+// Stop sends the remaining data until ctx ends. When it returns, no export is in progress. Only
+// the first call has an effect.
 func (x *Exports) Stop(ctx context.Context) {
 	x.stop.Do(func() {
 		defer x.end()
 		defer context.AfterFunc(ctx, x.end)()
 		var all sync.WaitGroup
 		for _, shutdown := range x.shutdown {
-			// With ctx itself it would return before its exports. A failure is a warning.
+			// With ctx, shutdown would return before the exports end. A failure is logged by the sink.
 			all.Go(func() { _ = shutdown(context.WithoutCancel(ctx)) })
 		}
 		all.Wait()

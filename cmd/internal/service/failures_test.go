@@ -27,7 +27,7 @@ func TestAFailureIsReturnedOrLogged(t *testing.T) {
 	if err := telemetry.NewLogger(body, "json", 0).Handler().Handle(t.Context(), slog.Record{}); err == nil {
 		t.Error("a line that is not written is no error")
 	}
-	a := account{find: func() (http.RoundTripper, error) { return nil, errors.New("none") }}
+	a := account(func() (http.RoundTripper, error) { return nil, errors.New("none") })
 	for _, b := range []io.ReadCloser{nil, body} {
 		if _, err := a.RoundTrip(&http.Request{Body: b}); err == nil || (b != nil) != body.closed { //nolint:bodyclose // there is no response
 			t.Errorf("%v, closed %v", err, body.closed)

@@ -18,37 +18,35 @@ import (
 // googleHost is Google's own endpoint for telemetry, the global or a regional one.
 var googleHost = regexp.MustCompile(`^telemetry\.([a-z0-9-]+\.rep\.)?googleapis\.com$`)
 
-// google reports whether a URL is Google's own endpoint, by https: without, the token
-// would be readable on the way.
-func google(to string) bool {
-	u, err := url.Parse(to)
+// google reports whether endpoint is the https URL of Google's own endpoint. Over http, the token
+// could be read on the way.
+func google(endpoint string) bool {
+	u, err := url.Parse(endpoint)
 	return err == nil && u.Scheme == "https" && googleHost.MatchString(strings.ToLower(u.Hostname()))
 }
 
-// client returns a client that sends the token of the service's account (Application
-// Default Credentials) to Google's own endpoint; for another URL nil, the SDK's own.
-func (t Telemetry) client(to string) *http.Client {
-	if !google(to) {
+// client returns a client for Google's own endpoint that sends the token of the service's account
+// (Application Default Credentials). For another endpoint it returns nil, for the SDK's client.
+func (t Telemetry) client(endpoint string) *http.Client {
+	if !google(endpoint) {
 		return nil
 	}
 	transport := cmp.Or(t.transport, http.DefaultTransport)
 	return &http.Client{
-		Transport: &account{find: sync.OnceValues(func() (http.RoundTripper, error) { return withToken(transport) })},
-		Timeout:   10 * time.Second, // the SDK's default, which it does not give to another client
+		Transport: account(sync.OnceValues(func() (http.RoundTripper, error) { return withToken(transport) })),
+		Timeout:   10 * time.Second, // the default of the SDK's own client
 		// The token is only for Google, so a redirect is a failure.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// account sends requests with the token of the service's account. It searches for the
-// account at the first request: without one, only exports fail.
-type account struct {
-	find func() (http.RoundTripper, error)
-}
+// account returns a transport that sends the token of the service's account. It is called for
+// each request, not at the start, so that without an account only exports fail.
+type account func() (http.RoundTripper, error)
 
 // RoundTrip implements http.RoundTripper.
-func (a *account) RoundTrip(r *http.Request) (*http.Response, error) {
-	transport, err := a.find()
+func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
+	transport, err := a()
 	if err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close()

@@ -1,6 +1,5 @@
-// Package service holds what the services share as processes on Cloud Run: Cloud Logging's
-// lines, an HTTP server with limits, telemetry's exporters, and a stop within the 10 s that
-// Cloud Run allows.
+// Package service runs a service as a process on Cloud Run: it has Cloud Logging's lines, an HTTP
+// server with limits, telemetry's exporters, and a stop within the 10 s that Cloud Run allows.
 package service
 
 import (
@@ -51,21 +50,21 @@ func (m Limits) Server(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Service is an HTTP service and what belongs to its life.
+// Service is an HTTP service with the steps of its stop.
 type Service struct {
 	Handler    http.Handler
 	Limits     Limits
 	Background []func(context.Context) // run in the background until their context ends
-	Stop       func()                  // is called once at the stop: no work begins afterwards; nil: Drain sees to that
-	Drain      func(context.Context)   // waits for the work under way, until its context ends
-	Flush      func(context.Context)   // is called once after Drain, and returns soon after its context ends; nil: none
+	Stop       func()                  // prevents the begin of work, called once before Drain; nil: Drain does that
+	Drain      func(context.Context)   // waits for the work in progress, until its context ends
+	Flush      func(context.Context)   // called once after Drain, and returns soon after its context ends; nil: none
 	Log        *slog.Logger
 }
 
-// Serve answers requests on l, each in its trace, until ctx ends or l fails. Then it
-// stops, drains, and sends the last answers; until it has drained, it answers health
-// requests. It returns the listener's error when everything has returned; the end of ctx
-// is none. It logs config.
+// Serve logs config, and answers requests on l, each in its trace, until ctx ends or l fails.
+// Then it stops, drains, and sends the last answers; while it drains, it answers requests of
+// health. When all goroutines have ended, it returns the listener's error, or nil after the end
+// of ctx.
 func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	server := s.Limits.Server(telemetry.Traced(s.Handler), s.Log)
@@ -95,7 +94,7 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	return err
 }
 
-// shut ends the work, or its time, and closes every connection.
+// shut drains, flushes, and closes every connection, within Limits.
 func (s Service) shut(ctx context.Context, server *http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, s.Limits.Drain+s.Limits.Answers)
 	defer cancel()
@@ -115,7 +114,7 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 
 	answering, cancel := context.WithTimeout(ctx, s.Limits.Answers)
 	defer cancel()
-	if server.Shutdown(answering) != nil { // a client has not sent its request
+	if server.Shutdown(answering) != nil { // a connection is still open
 		_ = server.Close()
 	}
 }
@@ -130,7 +129,7 @@ type Process struct {
 	Limits    Limits // not from the environment
 }
 
-// ReadProcess reads the variables of a service. metrics: it has metrics.
+// ReadProcess reads the variables of a service. metrics reports whether it has metrics.
 func ReadProcess(e *env.Environment, service string, metrics bool) Process {
 	return Process{
 		Firestore: e.Firestore(),
@@ -165,7 +164,7 @@ func Exit(name string,
 func (p *Process) Main(
 	ctx context.Context, stdout io.Writer, serve func(ctx context.Context, l net.Listener, log *slog.Logger) error,
 ) (int, error) {
-	_, _ = memlimit.Set() // without a readable cgroup it sets none, as the line "serving" shows
+	_, _ = memlimit.Set() // sets no limit without a readable cgroup; the line "serving" shows the limit
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 

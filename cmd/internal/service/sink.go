@@ -13,28 +13,27 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// warnEvery is the least time between two warnings: each batch to a missing collector
-// fails.
+// warnEvery is the shortest time between two warnings. Without a collector, each batch fails.
 const warnEvery = 5 * time.Minute
 
 var errNoTime = errors.New("the process stopped before the export had ended")
 
 // sink ends the exports of one signal with the process, and logs their failures.
 type sink struct {
-	until  context.Context
+	until  context.Context // its end ends the exports
 	log    *slog.Logger
 	signal string
 
 	mu       sync.Mutex
 	warned   time.Time
-	failures int // since then
+	failures int // since warned
 }
 
 // export runs one export until the sink's end.
 func (s *sink) export(parent context.Context, do func(context.Context) error) {
-	ctx, cancel := context.WithCancelCause(parent)
-	defer cancel(nil)
-	defer context.AfterFunc(s.until, func() { cancel(errNoTime) })()
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	defer context.AfterFunc(s.until, cancel)()
 
 	err := do(ctx)
 	switch {
@@ -69,7 +68,7 @@ func (s spanSink) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan
 	return nil
 }
 
-// metricSink exports metrics, likewise.
+// metricSink exports metrics. It returns no error either.
 type metricSink struct {
 	sdkmetric.Exporter
 	*sink
@@ -81,8 +80,8 @@ func (s metricSink) Export(ctx context.Context, m *metricdata.ResourceMetrics) e
 	return nil
 }
 
-// Temporality implements sdkmetric.Exporter. A gauge is sent only after it was set: one
-// instance's value of an hour ago must not stand next to another's of now.
+// Temporality implements sdkmetric.Exporter. A gauge is sent only after it was set: otherwise an
+// old value of one instance would be exported beside the present value of another.
 func (s metricSink) Temporality(kind sdkmetric.InstrumentKind) metricdata.Temporality {
 	if kind == sdkmetric.InstrumentKindGauge {
 		return metricdata.DeltaTemporality

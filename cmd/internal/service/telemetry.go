@@ -11,7 +11,7 @@ import (
 	"taskguard/internal/env"
 )
 
-// Telemetry holds where traces and metrics go, by OTLP over HTTP. The zero value sends
+// Telemetry configures the export of traces and metrics, by OTLP over HTTP. The zero value exports
 // nothing.
 type Telemetry struct {
 	Service string // service.name, unless OTEL_SERVICE_NAME sets another
@@ -24,12 +24,12 @@ type Telemetry struct {
 }
 
 // ReadTelemetry reads the variables that enable OpenTelemetry's exporters. The SDK reads its
-// other variables itself. No metrics are sent by a service that has none.
+// other variables itself. metrics reports whether the service has metrics.
 func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 	t := Telemetry{Service: service, Version: e.Text("K_REVISION", ""), Project: e.Text("GOOGLE_CLOUD_PROJECT", "")}
 	base := collector(e, "OTEL_EXPORTER_OTLP_ENDPOINT")
 	e.OneOf("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-	off := strings.EqualFold(e.Text("OTEL_SDK_DISABLED", ""), "true")
+	disabled := strings.EqualFold(e.Text("OTEL_SDK_DISABLED", ""), "true")
 	// The SDK panics on an impossible size, and logs the text of malformed headers.
 	e.Integer("OTEL_BSP_MAX_QUEUE_SIZE", 2048, 1, 1_000_000)
 	e.Integer("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512, 1, 1_000_000)
@@ -42,7 +42,7 @@ func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 		own := collector(e, "OTEL_EXPORTER_OTLP_"+name+"_ENDPOINT")
 
 		switch {
-		case none || off || own == nil && base == nil:
+		case none || disabled || own == nil && base == nil:
 			return ""
 		case own != nil:
 			return own.String()
@@ -57,7 +57,8 @@ func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 	return t
 }
 
-// collector reads a URL that may be shown in a log; nil: unset or refused.
+// collector reads the URL of a collector. It returns nil if the URL is unset, or refused because
+// it cannot be logged.
 func collector(e *env.Environment, name string) *url.URL {
 	v := e.Text(name, "")
 	if v == "" {
@@ -90,11 +91,11 @@ func checkHeaders(e *env.Environment, name string) {
 // validName matches the name of an HTTP header.
 var validName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
-// Attr returns where the telemetry goes, for the log.
+// Attr returns the collector's scheme and host, for the log.
 func (t Telemetry) Attr() slog.Attr {
-	where := ""
+	collector := ""
 	if u, err := url.Parse(cmp.Or(t.Traces, t.Metrics)); err == nil && u.Host != "" {
-		where = u.Scheme + "://" + u.Host
+		collector = u.Scheme + "://" + u.Host
 	}
-	return slog.String("otlp", where)
+	return slog.String("otlp", collector)
 }

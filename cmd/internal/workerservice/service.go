@@ -1,5 +1,6 @@
-// Package workerservice runs the worker as a process: environment → Config → wire → serve.
-// cmd/worker consists of it; cmd/taskguard's demo and local start it too.
+// Package workerservice runs the worker as a process: it reads the environment, opens a
+// worker.Guard and serves its routes. cmd/worker runs only this package; the commands demo and
+// local of cmd/taskguard start it too.
 package workerservice
 
 import (
@@ -25,10 +26,9 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 	})
 }
 
-// Serve answers on l until ctx ends or l fails; then it takes no more deliveries,
-// cancels the runs, and gives them 8 s to release their locks, book deliveries and
-// answer. It returns the error of the listener or of what it could not open, and nil
-// after the end of ctx.
+// Serve answers on l until ctx ends or l fails. Then it takes no more deliveries, cancels the
+// runs, and gives them 8 s to release their locks, book deliveries and answer. Its error is that
+// of the listener, or of a connection that it could not open. After the end of ctx it is nil.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	o := cfg.Options
 	o.Project, o.Log = cfg.Project, log
@@ -49,8 +49,8 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	running := service.Service{
 		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}),
 		Limits:  cfg.Limits, Flush: exports.Stop, Log: log,
-		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
-		// release of its lock and the booking of another delivery.
+		// Of the 8 s, an analyzer that ignores SIGTERM takes 5 s. 2.5 s remain for the release of
+		// its lock and the booking of another delivery.
 		Drain: func(ctx context.Context) {
 			if err := guard.Shutdown(ctx); err != nil {
 				log.WarnContext(ctx, "not everything has ended", "error", err)
