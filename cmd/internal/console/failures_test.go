@@ -151,7 +151,7 @@ func TestAChangeIsFollowedByANewReading(t *testing.T) {
 		source.put(heldBy("y", "w/1", 3, time.Hour))
 		source.change(func() { source.delay = 4 * time.Second })
 		time.Sleep(time.Minute)
-		go page(t, server, "/")
+		go ask(t, server, http.MethodGet, "/", "")
 		synctest.Wait()
 		source.change(func() { source.delay = 0 })
 		operator.during = func(context.Context) { source.put(analysis("y", "FAILED")) }
