@@ -18,17 +18,17 @@ import (
 // task, so a delivery gets one only if its outcome is settled. The status for a locked analysis
 // is 409, since 429 or 503 would slow the whole queue.
 var answers = [...]struct {
-	code     int    // zero: the outcome is always settled
+	code     int    // unless the outcome is settled
 	acquired *bool  // nil: not in the body
 	status   string // replaces the reason
 	maxTries int    // the task is rejected at this try; zero: never
 	error    bool   // the body has Err
 	counts   bool   // the body has the numbers of Recovery
 }{
-	delivery.Ran:             {acquired: new(true), status: "READY"},
-	delivery.Failed:          {acquired: new(true), status: "FAILED", error: true},
-	delivery.AlreadyFinished: {acquired: new(false)},
-	delivery.Forwarded:       {acquired: new(false)},
+	delivery.Ran:             {code: http.StatusOK, acquired: new(true), status: "READY"},
+	delivery.Failed:          {code: http.StatusOK, acquired: new(true), status: "FAILED", error: true},
+	delivery.AlreadyFinished: {code: http.StatusOK, acquired: new(false)},
+	delivery.Forwarded:       {code: http.StatusOK, acquired: new(false)},
 	delivery.Locked:          {code: http.StatusConflict, acquired: new(false)},
 	delivery.Waiting:         {code: http.StatusConflict, acquired: new(false)},
 	delivery.Busy:            {code: http.StatusConflict, acquired: new(false)},

@@ -249,6 +249,7 @@ func (g *Guard) awaitReady() {
 // and at /internal/self-test a run of the first kind on Options.SelfTest. It answers other
 // paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
+	g.mustCheckCallers()
 	for i := range kinds {
 		kind, analyzer := g.mustRegister(kinds[i], true), kinds[i].analyzer()
 		g.server.route(kind.guard, analyzer)

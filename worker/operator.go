@@ -29,7 +29,9 @@ func (g *Guard) Operator(k Kind) (*Operator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Operator{kind.analyses, kind.guard}, nil
+	guard := *kind.guard
+	guard.Oldest = nil // only the route reports its age
+	return &Operator{kind.analyses, &guard}, nil
 }
 
 // Book books a delivery of the document id for now. Each call books another one; a delivery

@@ -213,7 +213,9 @@ func (c *call) deliver(g *delivery.Guard, analyzer orchestrator.Analyzer, read r
 		return refusal
 	}
 	d.Analyzer = analyzer
-	return g.Deliver(c.context(), d)
+	o := g.Deliver(c.context(), d)
+	o.Result = nil // no answer has it, and it may be large
+	return o
 }
 
 // recover recovers the kinds that have a handler.

@@ -135,6 +135,9 @@ func (l *local) startServers(ctx context.Context, address func(i int) string) (l
 	}
 	l.target = "http://" + front.Addr().String()
 	l.router = &router{limit: l.runs, observe: func(e exchange) { l.showDelivery(ctx, e) }}
+	if err := l.start(ctx, address, cloudtasks.Options{Spread: spread}); err != nil {
+		return "", "", errors.Join(err, front.Close())
+	}
 	l.serveHTTP(front, &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
 		Transport: l.router,
@@ -142,10 +145,6 @@ func (l *local) startServers(ctx context.Context, address func(i int) string) (l
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		},
 	})
-
-	if err := l.start(ctx, address, cloudtasks.Options{Spread: spread}); err != nil {
-		return "", "", err
-	}
 	if err := l.configureWorkers(ctx); err != nil {
 		return "", "", err
 	}

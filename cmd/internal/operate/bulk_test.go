@@ -278,8 +278,8 @@ func TestATerminalShowsTheProgressUntilTheSummary(t *testing.T) {
 			}
 		}
 		tally.print(verbCancel)
-		const clear, progress = "\r\x1b[K", "\r%d matched, %d changed, 0 skipped, 0 failed\x1b[K"
-		want := fmt.Sprintf(progress+clear+"%s"+progress+clear+"%s"+progress+clear+"%s"+clear, 9, 1, "already finished", 9, 2, errNotBooked, 9, 3, "already finished")
+		const erase, progress = "\r\x1b[K", "\r%d matched, %d changed, 0 skipped, 0 failed\x1b[K"
+		want := fmt.Sprintf(progress+erase+"%s"+progress+erase+"%s"+progress+erase+"%s"+erase, 9, 1, "already finished", 9, 2, errNotBooked, 9, 3, "already finished")
 		if got := strings.NewReplacer("taskguard cancel: ", "", "\n", "").Replace(errs.String()); got != want || out.String() != "9 matched, 4 changed, 0 skipped, 0 failed\n" {
 			t.Errorf("%q, want %q; %q", got, want, out.String())
 		}
