@@ -168,7 +168,10 @@ func TestARefusalOfFirestoreIsTheErrorOfACommand(t *testing.T) {
 		"status", "status x", "status --unfinished", "status --since 1h", "cancel --since 1h", "requeue x", "unlock x", "unlock --room x",
 		"recover", "restore --min-token now", "submit --input {}", "delete x", "doctor --smoke {}",
 	} {
-		taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "PermissionDenied")
+		t.Run(args, func(t *testing.T) {
+			t.Parallel() // a change tries for 15 s
+			taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "PermissionDenied")
+		})
 	}
 }
 
