@@ -67,6 +67,7 @@ type Service struct {
 // of ctx.
 func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
 	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	server := s.Limits.Server(telemetry.Traced(s.Handler), s.Log)
 
 	var others sync.WaitGroup
@@ -166,6 +167,7 @@ func (p *Process) Main(
 ) (int, error) {
 	_, _ = memlimit.Set() // sets no limit without a readable cgroup; the line "serving" shows the limit
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 
 	if p.Project == "" {

@@ -264,7 +264,7 @@ func (p *pusher) read(ctx context.Context) error {
 	for {
 		kind, data, err := p.conn.Read(context.Background()) // ends when conn is closed
 		if err != nil {
-			return nil //nolint:nilerr // disconnected: there is nobody to tell why
+			return nil //nolint:nilerr // the client has disconnected
 		}
 		if kind != websocket.MessageText {
 			return errMessage

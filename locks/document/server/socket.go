@@ -152,7 +152,7 @@ func (s *Server) run(conn *websocket.Conn, read func(ctx context.Context) error,
 // library's CloseRead would wait for itself for 15 s.
 func received(conn *websocket.Conn) error {
 	if _, _, err := conn.Reader(context.Background()); err != nil { // ends when conn is closed
-		return nil //nolint:nilerr // disconnected: there is nobody to tell why
+		return nil //nolint:nilerr // the client has disconnected
 	}
 	return errReceived
 }
