@@ -49,11 +49,11 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Error("the record was touched")
 		}
 	},
-	"AnExpiredLockIsTakenByAnother": func(t *testing.T, _ *store, l *Locks) { // D1
+	"AnExpiredLockIsTakenByAnotherOrAgainUnderANewName": func(t *testing.T, _ *store, l *Locks) { // D1
 		last := acquire(t, l, "r", "s/1")
 		for i := range 20 {
 			time.Sleep(30 * time.Second)
-			next := acquire(t, l, "r", fmt.Sprint("s/", i%2))
+			next := acquire(t, l, "r", fmt.Sprint("s/", i/2%2))
 			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder || next.Lock.Attempts != 0 {
 				t.Errorf("%+v after %+v; want a larger token and another holder", next.Lock, last.Lock)
 			}
