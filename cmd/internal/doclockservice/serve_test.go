@@ -171,20 +171,22 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 			t.Errorf("lock %d: %d %v, want %d", room+2, status, body, want)
 		}
 	}
-	events := i.socket(t, c, lockPath+"/ws")
-	next(t, events, "current")
-	_, resp, err := websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}) //nolint:bodyclose // a Dial that fails has read it
-	if err == nil || resp.StatusCode != http.StatusTooManyRequests {
+	dial := func() (*websocket.Conn, *http.Response, error) {
+		return websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}) //nolint:bodyclose // the library closes it, or has read it
+	}
+	conn, _, err := dial()
+	check(t, err)
+	if _, resp, err := dial(); err == nil || resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("a second socket: %v", err)
 	}
 	i.stop()
-	for range events { // until the server has closed it
-	}
+	time.AfterFunc(200*time.Millisecond, func() { _ = conn.CloseNow() }) // nothing reads the server's close
 	if err := i.wait(t); err != nil {
 		t.Error(err)
 	}
-	if log := i.log.String(); strings.Contains(log, "still open") || strings.Contains(log, "0123456789abcdef") {
-		t.Errorf("a socket was left, or the secret is in the log: %s", log)
+	log := i.log.String()
+	if !strings.Contains(log, "operation=subscribe outcome=ok") || strings.Contains(log, "0123456789abcdef") {
+		t.Errorf("the stop has not waited for the socket, or the secret is in the log: %s", log)
 	}
 }
 
@@ -217,21 +219,27 @@ func TestOnlyTheApplicationMakesSessions(t *testing.T) {
 	}
 }
 
-func TestServeFetchesTheKeysOfTokens(t *testing.T) {
+func TestServeFetchesTheKeysAndASweepNeedsATokenIfConfigured(t *testing.T) {
 	firestore := embedded(t)
-	for name, auth := range map[string][]string{
-		"people": {"SESSION_AUTH=oidc", "SESSION_SECRET=", "SESSION_AUDIENCE=a"},
-		"tasks":  {"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c"},
+	for name, c := range map[string]struct {
+		auth  []string
+		sweep int // the status of a sweep without a token
+	}{
+		"people": {[]string{"SESSION_AUTH=oidc", "SESSION_SECRET=", "SESSION_AUDIENCE=a"}, http.StatusOK},
+		"tasks":  {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c"}, http.StatusUnauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fetched := make(chan struct{}, 100)
 			keys := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched <- struct{}{} }))
 			defer keys.Close()
-			i := start(t, firestore, append(auth, "TASK_JWKS_URL="+keys.URL)...)
+			i := start(t, firestore, append(c.auth, "TASK_JWKS_URL="+keys.URL)...)
 			select {
 			case <-fetched:
 			case <-time.After(hang):
 				t.Error("the keys are not fetched")
+			}
+			if status, body := i.ask(t, client(t), http.MethodPost, "/internal/sweep"); status != c.sweep {
+				t.Errorf("sweep: %d %v, want %d", status, body, c.sweep)
 			}
 			i.stop()
 			check(t, i.wait(t))
