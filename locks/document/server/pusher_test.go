@@ -451,6 +451,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 	b.take()
 	for _, origin := range []string{
 		"https://app.example.evil", "https://app.example:8443", "http://app.example", "https://app.example/", "https://APP.example", "https://sub.app.example", "null", "",
+		strings.Replace(b.site.url, "://", "://evil-", 1),
 	} {
 		from := []string{"Origin", origin, "Sec-Fetch-Site", "cross-site"}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {

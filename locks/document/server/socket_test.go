@@ -1,17 +1,23 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 )
@@ -268,6 +274,49 @@ func TestADeadPeerIsClosed(t *testing.T) {
 		t.Errorf("%d sockets are left open", left)
 	}
 	p.wantError(4201)
+}
+
+// work is a context that counts the functions that wait for its end.
+type work struct {
+	context.Context
+	waiting int
+}
+
+// Value returns nil, without which context.AfterFunc would not call this AfterFunc.
+func (*work) Value(any) any { return nil }
+
+func (w *work) AfterFunc(f func()) (stop func() bool) {
+	w.waiting++
+	end := context.AfterFunc(w.Context, f)
+	return func() bool { w.waiting--; return end() }
+}
+
+// hijacked is an answer whose connection is a pipe, which has no buffer.
+type hijacked struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+}
+
+func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.conn, bufio.NewReadWriter(bufio.NewReader(h.conn), bufio.NewWriter(h.conn)), nil
+}
+
+func TestAClientThatReadsNothingIsClosedAndForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		w := &work{Context: t.Context()}
+		h := server.NewServer(w, locks, document.NewFeed(locks, nil, nil), cookies(t), server.Options{})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, lockPath+"/ws", http.NoBody)
+		for line := range slices.Chunk(upgrade(), 2) {
+			r.Header.Set(line[0], line[1])
+		}
+		_, conn := net.Pipe()
+		began := time.Now()
+		h.ServeHTTP(hijacked{httptest.NewRecorder(), conn}, r)
+		if took := time.Since(began); took != 5*time.Second || w.waiting != 0 {
+			t.Errorf("closed after %v, want the 5 s of a message; %d functions wait for the stop", took, w.waiting)
+		}
+	})
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
