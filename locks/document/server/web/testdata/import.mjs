@@ -14,8 +14,8 @@ console.log(JSON.stringify([code, retryable, reason, events, all]));
 
 // A lease that the server refuses to renew is given back before the next acquisition begins.
 const requests = [];
-globalThis.fetch = async (_, { method }) => {
-  requests.push(method);
+globalThis.fetch = async (_, { method, credentials }) => {
+  requests.push(credentials === 'include' ? method : 'without the cookie'); // of a server of another origin
   if (method === 'DELETE') await new Promise((resolve) => { setTimeout(resolve, 100); });
   if (method === 'DELETE') requests.push('freed');
   return Response.json({ token: 1, ttl_ms: 30_000 }, { status: method === 'PUT' ? 404 : 200 });
