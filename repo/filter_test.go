@@ -107,15 +107,15 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		for i := range 2 { // 04:00 UTC, which sorts as 13:00
 			b.Put(t, fmt.Sprint("z", i), map[string]any{"updatedAt": "2026-01-31T13:00:00+09:00", "status": "READY"})
 		}
-		b.Put(t, "xundated", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
+		b.Put(t, "x😀", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
 		const all = "x42 x41 x40 z1 z0 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
 		for want, f := range map[string]Filter{
 			all: {},
-			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):               {Status: "FAILED", Code: "c", ErrorOnly: true},
-			all[len("x42 x41 x40 z1 z0 "):]:                                        {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
-			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 xundated": {Prefix: "x", Status: "READY"},
-			"xundated": {Prefix: "xundated"},
-			"":         {Prefix: "zz"},
+			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):         {Status: "FAILED", Code: "c", ErrorOnly: true},
+			all[len("x42 x41 x40 z1 z0 "):]:                                  {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
+			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 x😀": {Prefix: "x", Status: "READY"},
+			"x😀": {Prefix: "x😀"},
+			"":   {Prefix: "zz"},
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
 				var got []string

@@ -105,13 +105,21 @@ func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedBecomesStale(t *testing.T)
 func TestAPausedPageDoesNotChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	b := s.open("/")
+	b := s.open("/", `const ask = fetch;
+		globalThis.fetch = async (...request) => {
+			const answer = await ask(...request);
+			await (globalThis.held = globalThis.release);
+			return answer;
+		};`)
 	live(b)
 	s.analysis("l", locked(10*time.Minute))
 	b.Is(ids + ` === 'l'`)
+	b.Eval(`globalThis.release = new Promise((done) => { globalThis.answer = done; }), 0`)
+	b.Is(`globalThis.held !== undefined`)
 	b.Click("pause")
 	b.Is(`document.getElementById('live').dataset.live === 'paused' && document.getElementById('pause').getAttribute('aria-pressed') === 'true'`)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
+	b.Eval(`globalThis.answer()`)
 	wantStill(b, row("l")+`.querySelector('[data-until]')`) // the lock may have been renewed
 	if got := b.Eval(ids); got != `"l"` {
 		t.Errorf("listed are %s", got)

@@ -58,6 +58,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"status -- --json":                 "GOOGLE_CLOUD_PROJECT",
 		"status --json=false -- a -b":      `unexpected argument "-b"`,
 		"console --listen 0.0.0.0":         "it needs --iap-audience",
+		"console --listen 10.0.0.1":        "it needs --iap-audience",
 		"console --listen :: --write":      "it needs --iap-audience",
 		"console --listen example.com":     "want an IP address",
 		"console --port 65536":             "--port 65536: want 0 to 65535",

@@ -8,6 +8,7 @@ import (
 	"html"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,9 +20,12 @@ import (
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
 	"taskguard/cmd/internal/console"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
@@ -156,6 +160,54 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 	}
 	if changed != 24 || skipped != 4 || last.Matched != 0 {
 		t.Errorf("%d are changed, %d skipped, at last %+v; want 24, 4, and nothing left", changed, skipped, last)
+	}
+}
+
+func TestAStopWaitsForTheChangesOfEachKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		ctx, stop := context.WithCancel(t.Context())
+		slow := clientOf(t, b, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, commit grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				stop()
+				time.Sleep(time.Second)
+				return commit(ctx, method, req, reply, cc, opts...)
+			}))
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-time.Hour)})
+		s := ConsoleServer{clients: []*Client{clientOf(t, b), slow}, write: true, options: console.Options{
+			Kinds: []console.Kind{{Name: "a"}, {Name: "b", Root: "/kind/b"}}, Log: slog.New(slog.DiscardHandler),
+		}}
+		l, ended := bufconn.Listen(1<<16), make(chan error, 1)
+		go func() { ended <- s.Serve(ctx, l) }()
+		form := strings.NewReader(fmt.Sprintf("seen=%d-1.", time.Now().UnixMilli()))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/kind/b/all/cancel?state=QUEUED", form)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		browser := http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }}
+		answer, err := browser.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.Body.Close() != nil || !strings.Contains(string(text), "1 cancelled, ") {
+			t.Errorf("%d, %s, %v", answer.StatusCode, text, err)
+		}
+		browser.CloseIdleConnections()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheConsoleChangesOnlyTheStateThatItHasShown(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	o := consoleOperator{clientOf(t, b), slog.New(slog.DiscardHandler)}
+	b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 2})
+	shown := analysislock.Seen{Status: "QUEUED", Grant: lease.Grant{Token: 1}}
+	for _, what := range []console.Change{console.Unlock, console.Requeue, console.RequeueFresh, console.Cancel} {
+		if booked, err := o.Change(t.Context(), what, "x", "me", shown); !errors.Is(err, lease.ErrConflict) {
+			t.Errorf("%s: %q, %v, want a conflict", what, booked, err)
+		}
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
 	ids := map[string]bool{}
-	for _, file := range [][2]string{{"Some File.txt", "a"}, {"Some File.txt", "b"}, {"Other File.txt", "a"}, {"ß", "a"}, {"./Some File.txt", "a"}} {
+	for _, file := range [][2]string{{"Some File.txt", "a"}, {"Some File.txt", "b"}, {"Other File.txt", "a"}, {"other/Some File.txt", "a"}, {"ß", "a"}, {"./Some File.txt", "a"}} {
 		d, err := newDocument(file[0], []byte(file[1]))
 		if err != nil {
 			t.Fatal(err)
@@ -25,7 +25,7 @@ func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
 	if d, err := newDocument("\xff", nil); err == nil {
 		t.Errorf("a name that is not UTF-8: %+v", d)
 	}
-	if len(ids) != 4 { // ./ is no other name
-		t.Errorf("%v, want four", ids)
+	if len(ids) != 5 { // ./ is no other name
+		t.Errorf("%v, want five", ids)
 	}
 }

@@ -55,7 +55,7 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 }
 
 func TestTablesFit80Columns(t *testing.T) {
-	at, done := time.Now(), 1.0
+	at, done := time.Now().Add(-time.Hour), 1.0 // Firestore's time, not this machine's
 	id, owner := "some-text-md-0123456789abcd", "worker-00042-xyz/"+strings.Repeat("0f", 40)+"/ABCD"
 	failed := &analysislock.Error{Code: "analyzer_failed", Message: strings.Repeat("frame ", 99) + "\nKeyError: 'x'"}
 	base := analysislock.Analysis{ID: id, Status: "PROCESSING", Attempts: 10, ReadAt: at, UpdatedAt: at.Add(-59*time.Minute - 59*time.Second), Progress: &analysislock.Progress{Fraction: &done}}
