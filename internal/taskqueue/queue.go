@@ -150,7 +150,7 @@ var taskName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
 type Presence int
 
 const (
-	// Absent: the task is not in the queue. Or its delivery is unanswered for over a minute, and
+	// Absent: the task is not in the queue. Or its delivery is unanswered for over 30 s, and
 	// the worker may be dead: the queue waits for its answer until the dispatch deadline.
 	Absent   Presence = iota
 	Waiting           // for its first delivery, or for the next
@@ -159,7 +159,7 @@ const (
 
 // unanswered is the age of a delivery from which its task counts as Absent. A worker acquires
 // the lock, or answers, within 20 s.
-const unanswered = time.Minute
+const unanswered = 30 * time.Second
 
 // Find returns the state of the task of that short name at now. It tries for at most 5 s. Errors
 // have their gRPC status: the account needs the permission cloudtasks.tasks.get.

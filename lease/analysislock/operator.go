@@ -136,7 +136,7 @@ func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orph
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		d := c.Doc
 		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
-			d.NextAttemptAt.Equal(orphan.NextAttemptAt)
+			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask
 		if !same || !lease.Orphaned(d.Lock, c.At) {
 			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
 		}

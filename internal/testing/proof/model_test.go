@@ -289,10 +289,13 @@ func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	return made
 }
 
+// unanswered is the age of a delivery from which the queue's client reports its task as absent.
+const unanswered = 30 * time.Second
+
 // find serves a question for a task.
 func (m *model) find(name string) taskqueue.Presence {
 	switch t := m.taskNamed(name); {
-	case t == nil || t.done || t.inFlight > 0 && m.now().Sub(t.tried) > time.Minute:
+	case t == nil || t.done || t.inFlight > 0 && m.now().Sub(t.tried) > unanswered:
 		return taskqueue.Absent
 	case t.inFlight > 0:
 		m.count("found while it is delivered")

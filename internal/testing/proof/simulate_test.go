@@ -283,7 +283,7 @@ func (w *simulation) judgeUnheld() {
 	if !w.p.single || w.crashedAt == 0 {
 		return
 	}
-	bound := w.p.policy.TTL + time.Minute + dispatchTime
+	bound := max(w.p.policy.TTL, unanswered) + time.Minute + dispatchTime
 	for id, r := range w.records {
 		free := r.created // since when it is not held
 		for n := range r.states[1:] {
