@@ -185,6 +185,9 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 		"released by another program": {func(now time.Time) map[string]any {
 			return map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}
 		}, false},
+		"booked again by an operator": {func(now time.Time) map[string]any {
+			return map[string]any{"bookedTask": "theirs", "updatedAt": timeValue(now)}
+		}, false},
 		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
 		"deleted":                {nil, false},
 		"marked by another call": {nil, false},

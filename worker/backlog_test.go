@@ -168,4 +168,61 @@ func TestWhatWaitsInABacklogIsBookedOnce(t *testing.T) {
 	}
 }
 
-var _ delivery.Queue = (*taskqueue.Queue)(nil)
+// Each way in which an attempt ends with another one booked.
+func TestTheDocumentNamesItsBookedTaskUntilTheNextAcquisition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end    func(w *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error)
+		booked int // tasks
+	}{
+		"a failure for now": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, errors.New("for now")
+		}, 1},
+		"continued": {func(_ *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return until(ctx, func() { report(job, int64(7)) })
+		}, 1},
+		"stopped": {func(w *process, ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			w.stop(delivery.ErrStopping)
+			return until(ctx, nothing)
+		}, 1},
+		"finished": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := &recordingQueue{}
+				var w *process
+				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					checkFields(t, b, "x", map[string]any{"bookedTask": nil})
+					return tc.end(w, ctx, job)
+				})
+				w.guard.Queue = q
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own"})
+				w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true})
+				if len(q.tasks) != tc.booked {
+					t.Fatalf("booked %+v, want %d", q.tasks, tc.booked)
+				}
+				var want any
+				for _, task := range q.tasks {
+					want = task.Name
+				}
+				checkFields(t, b, "x", map[string]any{"bookedTask": want})
+			})
+		})
+	}
+}
+
+// Recovery has marked an analysis whose booked task waits: that task has not the name that its
+// nextAttemptAt gives.
+func TestTheTaskThatADocumentNamesRunsEarlyAndIsBookedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		next := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own", "nextAttemptAt": next})
+		w.asTask(t, "another").check(t, 200, map[string]any{"reason": "waiting", "retry_at": next})
+		if len(q.tasks) != 1 || q.tasks[0].Name != "own" {
+			t.Errorf("booked %+v, want own", q.tasks)
+		}
+		w.asTask(t, "own").check(t, 200, map[string]any{"status": "READY"})
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -167,7 +168,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				if got := q.tasks(); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
-				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}})
+				booked := path.Base(q.created[1].GetName())
+				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}, "bookedTask": booked})
+				checkRecord(t, docs.Doc("y"), map[string]any{"bookedTask": nil})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
 					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)
