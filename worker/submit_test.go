@@ -226,7 +226,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
-		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"more":false}` {
+		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"waiting":0,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
 		}
 		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
