@@ -132,12 +132,26 @@ func (a *Analyses) Fields() Fields { return a.codec.fields }
 // returns. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
 // input; lease.ErrUnavailable, after which the analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
-	return a.CreateWith(ctx, id, input, "")
+	return a.create(ctx, id, input, "", nil)
 }
 
 // CreateWith is like Create. If params is not empty, it also stores it in the field params;
 // see Outcome.
 func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params string) error {
+	return a.create(ctx, id, input, params, nil)
+}
+
+// CreateBooked is like Create. It also stores the name of the task that is booked for the
+// document, which task makes of its createdAt; nil: none is.
+func (a *Analyses) CreateBooked(
+	ctx context.Context, id string, input any, task func(created time.Time) string,
+) error {
+	return a.create(ctx, id, input, "", task)
+}
+
+func (a *Analyses) create(
+	ctx context.Context, id string, input any, params string, task func(created time.Time) string,
+) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
@@ -153,6 +167,9 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 		f.Status: f.Queued, f.Input: input, "params": orDelete(params), "attempts": 0,
 		"createdAt": timeValue(now), "updatedAt": timeValue(now),
 	})
+	if task != nil {
+		fields["bookedTask"] = task(now)
+	}
 	if a.codec.keep > 0 { // an expired document may have had the same id
 		fields["lockToken"] = lease.Fresh(read).Token
 	}
@@ -228,8 +245,10 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 
 // Unlock calls analysislock.Locks.Unlock. It also replaces a lockToken that is not a
 // usable integer by the time of the document's last update in microseconds.
-func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-	return a.unlocking.Unlock(ctx, id, seen)
+func (a *Analyses) Unlock(
+	ctx context.Context, id string, seen *analysislock.Seen, task string,
+) (analysislock.Analysis, error) {
+	return a.unlocking.Unlock(ctx, id, seen, task)
 }
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:

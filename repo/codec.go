@@ -55,6 +55,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 		ID: r.id, ReadAt: r.at, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result],
 		Error: decodeError(data[f.Error]), LastError: decodeError(data["lastError"]),
 		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
+		BookedTask: cut(data["bookedTask"]),
 	}
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
@@ -154,7 +155,8 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
-		"progress": progressValue(d.Progress), "history": historyValue(d.History),
+		"bookedTask": orDelete(d.BookedTask),
+		"progress":   progressValue(d.Progress), "history": historyValue(d.History),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}

@@ -95,7 +95,7 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	mustAcquire(t, a, "y", "w/3")
 	a.runs(t, "w/3")
 	moves("retry", func() error {
-		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute)
+		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute, nil)
 		return err
 	})
 }
@@ -169,7 +169,7 @@ func TestRoundTrips(t *testing.T) {
 		mustAcquire(t, a, "y", "w/4")
 		a.runs(t, "w/4")
 		cost("next acquisition", 2, 3)
-		check(t, a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true))
+		check(t, a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true, ""))
 		cost("release", 1, 1)
 	})
 }

@@ -46,11 +46,11 @@ var operations = map[string]operation{
 	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
 	"release": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, true)
+		return a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, true, "")
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
 	"retry": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		_, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0)
+		_, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0, nil)
 		return err
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
 }

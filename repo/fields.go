@@ -34,7 +34,7 @@ func (f Fields) Check() error {
 	f = f.filled()
 	names := []string{f.Status, f.Input, f.Result, f.Error}
 	taken := []string{
-		"attempts", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError",
+		"attempts", "bookedTask", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError",
 		"lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "params",
 		"progress", "startedAt", "updatedAt",
 	}
@@ -73,7 +73,7 @@ func (f Fields) filled() Fields {
 // and the fields of other programs.
 func (f Fields) decision() []string {
 	return []string{
-		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt",
+		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt", "bookedTask",
 		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
 		"progress.fraction", "progress.message", "progress.at", "history",

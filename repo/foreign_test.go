@@ -44,7 +44,7 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": tc.status})
 		mustAcquire(t, a, "x", "w/1")
 		held := b.Fields(t, "x")["status"]
-		check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeRetry, false))
+		check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeRetry, false, ""))
 		free := b.Fields(t, "x")["status"]
 		mustAcquire(t, a, "x", "w/2")
 		check(t, a.holds["w/2"].Complete(t.Context(), "done"))
@@ -67,7 +67,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
 			}
 			earlier := time.Now().Add(-time.Hour).UnixMicro()
-			if _, err := a.Unlock(t.Context(), id, nil); err != nil {
+			if _, err := a.Unlock(t.Context(), id, nil, ""); err != nil {
 				t.Errorf("%s: unlock: %v", id, err)
 			}
 			got := b.Fields(t, id)

@@ -13,9 +13,11 @@ import (
 )
 
 var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error){
-	"unlock": (*analysislock.Locks).Unlock,
+	"unlock": func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return l.Unlock(ctx, id, seen, "")
+	},
 	"requeue": func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-		return l.Requeue(ctx, id, seen, false)
+		return l.Requeue(ctx, id, seen, false, "")
 	},
 }
 
@@ -40,10 +42,10 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("get: %v", err)
 			}
-			if _, err := a.Unlock(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.Unlock(t.Context(), "x", nil, ""); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("unlock: %v", err)
 			}
-			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
@@ -98,7 +100,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			var held *lease.HeldError
-			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.As(err, &held) || held.Owner != "w/1" {
+			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.As(err, &held) || held.Owner != "w/1" {
 				t.Errorf("requeue: %v, want a HeldError", err)
 			}
 			same(t, before, b.Fields(t, "x"))
@@ -172,7 +174,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6, "lockOwner": "w/0", "lockExpiresAt": "2000-01-01T00:00:00Z"})
 	l, err := analysislock.New(&interrupted{a.documents, func() { mustAcquire(t, a, "x", "w/1") }}, lease.Policy{}, 0, nil)
 	if err == nil {
-		_, err = l.Unlock(t.Context(), "x", nil)
+		_, err = l.Unlock(t.Context(), "x", nil, "")
 	}
 	if f := b.Fields(t, "x"); err != nil || f["lockOwner"] != "w/1" {
 		t.Errorf("an unlock of any state freed a lock that was stolen meanwhile: %v, %v", f, err)

@@ -24,8 +24,8 @@ const (
 var errOrphanTime = errors.New("repo: the time to find orphaned analyses has passed")
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
-// can finish: their lock is not held, and no delivery is booked for them, or it is late by
-// one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
+// can finish: their lock is not held, and the delivery that is booked for them, if any, is late
+// by one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
 // one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
 // first. They also find times that are not lease.Credible. Each time may be a string, a
 // Timestamp or a number; see parseTime. An analysis that is QUEUED or PROCESSING is not found
@@ -122,7 +122,7 @@ func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
 // orphanFields lists the fields by which recovery finds and judges an analysis.
 func (a *Analyses) orphanFields() []string {
 	return []string{
-		a.codec.fields.Status, "updatedAt", "nextAttemptAt",
+		a.codec.fields.Status, "updatedAt", "nextAttemptAt", "bookedTask",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 )
 
 // orphaned returns the ids that Orphaned returns, in this order, and whether there may be more.
@@ -184,6 +185,9 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 		"released by another program": {func(now time.Time) map[string]any {
 			return map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}
 		}, false},
+		"booked again by an operator": {func(now time.Time) map[string]any {
+			return map[string]any{"bookedTask": "theirs", "updatedAt": timeValue(now)}
+		}, false},
 		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
 		"deleted":                {nil, false},
 		"marked by another call": {nil, false},
@@ -203,16 +207,17 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 				case name == "deleted":
 					b.Delete(t, "x")
 				case name == "marked by another call":
-					_, err := a.MarkDue(t.Context(), due[0])
+					_, err := a.MarkDue(t.Context(), due[0], timeString)
 					fatal(t, err)
 				}
 				time.Sleep(2 * time.Millisecond) // so that two marks differ
-				next, err := a.MarkDue(t.Context(), due[0])
+				var next time.Time
+				task, err := a.MarkDue(t.Context(), due[0], func(at time.Time) string { next = at; return "t" + timeString(at) })
 				if marked := err == nil; marked != tc.marked || !marked && !errors.Is(err, lease.ErrConflict) {
 					t.Fatalf("%v, %v; want marked %t, or else ErrConflict", next, err, tc.marked)
 				}
 				got := b.Fields(t, "x")
-				if tc.marked && (got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing) {
+				if tc.marked && (got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["bookedTask"] != task || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing) {
 					t.Errorf("document %v, want it marked with %v", got, next)
 				}
 				if ids, _ := orphaned(t, a, 10); len(ids) > 0 {
@@ -348,7 +353,7 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 					t.Errorf("running: %+v, %v; want held", running, err)
 				}
 				due, _, _ := a.Orphaned(t.Context(), 1)
-				if next, err := a.MarkDue(t.Context(), due[0]); err != nil || !next.Equal(theirs().Truncate(time.Millisecond)) {
+				if next, err := a.MarkDue(t.Context(), due[0], timeString); err != nil || next != timeString(theirs()) {
 					t.Errorf("marked for %v, %v; want %v", next, err, theirs())
 				}
 			})
@@ -375,3 +380,5 @@ func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 		}
 	})
 }
+
+func timeString(t time.Time) string { return iso8601.Format(t) }

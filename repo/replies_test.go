@@ -45,7 +45,7 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 				check(t, other.holds["w/2"].Complete(t.Context(), "second"))
 				since = b.Fields(t, "x")
 			}))
-			before, err := a.Requeue(t.Context(), "x", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false)
+			before, err := a.Requeue(t.Context(), "x", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
 			if err != nil || before.Status != analysislock.Failed {
 				t.Errorf("%v: %+v, %v; want the analysis as it was", code, before, err)
 			}

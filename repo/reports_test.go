@@ -45,7 +45,7 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 			fatal(t, errors.Join(errs...))
 		}
 		requeue := func(fresh bool) error {
-			_, err := a.Requeue(t.Context(), "x", nil, fresh)
+			_, err := a.Requeue(t.Context(), "x", nil, fresh, "")
 			return err
 		}
 		has := func(want ...string) {
@@ -62,7 +62,7 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		h.Report(report("one", map[string]any{"n": int64(1)}), 0, nil)
 		check(h.Flush(t.Context()))
 		h.Report(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"}), 0, nil)
-		_, err := h.Retry(t.Context(), "c", "m", 0)
+		_, err := h.Retry(t.Context(), "c", "m", 0, nil)
 		check(err)
 		has("checkpoint", "progress", "startedAt")
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint == nil || cmp.Diff(map[string]any{"n": int64(1<<62 + 1), "s": "<"}, d.Checkpoint.Value) != "" {
@@ -115,7 +115,7 @@ func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testi
 				}
 				message := "next"
 				h.Report(analysislock.Report{Message: &message}, 0, done)
-				if err := h.Release(t.Context(), analysislock.OutcomeShuttingDown, true); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
+				if err := h.Release(t.Context(), analysislock.OutcomeShuttingDown, true, ""); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
 					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
 				}
 				if d, err := a.Summary(t.Context(), "x"); err != nil || d.Progress == nil || d.Progress.Message != "next" {
@@ -178,7 +178,7 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 		meanwhile := func() {
 			time.Sleep(time.Second) // until the work has been read
 			h.Report(report("m", "newest"), 0, nil)
-			check(t, h.Release(t.Context(), analysislock.OutcomeContinued, true))
+			check(t, h.Release(t.Context(), analysislock.OutcomeContinued, true, ""))
 		}
 		next := open(t, b, beforeCommit(sync.OnceFunc(meanwhile)))
 		next.given(t, "w/2", `"newest"`)

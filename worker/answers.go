@@ -70,6 +70,7 @@ type answer struct {
 	Error      string `json:"error,omitempty"`
 	Found      *int   `json:"found,omitempty"`
 	Booked     *int   `json:"booked,omitempty"`
+	Waiting    *int   `json:"waiting,omitempty"`
 	More       *bool  `json:"more,omitempty"`
 	Rejected   bool   `json:"rejected,omitempty"`
 }
@@ -109,7 +110,7 @@ func answerTo(r delivery.Record) (code int, a answer) {
 		a.Error = delivery.Bounded(r.Err.Error())
 	}
 	if row.counts {
-		a.Found, a.Booked, a.More = &r.Found, &r.Booked, &r.More
+		a.Found, a.Booked, a.Waiting, a.More = &r.Found, &r.Booked, &r.Waiting, &r.More
 	}
 
 	a.Rejected = rejected(r)

@@ -265,6 +265,9 @@ func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 type recordingQueue struct {
 	mu    sync.Mutex
 	tasks []taskqueue.Task
+	asked []string
+	has   map[string]taskqueue.Presence
+	mute  error // of Find
 }
 
 func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error) {
@@ -272,4 +275,11 @@ func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error)
 	defer f.mu.Unlock()
 	f.tasks = append(f.tasks, t)
 	return false, nil
+}
+
+func (f *recordingQueue) Find(_ context.Context, name string, _ time.Time) (taskqueue.Presence, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, name)
+	return f.has[name], f.mute
 }

@@ -31,7 +31,10 @@ type cloudQueue struct {
 
 	mu          sync.Mutex
 	unavailable bool // CreateTask does not answer
+	refuses     bool // GetTask
+	lose        int  // one of so many created tasks is lost; zero: none
 	created     []string
+	asked       int // calls of GetTask
 	workers     []http.Handler
 	deliveries  []cloudtasks.Delivery
 }
@@ -44,6 +47,12 @@ func startQueue(t *testing.T) *cloudQueue {
 
 // startThrottled is like startQueue, with that throttling.
 func startThrottled(t testing.TB, how cloudtasks.Throttling) *cloudQueue {
+	t.Helper()
+	return startLimited(t, how, 0)
+}
+
+// startLimited is like startThrottled, with so many deliveries at once; zero: the default.
+func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *cloudQueue {
 	t.Helper()
 	q := &cloudQueue{}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
@@ -62,7 +71,7 @@ func startThrottled(t testing.TB, how cloudtasks.Throttling) *cloudQueue {
 		t.Fatal(err)
 	}
 	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{
-		Name: queuePath,
+		Name: queuePath, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: atOnce},
 		RetryConfig: &cloudtaskspb.RetryConfig{
 			MaxAttempts: -1, MinBackoff: durationpb.New(30 * time.Second), MaxBackoff: durationpb.New(600 * time.Second), MaxDoublings: 5,
 		},
@@ -82,9 +91,22 @@ func (q *cloudQueue) intercept(ctx context.Context, method string, req, reply an
 		q.mu.Lock()
 		unavailable := q.unavailable
 		q.created = append(q.created, r.GetTask().GetName())
+		lost := q.lose > 0 && len(q.created)%q.lose == 0
 		q.mu.Unlock()
-		if unavailable {
+		switch {
+		case unavailable:
 			return status.Error(codes.Unavailable, "unavailable")
+		case lost:
+			return nil
+		}
+	}
+	if _, ok := req.(*cloudtaskspb.GetTaskRequest); ok {
+		q.mu.Lock()
+		q.asked++
+		refuses := q.refuses
+		q.mu.Unlock()
+		if refuses {
+			return status.Error(codes.PermissionDenied, "no permission")
 		}
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)

@@ -12,7 +12,8 @@ import (
 // Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
 // safe for concurrent use, until the Shutdown of its Guard.
 type Operator struct {
-	// Analyses has the documents. Its Unlock and Requeue book no delivery: call Book after them.
+	// Analyses has the documents. Its Unlock and Requeue book no delivery: they take the name of
+	// a NewTask, which Book books after them.
 	Analyses *repo.Analyses
 	guard    *delivery.Guard
 }
@@ -34,13 +35,21 @@ func (g *Guard) Operator(k Kind) (*Operator, error) {
 	return &Operator{kind.analyses, &guard}, nil
 }
 
-// Book books a delivery of the document id for now. Each call books another one; a delivery
-// too many is harmless. Errors: ErrNoQueue, and those of Cloud Tasks, with their gRPC status.
-func (o *Operator) Book(ctx context.Context, id string) error {
+// NewTask returns a new name of a task for the document id; without a Queue, none.
+func (o *Operator) NewTask(id string) (task string) {
+	if o.guard.Queue == nil {
+		return ""
+	}
+	return taskqueue.Name("operator", id, rand.Text())
+}
+
+// Book books a delivery of the document id for now, under a name of NewTask. A delivery too many
+// is harmless. Errors: ErrNoQueue, and those of Cloud Tasks, with their gRPC status.
+func (o *Operator) Book(ctx context.Context, id, task string) error {
 	if o.guard.Queue == nil {
 		return ErrNoQueue
 	}
-	_, err := o.guard.Book(ctx, id, taskqueue.Task{Name: taskqueue.Name("operator", id, rand.Text())})
+	_, err := o.guard.Book(ctx, id, taskqueue.Task{Name: task})
 	return err
 }
 

@@ -233,7 +233,7 @@ func (c *call) recover() delivery.Outcome {
 	switch {
 	case errors.Is(err, delivery.ErrNoQueue):
 		o.Case = delivery.NoQueue
-	case err != nil && r.Booked == 0:
+	case err != nil && r.Booked+r.Waiting == 0:
 		o.Case = delivery.NotRecovered
 	}
 	return o

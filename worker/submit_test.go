@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -167,7 +168,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				if got := q.tasks(); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
-				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}})
+				booked := path.Base(q.created[1].GetName())
+				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}, "bookedTask": booked})
+				checkRecord(t, docs.Doc("y"), map[string]any{"bookedTask": nil})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
 					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)
@@ -223,7 +226,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
-		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"more":false}` {
+		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"waiting":0,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
 		}
 		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {

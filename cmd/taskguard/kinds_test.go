@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"testing"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/repo"
@@ -60,6 +63,13 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 			t.Errorf("%s books %q, want %q", command, got, books)
 		}
 	}
+	named := func(id string) {
+		t.Helper()
+		d := must(a.Get(t.Context(), id))(t)
+		if !slices.ContainsFunc(q.tasks(t), func(b *cloudtaskspb.Task) bool { return path.Base(b.GetName()) == d.BookedTask }) {
+			t.Errorf("%s names the task %q, which is not booked", id, d.BookedTask)
+		}
+	}
 	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; delivery booked")
 	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; its delivery was booked before")
 	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders\n", "QUEUED")
@@ -67,8 +77,10 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 	step("", "status --kind order --json x", `{"kind":"order","id":"x"`, `"input":{"n":1}`)
 	locked(t, a, "held")
 	step(task("held"), "unlock --kind order held", "held is QUEUED", "kind=order")
+	named("held")
 	step("", "cancel --kind order held --json", `"status":"FAILED"`)
 	step(task("held"), "requeue --kind order --status FAILED", "1 matched, 1 changed")
+	named("held")
 	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "requeue", "--kind", "order", "--status", "QUEUED").
 		want(t, cli.ExitFailed, "taskguard requeue: taskguard requeue --kind order --status QUEUED --since 20")
 	step("", "status", "demo-test / (default) / analyses")
@@ -84,7 +96,7 @@ func TestRecoverBooksTheOrphanedDocumentsOfAllKinds(t *testing.T) {
 	put(t, q.env, "shops/s/orders/x", map[string]any{"state": "PENDING", "updatedAt": "2020-01-01T00:00:00.000Z"})
 	put(t, q.env, "shops/s/orders/odd", map[string]any{"state": "QUEUED"})
 	o := taskguard(t, q.env, "recover", "--json").want(t, cli.ExitDone, `the state is none of PENDING, RUNNING, DONE, ERROR`, `"odd" ("(QUEUED)"); to run one: taskguard requeue --kind order ID`)
-	if want := `{"found":2,"booked":2,"more":false}` + "\n" + `{"kind":"order","found":1,"booked":1,"more":false}` + "\n"; o.out != want {
+	if want := `{"found":2,"booked":2,"waiting":0,"more":false}` + "\n" + `{"kind":"order","found":1,"booked":1,"waiting":0,"more":false}` + "\n"; o.out != want {
 		t.Errorf("stdout %q, want %q", o.out, want)
 	}
 	const analyses = `/internal/tasks/analysis {"analysis_id":"a"}; /internal/tasks/analysis {"analysis_id":"b"}`

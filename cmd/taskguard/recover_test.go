@@ -28,7 +28,7 @@ func TestRecoverReportsWhatItDoesNotFind(t *testing.T) {
 	o := taskguard(t, q.env, "recover", "--json").want(t, cli.ExitDone)
 	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" ("(the number 7)"), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID
 taskguard recover: 1 not found by recovery, as they have no status, or no updatedAt that can be read (of at most 1000 read): "5" ("QUEUED"); to run one: taskguard requeue ID` + "\n"
-	if o.err != want || o.out != `{"found":0,"booked":0,"more":false}`+"\n" {
+	if o.err != want || o.out != `{"found":0,"booked":0,"waiting":0,"more":false}`+"\n" {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
 	put(t, q.env, "without", map[string]any{"input": 1})
@@ -47,8 +47,8 @@ func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	put(t, q.env, "x", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(-time.Hour))})
-	taskguard(t, q.env.with("LOCK_TTL", "2h"), "recover", "--json").want(t, cli.ExitDone, `{"found":0,"booked":0,"more":false}`)
-	taskguard(t, q.env.with("LOCK_TTL", "50m"), "recover", "--json").want(t, cli.ExitDone, `{"found":1,"booked":1,"more":false}`)
+	taskguard(t, q.env.with("LOCK_TTL", "2h"), "recover", "--json").want(t, cli.ExitDone, `{"found":0,"booked":0,"waiting":0,"more":false}`)
+	taskguard(t, q.env.with("LOCK_TTL", "50m"), "recover", "--json").want(t, cli.ExitDone, `{"found":1,"booked":1,"waiting":0,"more":false}`)
 }
 
 func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {
@@ -59,7 +59,7 @@ func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {
 	put(t, q.env, "malformed", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "lockToken": "7"})
 	taskguard(t, env, "recover").want(t, cli.ExitFailed, "analysis not recovered", "analysis_id=malformed", "found 1, booked 0; then it failed\n", "taskguard recover: the queue does not exist: correct TASK_QUEUE (", "NotFound")
 	orphaned(t, q.env, "a") // the first call has marked it
-	if o := taskguard(t, env, "recover", "--json").want(t, cli.ExitFailed, "NotFound"); o.out != `{"found":1,"booked":0,"more":true}`+"\n" {
+	if o := taskguard(t, env, "recover", "--json").want(t, cli.ExitFailed, "NotFound"); o.out != `{"found":1,"booked":0,"waiting":0,"more":true}`+"\n" {
 		t.Errorf("stdout %q", o.out)
 	}
 }

@@ -154,7 +154,7 @@ func (q *queue) step(now time.Time) time.Time {
 		q.inFlight++
 		a := d.duplicate // counted by hold since it was scheduled
 		if a == nil {
-			a = d.task.begin()
+			a = d.task.begin(now)
 			q.s.hold()
 		}
 		q.s.running.Go(func() { q.s.deliver(*a) })
@@ -175,7 +175,10 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 		return
 	}
 
-	t.previous = o.code()
+	t.previous, t.answered = o.code(), ended
+	if o.status != 0 {
+		t.responses++
+	}
 	if o.status != 0 && o.status < 500 {
 		t.executed++
 	}

@@ -36,6 +36,9 @@ type task struct {
 
 	due        time.Time // of the next attempt, or of the one in flight
 	dispatched int       // attempts begun
+	began      time.Time // the last of them
+	answered   time.Time // when the last ended; zero: it is in flight
+	responses  int       // attempts that got an answer
 	executed   int       // attempts that got an answer other than 5xx
 	previous   int       // HTTP status of the last attempt that ended; 0 before
 }
@@ -103,15 +106,23 @@ func sentHeaders(in map[string]string) map[string]string {
 }
 
 // begin counts a new attempt and returns it.
-func (t *task) begin() *attempt {
+func (t *task) begin(now time.Time) *attempt {
 	a := &attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
 	t.dispatched++
+	t.began, t.answered = now, time.Time{}
 	return a
 }
 
 // view returns the task for the API. The result shares the request with the task, so it
 // must not be modified.
 func (t *task) view() *cloudtaskspb.Task {
+	var last *cloudtaskspb.Attempt
+	if t.dispatched > 0 {
+		last = &cloudtaskspb.Attempt{DispatchTime: timestamppb.New(t.began)}
+	}
+	if !t.answered.IsZero() {
+		last.ResponseTime = timestamppb.New(t.answered)
+	}
 	return &cloudtaskspb.Task{
 		Name:             t.queue.pb.Name + "/tasks/" + t.id,
 		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: t.request},
@@ -119,6 +130,8 @@ func (t *task) view() *cloudtaskspb.Task {
 		CreateTime:       timestamppb.New(t.created.Truncate(time.Second)),
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatched),
+		ResponseCount:    int32(t.responses),
+		LastAttempt:      last,
 		View:             cloudtaskspb.Task_FULL,
 	}
 }

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 type Queue interface {
 	// Book makes sure that t is in the queue. already reports that its name was taken.
 	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
+	// Find returns the state of the task of that name at now.
+	Find(ctx context.Context, name string, now time.Time) (taskqueue.Presence, error)
 }
 
 const (
@@ -72,8 +75,12 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 // replace releases the lock without counting the attempt, and books an immediate delivery. It
 // reports whether both succeeded. The task's name begins with purpose.
 func (a *attempt) replace(ctx context.Context, outcome, purpose string) bool {
-	return a.release(ctx, outcome, true) && a.Queue != nil &&
-		a.book(ctx, taskqueue.Task{Name: a.Kind.task(purpose, a.id, a.owner)})
+	if a.Queue == nil {
+		a.release(ctx, outcome, true, "")
+		return false
+	}
+	name := a.Kind.task(purpose, a.id, a.owner)
+	return a.release(ctx, outcome, true, name) && a.book(ctx, taskqueue.Task{Name: name})
 }
 
 // continued ends a run that has passed its deadline, if it has committed a new checkpoint:
@@ -101,14 +108,16 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 // repeated and books the same task; see wait.
 func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 	var wait time.Duration
+	var task func(next time.Time) string
 	if a.Queue != nil {
 		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
+		task = a.nextTask
 	}
 
 	var next time.Time
 	var lost error
 	released := a.released(ctx, func(ctx context.Context) (err error) {
-		if next, err = a.hold.Retry(ctx, code, message, wait); errors.Is(err, lease.ErrLost) {
+		if next, err = a.hold.Retry(ctx, code, message, wait, task); errors.Is(err, lease.ErrLost) {
 			lost, err = err, nil
 		}
 		return err
@@ -119,30 +128,29 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 	}
 
 	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
-	if released && a.bookNext(ctx, next) {
+	if released && a.bookAt(ctx, a.nextTask(next), next) {
 		o.Settled, o.RetryAt = true, next
 	}
 	return o
 }
 
 // wait handles a delivery that comes before the next attempt is due. It books the task of that
-// attempt again: the document has all parts of the task's name.
+// attempt again: the document has its name, or all parts of it.
 func (a *attempt) wait(ctx context.Context) Outcome {
-	settled := a.bookNext(ctx, a.acq.ExpiresAt)
+	next := a.acq.ExpiresAt
+	settled := a.bookAt(ctx, cmp.Or(a.acq.Booked, a.nextTask(next)), next)
 	return Outcome{
 		Case: Waiting, Settled: settled, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
 }
 
-// bookNext books the next attempt for the time next.
-func (a *attempt) bookNext(ctx context.Context, next time.Time) bool {
-	return a.bookAt(ctx, a.nextName(a.id, a.acq.Grant.Token, next), next)
-}
+// nextTask returns the name of the task of the next attempt, for the time next.
+func (a *attempt) nextTask(next time.Time) string { return a.nextName(a.id, a.acq.Grant.Token, next) }
 
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
 // name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+	return a.task != "" && (a.task == d.BookedTask || a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt))
 }
 
 func (g *Guard) nextName(id string, token int64, next time.Time) string {

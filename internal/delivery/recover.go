@@ -22,11 +22,12 @@ type OrphanFinder interface {
 	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
 	// can finish and for which no delivery is booked. more reports that there may be others.
 	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
-	// MarkDue records that the next attempt may begin now, and returns that time. It
-	// returns lease.ErrConflict if the analysis is no longer orphaned. If its document has no
+	// MarkDue records that the next attempt may begin now, and the name that task makes of that
+	// time for the booked task, and returns the name. It returns lease.ErrConflict if the analysis is no longer orphaned. If its document has no
 	// room for that, the error is lease.ErrRefused, or analysislock.ErrUnrecordable, which
 	// reports that the analysis is now FAILED.
-	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (next time.Time, err error)
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
+		task func(next time.Time) string) (booked string, err error)
 }
 
 const (
@@ -34,13 +35,18 @@ const (
 	// recoverTimeout limits a call; the next call is due in a minute.
 	recoverTimeout = 50 * time.Second
 	maxBookings    = 32 // at the same time
+	// marksPerSecond limits the marks of one call: each writes times that grow into the indexes of
+	// the collection, and Firestore takes 500 such writes a second.
+	marksPerSecond = 250
 )
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int  `json:"found"`  // orphaned analyses, without those that could not be marked
-	Booked int  `json:"booked"` // deliveries that this call booked for them
-	More   bool `json:"more"`   // there may be others, for the next call
+	Found  int `json:"found"`  // orphaned analyses, without those that could not be marked
+	Booked int `json:"booked"` // deliveries that this call booked for them
+	// Waiting counts those whose booked task is in the queue: no other was booked for them.
+	Waiting int  `json:"waiting"`
+	More    bool `json:"more"` // there may be others, for the next call
 	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
 	Oldest time.Duration `json:"-"`
 }
@@ -63,8 +69,10 @@ var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not s
 
 // Recover books a delivery for each orphaned analysis: one whose worker died after its
 // delivery was acknowledged, one whose booked delivery was lost, or one that was never
-// delivered. It marks each first, so that neither it nor another call finds it again within
-// one TTL. A booking that fails does not delay the others; Recover returns the first error
+// delivered. If the document has the name of a booked task, Recover asks the queue for it, and
+// books none if it is there. Where the queue does not answer, it books as if the task were lost,
+// and logs one warning. It marks each first, so that neither it nor another call finds it again
+// within one TTL. A booking that fails does not delay the others; Recover returns the first error
 // with the result. It takes at most 50 s; the next call books the rest. It is safe for
 // concurrent use.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
@@ -80,7 +88,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 
-	var booked, skipped atomic.Int64
+	call := &recovery{Guard: g}
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
 	if g.Oldest != nil {
@@ -89,22 +97,24 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 			return nil
 		})
 	}
+	pace := time.NewTicker(time.Second / marksPerSecond)
+	defer pace.Stop()
 	for i := range due {
-		booking.Go(func() error {
-			ok, err := g.rebook(ctx, due[i])
-			switch {
-			case ok:
-				booked.Add(1)
-			case err == nil:
-				skipped.Add(1)
+		if i > 0 {
+			select {
+			case <-pace.C:
+			case <-ctx.Done(): // the next call handles the rest
+				r.More = true
+				continue
 			}
-			return err
-		})
+		}
+		booking.Go(func() error { return call.rebook(ctx, due[i]) })
 	}
 	err = errors.Join(err, booking.Wait())
 
-	r.Booked, r.Found = int(booked.Load()), len(due)-int(skipped.Load())
-	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found))
+	r.Booked, r.Waiting = int(call.booked.Load()), int(call.waiting.Load())
+	r.Found -= int(call.skipped.Load())
+	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found-r.Waiting))
 	g.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
 	if err != nil {
 		r.More = true
@@ -129,30 +139,74 @@ func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 	for _, r := range results {
 		all.Found += r.Found
 		all.Booked += r.Booked
+		all.Waiting += r.Waiting
 		all.More = all.More || r.More
 		all.Oldest = max(all.Oldest, r.Oldest)
 	}
 	return all, errors.Join(errs...)
 }
 
-// rebook marks an orphaned analysis, and books its next attempt for now. Without an error, ok is
-// false if the analysis is no longer orphaned, or if its full document could not be marked.
-func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
-	id := read.Doc.ID
-	next, err := g.Orphans.MarkDue(ctx, read)
+// recovery is one call of Recover.
+type recovery struct {
+	*Guard
+	booked, waiting, skipped atomic.Int64
+	unanswered               atomic.Bool // the queue has not answered whether it has a task
+}
+
+// rebook marks an orphaned analysis, and books its next attempt for now unless the task that was
+// booked for it is in the queue. It skips an analysis that is no longer orphaned, or whose full
+// document could not be marked.
+func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) error {
+	orphan := read.Doc
+	found := r.find(ctx, &orphan)
+	if found == taskqueue.Underway { // it is acquired now, or found by the next call
+		r.waiting.Add(1)
+		return nil
+	}
+	name, err := r.Orphans.MarkDue(ctx, read, func(next time.Time) string {
+		if found == taskqueue.Waiting {
+			return orphan.BookedTask
+		}
+		return r.nextName(orphan.ID, orphan.Lock.Token, next)
+	})
+
 	switch {
 	case errors.Is(err, lease.ErrConflict):
-		return false, nil
+		r.skipped.Add(1)
+		return nil
 	case errors.Is(err, analysislock.ErrUnrecordable):
-		g.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
-			"analysis_id", id, "code", analysislock.Unrecordable)
-		return false, nil
+		r.skipped.Add(1)
+		r.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
+			"analysis_id", orphan.ID, "code", analysislock.Unrecordable)
+		return nil
 	case errors.Is(err, lease.ErrRefused):
-		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id)
-		return false, nil
+		r.skipped.Add(1)
+		r.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", orphan.ID)
+		return nil
+	case err != nil:
+		return err
+	case found == taskqueue.Waiting:
+		r.waiting.Add(1)
+		return nil
 	}
-	if err == nil {
-		_, err = g.Book(ctx, id, taskqueue.Task{Name: g.nextName(id, read.Doc.Lock.Token, next)})
+
+	if _, err = r.Book(ctx, orphan.ID, taskqueue.Task{Name: name}); err == nil {
+		r.booked.Add(1)
 	}
-	return err == nil, err
+	return err
+}
+
+// find asks the queue for the task that was booked for an orphan. It does not for one that is
+// PROCESSING: a worker has taken its task, and crashed. Nor does it in this call once the queue
+// has not answered.
+func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) taskqueue.Presence {
+	if orphan.BookedTask == "" || orphan.Status == analysislock.Processing || r.unanswered.Load() {
+		return taskqueue.Absent
+	}
+	found, err := r.Queue.Find(ctx, orphan.BookedTask, orphan.ReadAt)
+	if err != nil && ctx.Err() == nil && !r.unanswered.Swap(true) {
+		r.Log.WarnContext(ctx, "deliveries may be booked twice: the queue does not answer whether it has them",
+			"error", err)
+	}
+	return found
 }

@@ -44,7 +44,7 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		return a.complete(ctx, r.result)
 	case errors.As(r.err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
-			a.release(ctx, analysislock.OutcomeLockLost, false)
+			a.release(ctx, analysislock.OutcomeLockLost, false, "")
 		}
 		return a.lockLost(ctx, r.err)
 	case errors.As(r.err, &permanent):
@@ -287,9 +287,9 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	return Outcome{Case: FinishUnknown, Err: err}
 }
 
-// release releases the lock; refund takes back the attempt.
-func (a *attempt) release(ctx context.Context, outcome string, refund bool) bool {
-	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund) })
+// release releases the lock; refund takes back the attempt. task names the next task, if any.
+func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
+	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund, task) })
 }
 
 // released reports whether release succeeded. A failure is a warning, since the lock

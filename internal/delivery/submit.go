@@ -1,10 +1,12 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"taskguard/internal/taskqueue"
 	"taskguard/lease/analysislock"
@@ -13,8 +15,9 @@ import (
 
 // Creator creates documents; repo.Analyses does.
 type Creator interface {
-	// Create creates a QUEUED document. If the id is taken, its error is Submit's exists.
-	Create(ctx context.Context, id string, input any) error
+	// CreateBooked creates a QUEUED document. task makes of its createdAt the name of the task
+	// that is booked for it; nil: none is. If the id is taken, its error is Submit's exists.
+	CreateBooked(ctx context.Context, id string, input any, task func(created time.Time) string) error
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 }
 
@@ -35,12 +38,17 @@ var (
 
 // Submit creates a document unless it exists, and books its delivery unless it is finished or
 // no queue is configured. It may be repeated. input is a value that orchestrator.Storable
-// returned. exists is the error of Create for an id that is taken. Errors: those of Create and
+// returned. exists is the error of Create for an id that is taken. Errors: those of CreateBooked and
 // Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
 func (g *Guard) Submit(
 	ctx context.Context, docs Creator, exists error, id string, input any,
 ) (s Submission, err error) {
-	err = docs.Create(ctx, id, input)
+	first := func(created time.Time) string { return g.Kind.task("submit", id, iso8601.Format(created)) }
+	task := first
+	if g.Queue == nil {
+		task = nil
+	}
+	err = docs.CreateBooked(ctx, id, input, task)
 	if s.Created = err == nil; !s.Created && !errors.Is(err, exists) {
 		return s, err
 	}
@@ -50,7 +58,7 @@ func (g *Guard) Submit(
 	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
 		// An earlier call may have crashed before it booked. If it did book, the task's name is
 		// taken and nothing is booked here. If that task is lost, recovery books another.
-		name := g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))
+		name := cmp.Or(d.BookedTask, first(d.CreatedAt))
 		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name})
 		s.Booked = err == nil
 	}

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -140,6 +141,48 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}
+}
+
+// taskName matches what Cloud Tasks accepts as the short name of a task.
+var taskName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
+
+// Presence is the state of a task in the queue.
+type Presence int
+
+const (
+	// Absent: the task is not in the queue. Or its delivery is unanswered for over 30 s, and
+	// the worker may be dead: the queue waits for its answer until the dispatch deadline.
+	Absent   Presence = iota
+	Waiting           // for its first delivery, or for the next
+	Underway          // it is being delivered
+)
+
+// unanswered is the age of a delivery from which its task counts as Absent. A worker acquires
+// the lock, or answers, within 20 s.
+const unanswered = 30 * time.Second
+
+// Find returns the state of the task of that short name at now. It tries for at most 5 s. Errors
+// have their gRPC status: the account needs the permission cloudtasks.tasks.get.
+func (q *Queue) Find(ctx context.Context, name string, now time.Time) (Presence, error) {
+	if !taskName.MatchString(name) {
+		return Absent, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	task, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: q.cfg.Name + "/tasks/" + name})
+
+	last := task.GetLastAttempt()
+	switch {
+	case status.Code(err) == codes.NotFound:
+		return Absent, nil
+	case err != nil:
+		return Absent, fmt.Errorf("taskqueue: find a task: %w", err)
+	case last.GetDispatchTime() == nil || last.GetResponseTime() != nil || last.GetResponseStatus() != nil:
+		return Waiting, nil
+	case now.Sub(last.GetDispatchTime().AsTime()) > unanswered:
+		return Absent, nil
+	}
+	return Underway, nil
 }
 
 func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {

@@ -1,6 +1,7 @@
 package taskqueue_test
 
 import (
+	stdcmp "cmp"
 	"context"
 	"io"
 	"net"
@@ -39,6 +40,8 @@ type cloud struct {
 	calls     atomic.Int32
 	faults    chan fault // the next CreateTask calls'
 	delivered chan *http.Request
+	delay     time.Duration // of an answer
+	answer    int           // zero: 200
 }
 
 const noAnswer codes.Code = 100
@@ -94,7 +97,8 @@ func (c *cloud) intercept(ctx context.Context, method string, req, reply any, cc
 // RoundTrip is the worker.
 func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.delivered <- r
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+	time.Sleep(c.delay)
+	return &http.Response{StatusCode: stdcmp.Or(c.answer, http.StatusOK), Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
 }
 
 func (c *cloud) queue(t *testing.T, cfg taskqueue.Config) *taskqueue.Queue {
@@ -265,6 +269,45 @@ func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 			if got := get(deadline).GetDispatchDeadline().AsDuration(); got != want {
 				t.Errorf("deadline %v became %v, want %v", deadline, got, want)
 			}
+		}
+	})
+}
+
+func TestFindDistinguishesWhatWaitsFromWhatNoWorkerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		c.delay = 2 * time.Minute
+		q, now := c.queue(t, taskqueue.Config{}), time.Now()
+		book(t, q, taskqueue.Task{Name: "later", At: now.Add(time.Hour)})
+		book(t, q, taskqueue.Task{Name: "slow"})
+		synctest.Wait()
+		for _, tc := range []struct {
+			name  string
+			after time.Duration
+			want  taskqueue.Presence
+		}{
+			{"later", 0, taskqueue.Waiting},
+			{"slow", 30 * time.Second, taskqueue.Underway},
+			{"slow", 30*time.Second + 1, taskqueue.Absent},
+			{"never", 0, taskqueue.Absent},
+			{"no/name", 0, taskqueue.Absent},
+			{"", 0, taskqueue.Absent},
+			{strings.Repeat("x", 501), 0, taskqueue.Absent},
+		} {
+			if got, err := q.Find(t.Context(), tc.name, now.Add(tc.after)); got != tc.want || err != nil {
+				t.Errorf("%q after %v: %v, %v; want %v", tc.name, tc.after, got, err, tc.want)
+			}
+		}
+
+		c.answer = http.StatusConflict
+		time.Sleep(2*time.Minute + 50*time.Millisecond) // it is answered, and waits 100 ms for its next delivery
+		if got, err := q.Find(t.Context(), "slow", time.Now()); got != taskqueue.Waiting || err != nil {
+			t.Errorf("between two deliveries: %v, %v", got, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if got, err := q.Find(ended, "later", now); got != taskqueue.Absent || status.Code(err) != codes.Canceled {
+			t.Errorf("without an answer: %v, %v", got, err)
 		}
 	})
 }

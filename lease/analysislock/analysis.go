@@ -37,7 +37,10 @@ type Analysis struct {
 	// NextAttemptAt is the time of the next delivery, which is booked after a temporary
 	// failure; zero: none is booked. No other delivery begins an attempt before that time.
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
-	History       []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
+	// BookedTask is the short name of the task that was booked for the next delivery, and may be
+	// lost; empty: none is known.
+	BookedTask string    `json:"booked_task,omitempty"`
+	History    []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
 
@@ -94,8 +97,11 @@ func (d *Analysis) failedWith(code string) bool {
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error = Failed, newError(code, message)
-	d.NextAttemptAt = time.Time{}
+	d.unbook()
 }
+
+// unbook removes what is recorded of the next delivery, which is not needed any more.
+func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask = time.Time{}, "" }
 
 // Unrecordable is the code of an analysis that became FAILED because its document has no room
 // for an acquisition, or for recovery's mark.

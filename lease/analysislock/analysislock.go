@@ -60,6 +60,7 @@ type Acquisition struct {
 	ExpiresAt time.Time     // of this lock, or of the other's, by the store's clock; if Waiting: NextAttemptAt
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
+	Booked    string        // if Waiting: BookedTask
 }
 
 // The reasons for a skip.
@@ -136,6 +137,7 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 	case errors.Is(err, errWaiting):
 		got.Reason, got.Grant = Waiting, d.Lock.Grant()
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
+		got.Booked = d.BookedTask
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
 		if d.failedWith(RunTimeExhausted) {
@@ -163,7 +165,8 @@ func (d *Analysis) take(now time.Time, owner string, p lease.Policy, maxRun time
 		return errWaiting
 	}
 
-	d.Lock, d.NextAttemptAt = lock, time.Time{}
+	d.Lock = lock
+	d.unbook()
 	if d.StartedAt.IsZero() {
 		d.StartedAt = now.Truncate(time.Millisecond)
 	}
@@ -210,7 +213,7 @@ func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error
 	case err != nil:
 		return err
 	}
-	return h.Release(ctx, OutcomeRetry, false)
+	return h.Release(ctx, OutcomeRetry, false, "")
 }
 
 func (l *Locks) resume(ctx context.Context, id, owner string) (*Hold, error) {

@@ -123,7 +123,7 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 			return h.Fail(ctx, f.Code, f.Message)
 		}, analysislock.Failed, &kept, nil, &kept},
 		"for now": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
-			_, err := h.Retry(ctx, f.Code, f.Message, 0)
+			_, err := h.Retry(ctx, f.Code, f.Message, 0, nil)
 			return err
 		}, analysislock.Queued, nil, &kept, &kept},
 		"for now, of the last attempt": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
@@ -170,7 +170,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 	requeue := func(fresh bool) func(w *fixture, h *analysislock.Hold) error {
 		return func(w *fixture, _ *analysislock.Hold) error {
 			time.Sleep(2 * lease.DefaultTTL) // else it is refused
-			_, err := w.locks.Requeue(w.Context(), "x", nil, fresh)
+			_, err := w.locks.Requeue(w.Context(), "x", nil, fresh, "")
 			return err
 		}
 	}
@@ -190,7 +190,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		want func(d *document)
 	}{
 		"unlock": {func(w *fixture, _ *analysislock.Hold) error {
-			_, err := w.locks.Unlock(w.Context(), "x", nil)
+			_, err := w.locks.Unlock(w.Context(), "x", nil, "")
 			return err
 		}, func(d *document) {
 			free(d)
@@ -223,7 +223,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			end(d, analysislock.OutcomeFailed, "c", "m")
 		}},
 		"retry": {func(w *fixture, h *analysislock.Hold) error {
-			next, err := h.Retry(w.Context(), "c", "m", time.Minute)
+			next, err := h.Retry(w.Context(), "c", "m", time.Minute, nil)
 			if !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
 				w.Errorf("next at %v", next)
 			}
@@ -234,7 +234,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			d.Status, d.LastError, d.NextAttemptAt = analysislock.Queued, failure, d.ReadAt.Add(time.Minute)
 		}},
 		"release": {func(w *fixture, h *analysislock.Hold) error {
-			return h.Release(w.Context(), analysislock.OutcomeContinued, true)
+			return h.Release(w.Context(), analysislock.OutcomeContinued, true, "")
 		}, func(d *document) {
 			free(d)
 			end(d, analysislock.OutcomeContinued, "", "")
@@ -283,7 +283,7 @@ func TestAnAnalysisIsNotAcquiredOnceItsRunTimeIsOver(t *testing.T) {
 				if acq.RunTime != left {
 					w.Errorf("%v left, want %v", acq.RunTime, left)
 				}
-				w.check(acq.Hold.Release(w.Context(), analysislock.OutcomeRetry, false))
+				w.check(acq.Hold.Release(w.Context(), analysislock.OutcomeRetry, false, ""))
 				time.Sleep(left - time.Millisecond)
 			}
 			time.Sleep(time.Millisecond)
@@ -353,7 +353,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 				w.Errorf("%s: %v, want ErrLost", name, err)
 			}
 		}
-		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true),
+		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true, ""),
 			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
 		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
 			w.Errorf("%v; %+v, was %+v", silent, after, before)
@@ -376,7 +376,7 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		for _, owner := range []string{"w/1", "w/2"} {
-			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "üx", 0); err != nil {
+			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "üx", 0, nil); err != nil {
 				w.Error(err)
 			}
 		}
@@ -400,7 +400,7 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 	}
 	inBubble(t, queued(), func(w *fixture) {
 		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, nil)
-		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil)
+		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil, "")
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {
 			if !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("%v, want ErrInvalidKey", err)

@@ -48,7 +48,7 @@ func deliver(ctx context.Context, locks *analysislock.Locks, id, owner string) e
 	})
 	if err != nil {
 		// After lease.ErrLost another owner has the lock, and Release changes nothing.
-		return errors.Join(err, got.Hold.Release(context.WithoutCancel(ctx), analysislock.OutcomeRetry, false))
+		return errors.Join(err, got.Hold.Release(context.WithoutCancel(ctx), analysislock.OutcomeRetry, false, ""))
 	}
 	return got.Hold.Complete(ctx, result)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -67,7 +68,7 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 				return err
 			},
 			"mark": func(ctx context.Context, l *analysislock.Locks, c lease.Cell[analysislock.Analysis]) error {
-				_, err := l.MarkDue(ctx, c)
+				_, err := l.MarkDue(ctx, c, func(time.Time) string { return "task" })
 				return err
 			},
 		} {

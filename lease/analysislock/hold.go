@@ -65,7 +65,8 @@ func (h *Hold) Complete(ctx context.Context, result any) error {
 	now := h.lease.Now()
 	return h.lease.Finish(ctx, func(d *Analysis) {
 		d.Status, d.Result, d.Error, d.LastError = Ready, result, nil, nil
-		d.Progress, d.Checkpoint, d.NextAttemptAt = nil, &Checkpoint{}, time.Time{}
+		d.Progress, d.Checkpoint = nil, &Checkpoint{}
+		d.unbook()
 		d.end(now, OutcomeReady, "", "")
 	})
 }
@@ -103,7 +104,8 @@ func (h *Hold) Adopt(ctx context.Context) error {
 	now := h.lease.Now()
 	return h.lease.Adopt(ctx, func(d *Analysis) {
 		outcome := OutcomeFailed
-		if d.NextAttemptAt = (time.Time{}); d.Status == Ready {
+		d.unbook()
+		if d.Status == Ready {
 			outcome, d.LastError, d.Progress, d.Checkpoint = OutcomeReady, nil, nil, &Checkpoint{}
 		}
 		d.end(now, outcome, "", "")
@@ -112,18 +114,25 @@ func (h *Hold) Adopt(ctx context.Context) error {
 
 // Retry releases the lock after a temporary failure, which it records as LastError. The
 // next attempt may begin at next, which is wait from now by the store's clock, or zero if
-// wait is. Code and message are made valid and cut as by Fail; if the document has no room
+// wait is. task names the task that is booked for it, which the same commit records; nil: none
+// is. Code and message are made valid and cut as by Fail; if the document has no room
 // for the message, Retry releases the lock without it. If the lock is not held any more, it
 // changes nothing and returns lease.ErrLost.
-func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration) (next time.Time, err error) {
-	now := h.lease.Now()
+func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration,
+	task func(next time.Time) string,
+) (next time.Time, err error) {
+	now, booked := h.lease.Now(), ""
 	if wait > 0 {
 		next = now.Add(wait).Truncate(time.Millisecond)
 	}
+	if task != nil {
+		booked = task(next)
+	}
+
 	release := func(failure *Error) error {
 		return h.lease.Release(ctx, func(d *Analysis) {
 			d.queue()
-			d.LastError, d.NextAttemptAt = failure, next
+			d.LastError, d.NextAttemptAt, d.BookedTask = failure, next, booked
 			d.end(now, OutcomeRetry, failure.Code, failure.Message)
 		}, false)
 	}
@@ -135,13 +144,14 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 }
 
 // Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and
-// records the outcome of the attempt; refund subtracts the attempt. Otherwise it changes
-// nothing and returns nil. It tries for 2 s, or until the deadline of ctx if that is later,
+// records the outcome of the attempt and task, the name of the task that is booked next, if any;
+// refund subtracts the attempt. Otherwise it changes nothing and returns nil. It tries for 2 s, or until the deadline of ctx if that is later,
 // also when ctx has been cancelled. (SEEDS G8)
-func (h *Hold) Release(ctx context.Context, outcome string, refund bool) error {
+func (h *Hold) Release(ctx context.Context, outcome string, refund bool, task string) error {
 	now := h.lease.Now()
 	err := h.lease.Release(ctx, func(d *Analysis) {
 		d.queue()
+		d.BookedTask = task
 		d.end(now, outcome, "", "")
 	}, refund)
 	if errors.Is(err, lease.ErrLost) {

@@ -21,11 +21,15 @@ type Seen struct {
 }
 
 // Unlock takes the lock from its holder and changes PROCESSING back to QUEUED. It does
-// not undo an acquisition that happens at the same time. It returns the analysis as it
-// was before.
-func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+// not undo an acquisition that happens at the same time. task names the task that is booked for
+// an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
+func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
 	unlock := func(d *Analysis, now time.Time) error {
-		d.Lock, d.NextAttemptAt = lease.Break(d.Lock), time.Time{}
+		d.Lock = lease.Break(d.Lock)
+		d.unbook()
+		if !d.Lock.Finished {
+			d.BookedTask = task
+		}
 		d.queue()
 		d.end(now, OutcomeLockLost, "", "")
 		return nil
@@ -42,9 +46,10 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, er
 
 // Requeue opens an analysis again, finished or not, from attempt one. While the lock
 // is held it returns a *lease.HeldError. A READY analysis keeps its result until the
-// next run finishes. The next run continues from the checkpoint, unless fresh drops it.
-// Requeue returns the analysis as it was before.
-func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) (Analysis, error) {
+// next run finishes. The next run continues from the checkpoint, unless fresh drops it. task
+// names the task that is booked afterwards; empty: none is. Requeue returns the analysis as it
+// was before.
+func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, task string) (Analysis, error) {
 	opened := func(d Analysis) bool {
 		return d.Status == Queued && d.Error == nil && d.Lock.Owner == "" && d.Lock.Attempts == 0
 	}
@@ -57,7 +62,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 			d.Checkpoint = &Checkpoint{}
 		}
 		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
-		d.StartedAt, d.Progress, d.NextAttemptAt = time.Time{}, nil, time.Time{}
+		d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
 		return nil
 	}
 
@@ -77,27 +82,29 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysi
 	}, func(_, after Analysis) bool { return after.Lock.Token >= least })
 }
 
-// MarkDue records that the next attempt at an orphaned analysis may begin now, and returns
-// that time, which its delivery's name contains. So recovery does not find it again within
-// one TTL. It begins with read, a reading of at least the status, updatedAt, the lock and
-// NextAttemptAt, which saves another. It returns lease.ErrConflict if the analysis has been
+// MarkDue records that the next attempt at an orphaned analysis may begin now, and the task that
+// is booked for it, whose name task makes of that time. It returns the name. So recovery does not
+// find the analysis again within one TTL. It begins with read, a reading of at least the status,
+// updatedAt, the lock, NextAttemptAt and BookedTask, which saves another. It returns lease.ErrConflict if the analysis has been
 // acquired, finished, deleted or marked since. If the document has no room for the mark, the
 // analysis becomes FAILED, and MarkDue returns ErrUnrecordable; lease.ErrRefused if it has no
 // room for that either.
-func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next time.Time, err error) {
+func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
+	task func(next time.Time) string,
+) (booked string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	orphan := read.Doc
-	next = read.Now().Truncate(time.Millisecond)
+	orphan, next := read.Doc, read.Now().Truncate(time.Millisecond)
+	booked = task(next)
 	for _, from := range []*lease.Cell[Analysis]{&read, nil} { // FAILED is final: ask twice
 		err = l.ifOrphaned(ctx, from, &orphan,
-			func(d *Analysis) { d.NextAttemptAt = next },
+			func(d *Analysis) { d.NextAttemptAt, d.BookedTask = next, booked },
 			func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
 		if !errors.Is(err, lease.ErrRefused) {
-			return next, err
+			return booked, err
 		}
 	}
-	return next, l.failFull(ctx, &orphan)
+	return booked, l.failFull(ctx, &orphan)
 }
 
 // failFull makes an orphan FAILED whose document has no room for a commit, and returns
@@ -129,7 +136,7 @@ func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orph
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		d := c.Doc
 		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
-			d.NextAttemptAt.Equal(orphan.NextAttemptAt)
+			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask
 		if !same || !lease.Orphaned(d.Lock, c.At) {
 			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
 		}

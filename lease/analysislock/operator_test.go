@@ -34,7 +34,7 @@ func TestAFreshStartOfAnOpenAnalysisIsMadeAgainAfterAConflict(t *testing.T) {
 		d.Checkpoint = &analysislock.Checkpoint{Value: "c"}
 		w.Put("x", d)
 		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.Conflict))
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, true); err != nil || w.doc().Checkpoint.Value != nil {
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); err != nil || w.doc().Checkpoint.Value != nil {
 			w.Errorf("%v; checkpoint %v", err, w.doc().Checkpoint.Value)
 		}
 	})
@@ -73,7 +73,7 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 				var left analysislock.Analysis
 				s := &interrupted{&w.Memory, func(d *analysislock.Analysis) { tc.others(d); left = *d }}
 				w.serve(s, lease.Policy{}, 0, nil)
-				if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil {
+				if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil {
 					w.Errorf("requeue: %v", err)
 				}
 				got := w.doc()
@@ -97,7 +97,7 @@ func TestAnUnlockWhoseReplyWasLostIsNotMadeAgain(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
 				w.acquire("w/1")
 				w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) { d.Lock.Owner = owner }}, lease.Policy{}, 0, nil)
-				if _, err := w.locks.Unlock(w.Context(), "x", seen); err != nil || w.doc().Lock.Owner != owner {
+				if _, err := w.locks.Unlock(w.Context(), "x", seen, ""); err != nil || w.doc().Lock.Owner != owner {
 					w.Errorf("%v; %+v, want the owner %q", err, w.doc().Lock, owner)
 				}
 			})
@@ -132,7 +132,7 @@ func TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage(t *testing.T) {
 }
 
 func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
-	_, err := h.Retry(ctx, "c", "m", 0)
+	_, err := h.Retry(ctx, "c", "m", 0, nil)
 	return err
 }
 
@@ -182,7 +182,7 @@ func TestACancelledRunIsLostWithTheErrorOfTheCancel(t *testing.T) {
 		if e := h.Lost().Error; e == nil || e.Code != analysislock.Cancelled {
 			w.Errorf("lost with the error %+v, want that of the cancel", e)
 		}
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil || w.acquire("w/2").Grant.Token != 3 {
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil || w.acquire("w/2").Grant.Token != 3 {
 			w.Errorf("requeue: %v", err)
 		}
 	})

@@ -136,7 +136,7 @@ func TestAReportThatWaitsIsAnswered(t *testing.T) {
 		"released, lost": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
 			steal(w)
-			w.check(h.Release(w.Context(), analysislock.OutcomeContinued, true))
+			w.check(h.Release(w.Context(), analysislock.OutcomeContinued, true, ""))
 		}, "r lost"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -196,7 +196,8 @@ var errNotBooked = errors.New("the document is changed, but its delivery is not 
 func (cl *Client) change(
 	ctx context.Context, v verb, id string, seen *analysislock.Seen, who string, log *slog.Logger,
 ) (done changed, err error) {
-	was, status, err := cl.apply(ctx, v, id, seen, who)
+	task := cl.NewTask(id)
+	was, status, err := cl.apply(ctx, v, id, seen, who, task)
 	if err != nil {
 		return changed{}, err
 	}
@@ -206,7 +207,7 @@ func (cl *Client) change(
 		return done, nil
 	}
 
-	err = cl.Book(ctx, id)
+	err = cl.Book(ctx, id, task)
 	switch {
 	case errors.Is(err, worker.ErrNoQueue):
 		done.Delivery = deliveryNone
@@ -218,14 +219,14 @@ func (cl *Client) change(
 	return done, nil
 }
 
-// apply makes a change for who. It returns the analysis as it was before, and the status after
-// the change.
+// apply makes a change for who; task is booked after it. It returns the analysis as it was
+// before, and the status after the change.
 func (cl *Client) apply(
-	ctx context.Context, v verb, id string, seen *analysislock.Seen, who string,
+	ctx context.Context, v verb, id string, seen *analysislock.Seen, who, task string,
 ) (was analysislock.Analysis, status string, err error) {
 	switch v {
 	case verbRequeue, verbRequeueFresh:
-		was, err = cl.Analyses.Requeue(ctx, id, seen, v == verbRequeueFresh)
+		was, err = cl.Analyses.Requeue(ctx, id, seen, v == verbRequeueFresh, task)
 		return was, analysislock.Queued, err
 	case verbCancel:
 		was, err = cl.Analyses.Cancel(ctx, id, who, seen)
@@ -234,7 +235,7 @@ func (cl *Client) apply(
 		was, err = cl.Analyses.Delete(ctx, id)
 		return was, deleted, err
 	case verbUnlock:
-		was, err = cl.Analyses.Unlock(ctx, id, seen)
+		was, err = cl.Analyses.Unlock(ctx, id, seen, task)
 		if was.Status == analysislock.Processing {
 			return was, analysislock.Queued, err
 		}

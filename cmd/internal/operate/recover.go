@@ -83,6 +83,9 @@ func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 		return
 	}
 	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
+	if r.Waiting > 0 {
+		text += fmt.Sprintf(", waiting in the queue %d", r.Waiting)
+	}
 	if kind != "" {
 		text = kind + ": " + text
 	}

@@ -245,7 +245,7 @@ func (c *chaos) unlock(ctx context.Context, _ *slot, victim run) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
-	was, err := c.operator.Unlock(ctx, victim.analysis, nil)
+	was, err := c.operator.Unlock(ctx, victim.analysis, nil, "")
 	c.check(err)
 	c.locked(func() {
 		c.breaks[acquisition{victim.analysis, was.Lock.Token}] = proof.Span{Until: c.since() + c.ttl}

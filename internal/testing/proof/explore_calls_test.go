@@ -18,9 +18,10 @@ const (
 	load callKind = iota
 	swap
 	book
+	find
 )
 
-func (k callKind) String() string { return [...]string{"load", "swap", "book"}[k] }
+func (k callKind) String() string { return [...]string{"load", "swap", "book", "find"}[k] }
 
 // call is one call to the store or the queue that waits until the search replies.
 type call struct {
@@ -29,7 +30,7 @@ type call struct {
 	seq   int
 	prev  cell
 	next  analysis
-	task  taskqueue.Task
+	task  taskqueue.Task // of find, only its name
 	asked time.Time
 	reply chan reply
 }
@@ -37,6 +38,7 @@ type call struct {
 type reply struct {
 	cell    cell
 	already bool
+	found   taskqueue.Presence
 	err     error
 }
 
@@ -63,14 +65,20 @@ func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, e
 	return a.already, a.err
 }
 
+// Find implements delivery.Queue.
+func (x *execution) Find(ctx context.Context, name string, _ time.Time) (taskqueue.Presence, error) {
+	a := x.ask(ctx, &call{kind: find, task: taskqueue.Task{Name: name}})
+	return a.found, a.err
+}
+
 // Orphaned implements delivery.OrphanFinder.
 func (x *execution) Orphaned(context.Context, int) ([]cell, bool, error) {
 	return x.orphans(), false, nil
 }
 
 // MarkDue implements delivery.OrphanFinder.
-func (x *execution) MarkDue(ctx context.Context, read cell) (time.Time, error) {
-	return x.ledger(x).MarkDue(ctx, read)
+func (x *execution) MarkDue(ctx context.Context, read cell, task func(time.Time) string) (string, error) {
+	return x.ledger(x).MarkDue(ctx, read, task)
 }
 
 // work returns the work at once: its order with the steps of others makes no difference,
@@ -106,7 +114,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 			p.sent = k
 		}
 	}
-	if c.kind != book {
+	if c.kind < book {
 		p.askedAt = c.asked
 	}
 	p.calls++
@@ -167,7 +175,7 @@ func (x *execution) read(c *call) reply {
 func (x *execution) answer(c *call, a reply) {
 	p := c.by
 	p.pending = nil
-	p.retrying = a.err != nil && c.kind != book
+	p.retrying = a.err != nil && c.kind < book
 	p.repliedAt = time.Now()
 	p.on.receive(p.n, c.kind, x.digestReply(a), x.since())
 	if c.kind == load && a.err == nil && p.broken != nil {
@@ -188,6 +196,8 @@ func (x *execution) grant(c *call) {
 	case book:
 		a.already = x.book(c.task, c.by) == nil
 		x.count("deliveries booked")
+	case find:
+		a.found = x.find(c.task.Name)
 	}
 	x.answer(c, a)
 	x.settle()

@@ -56,6 +56,7 @@ func newExecution(b budget, runTimeout time.Duration) *execution {
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
 	x.rec = x.create("x")
+	x.rec.doc.BookedTask = "first"
 	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"}, nil)
 	return x
 }
@@ -93,12 +94,14 @@ func (x *execution) dispatch(t *task, i *instance) {
 func (x *execution) operate(k Kind, fresh bool) {
 	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
 	x.operator.receive(k, fresh)
-	x.requeuing = k == Requeue
+	if x.requeuing = k == Requeue; x.requeuing {
+		p.books = fmt.Sprint("requeued ", p.n)
+	}
 	x.begin(p, func() {
 		_ = p.operate(x.ledger(x)) // whatever the outcome
 		if k == Requeue {
 			x.locked(func() {
-				x.book(taskqueue.Task{Name: fmt.Sprint("requeued ", p.n), AnalysisID: p.analysis}, nil)
+				x.book(taskqueue.Task{Name: p.books, AnalysisID: p.analysis}, nil)
 				x.requeuing = false
 			})
 		}

@@ -31,12 +31,19 @@ func (x *execution) who(owner string) int {
 
 func (x *execution) digestDoc(d analysis) uint64 {
 	l := d.Lock
-	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil, d.NextAttemptAt.UnixNano(),
+	booked := 0
+	if d.BookedTask != "" {
+		booked = 1
+	}
+	if d.BookedTask == nextName(d) {
+		booked = 2
+	}
+	return digest(booked, d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil, d.NextAttemptAt.UnixNano(),
 		markOf(d.Checkpoint), outcomeOf(d), lastOf(d).Token)
 }
 
 func (x *execution) digestReply(a reply) uint64 {
-	return digest(fmt.Sprint(a.err), a.already, a.cell.Exists, a.cell.Rev, x.digestDoc(a.cell.Doc))
+	return digest(fmt.Sprint(a.err), a.already, a.found, a.cell.Exists, a.cell.Rev, x.digestDoc(a.cell.Doc))
 }
 
 // state returns a hash of everything on which the next steps depend.

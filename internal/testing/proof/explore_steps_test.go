@@ -81,7 +81,7 @@ func (x *execution) callSteps(add adder, c *call) {
 	fail := func() { x.answer(c, reply{err: errNotDone}) }
 
 	switch c.kind {
-	case load:
+	case load, find:
 		fault("fails", fail)
 	case swap:
 		fault("is applied, its reply lost", func() {
@@ -214,6 +214,13 @@ func (x *execution) timeSteps(add adder) {
 			tick("trust ends", x.trust(l).Add(time.Millisecond), nil)
 		}
 		tick("the lock expires", x.local(l.ExpiresAt), nil)
+	}
+	if r := x.rec; x.left.recovers > 0 && l.Owner == "" && !l.Finished {
+		late := r.updated.Add(x.policy.TTL)
+		if next := r.doc.NextAttemptAt.Add(x.policy.TTL); next.After(late) {
+			late = next
+		}
+		tick("recovery is due", x.local(late), nil)
 	}
 	for _, t := range x.tasks {
 		if due := x.due(t); !t.done && x.now().Before(due) && !due.Before(l.ExpiresAt) {
@@ -351,6 +358,7 @@ var (
 		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
 		"recovery",
 	}
+	delayed   = []string{"time passes: recovery is due", "recovery"}
 	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
 )
 

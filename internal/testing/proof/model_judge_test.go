@@ -129,6 +129,11 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return fmt.Sprintf("marked %v at %v", next, now)
 	case k == Mark && now.Sub(before.NextAttemptAt) < m.policy.TTL:
 		return fmt.Sprintf("marked an analysis that waits until %v", before.NextAttemptAt)
+	case k == Mark && after.BookedTask == before.BookedTask && before.Status != analysislock.Processing:
+		m.count("marks of those that wait in the queue")
+		return ""
+	case k == Mark && after.BookedTask != nextName(after):
+		return "marked another task than the next"
 	case k == Mark:
 		return ""
 	case k == Release && outcomeOf(after) == analysislock.OutcomeRetry:
@@ -147,8 +152,10 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return ""
 	case !next.IsZero():
 		return fmt.Sprintf("left the next attempt at %v", next)
+	case after.BookedTask != "" && k != Requeue && (k != Unlock || after.Lock.Finished):
+		return "left a booked task"
 	case k == Acquire && now.Add(2*time.Second).Before(before.NextAttemptAt):
-		if p.task.Name != nextName(before) {
+		if p.task.Name != before.BookedTask {
 			return fmt.Sprintf("began an attempt %v too early", before.NextAttemptAt.Sub(now))
 		}
 		m.count("booked attempts delivered early")
@@ -187,7 +194,7 @@ func (m *model) unbooked(p *caller) bool {
 	if r == nil || r.states[len(r.states)-1].by != p || outcomeOf(r.doc) != analysislock.OutcomeRetry || r.doc.NextAttemptAt.IsZero() {
 		return false
 	}
-	return m.taskNamed(nextName(r.doc)) == nil
+	return m.taskNamed(r.doc.BookedTask) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -225,7 +232,7 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 
 	retry := a.RetryAt
 	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
-		if next := m.taskNamed(nextName(r.doc)); next == nil || next.done || next.At.After(retry) {
+		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(retry) {
 			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, a.Reason, m.show(r.doc))
 		}
 		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {

@@ -68,6 +68,7 @@ type state struct {
 	lock lease.Lease
 	mark mark
 	next time.Time // of the next attempt
+	task string    // that is booked for it
 	at   time.Duration
 	by   *caller
 }
@@ -77,8 +78,9 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
-	fresh    bool // of a Requeue
+	operates Kind   // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
+	fresh    bool   // of a Requeue
+	books    string // the task that an operator books afterwards
 	analysis string
 	task     *task
 	owner    string // set by its first acquisition
@@ -136,7 +138,7 @@ type task struct {
 	freed    time.Time // when its name may be used again, if it is done
 	inFlight int       // dispatches without an answer
 	sent     int       // dispatches
-	tried    time.Time // of the last dispatch, for the search
+	tried    time.Time // of the last dispatch, by the store's clock
 }
 
 func newModel(policy lease.Policy) *model {
@@ -244,7 +246,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	r.doc, r.mark, r.updated = next, mark, m.now()
 	r.doc.Checkpoint, r.doc.Stored = nil, nil // a decision does not read it
 	r.rev++
-	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
+	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, next.BookedTask, m.since(), p})
 	c := m.load(id)
 	c.Doc.Checkpoint = next.Checkpoint
 	return c, nil
@@ -285,6 +287,21 @@ func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	m.tasks = append(m.tasks, made)
 	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
 	return made
+}
+
+// unanswered is the age of a delivery from which the queue's client reports its task as absent.
+const unanswered = 30 * time.Second
+
+// find serves a question for a task.
+func (m *model) find(name string) taskqueue.Presence {
+	switch t := m.taskNamed(name); {
+	case t == nil || t.done || t.inFlight > 0 && m.now().Sub(t.tried) > unanswered:
+		return taskqueue.Absent
+	case t.inFlight > 0:
+		m.count("found while it is delivered")
+		return taskqueue.Underway
+	}
+	return taskqueue.Waiting
 }
 
 func (m *model) taskNamed(name string) *task {
@@ -350,9 +367,9 @@ func (p *caller) operate(l *analysislock.Locks) (err error) {
 	ctx := p.context(context.Background())
 	switch p.operates {
 	case Unlock:
-		_, err = l.Unlock(ctx, p.analysis, nil)
+		_, err = l.Unlock(ctx, p.analysis, nil, p.books)
 	case Requeue:
-		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh)
+		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh, p.books)
 	case Cancel:
 		_, err = l.Cancel(ctx, p.analysis, p.name, nil)
 	}

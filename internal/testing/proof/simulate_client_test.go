@@ -247,6 +247,20 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 	}
 }
 
+// Find implements delivery.Queue.
+func (c *client) Find(ctx context.Context, name string, _ time.Time) (found taskqueue.Presence, err error) {
+	r := c.seed.of("asking", callerOf(ctx).name, c.since())
+	time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
+	c.locked(func() {
+		if found = c.find(name); !c.quiet() && r.chance(2*c.p.booking) {
+			found, err = taskqueue.Absent, errUnavailable
+			c.count("asks unanswered")
+		}
+	})
+	time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
+	return found, err
+}
+
 // Orphaned implements delivery.OrphanFinder.
 func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	if _, err := c.Load(ctx, "none"); err != nil {
@@ -256,11 +270,11 @@ func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 }
 
 // MarkDue implements delivery.OrphanFinder.
-func (c *client) MarkDue(ctx context.Context, read cell) (time.Time, error) {
+func (c *client) MarkDue(ctx context.Context, read cell, task func(time.Time) string) (string, error) {
 	var p *caller
 	c.locked(func() {
 		p = c.join(c.from, nil)
 		p.name, p.operates, p.analysis = callerOf(ctx).name+"/"+read.Doc.ID, Mark, read.Doc.ID
 	})
-	return c.ledger(c).MarkDue(p.context(ctx), read)
+	return c.ledger(c).MarkDue(p.context(ctx), read, task)
 }

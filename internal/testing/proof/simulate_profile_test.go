@@ -59,7 +59,7 @@ var expectedFigures = []string{
 	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue", "cancel",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
 	"answered 200 READY", "answered 200 FAILED", "answered 200 locked", "answered 409 locked", "answered 200 shutting_down",
-	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "answered 409 waiting", "mark", "marks refused",
+	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "answered 409 waiting", "mark", "marks of those that wait in the queue", "marks refused", "asks unanswered",
 	"crashes", "crashes between commit and booking", "booked again after a crash", "booked attempts delivered early", "pauses", "stops", "cuts", "foreign writes",
 	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "dispatches throttled", "answers lost",
 	"dispatch deadlines passed", "tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",

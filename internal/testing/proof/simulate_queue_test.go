@@ -85,6 +85,8 @@ func (w *simulation) dispatch(t *task) (done bool) {
 			return
 		}
 		t.sent++
+		t.inFlight++
+		t.tried = w.now()
 		w.count("deliveries")
 		r = w.seed.of("dispatch", t.alias, t.sent)
 		if i = w.slots[r.IntN(len(w.slots))].current; i != nil {
@@ -93,8 +95,12 @@ func (w *simulation) dispatch(t *task) (done bool) {
 			w.answered(0)
 		}
 	})
-	if done || i == nil {
-		return done
+	if done {
+		return true
+	}
+	defer w.locked(func() { t.inFlight-- })
+	if i == nil {
+		return false
 	}
 
 	began := w.since()

@@ -128,7 +128,11 @@ func (w *simulation) unfinished() (ids []string) {
 func (w *simulation) arrive(id string, at time.Duration) {
 	r := w.seed.of("arrival", id)
 	time.Sleep(at + r.between(0, time.Millisecond))
-	w.locked(func() { w.create(id) })
+	w.locked(func() {
+		if created := w.create(id); r.chance(0.5) {
+			created.doc.BookedTask = "new-" + id // else the application does not name its task
+		}
+	})
 	if w.p.dispatch > 0 && r.chance(0.1) {
 		w.locked(func() { w.count("tasks never enqueued") })
 		return
@@ -194,7 +198,7 @@ func (w *simulation) operate() {
 		if !w.pass(at - w.since()) {
 			return
 		}
-		p := &caller{name: fmt.Sprintf("operator/%d", n), operates: act, analysis: id, fresh: act == Requeue && r.chance(0.5)}
+		p := &caller{name: fmt.Sprintf("operator/%d", n), operates: act, analysis: id, fresh: act == Requeue && r.chance(0.5), books: fmt.Sprintf("operator-%d", n)}
 		there := false
 		w.locked(func() {
 			if there = w.records[id] != nil; there {
@@ -212,7 +216,7 @@ func (w *simulation) operate() {
 			p.answered = true
 			w.note("%s: %s %s: %v", p, act, id, err)
 		})
-		book := taskqueue.Task{Name: fmt.Sprintf("operator-%d", n), AnalysisID: id, Deadline: w.p.deadline}
+		book := taskqueue.Task{Name: p.books, AnalysisID: id, Deadline: w.p.deadline}
 		if _, err := c.Book(p.context(context.Background()), book); err != nil {
 			panic(err)
 		}
@@ -279,7 +283,7 @@ func (w *simulation) judgeUnheld() {
 	if !w.p.single || w.crashedAt == 0 {
 		return
 	}
-	bound := w.p.policy.TTL + time.Minute + dispatchTime
+	bound := max(w.p.policy.TTL, unanswered) + time.Minute + dispatchTime
 	for id, r := range w.records {
 		free := r.created // since when it is not held
 		for n := range r.states[1:] {

@@ -1,0 +1,228 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// orphans are analyses that recovery finds, and the tasks with which it marks them.
+type orphans struct {
+	docs []analysislock.Analysis
+
+	mu    sync.Mutex
+	marks map[string]string
+}
+
+func (o *orphans) Orphaned(context.Context, int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
+	for _, d := range o.docs {
+		due = append(due, lease.Cell[analysislock.Analysis]{Doc: d})
+	}
+	return due, false, nil
+}
+
+func (o *orphans) MarkDue(_ context.Context, read lease.Cell[analysislock.Analysis], task func(time.Time) string) (string, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	name := task(time.Now())
+	o.marks[read.Doc.ID] = name
+	return name, nil
+}
+
+// All in the queue have the name of their document.
+func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
+	backlog := func() *orphans {
+		return &orphans{marks: map[string]string{}, docs: []analysislock.Analysis{
+			{ID: "waiting", Status: analysislock.Queued, BookedTask: "waiting"},
+			{ID: "waiting with a foreign status", Status: "RECEIVED", BookedTask: "waiting with a foreign status"},
+			{ID: "underway", Status: analysislock.Queued, BookedTask: "underway"},
+			{ID: "lost", Status: analysislock.Queued, BookedTask: "gone"},
+			{ID: "unnamed", Status: analysislock.Queued},
+			{ID: "crashed", Status: analysislock.Processing, BookedTask: "crashed"},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		mute         error
+		asked, waits []string
+		warnings     int
+	}{
+		"it answers": {nil, []string{"gone", "underway", "waiting", "waiting with a foreign status"}, []string{"waiting", "waiting with a foreign status", "underway"}, 0},
+		"it refuses": {errors.New("no permission"), []string{"waiting"}, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o, q, log := backlog(), &recordingQueue{mute: tc.mute}, &emulatortest.Log{}
+				if tc.mute == nil {
+					q.has = map[string]taskqueue.Presence{"underway": taskqueue.Underway}
+					for _, name := range []string{"waiting", "waiting with a foreign status", "crashed"} {
+						q.has[name] = taskqueue.Waiting
+					}
+				}
+				g := &delivery.Guard{Orphans: o, Queue: q, Log: slog.New(slog.NewTextHandler(log, nil))}
+				r, err := g.Recover(t.Context())
+				if want := (delivery.Recovery{Found: 6, Booked: 6 - len(tc.waits), Waiting: len(tc.waits)}); r != want || err != nil {
+					t.Errorf("%+v, %v; want %+v", r, err, want)
+				}
+				if slices.Sort(q.asked); !slices.Equal(q.asked, tc.asked) {
+					t.Errorf("asked for %q, want %q", q.asked, tc.asked)
+				}
+				if n := strings.Count(log.String(), "does not answer"); n != tc.warnings {
+					t.Errorf("%d warnings, want %d: %s", n, tc.warnings, log)
+				}
+
+				booked := names(q.tasks)
+				for _, d := range o.docs {
+					mark, marked := o.marks[d.ID]
+					waits := slices.Contains(tc.waits, d.ID)
+					if marked == (waits && d.ID == "underway") || (!marked || mark == d.BookedTask) != waits || booked[o.marks[d.ID]] == waits {
+						t.Errorf("%s is marked with %q; booked are %v", d.ID, o.marks[d.ID], slices.Collect(maps.Keys(booked)))
+					}
+				}
+			})
+		})
+	}
+}
+
+// Firestore takes 500 writes a second of a value that grows, and has others to write.
+func TestRecoveryMarks250ASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		g := &delivery.Guard{Orphans: overdue(1001), Queue: &recordingQueue{}}
+		r, err := g.Recover(t.Context())
+		if took := time.Since(began); r.Booked != 1001 || err != nil || took != 4*time.Second {
+			t.Errorf("%+v, %v in %v; want 1001 in 4 s", r, err, took)
+		}
+	})
+}
+
+// backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
+// minute until all are READY, and returns the latest start and the warnings.
+func (q *cloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
+	t.Helper()
+	w := startLogged(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		time.Sleep(20 * time.Minute)
+		return "done", ctx.Err()
+	})
+	q.serve(w.process)
+	docs := w.guard.Orphans.(*repo.Analyses)
+	for i := range n {
+		if _, err := w.guard.Submit(t.Context(), docs, repo.ErrExists, fmt.Sprint(i), "input"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ended := 0; ended < n; {
+		time.Sleep(time.Minute)
+		w.recover(t).check(t, 200, map[string]any{"more": false})
+		ended = 0
+		for i := range n {
+			if b.Fields(t, fmt.Sprint(i))["finishedBy"] != nil {
+				ended++
+			}
+		}
+	}
+	return w.log.String()
+}
+
+func TestWhatWaitsInABacklogIsBookedOnce(t *testing.T) {
+	const n = 20
+	for name, tc := range map[string]struct {
+		lose     int
+		refuses  bool
+		want     int // calls of CreateTask
+		warnings bool
+	}{
+		"all wait":             {0, false, n, false},
+		"one of ten is lost":   {10, false, n + 2, false},
+		"without a permission": {0, true, -1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startLimited(t, cloudtasks.Unthrottled, 2)
+				q.lose, q.refuses = tc.lose, tc.refuses
+				log := q.backlog(t, b, n)
+				if got := len(q.created); tc.want >= 0 && got != tc.want || tc.want < 0 && got < 10*n {
+					t.Errorf("%d tasks for %d analyses; %d asked", got, n, q.asked)
+				}
+				if strings.Contains(log, "does not answer") != tc.warnings {
+					t.Error(log)
+				}
+			})
+		})
+	}
+}
+
+// Each way in which an attempt ends with another one booked.
+func TestTheDocumentNamesItsBookedTaskUntilTheNextAcquisition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end    func(w *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error)
+		booked int // tasks
+	}{
+		"a failure for now": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, errors.New("for now")
+		}, 1},
+		"continued": {func(_ *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return until(ctx, func() { report(job, int64(7)) })
+		}, 1},
+		"stopped": {func(w *process, ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			w.stop(delivery.ErrStopping)
+			return until(ctx, nothing)
+		}, 1},
+		"finished": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := &recordingQueue{}
+				var w *process
+				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					checkFields(t, b, "x", map[string]any{"bookedTask": nil})
+					return tc.end(w, ctx, job)
+				})
+				w.guard.Queue = q
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own"})
+				w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true})
+				if len(q.tasks) != tc.booked {
+					t.Fatalf("booked %+v, want %d", q.tasks, tc.booked)
+				}
+				var want any
+				for _, task := range q.tasks {
+					want = task.Name
+				}
+				checkFields(t, b, "x", map[string]any{"bookedTask": want})
+			})
+		})
+	}
+}
+
+// Recovery has marked an analysis whose booked task waits: that task has not the name that its
+// nextAttemptAt gives.
+func TestTheTaskThatADocumentNamesRunsEarlyAndIsBookedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		next := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own", "nextAttemptAt": next})
+		w.asTask(t, "another").check(t, 200, map[string]any{"reason": "waiting", "retry_at": next})
+		if len(q.tasks) != 1 || q.tasks[0].Name != "own" {
+			t.Errorf("booked %+v, want own", q.tasks)
+		}
+		w.asTask(t, "own").check(t, 200, map[string]any{"status": "READY"})
+	})
+}
