@@ -359,15 +359,17 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 }
 
 func TestARecoveryIsBounded(t *testing.T) {
-	g := &delivery.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
-	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 || !r.More {
-		t.Errorf("recovered %+v, %v; want 10,000, and more", r, err)
-	}
-	g.Queue = refusing{}
-	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
-		t.Errorf("recovered %+v, %v; want an error", r, err)
-	}
-	synctest.Test(t, func(t *testing.T) { // 32 at a time, for 50 s
+	synctest.Test(t, func(t *testing.T) {
+		g := &delivery.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
+		if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 || !r.More {
+			t.Errorf("recovered %+v, %v; want 10,000, and more", r, err)
+		}
+		g.Queue = refusing{}
+		if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
+			t.Errorf("recovered %+v, %v; want an error", r, err)
+		}
+
+		// 32 at a time, for 50 s
 		g.Queue = &slow{by: 3 * time.Second}
 		began := time.Now()
 		r, err := g.Recover(t.Context())
