@@ -64,6 +64,7 @@ type Analyses struct {
 	// stopped contains the documents after which Orphaned continues: those of its three
 	// queries in ascending order, then those in descending order.
 	stopped [6]atomic.Pointer[firestore.DocumentSnapshot]
+	backlog atomic.Pointer[Backlog] // the last one
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

@@ -143,20 +143,25 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 		q = anyOf(q, []firestore.EntityFilter{property(code, "==", f.Code), property("lastError.code", "==", f.Code)})
 	}
 
-	// A range compares only values of its own type, so there is one for each type of updatedAt.
-	var updated []firestore.EntityFilter
-	since, before := lowest, storedForms(f.Before)
-	if !f.Since.IsZero() {
-		since = storedForms(f.Since)
+	return anyOf(q, within("updatedAt", f.Since, f.Before)).
+		OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
+}
+
+// within returns filters that find since ≤ field < before, one for each type of the field, as a
+// range compares only values of its own type. Zero: no limit.
+func within(field string, since, before time.Time) (all []firestore.EntityFilter) {
+	from, until := lowest, storedForms(before)
+	if !since.IsZero() {
+		from = storedForms(since)
 	}
-	for i := range since {
-		limits := []firestore.EntityFilter{property("updatedAt", ">=", since[i])}
-		if !f.Before.IsZero() {
-			limits = append(limits, property("updatedAt", "<", before[i]))
+	for i := range from {
+		limits := []firestore.EntityFilter{property(field, ">=", from[i])}
+		if !before.IsZero() {
+			limits = append(limits, property(field, "<", until[i]))
 		}
-		updated = append(updated, firestore.AndFilter{Filters: limits})
+		all = append(all, firestore.AndFilter{Filters: limits})
 	}
-	return anyOf(q, updated).OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
+	return all
 }
 
 func property(path, operator string, v any) firestore.EntityFilter {

@@ -86,4 +86,6 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 			t.Errorf("%s: both themes have the background %v", page.name, grounds)
 		}
 	}
+	b.Go(s.url)
+	b.Is(`document.getElementById('backlog-stuck').innerText === '2'`) // the one that waits hides one in the counts
 }

@@ -1,16 +1,18 @@
 package browser
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"taskguard/lease/iso8601"
+	"taskguard/repo"
 )
 
 // With BROWSER_SHOTS it makes the README's picture, docs/console.png: "console readme.png".
 func TestTheREADMEsPictureShowsAWorkingDay(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "--write")
+	s := newSite(t, "--write", "--limit", "6")
 	stamp := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
 	put := func(id string, created, updated time.Duration, fields map[string]any) {
 		fields["createdAt"], fields["updatedAt"] = stamp(created), stamp(updated)
@@ -22,6 +24,16 @@ func TestTheREADMEsPictureShowsAWorkingDay(t *testing.T) {
 			"lockOwner": "taskguard-worker-00042/0087244a81c5/VYPHQ5", "lockHeartbeatAt": stamp(12 * time.Second), "lockExpiresAt": stamp(-288 * time.Second),
 			"progress": map[string]any{"fraction": progress, "message": message, "at": stamp(15 * time.Second)},
 		})
+	}
+	for i, n := range []int{9, 12, 11, 13, 4, 0, 1, 8, 10, 14, 12, 9} { // in each interval, the oldest first
+		for j := range n {
+			ago := time.Duration(11-i)*repo.Step + time.Duration(j)*time.Second + 100*time.Second
+			fields := map[string]any{"status": "READY", "attempts": 1, "lockToken": 1, "startedAt": stamp(ago + 40*time.Second)}
+			if j == 3 || i == 4 && j > 0 {
+				fields["status"], fields["error"] = "FAILED", map[string]any{"code": "http_503", "message": "the model is overloaded"}
+			}
+			put(fmt.Sprint("invoice-", 20600+20*i+j), ago+50*time.Second, ago, fields)
+		}
 	}
 	run("contract-1187", 6*time.Minute, 0.62, "page 74 of 120")
 	run("invoice-20931", 40*time.Second, 0.25, "page 2 of 8")
@@ -39,7 +51,10 @@ func TestTheREADMEsPictureShowsAWorkingDay(t *testing.T) {
 	b := s.open("/")
 	b.Is(`document.querySelectorAll('tbody tr').length >= 6 && document.fonts.status === 'loaded'`)
 	b.Is(`document.getElementById('live').dataset.live !== 'connecting'`)
-	b.Show("light", 1280)
-	b.Is(`innerWidth === 1280 && document.getAnimations().length === 0`)
-	b.CheckLayout("console readme")
+	b.Is(`document.querySelectorAll('.plot .finished[height="0"]').length < 3 && document.getElementById('backlog-running').innerText === '2'`)
+	for width, name := range map[int64]string{1280: "console readme", 400: "console busy"} {
+		b.Show("light", width)
+		b.Is(fmt.Sprintf(`innerWidth === %d && document.getAnimations().length === 0`, width))
+		b.CheckLayout(name)
+	}
 }

@@ -47,8 +47,8 @@ func commands() []cli.Command {
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
-		{Name: "status", Arguments: "[ID | --unfinished | FILTER]", Run: operate.Status,
-			Summary: "show analyses, or one of them", Variables: database},
+		{Name: "status", Arguments: "[ID | --unfinished | --summary | FILTER]", Run: operate.Status,
+			Summary: "show analyses, one of them, or the backlog", Variables: database + "; LOCK_TTL (5m) with --summary"},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
 			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); " +

@@ -184,3 +184,35 @@ func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
 		}
 	}
 }
+
+// Of two kinds the second has the backlog. Eight ended and five were created in the last intervals.
+func TestTheSummaryShowsTheBacklogOfAKind(t *testing.T) {
+	t.Parallel()
+	env := store(t).with("KINDS", `[{"name": "job", "collection": "jobs"}, {}]`).with("LOCK_TTL", "2h")
+	now, ago := time.Now(), time.Now().Add(-150*time.Minute)
+	for i := range 8 {
+		put(t, env, fmt.Sprint("done", i), map[string]any{"status": []string{"READY", "FAILED"}[i/6], "createdAt": []time.Time{now, ago}[i/5], "startedAt": now, "updatedAt": now})
+	}
+	for i := range 4 {
+		put(t, env, fmt.Sprint("waits", i), map[string]any{"status": "QUEUED", "createdAt": ago, "updatedAt": now.Add(-time.Hour)})
+	}
+	summary := func(env vars, want ...string) {
+		t.Helper()
+		o := taskguard(t, env, "status", "--summary", "--kind", "analysis").want(t, cli.ExitDone, want...)
+		for _, row := range strings.Split(o.out, "\n") {
+			if len(row) > 80 || strings.Count(o.out, "\n") != 4+2+12 {
+				t.Errorf("%q is longer than 80, or there are not 12 intervals in\n%s", row, o.out)
+			}
+		}
+	}
+	summary(env, "0 running, 4 waiting, 0 stuck\nthe oldest was created 2h30m0s ago\nat the present rate, as many as these end in ", "\n8 ended, 5 were created since ", "  8         6       2  "+strings.Repeat("#", 30)+"xxxxxxxxxx\n")
+	summary(env.with("LOCK_TTL", "30m"), "0 running, 0 waiting, 4 stuck\n")
+
+	keys := []string{"at", "running", "waiting", "stuck", "since", "ended", "created", "drained_at", "intervals"}
+	wantKeys(t, objects(t, env, "--summary")[0], append(keys, "kind")...)
+	wantKeys(t, objects(t, env, "--summary", "--kind", "analysis")[0], append(keys, "oldest_created_at")...)
+	for i := range 3 { // requeued
+		put(t, env, fmt.Sprint("done", i), map[string]any{"status": "QUEUED", "createdAt": now, "updatedAt": now})
+	}
+	summary(env, "0 running, 7 waiting, 0 stuck\n", "not drained at the present rate\n5 ended, 5 were created since ")
+}

@@ -25,6 +25,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
 		"status a b":                       `taskguard status: unexpected argument "b"`,
 		"status --limit 0":                 "--limit must be at least 1",
+		"status --summary --since 1h":      "--summary excludes an ID, --unfinished, --limit and a filter",
 		"status x --unfinished":            "an ID and --unfinished exclude each other",
 		"submit":                           "taskguard submit: missing argument: want FILE… | --input JSON",
 		"submit main.go --input {}":        "--input and files exclude each other",
@@ -166,7 +167,7 @@ func TestARefusalOfFirestoreIsTheErrorOfACommand(t *testing.T) {
 	address := l.Addr().String()
 	env := vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": queueName, "TASK_TARGET_URL": "http://127.0.0.1:1", "FIRESTORE_EMULATOR_HOST": address, "CLOUD_TASKS_EMULATOR_HOST": address}
 	for _, args := range []string{
-		"status", "status x", "status --unfinished", "status --since 1h", "cancel --since 1h", "requeue x", "unlock x", "unlock --room x",
+		"status", "status x", "status --unfinished", "status --summary", "status --since 1h", "cancel --since 1h", "requeue x", "unlock x", "unlock --room x",
 		"recover", "restore --min-token now", "submit --input {}", "delete x", "doctor --smoke {}",
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -15,6 +15,8 @@
 //   - A page asks every four seconds, and only while it is visible. All pages with the same
 //     filter share one read of what they show, at most every eight seconds; all pages share
 //     the counts, at most every sixteen. Nothing is read when no page asks.
+//   - The backlog on the first page without a filter is counted at most every 32 s, and less
+//     often if it costs more than a read a second. If a read fails, it keeps its last state.
 //   - The numbers of the states and of the codes count all analyses. The lines of the failures
 //     are those of the newest twenty of each code.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
@@ -37,9 +39,11 @@
 //
 // # What is not guaranteed
 //
+//   - The backlog's intervals do not count what was requeued or deleted since, and its number of
+//     stuck analyses may be too low: those that wait for their next attempt may hide some.
 //   - An analysis without updatedAt is found only by its id.
-//   - What has changed is shown up to twelve seconds later, but at once after a change on this
-//     console.
+//   - What has changed is shown up to twelve seconds later, in the backlog half a minute or
+//     more, but at once after a change on this console.
 //   - Analyses whose updatedAt has another type than a string come after those, by the type.
 //   - A requeue of a QUEUED analysis, or an unlock of a free one, that is pressed twice
 //     books two deliveries; the second is skipped.

@@ -99,8 +99,10 @@ type listPage struct {
 	Oldest   *row // the unfinished analysis that was created first
 	All      pill
 	States   []pill
-	First    string // the query of the first page
-	Next     string // the query of the next page
+	First    string       // the query of the first page
+	Next     string       // the query of the next page
+	Backlog  repo.Backlog // of the page without a filter; its At is zero if it was never read
+	Counted  live         // how old the Backlog is
 }
 
 // pill is one choice of a filter, with the number of its analyses.
@@ -176,6 +178,13 @@ func (s *Server) listed(p *listPage) {
 	p.arrange(&v, newRow)
 	if p.After == "" && p.Search == "" && known && len(all.oldest) > 0 {
 		p.Oldest = new(newRow(&all.oldest[0]))
+	}
+	if !p.Filtered && p.After == "" {
+		r := s.shared("backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
+			return s.source.Backlog(ctx, v.active.Stuck)
+		})
+		p.Backlog, _ = r.value.(repo.Backlog)
+		p.Counted, _ = r.age(p.Backlog.At)
 	}
 	if v.page.Next != "" {
 		next := p.choice

@@ -77,14 +77,14 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			got := ""
-			for _, method := range []string{"Page", "Active", "Count", "Oldest"} {
+			for _, method := range []string{"Page", "Active", "Count", "Oldest", "Backlog"} {
 				got += fmt.Sprint(method, " ", source.calls(method), " ")
 			}
 			if got != calls {
 				t.Errorf("%s: %s, want %s", what, got, calls)
 			}
 		}
-		want("at first", "Page 0 Active 0 Count 0 Oldest 0 ")
+		want("at first", "Page 0 Active 0 Count 0 Oldest 0 Backlog 0 ")
 		var pages sync.WaitGroup
 		for i := range 20 {
 			pages.Go(func() {
@@ -101,7 +101,7 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 			})
 		}
 		pages.Wait()
-		const minute = "Page 8 Active 16 Count 4 Oldest 4 " // Active of this source counts twice
+		const minute = "Page 8 Active 16 Count 4 Oldest 4 Backlog 2 " // Active of this source counts twice
 		want("after a minute of twenty pages", minute)
 		time.Sleep(time.Hour)
 		want("after an hour without a page", minute)

@@ -39,6 +39,8 @@ type memorySource struct {
 	pageErr     error
 	countErr    error
 	failures    []repo.Failure
+	backlog     repo.Backlog
+	backlogErr  error
 	failed      int64 // more that are counted
 }
 
@@ -92,6 +94,13 @@ func (s *memorySource) read(method string, keep func(console.Detail) bool) (cons
 	return l, nil
 }
 
+func (s *memorySource) Backlog(_ context.Context, stuck int) (repo.Backlog, error) {
+	l, err := s.read("Backlog", func(console.Detail) bool { return true })
+	b := s.backlog
+	b.At, b.Stuck = l.At, max(b.Stuck, int64(stuck))
+	return b, cmp.Or(err, s.backlogErr)
+}
+
 // wait takes as long as the store does, or until ctx ends.
 func (s *memorySource) wait(ctx context.Context) error {
 	s.mu.Lock()
@@ -129,6 +138,7 @@ func (s *memorySource) Active(_ context.Context, limit int) (console.Listing, er
 		return (d.Status == "QUEUED" || d.Status == "PROCESSING") && !lease.Held(d.Lock, storeNow()) && d.NextAttemptAt.Before(storeNow())
 	})
 	slices.Reverse(stuck.All)
+	l.Stuck = min(limit, len(stuck.All))
 	l.All = slices.Concat(l.All[:min(limit, len(l.All))], waiting.All[:min(limit, len(waiting.All))], stuck.All[:min(limit, len(stuck.All))])
 	return l, cmp.Or(err, s.activeErr)
 }

@@ -3,6 +3,8 @@ package console
 import (
 	"context"
 	"time"
+
+	"taskguard/repo"
 )
 
 const (
@@ -40,8 +42,12 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 		if len(s.readings) == maxReadings {
 			clear(s.readings)
 		}
-		r = &reading{every: every}
+		r = &reading{}
 		s.readings[key] = r
+	}
+	r.every = every
+	if b, ok := r.value.(repo.Backlog); ok { // it is billed at most a read a second
+		r.every = max(every, time.Duration(b.Reads())*time.Second)
 	}
 
 	pause := r.every

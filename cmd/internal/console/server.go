@@ -65,7 +65,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
+	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
 	"repeats": strings.HasSuffix, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 

@@ -15,6 +15,8 @@ type Listing struct {
 	At   time.Time // the store's time of the read
 	All  []analysislock.Analysis
 	Next string // where the next page begins; empty: there is none
+
+	Stuck int // of Active: how many of All are stuck
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
@@ -48,6 +50,9 @@ type Source interface {
 	Count(ctx context.Context, statuses []string) (Counts, error)
 	// Oldest reads the unfinished analysis that was created first, if there is one.
 	Oldest(ctx context.Context) ([]analysislock.Analysis, error)
+	// Backlog counts what is unfinished, of which so many are known to be stuck, and what was
+	// done in the last hours.
+	Backlog(ctx context.Context, stuck int) (repo.Backlog, error)
 	// Failures counts the FAILED analyses by code, for up to limit codes.
 	Failures(ctx context.Context, limit int) ([]repo.Failure, error)
 	// Get reads one analysis and its checkpoint, with its input and result if contents is

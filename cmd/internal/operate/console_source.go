@@ -26,7 +26,7 @@ func (s consoleSource) Page(ctx context.Context, f repo.Filter, after string, li
 // Active implements console.Source.
 func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
 	running, waiting, stuck, at, err := s.Analyses.Active(ctx, limit)
-	return console.Listing{At: at, All: slices.Concat(running, waiting, stuck)}, refusal(err)
+	return console.Listing{At: at, All: slices.Concat(running, waiting, stuck), Stuck: len(stuck)}, refusal(err)
 }
 
 // Count implements console.Source.
@@ -49,6 +49,12 @@ func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, err
 		return nil, refusal(err)
 	}
 	return []analysislock.Analysis{oldest}, nil
+}
+
+// Backlog implements console.Source.
+func (s consoleSource) Backlog(ctx context.Context, stuck int) (repo.Backlog, error) {
+	b, err := s.Analyses.Backlog(ctx, stuck)
+	return b, refusal(err)
 }
 
 // Failures implements console.Source.

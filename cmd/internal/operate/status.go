@@ -21,6 +21,7 @@ import (
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
@@ -69,14 +70,15 @@ func (l lockInfo) String() string {
 	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
 }
 
-// Status shows one analysis with input and result, or many without.
+// Status shows one analysis with input and result, many without, or the backlog.
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind(firstKind)
-	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
+	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
 	unfinished := c.Flags.Bool("unfinished", false,
 		"list only QUEUED, PROCESSING and those without a status, oldest update first")
 	limit := c.Flags.Int("limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
+	summary := c.Flags.Bool("summary", false, "show the backlog, the last three hours, and when it will be drained")
 	var f filter
 	f.flags(c)
 	args, err := c.Parse(0, 1)
@@ -94,6 +96,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError("an ID and --unfinished exclude each other")
 	case filtered && (one || *unfinished):
 		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
+	case *summary && (one || *unfinished || filtered || c.Given("limit")):
+		return cli.UsageError("--summary excludes an ID, --unfinished, --limit and a filter")
 	case filtered && !c.Given("limit"):
 		*limit = math.MaxInt
 	}
@@ -103,10 +107,17 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		}
 	}
 
-	cl, err := connect(ctx, c, noQueue)
+	var o worker.Options
+	if *summary { // what is stuck depends on the TTL
+		if o.Lock, err = lockPolicy(c); err != nil {
+			return err
+		}
+	}
+	kinds, err := connectAll(ctx, c, noQueue, o)
 	if err != nil {
 		return err
 	}
+	cl := kinds[0]
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 
@@ -115,6 +126,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	switch {
 	case one:
 		return cl.showOne(ctx, c, args[0])
+	case *summary:
+		return cl.summarize(ctx, c)
 	case *unfinished:
 		all, err = cl.unfinished(ctx, c, more)
 	case filtered:

@@ -1,0 +1,44 @@
+package console_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/repo"
+)
+
+func TestTheOverviewShowsTheBacklogAsLastReadAndReadsALargeOneLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(analysis("a", "READY"), analysis("b", "QUEUED"), analysis("c", "QUEUED"))
+		server := open(t, source, console.Options{})
+		source.backlogErr = &console.Refusal{Text: "no index", Err: errOdd}
+		has(t, page(t, server, "/"), `data-id="a"`, "<strong>Firestore refuses: no index. Nothing is known yet.</strong>", `id="backlog-intervals"`)
+		now := storeNow().UTC()
+		source.change(func() { source.backlogErr = nil })
+		source.backlog = repo.Backlog{
+			Running: 40, Waiting: 99_950, Stuck: 1, Created: 100, Ended: 2600, Since: now.Add(-30 * time.Minute), OldestCreatedAt: now.Add(-2 * time.Hour), DrainedAt: now.Add(110 * time.Minute), Top: 2000,
+			Intervals: []repo.Interval{{From: now.Add(-15 * time.Minute), Started: 1, Finished: 1500, Failed: 500}, {From: now}},
+		}
+		time.Sleep(5 * time.Second)
+		text := page(t, server, "/")
+		has(t, text, `id="backlog-running">40<`, `id="backlog-waiting">99,950<`, `id="backlog-stuck" class="stuck">2</b> or more stuck; the oldest was created <b id="backlog-oldest">2 h<`, "as many as these end in about <b>1 h 49 min</b>. 2,600 ended and 100 were created in the last 30 min.",
+			`viewBox="0 0 12 2000"`, `height="1500"/><rect class="state failed" x=".5" y="1500" width=".35" height="500"/>`, "<li>23:45 UTC: 1 started, 1,500 finished, 500 failed</li>", "as of 00:00:05 UTC")
+		for _, target := range []string{"/?state=READY", "/?q=a", "/?after=1"} {
+			hasNot(t, page(t, server, target), `id="backlog"`)
+		}
+		source.change(func() { source.backlog.DrainedAt, source.backlog.Created = time.Time{}, 3000 })
+		for minutes, want := range []int{2, 2, 2, 2, 2, 3} { // a reading costs 315 reads
+			if page(t, server, "/"); source.calls("Backlog") != want {
+				t.Errorf("after %d minutes it was read %d times, want %d", minutes, source.calls("Backlog"), want)
+			}
+			time.Sleep(time.Minute + 5*time.Second)
+		}
+		has(t, page(t, server, "/"), "<b>Not drained</b> at the present rate.")
+		source.change(func() { source.unavailable = true })
+		time.Sleep(time.Hour)
+		page(t, server, "/")
+		has(t, page(t, server, "/"), `id="backlog-running">40<`, "<strong>Firestore does not answer. What is shown is as of 00:05:30 UTC, 1 h ago.</strong>")
+	})
+}
