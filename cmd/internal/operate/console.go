@@ -30,10 +30,10 @@ const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
 type ConsoleOptions struct {
-	Write    bool   // allow unlock, requeue and cancel
-	Limit    int    // how many analyses are listed; 0: console.DefaultLimit
-	Audience string // of Identity-Aware Proxy's tokens; empty: no proxy is required
-	KeysURL  string // of the proxy's keys; empty: Google's
+	Write    bool          // allow unlock, requeue and cancel
+	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
+	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
+	KeysURL  string        // of the proxy's keys; empty: Google's
 	Every    time.Duration // see console.Options
 	Log      *slog.Logger
 }
