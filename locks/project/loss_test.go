@@ -152,6 +152,19 @@ func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
 	}
 }
 
+func TestALossIsReportedWhileAHeartbeatHangs(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		began, stopped := time.Now(), time.Duration(0)
+		s.remote.Delay = time.Minute // also beyond the end of its context
+		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.SlowFailure)) })
+		_, err := s.untilLost(project.AcquireOptions{OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
+		wantCode(s.T, err, project.LeaseStale, false)
+		if stopped != 22500*time.Millisecond {
+			s.Errorf("writes stopped after %v; want when trust ended", stopped)
+		}
+	})
+}
+
 func TestAReleaseWhileFnRunsEndsItsContextBeforeAnotherCanHaveTheLock(t *testing.T) {
 	for _, force := range []bool{true, false} {
 		inBubble(t, true, func(s *fixture) {
