@@ -133,8 +133,9 @@ func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
 }
 
 func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
-	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable} {
+	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable, leasetest.SlowReply} {
 		inBubble(t, true, func(s *fixture) {
+			s.remote.Delay = 25 * time.Second // of a reply that comes after the end of trust
 			began, stopped := time.Now(), time.Duration(0)
 			ls := s.acquired(s.Locker, project.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond,
 				OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
