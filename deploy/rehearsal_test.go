@@ -19,9 +19,10 @@ set -eu
 call="${0##*/} $*" words=()
 for w; do [[ $w == -* ]] || words+=("$w"); done
 resource() { # kind, name
-  printf '%s/%s:%s' "$CLOUD" "${1// /-}" "$(sed 's|@.*||; s|.*/||' <<<"$2")"
+  local name=${2%%@*}
+  printf '%s/%s:%s' "$CLOUD" "${1// /-}" "${name##*/}"
 }
-database=$(grep -o -- '--database=[^ ]*' <<<"$call" || echo '=(default)')
+[[ $call =~ --database=[^\ ]* ]] && database=${BASH_REMATCH[0]} || database='=(default)'
 [[ ! -e "$FAIL" || ! $call =~ ^$(<"$FAIL") ]] || { echo "ERROR: $call" >&2; exit 1; }
 case $call in
 "gcloud config get-value account") echo "$ACCOUNT" ;;
@@ -50,8 +51,8 @@ case $call in
 "gcloud firestore databases delete "*) rm "$(resource "firestore databases" "${database#*=}")" ;;
 "gcloud storage rm "*) rm "$(resource "storage buckets" "${words[2]}")" ;;
 "gcloud firestore indexes "*) ;;
-"gcloud "*" create "*) touch "$(resource "$(sed 's/ create .*//' <<<"${words[*]}")" "$(sed 's/.* create \([^ ]*\).*/\1/' <<<"${words[*]}")")" ;;
-"gcloud "*" delete "*) for name in $(sed 's/.* delete //' <<<"${words[*]}"); do rm "$(resource "$(sed 's/ delete .*//' <<<"${words[*]}")" "$name")"; done ;;
+"gcloud "*" create "*) kind=${words[*]} name=${kind#* create }; touch "$(resource "${kind%% create *}" "${name%% *}")" ;;
+"gcloud "*" delete "*) kind=${words[*]}; for name in ${kind#* delete }; do rm "$(resource "${kind%% delete *}" "$name")"; done ;;
 "gcloud "*" list "*) kind=${call#gcloud } kind=${kind%% list*}; ls "$CLOUD" | sed -n "s|^${kind// /-}:||p" ;;
 "git clone "*) cp -R deploy "${*: -1}" ;;
 "terraform "*" apply") touch "$(resource terraform everything)" "$(resource "firestore databases" '(default)')" ;;
@@ -149,6 +150,7 @@ func (r *rehearsal) left() (names []string) {
 }
 
 func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
+	t.Parallel()
 	steps := map[string][]string{
 		"terraform": {"terraform -chdir=production apply\n", "terraform -chdir=production output"},
 		"gcloud":    {"gcloud run services replace deploy/service.yaml", "gcloud iam roles create taskguardOperations", "gcloud monitoring policies create"},
@@ -192,6 +194,7 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 }
 
 func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
+	t.Parallel()
 	for fail, c := range map[string]struct{ way, next string }{
 		"gcloud services enable":                          {"terraform", "cloudbuild-release"}, // no variable of step 4 is set
 		"gcloud beta builds submit .*=cloudbuild":         {"terraform", "cloudbuild-release"},
@@ -203,15 +206,19 @@ func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
 		"curl .*prometheus":                               {"gcloud", "create-http-task"},
 		"terraform .*detailed-exitcode":                   {"terraform", "nothing"},
 	} {
-		r, ok := rehearse(t, c.way, "theirs", fail)
-		if ok || strings.Contains(r.calls(), c.next) {
-			t.Errorf("%s goes on after the failure of %s", c.way, fail)
-		}
-		r.wantRemoved()
+		t.Run(fail, func(t *testing.T) {
+			t.Parallel()
+			r, ok := rehearse(t, c.way, "theirs", fail)
+			if ok || strings.Contains(r.calls(), c.next) {
+				t.Errorf("%s goes on after the failure", c.way)
+			}
+			r.wantRemoved()
+		})
 	}
 }
 
 func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
+	t.Parallel()
 	for fail, want := range map[string]string{"databases delete": "(default)", "databases list": "unknown"} {
 		r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore "+fail)
 		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want+"\nThe clone, with Terraform's state, is "+r.folder) {
@@ -221,6 +228,7 @@ func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
 }
 
 func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ answer, want, resource string }{
 		"a service":     {"theirs", "theirs is not empty: run services: other", "run-services:other"},
 		"a second time": {"theirs", "theirs has been rehearsed", "iam-roles:taskguardOperations"},

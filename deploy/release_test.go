@@ -29,6 +29,7 @@ const (
 )
 
 func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
+	t.Parallel()
 	const settings, worker, locks = "settings", "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:1\n", "d,8080,registry/d@sha256:1\n"
 	all := []string{workerUpdate, locksUpdate, workerShift, locksShift}
 	for name, c := range map[string]struct {
@@ -58,6 +59,7 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			other:   map[string]string{"w.template": "app,,registry/app@sha256:10\nw,8080,registry/w@sha256:0\n", "d.traffic": traffic["d"]}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newRelease(t, "d")
 			s.env = append(s.env, c.env)
 			for _, host := range []string{workerCandidate, workerHost} {
@@ -105,6 +107,7 @@ type failure struct {
 }
 
 func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
+	t.Parallel()
 	old, back := []string{workerOld, locksOld}, []string{workerShift, locksShift, workerBack, locksBack, workerOld, locksOld}
 	first := []string{workerShift, workerBack, workerOld, locksOld}
 	share, settings := []string{workerShare, workerBack, workerOld, locksOld}, []string{strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1)}
@@ -143,7 +146,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"another build has the traffic": {verb: "shift", files: map[string]string{"in-" + workerHost: `echo w-other,100,, >"$FAKE/w.traffic"; echo w,8080,registry/w@sha256:5 >"$FAKE/w.template"; echo 99 >"$FAKE/unready-$host"`},
 			changes: []string{workerShift, locksShift, locksBack, locksOld}, other: map[string]string{"w.traffic": "w-other,100,,\n", "w.template": newer}, prints: "left alone"},
 	} {
-		t.Run(name, func(t *testing.T) { f.happen(t) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); f.happen(t) })
 	}
 }
 

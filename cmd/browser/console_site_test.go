@@ -3,9 +3,10 @@ package browser
 import (
 	"context"
 	"fmt"
-	"io"
+	"log/slog"
 	"maps"
-	"regexp"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,37 +25,27 @@ type site struct {
 	profile *Profile
 }
 
-var consoleAddress = regexp.MustCompile(`the console: (http://[^/]+)/`)
-
-// newSite starts `taskguard console` with these flags, until the test ends.
+// newSite starts the console, with changes if flags has --write, until the test ends. It reads each
+// second what a page shows, instead of each eight.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	s := &site{Backend: emulatortest.Embedded(t), t: t, profile: NewProfile(t)}
-	env := map[string]string{"GOOGLE_CLOUD_PROJECT": s.Project, "FIRESTORE_EMULATOR_HOST": s.Listen(t)}
+	b := emulatortest.Embedded(t)
+	env := map[string]string{"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": b.Listen(t)}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	ctx, cancel := context.WithCancel(context.Background())
-	log, ended := &emulatortest.Log{}, make(chan int, 1)
-	go func() {
-		commands := []cli.Command{{Name: "console", Run: operate.Console}}
-		streams := cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: log}
-		ended <- cli.Run(ctx, commands, append([]string{"console", "--port", "0"}, flags...), streams, lookup)
-	}()
+	ctx, stop := context.WithCancel(context.Background())
+	console := must(operate.NewConsole(ctx, cli.NewCall(cli.Command{}, nil, cli.Streams{}, lookup), operate.ConsoleOptions{
+		Write: slices.Contains(flags, "--write"), Every: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}))(t)
+	l := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)
+	ended := make(chan error, 1)
+	go func() { ended <- console.Serve(ctx, l) }()
 	t.Cleanup(func() {
-		cancel()
-		if code := <-ended; code != cli.ExitDone {
-			t.Errorf("the console: exit %d\n%s", code, log)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
-
-	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
-		if m := consoleAddress.FindStringSubmatch(log.String()); m != nil {
-			s.url = m[1]
-			return s
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the console does not start: %s", log)
-		}
-	}
+	return &site{Backend: b, t: t, url: "http://" + l.Addr().String(), profile: NewProfile(t)}
 }
 
 // pollFaster is a script that makes a page poll every second instead of every four.

@@ -19,8 +19,10 @@ import (
 
 func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
+	modules := examplestest.Modules(t, paths[1], "testdata")
+	t.Parallel()
 	dir := t.TempDir()
-	check(t, os.Symlink(examplestest.Modules(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")))
+	check(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")
 
 	b := emulatortest.Embedded(t)

@@ -24,7 +24,6 @@ const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.
 
 func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 	t.Parallel()
-	p := NewProfile(t)
 	for name, c := range map[string]struct {
 		ttl time.Duration
 		run func(s *lockSite, b *Tab)
@@ -36,10 +35,9 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 		"with an unknown session":                   {long, unknownSession},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newLockSite(t, c.ttl)
-			b := p.In(t).load(s)
-			c.run(s, b)
-			b.Close()
+			c.run(s, NewProfile(t).load(s))
 		})
 	}
 }

@@ -232,11 +232,12 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 
 func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	t.Parallel()
-	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
-	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 5000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
+	s := newStaticSite(t, t.TempDir())
+	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 10000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
 	for strategy, before := range strategies {
 		t.Run(strategy, func(t *testing.T) {
-			p := p.In(t)
+			t.Parallel()
+			p := NewProfile(t)
 			first, second := p.load(s, before, serverless), p.load(s, before, serverless)
 			first.Eval(short)
 			second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, map[string]string{"web-lock": `"acquire-denied"`, "file-lock": `"fallback-conflict"`}[strategy])

@@ -14,7 +14,7 @@ import (
 
 // renewing takes the project as `lease`, and waits for a heartbeat.
 const renewing = `(async () => {
-	globalThis.lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 500 });
+	globalThis.lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 });
 	await next('lock:renewed');
 	return [lease.strategy, readonly];
 })()`
@@ -26,21 +26,24 @@ func (b *Tab) imported(url string) {
 }
 
 func TestALockOutlivesItsWebServer(t *testing.T) {
+	t.Parallel()
 	for strategy, before := range strategies {
-		dir := t.TempDir()
-		examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
-		server := httptest.NewServer(http.FileServer(http.Dir(dir)))
-		b := NewProfile(t).load(&lockSite{url: server.URL}, before, serverless)
-		b.want(renewing, `["`+strategy+`",[]]`)
-		server.CloseClientConnections()
-		server.Close()
-		b.want(`(async () => {
-			for (let i = 0; i < 3; i++) await next('lock:renewed');
-			await locks.confirmProjectLock(lease);
-			await locks.releaseProjectLock(lease);
-			return [readonly, await file()];
-		})()`, `[[],"NotFoundError"]`)
-		b.Close()
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
+			server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+			b := NewProfile(t).load(&lockSite{url: server.URL}, before, serverless)
+			b.want(renewing, `["`+strategy+`",[]]`)
+			server.CloseClientConnections()
+			server.Close()
+			b.want(`(async () => {
+				for (let i = 0; i < 3; i++) await next('lock:renewed');
+				await locks.confirmProjectLock(lease);
+				await locks.releaseProjectLock(lease);
+				return [readonly, await file()];
+			})()`, `[[],"NotFoundError"]`)
+		})
 	}
 }
 
@@ -48,6 +51,8 @@ func TestALockOutlivesItsWebServer(t *testing.T) {
 // old target make the bundler add calls of its own to each function.
 func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
+	esbuild := filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "esbuild-wasm", "bin", "esbuild")
+	t.Parallel()
 	dir := t.TempDir()
 	examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
 	for name, text := range map[string]string{
@@ -56,7 +61,7 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 	} {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	bundle := exec.CommandContext(t.Context(), paths[0], filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "esbuild-wasm", "bin", "esbuild"),
+	bundle := exec.CommandContext(t.Context(), paths[0], esbuild,
 		"app.js", "--bundle", "--minify", "--format=esm", "--keep-names", "--target=es2016", "--outfile=app.min.js")
 	bundle.Dir = dir
 	if out, err := bundle.CombinedOutput(); err != nil {
@@ -89,6 +94,7 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 }
 
 func TestAPolicyWithoutBlobWorkersRefusesTheFileAndKeepsTheWebLock(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'self'")
 		http.FileServer(http.Dir(web)).ServeHTTP(w, r)

@@ -24,21 +24,23 @@ import (
 // rooms opens the store that hold uses.
 func rooms(t *testing.T, env vars) *repo.Rooms {
 	t.Helper()
-	t.Setenv("FIRESTORE_EMULATOR_HOST", env["FIRESTORE_EMULATOR_HOST"])
-	r := must(repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{}))(t)
+	o := repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"]}
+	r := must(repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], o))(t)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }
 
 func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
-	env, dir := store(t), t.TempDir()
-	locks := must(document.New(rooms(t, env), 0))(t)
+	t.Parallel()
 	for name, c := range map[string]struct{ script, ended string }{
 		"a command that ends":            {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "exit status 9"},
 		"a command that ignores SIGTERM": {`trap 'echo asked' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "killed"},
 		"a command that is stopped":      {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; kill -STOP $$; exit 3`, "exit status 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, dir := store(t), t.TempDir()
+			locks := must(document.New(rooms(t, env), 0))(t)
 			h := startHold(t, env, "--dir", dir, "--ttl", "8s", "--wait", "9s", "--", "sh", "-c", c.script)
 			if got := h.line(t); got != "web-lock" {
 				t.Fatal(got)
@@ -56,14 +58,15 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 			if _, err := locks.Release(t.Context(), "p:project", "browser"); err != nil {
 				t.Errorf("the browser's lock was touched: %v", err)
 			}
+			if _, err := os.Stat(filepath.Join(dir, "project")); err == nil {
+				t.Error("the lock file was used in addition to Firestore")
+			}
 		})
-	}
-	if _, err := os.Stat(filepath.Join(dir, "project")); err == nil {
-		t.Error("the lock file was used in addition to Firestore")
 	}
 }
 
 func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
+	t.Parallel()
 	env, dir := store(t), t.TempDir()
 	locks := must(document.New(rooms(t, env), 0))(t)
 	must(locks.Acquire(t.Context(), "p:project", "browser"))(t)

@@ -81,6 +81,7 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 			}
 		}
 	}
+	taskguard(t, vars{}, "help").want(t, cli.ExitDone, "  submit ", "\nExit 0: done, 1: refused or failed")
 	taskguard(t, vars{}, "help", "submit").want(t, cli.ExitDone, "-wait", "TASK_QUEUE")
 	taskguard(t, vars{}, "help", "requeue").want(t, cli.ExitDone, "-fresh", "delete the checkpoint", "TASK_QUEUE")
 	if o := taskguard(t, vars{}, "help", "cancel").want(t, cli.ExitDone, "FAILED", "ID…"); strings.Contains(o.out, "TASK_QUEUE") {

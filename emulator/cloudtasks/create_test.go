@@ -63,6 +63,7 @@ func TestCreateTaskChecksTheTask(t *testing.T) {
 		{"App Engine", func(t *cloudtaskspb.Task) {
 			t.MessageType = &cloudtaskspb.Task_AppEngineHttpRequest{AppEngineHttpRequest: &cloudtaskspb.AppEngineHttpRequest{}}
 		}, codes.Unimplemented},
+		{"retries of its own", func(t *cloudtaskspb.Task) { t.RetryConfig = &cloudtaskspb.RetryConfig{} }, codes.Unimplemented},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cloud := openQueue(t, cloudtasks.Options{Transport: always(200)}, nil)
@@ -87,6 +88,8 @@ func TestCreateTaskWithoutTaskOrQueueIsRefused(t *testing.T) {
 		_, err := c.client.CreateTask(t.Context(), r.req)
 		wantCode(t, err, r.want)
 	}
+	_, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/a/b"})
+	wantCode(t, err, codes.InvalidArgument)
 }
 
 func TestACreatedTaskShowsItsDefaults(t *testing.T) {
@@ -190,7 +193,11 @@ func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {
 	equal(t, "queue", want, got)
 	_, err = c.client.CreateQueue(t.Context(), req)
 	wantCode(t, err, codes.AlreadyExists)
-	req.Queue.RateLimits = &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 5}
-	_, err = c.client.CreateQueue(t.Context(), req)
-	wantCode(t, err, codes.Unimplemented)
+	for _, q := range []*cloudtaskspb.Queue{
+		{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 5}}, {HttpTarget: &cloudtaskspb.HttpTarget{}},
+	} {
+		q.Name, req.Queue = queue+"2", q
+		_, err = c.client.CreateQueue(t.Context(), req)
+		wantCode(t, err, codes.Unimplemented)
+	}
 }

@@ -161,6 +161,7 @@ func TestIdleWaitsForObserve(t *testing.T) {
 			seen.observe(d)
 		}
 		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: slow}, nil)
+		c.idle() // nothing is due yet
 		for range 50 {
 			c.create(post(""))
 		}

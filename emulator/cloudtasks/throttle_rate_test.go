@@ -13,7 +13,7 @@ func TestTheRateEndsAt500PerSecond(t *testing.T) {
 		if i == 20_000 {
 			half = now
 		}
-		for at := rate.Take(now); at.After(now); at = rate.Take(now) {
+		for at := rate.Take(now); at != now; at = rate.Take(now) {
 			now = at
 		}
 		rate.Answered(now, 200)

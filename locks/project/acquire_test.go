@@ -104,6 +104,9 @@ func TestNoFallbackAfterTheRemoteLeaseWasSeenHeld(t *testing.T) {
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable, leasetest.Unavailable, leasetest.Unavailable))
 		_, err := s.Acquire(s.Context(), project.AcquireOptions{})
 		wantCode(s.T, err, project.AcquireTimeout, false)
+		if n := s.count(project.Attempt); n != 3 {
+			s.Errorf("%d attempts; want none that waits for a fallback", n)
+		}
 		s.wantNoFile()
 		s.wantState(project.Readonly)
 	})

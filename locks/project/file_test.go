@@ -76,6 +76,13 @@ func TestAnUnreadableFileIsHeldForOneTTL(t *testing.T) {
 	}
 }
 
+func TestAFileOfAClockThatWasSetBackIsExpiredAtItsOwnTime(t *testing.T) {
+	inBubble(t, false, func(s *fixture) {
+		s.put(`{"uuid":"x","mtime":"2000-01-01T01:00:00.000Z","ttl":0}`)
+		s.acquired(s.Locker, once())
+	})
+}
+
 // P10.
 func TestNoLinkIsFollowed(t *testing.T) {
 	for name, link := range map[string]func(s *fixture) error{

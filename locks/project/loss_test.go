@@ -133,8 +133,9 @@ func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
 }
 
 func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
-	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable} {
+	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable, leasetest.SlowReply} {
 		inBubble(t, true, func(s *fixture) {
+			s.remote.Delay = 25 * time.Second // of a reply that comes after the end of trust
 			began, stopped := time.Now(), time.Duration(0)
 			ls := s.acquired(s.Locker, project.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond,
 				OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
@@ -150,6 +151,19 @@ func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestALossIsReportedWhileAHeartbeatHangs(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		began, stopped := time.Now(), time.Duration(0)
+		s.remote.Delay = time.Minute // also beyond the end of its context
+		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.SlowFailure)) })
+		_, err := s.untilLost(project.AcquireOptions{OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
+		wantCode(s.T, err, project.LeaseStale, false)
+		if stopped != 22500*time.Millisecond {
+			s.Errorf("writes stopped after %v; want when trust ended", stopped)
+		}
+	})
 }
 
 func TestAReleaseWhileFnRunsEndsItsContextBeforeAnotherCanHaveTheLock(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +102,22 @@ func TestAFailureOfTheTelemetryIsLoggedOnceAndHarmsNoLock(t *testing.T) {
 				s.Errorf("%s: %d warnings; want one", obstacle, n)
 			}
 		})
+	}
+}
+
+func TestTheTelemetryKeepsNoFileOpen(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector closes a file too
+	sink := project.NewTelemetry(t.TempDir(), slog.New(slog.DiscardHandler))
+	open := func() int {
+		files, _ := filepath.Glob("/proc/self/fd/*")
+		return len(files)
+	}
+	before := open()
+	for range 20 {
+		sink.Record(project.Event{Type: project.Attempt})
+	}
+	if n := open() - before; n >= 20 {
+		t.Errorf("%d files are open after 20 events", n)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/leasetest"
+	"taskguard/locks/document"
 	"taskguard/locks/project"
 )
 
@@ -206,6 +208,19 @@ func TestForceRemovesTheFallbackFileUnlessAnotherHoldsIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A token of a clock that was ahead stays the least.
+func TestAForcedReleaseKeepsTheToken(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		ahead := time.Now().Add(time.Hour).UnixMicro()
+		s.memory.Put(room, document.Lock{Lease: lease.Lease{Token: ahead}})
+		ls := s.acquired(s.Locker, project.AcquireOptions{})
+		check(s, s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}))
+		if next := s.acquired(s.Locker, project.AcquireOptions{}); ls.Token <= ahead || next.Token <= ls.Token {
+			s.Errorf("tokens %d, %d after %d; want later ones", ls.Token, next.Token, ahead)
+		}
+	})
 }
 
 func TestAReleaseOfALostLeaseIsStale(t *testing.T) {

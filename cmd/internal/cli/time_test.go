@@ -21,3 +21,11 @@ func TestATimeMayBeDaysAgo(t *testing.T) {
 		}
 	}
 }
+
+func TestADurationOfMoreThanAnHourIsNotShown(t *testing.T) {
+	for d, want := range map[time.Duration]string{time.Hour + 1: "", time.Hour: "1h0m0s", time.Minute: "1m0s", 1500 * time.Millisecond: "1.5 s"} {
+		if got := Duration(d, "%s"); got != want {
+			t.Errorf("%d: %q, want %q", d, got, want)
+		}
+	}
+}

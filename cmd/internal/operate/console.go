@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
@@ -29,10 +30,11 @@ const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
 type ConsoleOptions struct {
-	Write    bool   // allow unlock, requeue and cancel
-	Limit    int    // how many analyses are listed; 0: console.DefaultLimit
-	Audience string // of Identity-Aware Proxy's tokens; empty: no proxy is required
-	KeysURL  string // of the proxy's keys; empty: Google's
+	Write    bool          // allow unlock, requeue and cancel
+	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
+	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
+	KeysURL  string        // of the proxy's keys; empty: Google's
+	Every    time.Duration // see console.Options
 	Log      *slog.Logger
 }
 
@@ -125,7 +127,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
 		Limit: cmp.Or(o.Limit, console.DefaultLimit), Identity: console.Everybody(operator()),
-		Books: all[0].books, TTL: all[0].Analyses.TTL(), Log: o.Log,
+		Books: all[0].books, TTL: all[0].Analyses.TTL(), Every: o.Every, Log: o.Log,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}

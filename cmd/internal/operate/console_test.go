@@ -313,3 +313,44 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 		})
 	}
 }
+
+// A stop comes while a change of one kind is committed, which takes 3 s.
+func TestAStopWaitsForTheChangesOfEveryKind(t *testing.T) {
+	kinds := []console.Kind{{Name: "a"}, {Name: "b", Root: "/kind/b"}}
+	for _, kind := range kinds {
+		synctest.Test(t, func(t *testing.T) {
+			b, l := emulatortest.Embedded(t), bufconn.Listen(1<<16)
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now())})
+			ctx, stop := context.WithCancel(t.Context())
+			slow := grpc.WithChainUnaryInterceptor(
+				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					stop()
+					time.Sleep(3 * time.Second)
+					return invoke(ctx, method, req, reply, cc, opts...)
+				})
+			s := ConsoleServer{clients: []*Client{clientOf(t, b, slow), clientOf(t, b, slow)}, write: true, options: console.Options{
+				Kinds: kinds, Log: slog.New(slog.DiscardHandler),
+			}}
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(ctx, l) }()
+
+			time.Sleep(time.Minute) // the form is newer than what it selects
+			form := strings.NewReader(fmt.Sprint("seen=", time.Now().UnixMilli(), "-1"))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost"+kind.Root+"/all/cancel?state=QUEUED", form)
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			transport := http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }}
+			resp, err := transport.RoundTrip(r)
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+			if err != nil {
+				t.Fatalf("kind %s: the change is cut off: %v", kind.Name, err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK || b.Fields(t, "x")["status"] != "FAILED" {
+				t.Errorf("kind %s: %s, %v", kind.Name, resp.Status, b.Fields(t, "x"))
+			}
+		})
+	}
+}
