@@ -32,8 +32,11 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	}
 
 	drained := "not drained at the present rate"
-	if !b.DrainedAt.IsZero() {
-		drained = fmt.Sprint("at the present rate, as many as these end in ", b.DrainedAt.Sub(b.At).Round(time.Minute))
+	switch left := b.DrainedAt.Sub(b.At).Round(time.Minute); {
+	case b.Waiting+b.Stuck == 0:
+		drained = "nothing waits"
+	case !b.DrainedAt.IsZero():
+		drained = fmt.Sprintf("drained in about %v at the present rate", left)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
 	if !b.OldestCreatedAt.IsZero() {
