@@ -41,10 +41,10 @@ type lockCodec struct {
 
 // stored is the value in Analysis.Stored.
 type stored struct {
-	at           place    // contains the type of updatedAt, which a commit keeps
-	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
-	params       string   // if the call reads it; see CreateWith
-	work         *request // sent with the acquisition; see Analyses.requestWork
+	at           place             // contains the type of updatedAt, which a commit keeps
+	tokenAssumed bool              // the document's lockToken is unusable; Lock.Token replaces it
+	params       string            // if the call reads it; see CreateWith
+	work         map[string][]byte // if the reading has it; see Analyses.work
 }
 
 func (c analysisCodec) mask() []string { return c.fields.decision() }
@@ -72,7 +72,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = analysislock.Finished(a.Status)
 	params, _ := data["params"].(string)
-	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params}
+	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params, work: r.encoded}
 	if err == nil || a.Lock.Finished {
 		return a, nil
 	}

@@ -25,6 +25,15 @@ func Plain(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
+// decodePlain returns the JSON form of an encoded value; that of none is null.
+func decodePlain(message []byte) (json.RawMessage, error) {
+	v, err := decodeValue(message)
+	if err != nil {
+		return nil, err
+	}
+	return Plain(v)
+}
+
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

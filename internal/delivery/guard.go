@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"taskguard/internal/taskqueue"
@@ -117,7 +118,10 @@ type Delivery struct {
 // with the process, not when the caller hangs up.
 func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, analyzer: d.Analyzer, owner: g.Instance + "/" + rand.Text()}
+	a := &attempt{
+		Guard: g, id: d.AnalysisID, task: d.Task, tries: d.Tries, analyzer: d.Analyzer,
+		owner: g.Instance + "/" + rand.Text(),
+	}
 	switch {
 	case d.Analyzer == nil:
 		o = a.forward(ctx)
@@ -142,6 +146,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 type attempt struct {
 	*Guard
 	id, task, owner string
+	tries           int
 	analyzer        orchestrator.Analyzer
 	acq             analysislock.Acquisition
 	hold            *analysislock.Hold // once acquired
@@ -188,6 +193,9 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
 	}
+	if a.probable() {
+		ctx = analysislock.WithWork(ctx)
+	}
 	began := time.Now()
 	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, early)
 	a.acq, a.hold = acq, acq.Hold
@@ -213,6 +221,10 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	span.Close(outcome, err != nil)
 	return acq, err
 }
+
+// probable reports whether the delivery will probably acquire the lock. It will not if an earlier
+// try of its task, or another delivery that a follow-up was booked behind, has begun.
+func (a *attempt) probable() bool { return a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) }
 
 // refusal returns the outcome of an acquisition that failed with err.
 func refusal(id string, err error) Outcome {
