@@ -303,11 +303,17 @@ func (a *Analyses) readWork(ctx context.Context, id string) (w analysislock.Work
 
 // decodeWork converts the encoded fields of an attempt to JSON.
 func (a *Analyses) decodeWork(encoded map[string][]byte) (w analysislock.Work, err error) {
-	if w.Input, err = decodePlain(encoded[a.codec.fields.Input]); err != nil {
+	input, err := decodeValue(encoded[a.codec.fields.Input])
+	if err == nil {
+		w.Input, err = Plain(input)
+	}
+	if err != nil {
 		return w, err
 	}
-	if w.Checkpoint, err = decodePlain(encoded["checkpoint"]); string(w.Checkpoint) == "null" {
-		w.Checkpoint = nil
+
+	checkpoint, err := decodeValue(encoded["checkpoint"])
+	if err == nil && checkpoint != nil {
+		w.Checkpoint, err = Plain(checkpoint)
 	}
 	return w, err
 }

@@ -147,14 +147,14 @@ func (c lockCodec) warn(r reading, field string, v any) {
 		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
-// values returns the fields of d that a decision reads, with firestore.Delete for a field that
+// values returns the fields of d that a decision reads, except history, with firestore.Delete for a field that
 // is not stored.
 func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 	return map[string]any{
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
-		"progress": progressValue(d.Progress), "history": historyValue(d.History),
+		"progress":   progressValue(d.Progress),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
@@ -193,6 +193,9 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	updates := differences(c.values(&prev), c.values(next), always...)
 
 	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
+	if !slices.Equal(prev.History, next.History) {
+		set("history", historyValue(next.History))
+	}
 	if switched && next.Status == analysislock.Ready {
 		set(f.Result, next.Result)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
@@ -50,14 +49,14 @@ func (d *Database) update(ctx context.Context, doc *firestore.DocumentRef, updat
 }
 
 // encodeValue encodes a value of the types that the codecs and orchestrator.Storable make.
-func encodeValue(v any) (*firestorepb.Value, error) {
+func encodeValue(v any) (_ *firestorepb.Value, err error) {
 	switch v := v.(type) {
 	case nil:
-		return &firestorepb.Value{ValueType: &firestorepb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}}, nil
+		return &firestorepb.Value{ValueType: &firestorepb.Value_NullValue{}}, nil
 	case bool:
 		return &firestorepb.Value{ValueType: &firestorepb.Value_BooleanValue{BooleanValue: v}}, nil
 	case int:
-		return &firestorepb.Value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: int64(v)}}, nil
+		return encodeValue(int64(v))
 	case int64:
 		return &firestorepb.Value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: v}}, nil
 	case float64:
@@ -66,31 +65,23 @@ func encodeValue(v any) (*firestorepb.Value, error) {
 		return &firestorepb.Value{ValueType: &firestorepb.Value_StringValue{StringValue: v}}, nil
 	case time.Time:
 		return &firestorepb.Value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(v)}}, nil
+
 	case []any:
-		return encodeArray(v)
+		array := &firestorepb.ArrayValue{Values: make([]*firestorepb.Value, len(v))}
+		for i, e := range v {
+			if array.Values[i], err = encodeValue(e); err != nil {
+				return nil, err
+			}
+		}
+		return &firestorepb.Value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: array}}, nil
 	case map[string]any:
-		return encodeMap(v)
+		m := &firestorepb.MapValue{Fields: make(map[string]*firestorepb.Value, len(v))}
+		for name, e := range v {
+			if m.Fields[name], err = encodeValue(e); err != nil {
+				return nil, err
+			}
+		}
+		return &firestorepb.Value{ValueType: &firestorepb.Value_MapValue{MapValue: m}}, nil
 	}
 	return nil, fmt.Errorf("%w: a value of the type %T", lease.ErrRefused, v)
-}
-
-func encodeArray(values []any) (_ *firestorepb.Value, err error) {
-	all := make([]*firestorepb.Value, len(values))
-	for i, v := range values {
-		if all[i], err = encodeValue(v); err != nil {
-			return nil, err
-		}
-	}
-	array := &firestorepb.ArrayValue{Values: all}
-	return &firestorepb.Value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: array}}, nil
-}
-
-func encodeMap(values map[string]any) (_ *firestorepb.Value, err error) {
-	fields := make(map[string]*firestorepb.Value, len(values))
-	for name, v := range values {
-		if fields[name], err = encodeValue(v); err != nil {
-			return nil, err
-		}
-	}
-	return &firestorepb.Value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: fields}}}, nil
 }

@@ -229,3 +229,50 @@ func TestRoundTrips(t *testing.T) {
 		cost("acquisition of a large document", 4, 4)
 	})
 }
+
+// The limit is of the message. A fault of the limit would read a document for ever, or in part.
+func TestAnInputIsReadWithTheLockUpToTheLimit(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		size := 0
+		a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return measuring{s, &size} }))
+		n := largeAnswer - 512
+		time.Sleep(300 * time.Millisecond) // the times of all answers have nanoseconds of the same length
+		acquires := func(id string) (calls int) {
+			t.Helper()
+			b.Put(t, id, map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", n)})
+			before := b.Calls.Total()
+			mustAcquire(t, a, id, "w/"+id)
+			err := a.run(t.Context(), "w/"+id, func(_ context.Context, work analysislock.Work) error {
+				if len(work.Input) != n+2 {
+					t.Errorf("%s: an input of %d bytes, want %d", id, len(work.Input), n+2)
+				}
+				return nil
+			})
+			check(t, err)
+			return b.Calls.Total() - before
+		}
+		acquires("a")
+		n += largeAnswer - size
+		if calls := acquires("b"); calls != 2 || size != largeAnswer {
+			t.Errorf("an answer of %d bytes: %d calls, want 2", size, calls)
+		}
+		n++
+		if calls := acquires("c"); calls != 4 {
+			t.Errorf("one byte more: %d calls, want 4", calls)
+		}
+	})
+}
+
+// measuring records the size of the last answer.
+type measuring struct {
+	grpc.ClientStream
+	size *int
+}
+
+func (m measuring) RecvMsg(v any) error {
+	err := m.ClientStream.RecvMsg(v)
+	if f, ok := v.(*frame); ok && err == nil {
+		*m.size = len(*f)
+	}
+	return err
+}

@@ -121,7 +121,7 @@ func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want
 
 	ctx, cancel := context.WithTimeout(d.outgoing(ctx), callTimeout)
 	defer cancel()
-	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(most))
+	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(most))
 	if err != nil {
 		return nil, err
 	}
@@ -146,14 +146,8 @@ var errAnswer = errors.New("repo: a call did not get exactly one answer")
 // frame is an encoded message.
 type frame []byte
 
-// frames is a gRPC codec that sends protocol buffers and receives undecoded messages.
-type frames struct{}
-
-// Name implements encoding.CodecV2.
-func (frames) Name() string { return "proto" }
-
-// Marshal implements encoding.CodecV2.
-func (frames) Marshal(v any) (mem.BufferSlice, error) { return encoding.GetCodecV2("proto").Marshal(v) }
+// frames is gRPC's codec of protocol buffers, except that it receives undecoded messages.
+type frames struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
 func (frames) Unmarshal(data mem.BufferSlice, v any) error {

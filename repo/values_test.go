@@ -154,3 +154,37 @@ func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 		}
 	})
 }
+
+func TestAValueOfEachTypeIsEncodedAsItIsDecoded(t *testing.T) {
+	at := time.Unix(1, 2).UTC()
+	want := map[string]any{
+		"null": nil, "boolean": true, "integer": int64(-7), "double": 1.5, "string": "é", "time": at,
+		"array": []any{int64(1), nil, map[string]any{"a": "b"}, map[string]any{}}, "map": map[string]any{"a": []any{}},
+	}
+	encoded, err := encodeValue(want)
+	fatal(t, err)
+	same(t, want, decoded(t, encoded.GetMapValue().GetFields()))
+	if v, err := encodeValue(3); err != nil || v.GetIntegerValue() != 3 {
+		t.Errorf("an int: %v, %v", v, err)
+	}
+	for _, v := range []any{uint8(1), []any{uint8(1)}, map[string]any{"a": uint8(1)}} {
+		if _, err := encodeValue(v); !errors.Is(err, lease.ErrRefused) {
+			t.Errorf("%v: %v, want ErrRefused", v, err)
+		}
+	}
+}
+
+// A document that the server has cut, or a field that no client knows, is no reason to crash.
+func TestAnAnswerThatIsCutIsAnErrorAtEachByte(t *testing.T) {
+	found := &firestorepb.BatchGetDocumentsResponse_Found{Found: &firestorepb.Document{
+		Fields: map[string]*value{"a": mapOf("b", text("c")), "l": {ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: []*value{integer(1)}}}}},
+	}}
+	answer, err := proto.Marshal(&firestorepb.BatchGetDocumentsResponse{Result: found})
+	fatal(t, err)
+	for n := range answer {
+		if err := new(reading).decode(answer[:n], nil); err == nil {
+			t.Errorf("%d of %d bytes: no error", n, len(answer))
+		}
+	}
+	check(t, new(reading).decode(append(answer, 0x7a, 1, 'x', 0x7d, 1, 2, 3, 4), nil))
+}

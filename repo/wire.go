@@ -3,12 +3,12 @@ package repo
 import (
 	"bytes"
 	"math"
-	"slices"
 	"time"
 
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // This file decodes Firestore's messages without protocol buffers, which need twice the
@@ -18,31 +18,26 @@ import (
 // a number, b for bytes and for a message.
 func eachField(message []byte, use func(field protowire.Number, n uint64, b []byte) error) error {
 	for len(message) > 0 {
-		field, kind, size := protowire.ConsumeTag(message)
+		field, kind, size := protowire.ConsumeField(message)
 		if size < 0 {
 			return protowire.ParseError(size)
 		}
-		message = message[size:]
+		_, _, tag := protowire.ConsumeTag(message)
 
 		var n uint64
 		var b []byte
-		switch kind {
+		switch value := message[tag:size]; kind {
 		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(message)
+			n, _ = protowire.ConsumeVarint(value)
 		case protowire.Fixed64Type:
-			n, size = protowire.ConsumeFixed64(message)
+			n, _ = protowire.ConsumeFixed64(value)
 		case protowire.BytesType:
-			b, size = protowire.ConsumeBytes(message)
-		default:
-			size = protowire.ConsumeFieldValue(field, kind, message)
+			b, _ = protowire.ConsumeBytes(value)
 		}
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		message = message[size:]
 		if err := use(field, n, b); err != nil {
 			return err
 		}
+		message = message[size:]
 	}
 	return nil
 }
@@ -75,19 +70,13 @@ func (r *reading) decodeDocument(document []byte, encoded []string) error {
 	if encoded != nil {
 		r.encoded = map[string][]byte{}
 	}
+	for _, name := range encoded {
+		r.encoded[name] = nil
+	}
 	return eachField(document, func(field protowire.Number, _ uint64, b []byte) (err error) {
 		switch field {
 		case 2:
-			var name string
-			var v []byte
-			if name, v, err = decodeEntry(b); err != nil {
-				return err
-			}
-			if slices.Contains(encoded, name) {
-				r.encoded[name] = v
-			} else {
-				r.fields[name], err = decodeValue(v)
-			}
+			err = decodeEntry(b, r.fields, r.encoded)
 		case 3:
 			r.created, err = decodeTime(b)
 		case 4:
@@ -97,35 +86,39 @@ func (r *reading) decodeDocument(document []byte, encoded []string) error {
 	})
 }
 
-// decodeEntry decodes the name and the encoded value of a field of a document or a map.
-func decodeEntry(entry []byte) (name string, v []byte, err error) {
-	err = eachField(entry, func(field protowire.Number, _ uint64, b []byte) error {
+// decodeEntry adds a field of a document or a map to decoded, or to encoded if that has its name.
+func decodeEntry(entry []byte, decoded map[string]any, encoded map[string][]byte) error {
+	var name string
+	var value []byte
+	err := eachField(entry, func(field protowire.Number, _ uint64, b []byte) error {
 		if field == 1 {
 			name = string(b)
 		} else {
-			v = b
+			value = b
 		}
 		return nil
 	})
-	return name, v, err
+	if err != nil {
+		return err
+	}
+
+	if _, found := encoded[name]; found {
+		encoded[name] = value
+		return nil
+	}
+	decoded[name], err = decodeValue(value)
+	return err
 }
 
 // decodeTime decodes a message Timestamp.
 func decodeTime(message []byte) (time.Time, error) {
-	var seconds, nanos int64
-	err := eachField(message, func(field protowire.Number, n uint64, _ []byte) error {
-		if field == 1 {
-			seconds = int64(n)
-		} else {
-			nanos = int64(n)
-		}
-		return nil
-	})
-	return time.Unix(seconds, nanos).UTC(), err
+	var t timestamppb.Timestamp
+	err := proto.Unmarshal(message, &t)
+	return t.AsTime(), err
 }
 
 // decodeValue decodes a message Value as Google's client does, except that a reference becomes
-// its path, and a vector an array.
+// its path, and a vector an array. It decodes no bytes as nil.
 func decodeValue(message []byte) (v any, err error) {
 	err = eachField(message, func(field protowire.Number, n uint64, b []byte) (err error) {
 		switch field {
@@ -138,12 +131,24 @@ func decodeValue(message []byte) (v any, err error) {
 		case 5, 17: // a reference, a string
 			v = string(b)
 		case 6:
-			v, err = decodeMap(b)
+			m := map[string]any{}
+			err = eachField(b, func(_ protowire.Number, _ uint64, e []byte) error { return decodeEntry(e, m, nil) })
+			if v = m; m["__type__"] == "__vector__" {
+				v = m["value"]
+			}
 		case 8:
 			point := &latlng.LatLng{}
 			v, err = point, proto.Unmarshal(b, point)
 		case 9:
-			v, err = decodeArray(b)
+			n := 0
+			_ = eachField(b, func(protowire.Number, uint64, []byte) error { n++; return nil })
+			s := make([]any, 0, n) // growing would need three times the memory
+			err = eachField(b, func(_ protowire.Number, _ uint64, b []byte) error {
+				e, err := decodeValue(b)
+				s = append(s, e)
+				return err
+			})
+			v = s
 		case 10:
 			v, err = decodeTime(b)
 		case 18:
@@ -152,29 +157,4 @@ func decodeValue(message []byte) (v any, err error) {
 		return err
 	})
 	return v, err
-}
-
-func decodeArray(message []byte) (any, error) {
-	s := []any{}
-	err := eachField(message, func(_ protowire.Number, _ uint64, b []byte) error {
-		v, err := decodeValue(b)
-		s = append(s, v)
-		return err
-	})
-	return s, err
-}
-
-func decodeMap(message []byte) (any, error) {
-	m := map[string]any{}
-	err := eachField(message, func(_ protowire.Number, _ uint64, b []byte) error {
-		name, v, err := decodeEntry(b)
-		if err == nil {
-			m[name], err = decodeValue(v)
-		}
-		return err
-	})
-	if m["__type__"] == "__vector__" {
-		return m["value"], err
-	}
-	return m, err
 }

@@ -25,7 +25,7 @@ const (
 	// followDelay is the time from a lock's expiry to its follow-up, so that the
 	// follow-up is not too early if the queue's clock is ahead.
 	followDelay = 2 * time.Second
-	// followSuffix ends the name of a follow-up; see probable.
+	// followSuffix ends the name of a follow-up; see attempt.acquire.
 	followSuffix = "-follow-up"
 	// bookTimeout limits the booking of a follow-up. It also limits the booking of the
 	// replacement of a stopped run, if the stop has no deadline.

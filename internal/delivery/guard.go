@@ -193,7 +193,8 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
 	}
-	if a.probable() {
+	// A delivery is probably a skip if an earlier try of its task has begun, or another owner's run.
+	if a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) {
 		ctx = analysislock.WithWork(ctx)
 	}
 	began := time.Now()
@@ -221,10 +222,6 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	span.Close(outcome, err != nil)
 	return acq, err
 }
-
-// probable reports whether the delivery will probably acquire the lock. It will not if an earlier
-// try of its task, or another delivery that a follow-up was booked behind, has begun.
-func (a *attempt) probable() bool { return a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) }
 
 // refusal returns the outcome of an acquisition that failed with err.
 func refusal(id string, err error) Outcome {
