@@ -38,13 +38,14 @@ func TestTheSlowestStopEndsWithinNineSeconds(t *testing.T) {
 
 func TestTheCollectorRunsLessOftenWhereMemoryIsLimited(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	for _, tc := range []struct {
 		limit int64
 		set   string // GOGC, of which the runtime has read the default 100
 		want  uint64
 	}{{math.MaxInt64, "", 100}, {1 << 30, "", 400}, {1 << 30, "100", 100}, {1 << 30, "off", 100}} {
 		debug.SetMemoryLimit(tc.limit)
-		defer debug.SetGCPercent(debug.SetGCPercent(100))
+		debug.SetGCPercent(100)
 		t.Setenv("GOGC", tc.set)
 		collectLess()
 		percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
