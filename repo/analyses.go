@@ -93,10 +93,9 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	}
 	docs := &documents[analysislock.Analysis]{
 		db: d, collection: d.client.Collection(o.Collection), what: "analysis", log: o.Log,
-		codec: codec, pessimistic: o.Pessimistic,
+		codec: codec, pessimistic: o.Pessimistic, work: codec.fields.workFields(),
 	}
 	a := &Analyses{documents: docs, codec: codec}
-	docs.beforeCommit = a.requestWork
 
 	unlocking := *docs
 	codec.replaceToken = true
@@ -232,7 +231,7 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 	defer cancel()
 
 	refused := fmt.Errorf("%w: %q", lease.ErrNotFound, id)
-	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), fields, func(r reading) error {
+	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), wanted{fields: fields}, func(r reading) error {
 		if r.exists {
 			d, refused = a.codec.decode(r)
 		}
@@ -292,44 +291,49 @@ const inputTimeout = 15 * time.Second
 // workFields lists the fields that an attempt gets.
 func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
-// requestWork sends the read of the input and the checkpoint together with the commit that
-// acquires the lock. So the read costs no extra round trip. Analyses.work decodes the answer
-// after the commit, so an attempt counts even if decoding its document makes the worker crash.
-func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis,
-	next *analysislock.Analysis,
-) (cancel func()) {
-	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
-		return func() {}
-	}
-	doc := a.documents.collection.Doc(next.ID)
-	s, _ := next.Stored.(stored)
-	s.work = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, doc, a.codec.fields.workFields())
-	next.Stored = s
-	return s.work.cancel
-}
-
-// work returns the input and the checkpoint as JSON, from the answer to requestWork. If that
-// request has failed, work reads again.
+// work returns the input and the checkpoint as JSON. They are those of the reading on which
+// the acquisition was decided, if it has them: then the commit has proved that they had not
+// changed. Otherwise work reads them. So neither is decoded before the commit has counted the
+// attempt, and an input that makes the worker crash cannot do so without end.
 func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
-	decode := func(r reading) (err error) {
-		if !r.exists {
-			return &lease.LostError{Reason: lease.Deleted}
-		}
-		w.Input, err = Plain(r.fields[a.codec.fields.Input])
-		if checkpoint := r.fields["checkpoint"]; err == nil && checkpoint != nil {
-			w.Checkpoint, err = Plain(checkpoint)
-		}
-		return err
-	}
-
-	s, _ := d.Stored.(stored)
-	if s.work == nil || s.work.receive(ctx, decode) != nil {
-		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
-		defer cancel()
-		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), a.codec.fields.workFields(), decode)
+	if s, _ := d.Stored.(stored); s.work != nil {
+		w, err = a.decodeWork(s.work)
+	} else {
+		w, err = a.readWork(ctx, d.ID)
 	}
 	if err != nil && !errors.Is(err, lease.ErrLost) {
 		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
+	}
+	return w, err
+}
+
+func (a *Analyses) readWork(ctx context.Context, id string) (w analysislock.Work, err error) {
+	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
+	defer cancel()
+	doc, want := a.documents.collection.Doc(id), wanted{encoded: a.documents.work}
+	err = a.documents.db.read(ctx, doc, want, func(r reading) (err error) {
+		if !r.exists {
+			return &lease.LostError{Reason: lease.Deleted}
+		}
+		w, err = a.decodeWork(r.encoded)
+		return err
+	})
+	return w, err
+}
+
+// decodeWork converts the encoded fields of an attempt to JSON.
+func (a *Analyses) decodeWork(encoded map[string][]byte) (w analysislock.Work, err error) {
+	input, err := decodeValue(encoded[a.codec.fields.Input])
+	if err == nil {
+		w.Input, err = Plain(input)
+	}
+	if err != nil {
+		return w, err
+	}
+
+	checkpoint, err := decodeValue(encoded["checkpoint"])
+	if err == nil && checkpoint != nil {
+		w.Checkpoint, err = Plain(checkpoint)
 	}
 	return w, err
 }

@@ -41,10 +41,10 @@ type lockCodec struct {
 
 // stored is the value in Analysis.Stored.
 type stored struct {
-	at           place    // contains the type of updatedAt, which a commit keeps
-	tokenAssumed bool     // the document's lockToken is unusable; Lock.Token replaces it
-	params       string   // if the call reads it; see CreateWith
-	work         *request // sent with the acquisition; see Analyses.requestWork
+	at           place             // contains the type of updatedAt, which a commit keeps
+	tokenAssumed bool              // the document's lockToken is unusable; Lock.Token replaces it
+	params       string            // if the call reads it; see CreateWith
+	work         map[string][]byte // if the reading has it; see Analyses.work
 }
 
 func (c analysisCodec) mask() []string { return c.fields.decision() }
@@ -73,7 +73,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = analysislock.Finished(a.Status)
 	params, _ := data["params"].(string)
-	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params}
+	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params, work: r.encoded}
 	if err == nil || a.Lock.Finished {
 		return a, nil
 	}
@@ -148,15 +148,15 @@ func (c lockCodec) warn(r reading, field string, v any) {
 		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
-// values returns the fields of d that a decision reads, with firestore.Delete for a field that
-// is not stored.
+// values returns the fields of d that a decision reads, except history, with firestore.Delete for
+// a field that is not stored.
 func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 	return map[string]any{
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
 		"bookedTask": orDelete(d.BookedTask),
-		"progress":   progressValue(d.Progress), "history": historyValue(d.History),
+		"progress":   progressValue(d.Progress),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
@@ -195,6 +195,9 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	updates := differences(c.values(&prev), c.values(next), always...)
 
 	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
+	if !slices.Equal(prev.History, next.History) {
+		set("history", historyValue(next.History))
+	}
 	if switched && next.Status == analysislock.Ready {
 		set(f.Result, next.Result)
 	}

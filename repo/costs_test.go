@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,6 +63,7 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	m := &meter{}
 	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
 	a.documents.pessimistic, other.documents.pessimistic = pessimistic, pessimistic
+	a.again, other.again = true, true
 	moves := func(what string, do func() error) {
 		t.Helper()
 		before := m.bytes.Load()
@@ -100,6 +102,53 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	})
 }
 
+// sentBytes is a listener that counts what its connections send.
+type sentBytes struct {
+	net.Listener
+	n atomic.Int64
+}
+
+func (l *sentBytes) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &countedConn{c, l}, err
+}
+
+type countedConn struct {
+	net.Conn
+	l *sentBytes
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.l.n.Add(int64(n))
+	return n, err
+}
+
+// The windows of the connection have received a megabyte before, after which gRPC's own would have
+// room for the whole document.
+func TestASkipOfALargeDocumentRefusesMostOfIt(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	l := &sentBytes{Listener: tcp}
+	go func() { _ = b.Server.Serve(l) }()
+	a, err := Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()})
+	fatal(t, err)
+	defer func() { check(t, a.Close()) }()
+	b.Put(t, "x", map[string]any{"status": analysislock.Ready, "input": strings.Repeat("x", 1<<20-512)})
+	for range 4 {
+		_, err := a.Get(t.Context(), "x")
+		fatal(t, err)
+	}
+	for most, ctx := range map[int64]context.Context{8 << 10: t.Context(), 400_000: analysislock.WithWork(t.Context())} {
+		before := l.n.Load()
+		acq, err := a.AcquireAnalysisLock(ctx, "x", "w/1", 0, nil)
+		if moved := l.n.Load() - before; err != nil || acq.Reason != analysislock.AlreadyFinished || moved > most {
+			t.Errorf("%+v, %v: %d bytes, want at most %d", acq, err, moved, most)
+		}
+	}
+}
+
 // latency is the time from a request to its answer on the slow network.
 const latency = time.Second
 
@@ -127,13 +176,13 @@ func (s *slowStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// The number of round trips that an operation waits for, and the number of its calls. The
-// input is read at the same time as the commit.
+// The number of round trips that an operation waits for, and the number of its calls.
 func TestRoundTrips(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, other := open(t, b, slowNetwork...), open(t, b, slowNetwork...)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
+		b.Put(t, "large", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", largeAnswer)})
 		b.Put(t, "done", map[string]any{"status": analysislock.Ready, "input": "i"})
 		began, calls := time.Now(), b.Calls.Total()
 		cost := func(what string, trips, want int) {
@@ -147,7 +196,7 @@ func TestRoundTrips(t *testing.T) {
 		cost("skip of a finished analysis", 1, 1)
 		mustAcquire(t, a, "x", "w/1")
 		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
-			cost("acquisition, until the run has its input", 2, 3)
+			cost("acquisition, until the run has its input", 2, 2)
 			if string(work.Input) != `"i"` {
 				t.Errorf("work.Input = %s", work.Input)
 			}
@@ -168,8 +217,62 @@ func TestRoundTrips(t *testing.T) {
 		cost("finish", 1, 1)
 		mustAcquire(t, a, "y", "w/4")
 		a.runs(t, "w/4")
-		cost("next acquisition", 2, 3)
+		cost("next acquisition", 2, 2)
 		check(t, a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true, ""))
 		cost("release", 1, 1)
+		other.again = true
+		mustAcquire(t, other, "y", "w/5")
+		other.runs(t, "w/5")
+		cost("acquisition by a retry", 3, 3)
+		mustAcquire(t, a, "large", "w/6")
+		a.runs(t, "w/6")
+		cost("acquisition of a large document", 4, 4)
 	})
+}
+
+// The limit is of the message. A fault of the limit would read a document for ever, or in part.
+func TestAnInputIsReadWithTheLockUpToTheLimit(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		size := 0
+		a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return measuring{s, &size} }))
+		n := largeAnswer - 512
+		time.Sleep(300 * time.Millisecond) // the times of all answers have nanoseconds of the same length
+		acquires := func(id string) (calls int) {
+			t.Helper()
+			b.Put(t, id, map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", n)})
+			before := b.Calls.Total()
+			mustAcquire(t, a, id, "w/"+id)
+			err := a.run(t.Context(), "w/"+id, func(_ context.Context, work analysislock.Work) error {
+				if len(work.Input) != n+2 {
+					t.Errorf("%s: an input of %d bytes, want %d", id, len(work.Input), n+2)
+				}
+				return nil
+			})
+			check(t, err)
+			return b.Calls.Total() - before
+		}
+		acquires("a")
+		n += largeAnswer - size
+		if calls := acquires("b"); calls != 2 || size != largeAnswer {
+			t.Errorf("an answer of %d bytes: %d calls, want 2", size, calls)
+		}
+		n++
+		if calls := acquires("c"); calls != 4 {
+			t.Errorf("one byte more: %d calls, want 4", calls)
+		}
+	})
+}
+
+// measuring records the size of the last answer.
+type measuring struct {
+	grpc.ClientStream
+	size *int
+}
+
+func (m measuring) RecvMsg(v any) error {
+	err := m.ClientStream.RecvMsg(v)
+	if f, ok := v.(*frame); ok && err == nil {
+		*m.size = len(*f)
+	}
+	return err
 }

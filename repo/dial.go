@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -30,7 +29,7 @@ import (
 type Database struct {
 	client *firestore.Client
 	conn   *grpc.ClientConn
-	api    firestorepb.FirestoreClient // on conn, for reads with a field mask
+	api    firestorepb.FirestoreClient // on conn, for what client cannot do, or not as fast
 	name   string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
@@ -38,9 +37,6 @@ type Database struct {
 	// buffers; see largeAnswer. With one limit for both, a commit that waits for the
 	// network would delay the reading of an input.
 	decoders, encoders *semaphore.Weighted
-	// uncounted reports that client has its own connection to an emulator, where sends are
-	// not counted. There every call counts as sent once.
-	uncounted bool
 }
 
 // Connect prepares a connection to Firestore or to an emulator, without a call. Of o it uses
@@ -60,15 +56,20 @@ func Connect(ctx context.Context, project string, o Options, opts ...option.Clie
 // would receive nothing, and each call on it would fail. A server that gets too many
 // pings closes the connection, and gRPC then sends half as many.
 //
+// The windows bound what a large answer sends before a read refuses it; gRPC's own would grow
+// to megabytes.
+//
 // If FIRESTORE_EMULATOR_HOST is set, Google's client ignores the connection it is given
 // and opens its own to that host.
 func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*Database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
-	counted := grpc.WithChainUnaryInterceptor(countSend)
-	own := []option.ClientOption{option.WithGRPCDialOption(alive), option.WithGRPCDialOption(counted)}
+	stream, shared := grpc.WithInitialWindowSize(4*largeAnswer), grpc.WithInitialConnWindowSize(64*largeAnswer)
+	own := []option.ClientOption{
+		option.WithGRPCDialOption(alive), option.WithGRPCDialOption(stream), option.WithGRPCDialOption(shared),
+	}
 	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
 	if host := cmp.Or(fromEnv, emulator); host != "" { // as Google's client connects to it
-		conn, err := grpc.NewClient("passthrough:///"+host, alive, counted, grpc.WithNoProxy(),
+		conn, err := grpc.NewClient("passthrough:///"+host, alive, stream, shared, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 		if err != nil {
@@ -94,28 +95,8 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 		client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn),
 		name:     "projects/" + project + "/databases/" + name,
 		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
-		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1), uncounted: fromEnv != "",
+		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1),
 	}, nil
-}
-
-// sends is the context key of a counter: how often a call was sent.
-type sends struct{}
-
-// countSends returns a context for one call of Google's client, which may send it several times.
-// After the call has failed, sentOnce reports whether the client has sent it only once.
-func (d *Database) countSends(ctx context.Context) (_ context.Context, sentOnce func() bool) {
-	var n atomic.Int32
-	return context.WithValue(ctx, sends{}, &n), func() bool { return n.Load() == 1 || d.uncounted }
-}
-
-// countSend is a grpc.UnaryClientInterceptor. It increments the counter of countSends.
-func countSend(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-) error {
-	if n, ok := ctx.Value(sends{}).(*atomic.Int32); ok {
-		n.Add(1)
-	}
-	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // Close ends the connections.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -175,16 +177,19 @@ func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 type commits struct {
 	firestorepb.UnimplementedFirestoreServer
 	codes []codes.Code
+	names []string // of the database, in the headers of the last
 }
 
-func (c *commits) Commit(context.Context, *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
+func (c *commits) Commit(ctx context.Context, _ *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
+	sent, _ := metadata.FromIncomingContext(ctx)
+	c.names = slices.Concat(sent["google-cloud-resource-prefix"], sent["x-goog-request-params"])
 	next := c.codes[0]
 	c.codes = c.codes[1:]
 	return nil, status.Error(next, "")
 }
 
 // Else a lost reply would be taken for a conflict with another operator.
-func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing.T) {
+func TestACommitIsSentOnceOnEachConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	fatal(t, err)
 	c, s := &commits{}, grpc.NewServer()
@@ -202,11 +207,14 @@ func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing
 	} {
 		a, err := Open(t.Context(), "p", tc.o, tc.opts...)
 		fatal(t, err)
-		for want, answers := range map[bool][]codes.Code{true: {codes.FailedPrecondition}, false: {codes.Unavailable, codes.FailedPrecondition}} {
-			c.codes = answers
+		for code, unwritten := range map[codes.Code]bool{codes.FailedPrecondition: true, codes.Unavailable: false, codes.ResourceExhausted: false} {
+			c.codes = []codes.Code{code, code}
 			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: time.Now()}
-			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); !errors.Is(err, lease.ErrConflict) || errors.Is(err, lease.ErrUnwritten) != want {
-				t.Errorf("%s, %v: %v", name, answers, err)
+			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); err == nil || errors.Is(err, lease.ErrUnwritten) != unwritten || len(c.codes) != 1 {
+				t.Errorf("%s, %v: %v, sent %d times", name, code, err, 2-len(c.codes))
+			}
+			if want := []string{"projects/p/databases/(default)", "database_id=%28default%29&project_id=p"}; !slices.Equal(c.names, want) {
+				t.Errorf("%s: headers %q, want %q", name, c.names, want)
 			}
 		}
 		check(t, a.Close())

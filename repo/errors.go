@@ -14,8 +14,8 @@ import (
 var ErrExists = errors.New("repo: analysis exists")
 
 // storeError classifies the error of a call. Few status codes prove that nothing was
-// written. If the reply to a commit was lost, the client sends it again and gets
-// FailedPrecondition, or AlreadyExists for a creation. So a conflict means that the
+// written. If the reply to a creation or to a commit in a transaction was lost, the client sends
+// it again and gets AlreadyExists or FailedPrecondition. So a conflict means that the
 // document must be read again. Only InvalidArgument is final, and only outside a
 // transaction: inside, it is also the answer to a commit that was sent again.
 func storeError(verb, what, id string, err error) error {

@@ -18,6 +18,7 @@ type worker struct {
 	*Analyses
 	mu    sync.Mutex
 	holds map[string]*analysislock.Hold // by owner
+	again bool                          // its deliveries are retries, which begin with the masked read
 }
 
 // open connects a worker to b.
@@ -41,8 +42,11 @@ func optionsFor(b *emulatortest.Backend, o Options) Options {
 	return o
 }
 
-// acquire acquires id, and keeps the hold.
+// acquire acquires id as a delivery does, and keeps the hold.
 func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Acquisition, error) {
+	if !w.again {
+		ctx = analysislock.WithWork(ctx)
+	}
 	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()

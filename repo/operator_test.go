@@ -5,8 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"google.golang.org/grpc"
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -148,7 +146,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 		for verb, change := range map[string]change{"unlock": operatorsChanges["unlock"], "requeue": operatorsChanges["requeue"], "cancel": cancel} {
 			t.Run(verb+", "+name, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				a := open(t, b, grpc.WithChainUnaryInterceptor(countSend)) // as Connect's own connections
+				a := open(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 6})
 				seen := analysislock.Seen{Status: analysislock.Processing, Grant: mustAcquire(t, a, "x", "w/1").Grant}
 				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
@@ -170,7 +168,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 		}
 	}
 	b := emulatortest.Embedded(t)
-	a := open(t, b, grpc.WithChainUnaryInterceptor(countSend))
+	a := open(t, b)
 	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6, "lockOwner": "w/0", "lockExpiresAt": "2000-01-01T00:00:00Z"})
 	l, err := analysislock.New(&interrupted{a.documents, func() { mustAcquire(t, a, "x", "w/1") }}, lease.Policy{}, 0, nil)
 	if err == nil {

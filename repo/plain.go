@@ -14,7 +14,8 @@ import (
 // Plain returns the JSON form of a document's value, as analyzers get it. It encodes the
 // types that JSON lacks as follows: a timestamp as RFC 3339, bytes as base64, NaN and the
 // infinities as the strings "NaN", "Infinity" and "-Infinity", a reference as its full
-// path, a geo point as {"latitude", "longitude"}, and a vector as an array of numbers.
+// path, a geo point as {"latitude", "longitude"}, and a vector as an array of numbers. Plain
+// replaces the values of these types in v, since a copy of v may be large.
 func Plain(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -28,17 +29,13 @@ func Plain(v any) (json.RawMessage, error) {
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		m := make(map[string]any, len(v))
 		for k, e := range v {
-			m[k] = plain(e)
+			v[k] = plain(e)
 		}
-		return m
 	case []any:
-		s := make([]any, len(v))
 		for i, e := range v {
-			s[i] = plain(e)
+			v[i] = plain(e)
 		}
-		return s
 
 	case time.Time:
 		return v.UTC().Format(time.RFC3339Nano)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,11 +19,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
-// A value of one byte takes a hundred bytes of memory as a protocol buffer. So the
-// database decodes large documents, and encodes large results, one at a time.
+// A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
+// buffer. So the database decodes large documents, and encodes large results, one at a time.
 const (
 	largeAnswer = 64 << 10 // bytes
 	largeResult = 4 << 10  // values
@@ -32,7 +32,8 @@ const (
 type reading struct {
 	id      string
 	exists  bool
-	fields  map[string]any // as Google's client decodes them, except references; see goValue
+	fields  map[string]any    // as Google's client decodes them, except references; see decodeValue
+	encoded map[string][]byte // the fields of wanted.encoded that exist; nil: they were not read
 	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
@@ -46,15 +47,22 @@ func snapshot(s *firestore.DocumentSnapshot) reading {
 	}
 }
 
-// read reads a document, or only the given fields of it, which Google's client cannot.
-// It returns the error of use unchanged; use must not keep r.fields. A try takes up to
-// callTimeout. read tries again until ctx ends, unless the error is final.
-func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string,
-	use func(r reading) error,
-) error {
+// wanted selects what a read returns of a document.
+type wanted struct {
+	fields  []string // to decode; nil: all, unless encoded is set
+	encoded []string // other top-level fields, which become reading.encoded
+	// small leaves out encoded if the answer would have more than largeAnswer bytes. Then the
+	// document is read twice, but gRPC receives the larger answer only in part.
+	small bool
+}
+
+// read reads a document, or only fields of it, which Google's client cannot. It returns the
+// error of use unchanged; use must not keep r.fields. A try takes up to callTimeout. read tries
+// again until ctx ends, unless the error is final.
+func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading) error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		var used error
-		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, func(r reading) error {
+		err := d.readOnce(ctx, doc, want, func(r reading) error {
 			used = use(r)
 			return nil
 		})
@@ -64,6 +72,11 @@ func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
 			codes.PermissionDenied, codes.Unauthenticated:
 			return err
+		case codes.ResourceExhausted:
+			if want.small {
+				want = wanted{fields: want.fields}
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -73,133 +86,72 @@ func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 	}
 }
 
-// request is a read that has been sent. receive receives its answer.
-type request struct {
-	db     *Database
-	doc    *firestore.DocumentRef
-	cancel context.CancelFunc
-	stream firestorepb.Firestore_BatchGetDocumentsClient
-	err    error
-}
-
-// request sends a read. The answer must be received within timeout; until then it stays
-// in gRPC's buffers.
-func (d *Database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef,
-	fields []string,
-) *request {
-	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
-	if fields != nil {
-		get.Mask = &firestorepb.DocumentMask{FieldPaths: fields}
-	}
-
-	r := &request{db: d, doc: doc}
-	ctx, r.cancel = context.WithTimeout(ctx, timeout)
-	ctx = metadata.AppendToOutgoingContext(ctx,
-		"google-cloud-resource-prefix", d.name, "x-goog-request-params", d.routing)
-	r.stream, r.err = d.api.BatchGetDocuments(ctx, get,
-		grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32))
-	return r
-}
-
-// receive waits for the answer, or until ctx ends, and calls use with the decoded
-// document. It is called once. A document that does not exist is not an error.
-func (r *request) receive(ctx context.Context, use func(reading) error) error {
-	defer r.cancel()
-	defer context.AfterFunc(ctx, r.cancel)()
-	if r.err != nil {
-		return r.err
-	}
-
-	var f, end frame
-	if err := r.stream.RecvMsg(&f); err != nil {
+// readOnce makes one try of read. A document that does not exist is not an error.
+func (d *Database) readOnce(ctx context.Context, doc *firestore.DocumentRef, want wanted,
+	use func(r reading) error,
+) error {
+	f, err := d.receive(ctx, doc, want)
+	if err != nil {
 		return err
 	}
-	if err := r.stream.RecvMsg(&end); !errors.Is(err, io.EOF) {
-		return cmp.Or(err, errAnswer)
-	}
-
 	if len(f) > largeAnswer {
-		if err := r.db.decoders.Acquire(ctx, 1); err != nil {
+		if err := d.decoders.Acquire(ctx, 1); err != nil {
 			return status.FromContextError(err).Err()
 		}
-		defer r.db.decoders.Release(1)
-	}
-	var answer firestorepb.BatchGetDocumentsResponse
-	if err := proto.Unmarshal(f, &answer); err != nil || answer.GetResult() == nil {
-		return cmp.Or(err, errAnswer)
+		defer d.decoders.Release(1)
 	}
 
-	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
-	if found := answer.GetFound(); found != nil {
-		got.exists, got.fields = true, goFields(found.GetFields())
-		got.created, got.updated = found.GetCreateTime().AsTime(), found.GetUpdateTime().AsTime()
+	r := reading{id: doc.ID}
+	if err := r.decode(f, want.encoded); err != nil {
+		return err
 	}
-	return use(got)
+	return use(r)
+}
+
+// receive sends a read and returns its answer.
+func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want wanted) (f frame, err error) {
+	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
+	if want.fields != nil || want.encoded != nil {
+		get.Mask = &firestorepb.DocumentMask{FieldPaths: slices.Concat(want.fields, want.encoded)}
+	}
+	most := math.MaxInt32
+	if want.small {
+		most = largeAnswer
+	}
+
+	ctx, cancel := context.WithTimeout(d.outgoing(ctx), callTimeout)
+	defer cancel()
+	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(most))
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.RecvMsg(&f); err != nil {
+		return nil, err
+	}
+	if err := stream.RecvMsg(new(frame)); !errors.Is(err, io.EOF) {
+		return nil, cmp.Or(err, errAnswer)
+	}
+	return f, nil
+}
+
+// outgoing adds the headers of a call to ctx.
+func (d *Database) outgoing(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx,
+		"google-cloud-resource-prefix", d.name, "x-goog-request-params", d.routing)
 }
 
 // errAnswer reports an answer that Firestore's protocol does not allow.
-var errAnswer = errors.New("repo: a read did not get exactly one answer")
+var errAnswer = errors.New("repo: a call did not get exactly one answer")
 
 // frame is an encoded message.
 type frame []byte
 
-// frames is a gRPC codec that sends protocol buffers and receives undecoded messages.
-type frames struct{}
-
-// Name implements encoding.CodecV2.
-func (frames) Name() string { return "proto" }
-
-// Marshal implements encoding.CodecV2.
-func (frames) Marshal(v any) (mem.BufferSlice, error) { return encoding.GetCodecV2("proto").Marshal(v) }
+// frames is gRPC's codec of protocol buffers, except that it receives undecoded messages.
+type frames struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.
 func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*frame) = data.Materialize()
-	return nil
-}
-
-func goFields(fields map[string]*firestorepb.Value) map[string]any {
-	m := make(map[string]any, len(fields))
-	for name, v := range fields {
-		m[name] = goValue(v)
-	}
-	return m
-}
-
-// goValue decodes v as Google's client does, except that a reference becomes its path,
-// and a vector an array.
-func goValue(v *firestorepb.Value) any {
-	switch v := v.GetValueType().(type) {
-	case *firestorepb.Value_BooleanValue:
-		return v.BooleanValue
-	case *firestorepb.Value_IntegerValue:
-		return v.IntegerValue
-	case *firestorepb.Value_DoubleValue:
-		return v.DoubleValue
-	case *firestorepb.Value_TimestampValue:
-		return v.TimestampValue.AsTime()
-	case *firestorepb.Value_StringValue:
-		return v.StringValue
-	case *firestorepb.Value_BytesValue:
-		return v.BytesValue
-	case *firestorepb.Value_ReferenceValue:
-		return v.ReferenceValue
-	case *firestorepb.Value_GeoPointValue:
-		return v.GeoPointValue
-
-	case *firestorepb.Value_ArrayValue:
-		s := make([]any, len(v.ArrayValue.GetValues()))
-		for i, e := range v.ArrayValue.GetValues() {
-			s[i] = goValue(e)
-		}
-		return s
-	case *firestorepb.Value_MapValue:
-		m := goFields(v.MapValue.GetFields())
-		if m["__type__"] == "__vector__" {
-			return m["value"]
-		}
-		return m
-	}
 	return nil
 }
 

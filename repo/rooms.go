@@ -38,8 +38,7 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	policy := lease.Policy{TTL: document.DefaultTTL} // of the locks of other programs; see lease.AssumedExpiry
 	return &Rooms{&documents[document.Lock]{
 		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
-		codec:        roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
-		beforeCommit: func(context.Context, document.Lock, *document.Lock) func() { return func() {} },
+		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
 	}}, nil
 }
 

@@ -44,10 +44,8 @@ type documents[D any] struct {
 	codec       codec[D]
 	what        string // the kind of record, in errors
 	log         *slog.Logger
-	pessimistic bool // every decision is made inside Exclude
-	// beforeCommit is called before each commit from prev to next. cancel is called if the
-	// commit fails.
-	beforeCommit func(ctx context.Context, prev D, next *D) (cancel func())
+	pessimistic bool     // every decision is made inside Exclude
+	work        []string // the fields that a Load for analysislock.WithWork reads too
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
@@ -59,7 +57,11 @@ func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], er
 
 	asked := time.Now()
 	var decoded error
-	err = s.db.read(ctx, s.collection.Doc(id), s.codec.mask(), func(r reading) error {
+	want := wanted{fields: s.codec.mask()}
+	if analysislock.WantsWork(ctx) {
+		want.encoded, want.small = s.work, true
+	}
+	err = s.db.read(ctx, s.collection.Doc(id), want, func(r reading) error {
 		c, decoded = s.cell(r, asked)
 		return nil
 	})
@@ -92,19 +94,15 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	cancelWork := s.beforeCommit(ctx, prev.Doc, &next)
 
-	ctx, sentOnce := s.db.countSends(ctx)
 	asked := time.Now()
-	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
+	at, err := s.db.update(ctx, s.collection.Doc(id), updates, read)
 	if err != nil {
-		cancelWork()
-		if err = storeError("write", s.what, id, err); errors.Is(err, lease.ErrConflict) && sentOnce() {
-			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+		if err = storeError("write", s.what, id, err); errors.Is(err, lease.ErrConflict) {
+			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err) // it was sent once
 		}
 		return lease.Cell[D]{}, err
 	}
-	at := written.UpdateTime
 	return lease.Cell[D]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
 }
 
@@ -121,12 +119,11 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		changed  bool
 		response firestore.CommitResponse
 	)
-	cancelWork, encoded := func() {}, func() {}
+	encoded := func() {}
 	defer func() { encoded() }()
 
 	try := func(_ context.Context, tx *firestore.Transaction) error {
-		cancelWork() // of an earlier try
-		encoded()
+		encoded() // of an earlier try
 
 		asked := time.Now()
 		r, err := s.readIn(tx, id)
@@ -148,15 +145,11 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if encoded, err = s.db.encoding(ctx, updates); err != nil {
 			return err
 		}
-		cancelWork = s.beforeCommit(ctx, result.Doc, &next)
 		result.Doc, result.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
 	}
 
 	err := s.db.client.RunTransaction(ctx, try, firestore.WithCommitResponseTo(&response))
-	if err != nil {
-		cancelWork()
-	}
 	switch {
 	case refusal != nil:
 		return result, refusal

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/internal/testing/emulatortest"
@@ -36,6 +37,16 @@ func TestAnalyzersGetOfEachTypeWhatJSONCanHold(t *testing.T) {
 	if got, err := Plain(make(chan int)); err == nil || got != nil {
 		t.Errorf("a channel: %s, %v", got, err)
 	}
+}
+
+// decoded decodes the fields as those of a document that was read.
+func decoded(t *testing.T, fields map[string]*value) map[string]any {
+	t.Helper()
+	document, err := proto.Marshal(&firestorepb.Document{Fields: fields})
+	fatal(t, err)
+	var r reading
+	fatal(t, r.decodeDocument(document, nil))
+	return r.fields
 }
 
 func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
@@ -65,9 +76,10 @@ func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
 		"a vector":     {mapped(map[string]*firestorepb.Value{"__type__": text("__vector__"), "value": array(number)}), []any{1.5}},
 		"another type": {mapped(map[string]*firestorepb.Value{"__type__": text("x"), "value": number}), map[string]any{"__type__": "x", "value": 1.5}},
 	} {
-		same(t, map[string]any{name: c.want}, map[string]any{name: goValue(c.v)})
+		same(t, map[string]any{name: c.want}, decoded(t, map[string]*value{name: c.v}))
 	}
-	if got := goValue(&firestorepb.Value{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: point}}); got != any(point) {
+	got := decoded(t, map[string]*value{"": {ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: point}}})
+	if p, ok := got[""].(*latlng.LatLng); !ok || !proto.Equal(p, point) {
 		t.Errorf("a geo point: %v", got)
 	}
 }
@@ -141,4 +153,38 @@ func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAValueOfEachTypeIsEncodedAsItIsDecoded(t *testing.T) {
+	at := time.Unix(1, 2).UTC()
+	want := map[string]any{
+		"null": nil, "boolean": true, "integer": int64(-7), "double": 1.5, "string": "é", "time": at,
+		"array": []any{int64(1), nil, map[string]any{"a": "b"}, map[string]any{}}, "map": map[string]any{"a": []any{}},
+	}
+	encoded, err := encodeValue(want)
+	fatal(t, err)
+	same(t, want, decoded(t, encoded.GetMapValue().GetFields()))
+	if v, err := encodeValue(3); err != nil || v.GetIntegerValue() != 3 {
+		t.Errorf("an int: %v, %v", v, err)
+	}
+	for _, v := range []any{uint8(1), []any{uint8(1)}, map[string]any{"a": uint8(1)}} {
+		if _, err := encodeValue(v); !errors.Is(err, lease.ErrRefused) {
+			t.Errorf("%v: %v, want ErrRefused", v, err)
+		}
+	}
+}
+
+// A document that the server has cut, or a field that no client knows, is no reason to crash.
+func TestAnAnswerThatIsCutIsAnErrorAtEachByte(t *testing.T) {
+	found := &firestorepb.BatchGetDocumentsResponse_Found{Found: &firestorepb.Document{
+		Fields: map[string]*value{"a": mapOf("b", text("c")), "l": {ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: []*value{integer(1)}}}}},
+	}}
+	answer, err := proto.Marshal(&firestorepb.BatchGetDocumentsResponse{Result: found})
+	fatal(t, err)
+	for n := range answer {
+		if err := new(reading).decode(answer[:n], nil); err == nil {
+			t.Errorf("%d of %d bytes: no error", n, len(answer))
+		}
+	}
+	check(t, new(reading).decode(append(answer, 0x7a, 1, 'x', 0x7d, 1, 2, 3, 4), nil))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -95,6 +96,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		for id := range lasts {
 			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i"})
 		}
+		b.Put(t, "large", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 64<<10)})
 		b.Put(t, "failing", map[string]any{"status": "QUEUED"})
 		measure("submission", nil, 1, func() {
 			if err := a.Create(t.Context(), "new", "i"); err != nil {
@@ -104,6 +106,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		})
 		b.Delete(t, "new")
 		measure("run of less than a heartbeat", nil, 1, func() { w.deliver(t, "short") })
+		measure("the same, with an input and a checkpoint of more than 64 KiB", nil, 1, func() { w.deliver(t, "large") })
 		measure("heartbeat, each 100 s of a run", []string{"run of less than a heartbeat"}, 3, func() { w.deliver(t, "long") })
 		measure("interval of 10 s with reports, instead of a heartbeat", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "reporting") })
 		measure("checkpoint of an analyzer in Go", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "checkpointing") })
@@ -123,6 +126,33 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		for what := range want {
 			if !measured[what] {
 				t.Errorf("%s: it is in docs/adopt.md, and is not measured", what)
+			}
+		}
+	})
+}
+
+// A retry and a follow-up are probably skips, which must not move the input.
+func TestTheFirstDeliveryReadsTheInputWithTheLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		w := startLogged(t, b, nil, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
+		follow := taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
+		for name, c := range map[string]struct {
+			task, retries string
+			reads         int64
+		}{
+			"no task":             {"", "", 1},
+			"the first try":       {taskqueue.Name("submit", "x"), "0", 1},
+			"the next attempt":    {taskqueue.Name("next", "x"), "0", 1},
+			"a retry":             {taskqueue.Name("submit", "x"), "1", 2},
+			"a follow-up":         {follow, "0", 2},
+			"a follow-up's retry": {follow, "3", 2},
+		} {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i"})
+			before := b.Server.Usage().Reads
+			w.line(t, deliveryRoute, "x", map[string]any{"outcome": "ready"},
+				"X-CloudTasks-TaskName: "+c.task, "X-CloudTasks-TaskRetryCount: "+c.retries)
+			if reads := b.Server.Usage().Reads - before; reads != c.reads {
+				t.Errorf("%s: %d reads, want %d", name, reads, c.reads)
 			}
 		}
 	})

@@ -185,7 +185,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					w.guard.Queue = refusing{}
 				}
 				if tc.itself {
-					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z")
+					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
 				}
 				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
 				if got := m.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
@@ -205,7 +205,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					}
 					due = at.Add(2 * time.Second)
 				}
-				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)); len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
+				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)) + "-follow-up"; len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
 					t.Errorf("booked %+v, want the follow-up of the lock until %s", q.tasks, tc.expires)
 				}
 			})

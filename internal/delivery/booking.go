@@ -28,6 +28,8 @@ const (
 	// followDelay is the time from a lock's expiry to its follow-up, so that the
 	// follow-up is not too early if the queue's clock is ahead.
 	followDelay = 2 * time.Second
+	// followSuffix ends the name of a follow-up; see attempt.acquire.
+	followSuffix = "-follow-up"
 	// bookTimeout limits the booking of a follow-up. It also limits the booking of the
 	// replacement of a stopped run, if the stop has no deadline.
 	bookTimeout = 2 * time.Second
@@ -52,7 +54,7 @@ func (a *attempt) locked(ctx context.Context) Outcome {
 // its delivery has booked the task of a later lock. The exception is the task that is being
 // handled: it must not be acknowledged, so followUp returns false.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
-	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
+	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano)) + followSuffix
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}

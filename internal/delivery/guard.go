@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"taskguard/internal/taskqueue"
@@ -117,7 +118,10 @@ type Delivery struct {
 // with the process, not when the caller hangs up.
 func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, analyzer: d.Analyzer, owner: g.Instance + "/" + rand.Text()}
+	a := &attempt{
+		Guard: g, id: d.AnalysisID, task: d.Task, tries: d.Tries, analyzer: d.Analyzer,
+		owner: g.Instance + "/" + rand.Text(),
+	}
 	switch {
 	case d.Analyzer == nil:
 		o = a.forward(ctx)
@@ -142,6 +146,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 type attempt struct {
 	*Guard
 	id, task, owner string
+	tries           int
 	analyzer        orchestrator.Analyzer
 	acq             analysislock.Acquisition
 	hold            *analysislock.Hold // once acquired
@@ -187,6 +192,10 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	early := a.isNext
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
+	}
+	// A delivery is probably a skip if an earlier try of its task has begun, or another owner's run.
+	if a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) {
+		ctx = analysislock.WithWork(ctx)
 	}
 	began := time.Now()
 	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, early)

@@ -121,6 +121,17 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	return got, nil
 }
 
+// workKey is the context key of WithWork.
+type workKey struct{}
+
+// WithWork returns a context for AcquireAnalysisLock whose readings may also bring the work of
+// the attempt. That saves a reading where the lock is acquired and the work is small. It costs
+// bytes where the call is a skip.
+func WithWork(ctx context.Context) context.Context { return context.WithValue(ctx, workKey{}, true) }
+
+// WantsWork reports whether ctx is from WithWork; it is for a store.
+func WantsWork(ctx context.Context) bool { return ctx.Value(workKey{}) != nil }
+
 // errWaiting is the reason for which AcquireAnalysisLock skips an analysis that waits.
 var errWaiting = errors.New("analysislock: the next attempt is not due")
 

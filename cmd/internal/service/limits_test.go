@@ -3,6 +3,9 @@ package service
 import (
 	"context"
 	"log/slog"
+	"math"
+	"runtime/debug"
+	"runtime/metrics"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,4 +34,23 @@ func TestTheSlowestStopEndsWithinNineSeconds(t *testing.T) {
 			t.Errorf("took %v, want all of the drain, and less than 9s", took)
 		}
 	})
+}
+
+func TestTheCollectorRunsLessOftenWhereMemoryIsLimited(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	for _, tc := range []struct {
+		limit int64
+		set   string // GOGC, of which the runtime has read the default 100
+		want  uint64
+	}{{math.MaxInt64, "", 100}, {1 << 30, "", 400}, {1 << 30, "100", 100}, {1 << 30, "off", 100}} {
+		debug.SetMemoryLimit(tc.limit)
+		debug.SetGCPercent(100)
+		t.Setenv("GOGC", tc.set)
+		collectLess()
+		percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		if metrics.Read(percent); percent[0].Value.Uint64() != tc.want {
+			t.Errorf("limit %d, GOGC %q: %d, want %d", tc.limit, tc.set, percent[0].Value.Uint64(), tc.want)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -158,14 +159,24 @@ func Exit(name string,
 	os.Exit(code)
 }
 
+// collectLess raises the collector's GOGC from 100 to 400 where a memory limit is in force, unless
+// GOGC is set. A delivery leaves garbage many times the size of what lives, so at 100 the collector
+// takes up to a third of the CPU. Near the limit the runtime collects as often as it must.
+func collectLess() {
+	if os.Getenv("GOGC") == "" && debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		debug.SetGCPercent(400)
+	}
+}
+
 // Main serves on p.Port, on all interfaces, until SIGTERM or SIGINT. If p has no project,
 // it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
-// nine tenths of the container's.
+// nine tenths of the container's. See collectLess for GOGC.
 func (p *Process) Main(
 	ctx context.Context, stdout io.Writer, serve func(ctx context.Context, l net.Listener, log *slog.Logger) error,
 ) (int, error) {
 	_, _ = memlimit.Set() // sets no limit without a readable cgroup; the line "serving" shows the limit
+	collectLess()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process

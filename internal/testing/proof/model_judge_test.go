@@ -179,7 +179,7 @@ func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
 	return !slices.ContainsFunc(r.states, func(s state) bool {
 		d, l := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}, s.lock
 		if now := l.ExpiresAt.IsZero() && t.At.IsZero(); now || t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
-			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano)) {
+			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano))+"-follow-up" {
 				return true
 			}
 		}
