@@ -92,9 +92,9 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 
 	counts, ctx := errgroup.WithContext(ctx)
 	counts.SetLimit(8)
-	for n, q := range queries {
+	for n := range queries {
 		counts.Go(func() (err error) {
-			*n, err = count(ctx, q)
+			*n, err = count(ctx, queries[n])
 			return err
 		})
 	}

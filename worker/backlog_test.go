@@ -32,8 +32,8 @@ type orphans struct {
 }
 
 func (o *orphans) Orphaned(context.Context, int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
-	for _, d := range o.docs {
-		due = append(due, lease.Cell[analysislock.Analysis]{Doc: d})
+	for i := range o.docs {
+		due = append(due, lease.Cell[analysislock.Analysis]{Doc: o.docs[i]})
 	}
 	return due, false, nil
 }
@@ -88,7 +88,8 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 				}
 
 				booked := names(q.tasks)
-				for _, d := range o.docs {
+				for i := range o.docs {
+					d := &o.docs[i]
 					mark, marked := o.marks[d.ID]
 					waits := slices.Contains(tc.waits, d.ID)
 					if marked == (waits && d.ID == "underway") || (!marked || mark == d.BookedTask) != waits || booked[o.marks[d.ID]] == waits {

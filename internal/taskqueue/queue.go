@@ -149,12 +149,12 @@ var taskName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
 // Presence is the state of a task in the queue.
 type Presence int
 
+// The states of a task. An Absent one is not in the queue. Or its delivery is unanswered for over
+// 30 s, and its worker may be dead: the queue waits for the answer until the dispatch deadline.
 const (
-	// Absent: the task is not in the queue. Or its delivery is unanswered for over 30 s, and
-	// the worker may be dead: the queue waits for its answer until the dispatch deadline.
-	Absent   Presence = iota
-	Waiting           // for its first delivery, or for the next
-	Underway          // it is being delivered
+	Absent Presence = iota
+	Waiting
+	Underway // it is being delivered
 )
 
 // unanswered is the age of a delivery from which its task counts as Absent. A worker acquires

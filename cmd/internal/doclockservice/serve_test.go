@@ -172,10 +172,11 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 		}
 	}
 	dial := func() (*websocket.Conn, *http.Response, error) {
-		return websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}) //nolint:bodyclose // the library closes it, or has read it
+		return websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}})
 	}
-	conn, _, err := dial()
+	conn, _, err := dial() //nolint:bodyclose // the library closes it
 	check(t, err)
+	//nolint:bodyclose // the library has read it
 	if _, resp, err := dial(); err == nil || resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("a second socket: %v", err)
 	}
