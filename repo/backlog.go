@@ -77,7 +77,7 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 		return b, err
 	}
 
-	current, cutoff := b.At.UTC().Truncate(Step), b.At.Add(-a.TTL())
+	current, cutoff := b.At.UTC().Truncate(Step), b.At.Add(-a.stuckAfter())
 	b.OldestCreatedAt, b.Since = oldest.CreatedAt, current.Add(-2*Step)
 	all := a.documents.collection.Query
 	var unfinished, stale, waiting int64

@@ -58,12 +58,13 @@ func TestABacklogCountsWhatRunsWaitsAndIsStuck(t *testing.T) {
 		b.Put(t, "run", map[string]any{"status": analysislock.Processing, "lockOwner": "w", "lockToken": 1, "lockExpiresAt": timeValue(now.Add(time.Hour)), "updatedAt": now})
 		b.Put(t, "retry", map[string]any{"status": analysislock.Queued, "nextAttemptAt": timeValue(now.Add(time.Hour)), "updatedAt": ago})
 		b.Put(t, "queued", map[string]any{"status": analysislock.Queued, "createdAt": timeValue(now), "updatedAt": now})
+		b.Put(t, "marked soon", map[string]any{"status": analysislock.Queued, "updatedAt": now.Add(-a.TTL() - time.Minute)})
 		b.Put(t, "stuck", map[string]any{"status": analysislock.Queued, "updatedAt": ago})
 		b.Put(t, "late", map[string]any{"status": analysislock.Queued, "nextAttemptAt": ago, "updatedAt": ago})
 		b.Put(t, "far", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.AddDate(9, 0, 0))})
 		for listed, want := range []int64{3, 3, 3, 3, 4} {
 			got, err := a.Backlog(t.Context(), listed)
-			if err != nil || got.Running != 1 || got.Stuck != want || got.Waiting != 5-want || got.Created != 4 || got.Ended != 3 || !got.DrainedAt.IsZero() {
+			if err != nil || got.Running != 1 || got.Stuck != want || got.Waiting != 6-want || got.Created != 4 || got.Ended != 3 || !got.DrainedAt.IsZero() {
 				t.Errorf("%+v, %v; want 1 that runs, %d that are stuck, 4 created, 3 ended, not drained", got, err, want)
 			}
 			if over := got.At.Sub(got.Since); over < 2*Step || over >= 3*Step {

@@ -222,7 +222,7 @@ func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 			b.Merge(t, fmt.Sprint("wait", i), map[string]any{"updatedAt": at})
 		}
 		for id, fields := range map[string]map[string]any{
-			"fresh": {"status": "QUEUED", "updatedAt": time.Now()}, "ready": {"status": "READY", "updatedAt": 1}, "odd": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "lockToken": "7"}, "soon": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "nextAttemptAt": time.Now().Add(-time.Minute)},
+			"fresh": {"status": "QUEUED", "updatedAt": time.Now()}, "marked soon": {"status": "QUEUED", "updatedAt": time.Now().Add(-lease.DefaultTTL - time.Minute)}, "ready": {"status": "READY", "updatedAt": 1}, "odd": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "lockToken": "7"}, "soon": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "nextAttemptAt": time.Now().Add(-time.Minute)},
 		} {
 			b.Put(t, id, fields)
 		}

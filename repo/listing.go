@@ -22,7 +22,8 @@ const queryTimeout = 15 * time.Second
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
 // those whose lock has not expired; those whose NextAttemptAt is in the future; and those
 // that are stuck. A stuck analysis is QUEUED or PROCESSING and not locked. It was neither
-// updated nor waiting for one TTL, or its updatedAt is not lease.Credible. Each list is
+// updated nor waiting for one TTL and two minutes, in which a recovery each minute would have
+// booked or marked it, or its updatedAt is not lease.Credible. Each list is
 // sorted by the time that selects it: the lock's expiry, NextAttemptAt or updatedAt.
 // Numbers come first, then Timestamps, then strings.
 //
@@ -48,13 +49,16 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 	all := a.documents.collection.Query
 	running = list(anyOf(all, timeIs("lockExpiresAt", ">", at)), "lockExpiresAt", limit)
 	waiting = list(anyOf(all, timeIs("nextAttemptAt", ">", at)), "nextAttemptAt", limit)
-	stuck = list(a.stale(at.Add(-a.TTL()), at), "updatedAt", limit+len(waiting)) // it also finds those that wait
+	stuck = list(a.stale(at.Add(-a.stuckAfter()), at), "updatedAt", limit+len(waiting)) // it also finds those that wait
 
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
-		return d.Malformed != nil || !a.orphaned(&d)
+		return d.Malformed != nil || !a.orphaned(&d, a.stuckAfter())
 	})
 	return running, waiting, stuck[:min(limit, len(stuck))], at, err
 }
+
+// stuckAfter returns the time without an update after which an analysis is stuck.
+func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + 2*time.Minute }
 
 // List reads up to limit analyses by id, without inputs and results. If status is not
 // empty, it reads only those with it. Malformed is set as by Page. It makes one query,

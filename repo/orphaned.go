@@ -63,7 +63,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		case d.Malformed != nil:
 			visited[d.ID] = true
 			skips.add(ctx, analysisName(d.ID), d.Malformed)
-		case a.orphaned(&d):
+		case a.orphaned(&d, a.TTL()):
 			visited[d.ID] = true
 			due = append(due, lease.Cell[analysislock.Analysis]{
 				Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked,
@@ -107,16 +107,16 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 }
 
 // orphaned reports whether only another delivery can finish d, and none is booked for it or
-// the booked one is late. It returns false for an analysis that was updated after the cutoff
-// of the query. Queries compare strings as strings. A time with a zone offset may sort too
-// early: then orphaned returns false. Or it sorts too late: then it is found up to 14 hours
-// late. A time without decimals is found less than a second late.
-func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
+// the booked one is late by that time. It returns false for an analysis that was updated after
+// the cutoff of the query. Queries compare strings as strings. A time with a zone offset may
+// sort too early: then orphaned returns false. Or it sorts too late: then it is found up to 14
+// hours late. A time without decimals is found less than a second late.
+func (a *Analyses) orphaned(d *analysislock.Analysis, late time.Duration) bool {
 	unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
-	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, a.TTL())) {
+	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, late)) {
 		return false
 	}
-	return lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
+	return lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, late)
 }
 
 // orphanFields lists the fields by which recovery finds and judges an analysis.

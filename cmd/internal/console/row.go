@@ -26,7 +26,7 @@ const (
 const (
 	running = "running" // the lock is held
 	waiting = "waiting" // for the next attempt
-	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for one TTL: no delivery has come
+	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for a TTL and two minutes
 )
 
 // noStatus stands for an analysis without a status, in pages and their
