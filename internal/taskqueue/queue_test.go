@@ -276,7 +276,7 @@ func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 func TestFindDistinguishesWhatWaitsFromWhatNoWorkerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		c.delay = 2 * time.Minute
+		c.delay, c.answer = 2*time.Minute, http.StatusConflict
 		q, now := c.queue(t, taskqueue.Config{}), time.Now()
 		book(t, q, taskqueue.Task{Name: "later", At: now.Add(time.Hour)})
 		book(t, q, taskqueue.Task{Name: "slow"})
@@ -299,7 +299,6 @@ func TestFindDistinguishesWhatWaitsFromWhatNoWorkerAnswers(t *testing.T) {
 			}
 		}
 
-		c.answer = http.StatusConflict
 		time.Sleep(2*time.Minute + 50*time.Millisecond) // it is answered, and waits 100 ms for its next delivery
 		if got, err := q.Find(t.Context(), "slow", time.Now()); got != taskqueue.Waiting || err != nil {
 			t.Errorf("between two deliveries: %v, %v", got, err)
