@@ -105,6 +105,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 		"datastore.user " + api + " database (default)", "datastore.user " + oncall + " database (default)",
 		"cloudscheduler.viewer " + oncall + " projects my-project", "logging.viewer " + oncall + " projects my-project",
 		"monitoring.viewer " + oncall + " projects my-project", "serviceusage.serviceUsageConsumer " + oncall + " projects my-project",
+		"projects/my-project/taskguardTaskFinder worker queues analyses",
 		"cloudtasks.viewer " + oncall + " queues analyses", "cloudtasks.taskDeleter " + oncall + " queues analyses",
 		"run.viewer " + oncall + " services worker", "run.viewer " + oncall + " services doclock",
 	}

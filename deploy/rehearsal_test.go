@@ -153,7 +153,7 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 	t.Parallel()
 	steps := map[string][]string{
 		"terraform": {"terraform -chdir=production apply\n", "terraform -chdir=production output"},
-		"gcloud":    {"gcloud run services replace deploy/service.yaml", "gcloud iam roles create taskguardOperations", "gcloud monitoring policies create"},
+		"gcloud":    {"gcloud iam roles create taskguardTaskFinder", "gcloud run services replace deploy/service.yaml", "gcloud iam roles create taskguardOperations", "gcloud monitoring policies create"},
 	}
 	for way, of := range steps {
 		r, ok := rehearse(t, way, "theirs", "")
@@ -233,6 +233,7 @@ func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 		"a service":     {"theirs", "theirs is not empty: run services: other", "run-services:other"},
 		"a second time": {"theirs", "theirs has been rehearsed", "iam-roles:taskguardOperations"},
 		"a bucket":      {"theirs", "theirs is not empty: storage buckets: other", "storage-buckets:other"},
+		"a failed one":  {"theirs", "theirs has been rehearsed", "iam-roles:taskguardTaskFinder"},
 		"another name":  {"yes", "nothing has been changed", ""},
 	} {
 		var resources []string

@@ -11,7 +11,7 @@
 # login, as an owner of the project. UPGRADE_FROM=COMMIT deploys that commit first.
 #
 # Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
-# three days, and IAM the custom role's ID for up to 37 days.
+# three days, and IAM the custom roles' IDs for up to 37 days.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -226,8 +226,10 @@ fi
 left=$(resources)
 [ -z "$left" ] || die "$PROJECT is not empty: $left"
 # For seven days, IAM also describes a deleted role.
-! gcloud iam roles describe taskguardOperations --project="$PROJECT" --quiet </dev/null >/dev/null 2>&1 ||
-  die "$PROJECT has been rehearsed, or has the role taskguardOperations: use a new project"
+for role in taskguardOperations taskguardTaskFinder; do
+  ! gcloud iam roles describe $role --project="$PROJECT" --quiet </dev/null >/dev/null 2>&1 ||
+    die "$PROJECT has been rehearsed, or has the role $role: use a new project"
+done
 
 log "This deploys everything to $PROJECT in $REGION, as ${caller#*:}, and removes it again, in" \
   "about three hours. It makes $PROJECT the configured project of gcloud." \

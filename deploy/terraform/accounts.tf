@@ -59,6 +59,27 @@ resource "google_cloud_tasks_queue_iam_member" "enqueuer" {
   member   = each.value
 }
 
+# Recovery asks the queue whether it still has a task, before it books another. Operators can
+# do that too (accounts_operators.tf). The predefined role with this permission can also list
+# and read all tasks.
+
+resource "google_project_iam_custom_role" "task_finder" {
+  project     = var.project
+  role_id     = "${replace(var.name, "-", "_")}TaskFinder"
+  title       = "${var.name}: find a booked task"
+  permissions = ["cloudtasks.tasks.get"]
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_cloud_tasks_queue_iam_member" "task_finder" {
+  project  = var.project
+  location = var.region
+  name     = google_cloud_tasks_queue.analyses.name
+  role     = google_project_iam_custom_role.task_finder.name
+  member   = google_service_account.this["worker"].member
+}
+
 resource "google_service_account_iam_member" "signs_as_caller" {
   for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
 

@@ -115,9 +115,9 @@ locals {
       query    = "sum(increase(${local.logged.losses}{${local.logs},lost!=\"cancelled\"}[30m])) > 3"
     }
 
-    # Recovery finds waiting tasks as well, which is another alert's: if the queue
-    # delivers later than a TTL, this alert does not fire. Recovery finds an analysis
-    # that still does not run once a TTL.
+    # Analyses that wait in the queue are another alert's. Where recovery cannot ask the
+    # queue, they count as stuck: if the queue delivers later than a TTL, this alert does
+    # not fire. Recovery finds an analysis that still does not run once a TTL.
     "Taskguard: analyses are stuck" = {
       severity = "ERROR"
       means    = "for half an hour recovery has found orphaned analyses"

@@ -14,8 +14,8 @@ locals {
     { title = "Answers to the queue, a minute", unit = "1", queries = {
       "$${response_code}" = "60 * sum by (response_code) (rate(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[5m]))"
     } },
-    { title = "Orphaned analyses, at each recovery", unit = "1", queries = {
-      "found" = "sum(increase(${local.logged.stuck}_sum{${local.logs}}[5m])) / sum(increase(${local.logged.stuck}_count{${local.logs}}[5m]))"
+    { title = "Orphaned analyses that do not wait in the queue, at each recovery", unit = "1", queries = {
+      "stuck" = "sum(increase(${local.logged.stuck}_sum{${local.logs}}[5m])) / sum(increase(${local.logged.stuck}_count{${local.logs}}[5m]))"
     } },
     { title = "Recovery calls, in ten minutes", unit = "1", queries = {
       "$${outcome}" = "sum by (outcome) (increase(${local.logged.recoveries}{${local.logs}}[10m]))"

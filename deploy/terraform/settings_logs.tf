@@ -25,7 +25,7 @@ locals {
     losses           = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
     follow_ups       = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
     recoveries       = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
-    stuck            = { of = "Orphaned analyses that recovery found", filter = "${local.recovery} AND jsonPayload.found>0", labels = [], value = "found" }
+    stuck            = { of = "Orphaned analyses that do not wait in the queue", filter = "${local.recovery} AND jsonPayload.stuck>0", labels = [], value = "stuck" }
   }
 
   # As PromQL names them.

@@ -57,6 +57,7 @@ const (
 	QueueTasks    Part = "the queue's tasks"
 	DatabaseKind  Part = "the databases"
 	CreateTasks   Part = "whether the worker may create tasks"
+	FindTasks     Part = "whether the worker may find its tasks"
 	ActAsCaller   Part = "whether the worker may act as TASK_CALLER"
 	UseDatabase   Part = "whether the accounts may use the database"
 	ReadSecrets   Part = "whether the accounts may read their secrets"
@@ -67,7 +68,7 @@ const (
 
 func liveParts() []Part {
 	return []Part{
-		QueueTasks, DatabaseKind, CreateTasks, ActAsCaller, UseDatabase, ReadSecrets,
+		QueueTasks, DatabaseKind, CreateTasks, FindTasks, ActAsCaller, UseDatabase, ReadSecrets,
 		OwnRights, QuotaSetting, AlertPolicies,
 	}
 }
@@ -131,6 +132,7 @@ func (l *live) neededGrants() map[Part][]Grant {
 	account := l.facts.Worker.Account
 	needed := map[Part][]Grant{
 		CreateTasks: {{Account: account, Resource: l.queue}},
+		FindTasks:   {{Account: account, Resource: l.queue}},
 		ActAsCaller: {{Account: account, Resource: l.caller}},
 	}
 	need := func(p Part, account, resource string) {
@@ -265,7 +267,7 @@ func (l *live) askGrants(ctx context.Context, p permission) error {
 	ofProject, errProject := l.policy(ctx, l.project)
 	for i, g := range l.facts.Grants[p.part] {
 		ofResource, err := l.policy(ctx, g.Resource)
-		given, unknown := grants(slices.Concat(ofResource, ofProject), g, p.roles)
+		given, unknown := l.grants(ctx, slices.Concat(ofResource, ofProject), g, p)
 		if err := errors.Join(err, errProject, unknown); !given && err != nil {
 			return err
 		}
@@ -306,22 +308,26 @@ func (l *live) policy(ctx context.Context, name string) (_ []*iam.Binding, err e
 
 var oneDatabase = regexp.MustCompile(`^\s*resource\.name\s*==\s*["'](projects/[^/"']+/databases/[^/"']+)["']\s*$`)
 
-// grants reports whether bindings give an account one of the roles on a resource. It returns an
-// error if that depends on a custom role, a group or a condition that doctor cannot evaluate.
-func grants(bindings []*iam.Binding, g Grant, roles []string) (given bool, err error) {
+// grants reports whether bindings give an account a permission on a resource. It returns an error
+// if that depends on a group, a condition or a custom role that doctor cannot evaluate.
+func (l *live) grants(ctx context.Context, bindings []*iam.Binding, g Grant, p permission) (given bool, err error) {
 	for _, b := range bindings {
-		custom := !strings.HasPrefix(b.Role, "roles/")
 		condition := cmp.Or(b.Condition, &iam.Expr{}).Expression
 		database := oneDatabase.ReplaceAllString(condition, "$1") // or the condition
-		if !custom && !slices.Contains(roles, b.Role) || database != condition && database != g.Resource {
+		if database != condition && database != g.Resource {
 			continue
 		}
 
 		for _, m := range b.Members {
 			several := strings.HasPrefix(m, "group:") || strings.HasPrefix(m, "principalSet:")
+			if m != "serviceAccount:"+g.Account && !everybody(m) && !several {
+				continue
+			}
+
+			included, unknown := l.includes(ctx, b.Role, p)
 			switch {
-			case m != "serviceAccount:"+g.Account && !everybody(m) && !several:
-			case custom || several || condition != "" && database == condition:
+			case !included && unknown == nil:
+			case unknown != nil || several || condition != "" && database == condition:
 				err = fmt.Errorf("it could not be checked whether %s of %s gives %s a right on %s",
 					b.Role, m, g.Account, g.Resource)
 			default:
@@ -330,6 +336,19 @@ func grants(bindings []*iam.Binding, g Grant, roles []string) (given bool, err e
 		}
 	}
 	return false, err
+}
+
+// includes reports whether a role contains a permission. It reads a custom role.
+func (l *live) includes(ctx context.Context, role string, p permission) (bool, error) {
+	if strings.HasPrefix(role, "roles/") {
+		return slices.Contains(p.roles, role), nil
+	}
+	custom, err := l.iam.Roles.Get(role).Context(ctx).Do() // of a project or an organization
+	if err != nil {
+		return false, err
+	}
+	effective := !custom.Deleted && custom.Stage != "DISABLED"
+	return effective && slices.Contains(custom.IncludedPermissions, p.name), nil
 }
 
 // secrets returns the names of the secrets that a service's containers use.

@@ -24,7 +24,7 @@ func liveFacts() doctor.Live {
 		},
 		Databases: []doctor.Database{{Name: "projects/my-project/databases/(default)", Mode: "FIRESTORE_NATIVE", Edition: "STANDARD"}}, QuotaProject: "my-project", Alerts: 2,
 		Grants: map[doctor.Part][]doctor.Grant{
-			doctor.CreateTasks: grant(queueName), doctor.ActAsCaller: grant(caller), doctor.UseDatabase: grant("projects/my-project/databases/(default)"), doctor.ReadSecrets: grant("projects/my-project/secrets/s"),
+			doctor.CreateTasks: grant(queueName), doctor.FindTasks: grant(queueName), doctor.ActAsCaller: grant(caller), doctor.UseDatabase: grant("projects/my-project/databases/(default)"), doctor.ReadSecrets: grant("projects/my-project/secrets/s"),
 		},
 	}
 }
@@ -48,6 +48,7 @@ func seededLive() []misconfiguration {
 		{"database of Datastore", "database-mode", problem, func(f *doctor.Facts) { f.Databases[0].Mode = "DATASTORE_MODE" }},
 		{"Enterprise edition", "database-edition", advice, func(f *doctor.Facts) { f.Databases[0].Edition = "ENTERPRISE" }},
 		{"worker that cannot book", "account-cannot-book", problem, lost(doctor.CreateTasks)},
+		{"worker that cannot find its tasks", "account-cannot-find-tasks", advice, lost(doctor.FindTasks)},
 		{"worker that cannot sign", "account-cannot-sign", problem, lost(doctor.ActAsCaller)},
 		{"worker without the database", "account-cannot-use-database", problem, lost(doctor.UseDatabase)},
 		{"worker without its secret", "account-cannot-read-secret", problem, lost(doctor.ReadSecrets)},
@@ -75,10 +76,13 @@ func TestTheAudienceOfATaskIsThatOfTheWorker(t *testing.T) {
 // neither granted nor missing.
 func TestARightThatCannotBeEvaluatedIsNotChecked(t *testing.T) {
 	const queue, ofProject, member = "/v2/" + queueName + ":getIamPolicy", "/v1/projects/my-project:getIamPolicy", "serviceAccount:" + workerAccount
-	for _, tc := range []struct{ name, path, old, replacement, why string }{
-		{"custom role", queue, "roles/cloudtasks.enqueuer", "projects/my-project/roles/booker", "projects/my-project/roles/booker of " + member},
-		{"group", queue, member, "group:workers@example.com", "roles/cloudtasks.enqueuer of group:workers@example.com"},
-		{"condition", ofProject, "resource.name == ", "resource.name != ", "roles/datastore.user of " + member},
+	for _, tc := range []struct {
+		name, path, old, replacement, why string
+		parts                             int
+	}{
+		{"custom role that is not read", queue, "roles/cloudtasks.enqueuer", "projects/my-project/roles/booker", "projects/my-project/roles/booker of " + member, 1},
+		{"group", queue, member, "group:workers@example.com", "roles/cloudtasks.enqueuer of group:workers@example.com", 2},
+		{"condition", ofProject, "resource.name == ", "resource.name != ", "roles/datastore.user of " + member, 1},
 	} {
 		c := newCloud(t)
 		answer := strings.ReplaceAll(c.answers[tc.path], tc.old, tc.replacement)
@@ -87,8 +91,31 @@ func TestARightThatCannotBeEvaluatedIsNotChecked(t *testing.T) {
 		}
 		c.answers[tc.path] = answer
 		found, unchecked := doctor.Check(c.ask(t, t.Context()))
-		if len(found) != 0 || len(unchecked) != 1 || unchecked[0].Failed || !strings.Contains(unchecked[0].Why, tc.why) || len(unchecked[0].Rules) != 1 {
+		if len(found) != 0 || len(unchecked) != tc.parts || unchecked[0].Failed || !strings.Contains(unchecked[0].Why, tc.why) || len(unchecked[0].Rules) != 1 {
 			t.Errorf("%s: %+v, %+v", tc.name, found, unchecked)
+		}
+	}
+}
+
+func TestAnAccountHasThePermissionsOfItsCustomRoles(t *testing.T) {
+	const role = "/v1/projects/my-project/roles/taskguardTaskFinder"
+	for answer, want := range map[string]string{
+		`{"includedPermissions":["cloudtasks.tasks.create","cloudtasks.tasks.get"]}`:                    "",
+		`{"includedPermissions":["cloudtasks.tasks.create"]}`:                                           "account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get"]}`:                                              "account-cannot-book",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"deleted":true}`:     "account-cannot-book account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"stage":"DISABLED"}`: "account-cannot-book account-cannot-find-tasks",
+	} {
+		c := newCloud(t)
+		c.answers["/v2/"+queueName+":getIamPolicy"] = strings.ReplaceAll(c.answers["/v2/"+queueName+":getIamPolicy"], "cloudtasks.enqueuer", "cloudtasks.taskDeleter")
+		c.answers[role] = answer
+		var rules []string
+		found, unchecked := doctor.Check(c.ask(t, t.Context()))
+		for _, one := range found {
+			rules = append(rules, one.Rule)
+		}
+		if got := strings.Join(rules, " "); got != want || len(unchecked) > 0 {
+			t.Errorf("%s: %q, want %q; %+v", answer, got, want, unchecked)
 		}
 	}
 }
@@ -124,13 +151,14 @@ func TestTheFixNamesItsResource(t *testing.T) {
 		return func(f *doctor.Facts) { f.Grants[p][0].Given = false }
 	}
 	for want, change := range map[string]func(*doctor.Facts){
-		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                                               lost(doctor.CreateTasks),
-		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                                                         lost(doctor.ActAsCaller),
-		"gcloud secrets add-iam-policy-binding s --member=":                                                                                   lost(doctor.ReadSecrets),
-		"Set --max-concurrent-dispatches=99 ":                                                                                                 func(f *doctor.Facts) { f.Queue.Concurrent = 1 },
-		"Set MAX_ATTEMPTS=VALUE (--update-env-vars=MAX_ATTEMPTS=VALUE)":                                                                       set("MAX_ATTEMPTS", "ten"),
-		"Set LOCK_TTL=VALUE,LOCK_HEARTBEAT=VALUE (":                                                                                           set("LOCK_TTL", "1s"),
-		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")": func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
+		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                                                                           lost(doctor.CreateTasks),
+		"--member=serviceAccount:" + workerAccount + " --role=roles/cloudtasks.viewer)":                                                                                   lost(doctor.FindTasks),
+		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                                                                                     lost(doctor.ActAsCaller),
+		"gcloud secrets add-iam-policy-binding s --member=":                                                                                                               lost(doctor.ReadSecrets),
+		"Set --max-concurrent-dispatches=99 ":                                                                                                                             func(f *doctor.Facts) { f.Queue.Concurrent = 1 },
+		"Set MAX_ATTEMPTS=VALUE (--update-env-vars=MAX_ATTEMPTS=VALUE)":                                                                                                   set("MAX_ATTEMPTS", "ten"),
+		"Set LOCK_TTL=VALUE,LOCK_HEARTBEAT=VALUE (":                                                                                                                       set("LOCK_TTL", "1s"),
+		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")":                             func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
 		`gcloud projects add-iam-policy-binding my-project --condition="title=(default),expression=resource.name == 'projects/my-project/databases/(default)'" --member=`: lost(doctor.UseDatabase),
 		"composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)": func(f *doctor.Facts) {
 			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2])

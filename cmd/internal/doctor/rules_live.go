@@ -123,12 +123,12 @@ func (d deployment) notGranted(p permission) (found findings) {
 	for _, g := range d.Grants[p.part] {
 		on, parent := path.Base(g.Resource), path.Base(path.Dir(path.Dir(g.Resource)))
 		switch p.part {
-		case CreateTasks:
+		case CreateTasks, FindTasks:
 			on += " --location=" + parent
 		case UseDatabase: // it has no policy of its own
 			on = fmt.Sprintf(`%s --condition="title=%s,expression=resource.name == '%s'"`, parent, on, g.Resource)
 		}
-		found = append(found, findIf(!g.Given, Problem,
+		found = append(found, findIf(!g.Given, p.severity,
 			"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
 			g.Account, p.name, g.Resource, p.effect).
 			fix("Grant it (gcloud %s add-iam-policy-binding %s --member=serviceAccount:%s --role=%s).",
@@ -144,6 +144,7 @@ type permission struct {
 	effect     string   // of its absence
 	command    string   // of gcloud, for the resource
 	roles      []string // that contain it, the narrowest first
+	severity   Severity
 }
 
 func permissions() []permission {
@@ -152,14 +153,18 @@ func permissions() []permission {
 	return []permission{
 		{CreateTasks, "account-cannot-book", "cloudtasks.tasks.create",
 			"the next attempts and recovered analyses are not booked", "tasks queues",
-			[]string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner}},
+			[]string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner}, Problem},
 		{ActAsCaller, "account-cannot-sign", "iam.serviceAccounts.actAs",
 			"it cannot create tasks with this account's token", "iam service-accounts",
-			[]string{"roles/iam.serviceAccountUser", editor, owner}},
+			[]string{"roles/iam.serviceAccountUser", editor, owner}, Problem},
 		{UseDatabase, "account-cannot-use-database", "datastore.entities.update", "each of its calls fails", "projects",
 			[]string{"roles/datastore.user", "roles/datastore.owner", "roles/firebase.admin",
-				"roles/firebase.developAdmin", editor, owner}},
+				"roles/firebase.developAdmin", editor, owner}, Problem},
 		{ReadSecrets, "account-cannot-read-secret", "secretmanager.versions.access", "no instance starts", "secrets",
-			[]string{"roles/secretmanager.secretAccessor", "roles/secretmanager.admin", owner}},
+			[]string{"roles/secretmanager.secretAccessor", "roles/secretmanager.admin", owner}, Problem},
+		{FindTasks, "account-cannot-find-tasks", "cloudtasks.tasks.get",
+			"each analysis that waits in the queue is booked again after each TTL", "tasks queues",
+			[]string{"roles/cloudtasks.viewer", "roles/cloudtasks.admin", "roles/cloudtasks.editor",
+				"roles/viewer", editor, owner}, Advice},
 	}
 }
