@@ -36,7 +36,9 @@ func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 			b.Put(t, name+"-time", map[string]any{"updatedAt": at, "status": "FAILED", "lastError": map[string]any{"code": "c"}})
 			b.Put(t, name+"-number", map[string]any{"updatedAt": at.UnixMilli(), "status": "QUEUED", "error": map[string]any{"code": "c"}, "lastError": map[string]any{"code": "c"}})
 		}
-		b.Put(t, "offset", map[string]any{"updatedAt": "2026-01-31T12:30:00+09:00", "status": "FAILED"}) // 03:30 UTC: as a string, it is between the limits
+		for _, zone := range []string{"+09:00", "-09:00"} { // 03:30 and 21:30 UTC: as strings, they are between the limits
+			b.Put(t, zone, map[string]any{"updatedAt": "2026-01-31T12:30:00" + zone, "status": "FAILED"})
+		}
 		b.Put(t, "none", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
 		in := []string{"b-since-number", "b-since-text", "b-since-time", "c-last-number", "c-last-text", "c-last-time"}
 		for _, tc := range []struct {

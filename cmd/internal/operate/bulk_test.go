@@ -294,6 +294,7 @@ func TestATerminalShowsTheProgressUntilTheSummary(t *testing.T) {
 func TestEachRefusedReadingIsAnError(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	b.Put(t, "x", map[string]any{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now(), "input": 2, "result": 3, "lockToken": 1})
+	b.Put(t, "failed", map[string]any{"status": "FAILED", "updatedAt": time.Now(), "error": map[string]any{"code": "c"}})
 	allowed, denied := 0, 0
 	cl := clientOf(t, b, grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
