@@ -110,12 +110,17 @@ type trap struct {
 	worker int
 }
 
-// bookings returns the faults of the calls that create tasks: a trap that is set for it, and
-// at times a lost call or reply.
+// bookings returns the faults of the calls that create a task: a trap that is set for it, and at
+// times a lost call or reply. A call that asks for a task is refused at times.
 func (c *chaos) bookings() func(*call) fault {
 	r := c.random("bookings")
 	return func(now *call) (f fault) {
 		switch n := r.IntN(20); {
+		case now.method == "GetTask" && n < 5:
+			return fault{name: "asked without an answer", apply: never, code: codes.PermissionDenied}
+		case now.method == "GetTask":
+			c.add("asked")
+			return fault{}
 		case now.task == "": // it creates no task
 			return fault{}
 		case n == 0:
