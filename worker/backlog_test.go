@@ -63,7 +63,7 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 		asked, waits []string
 		warnings     int
 	}{
-		"it answers": {nil, []string{"gone", "underway", "waiting", "waiting with a foreign status"}, []string{"waiting", "waiting with a foreign status", "underway"}, 0},
+		"it answers": {nil, []string{"crashed", "gone", "underway", "waiting", "waiting with a foreign status"}, []string{"waiting", "waiting with a foreign status", "underway", "crashed"}, 0},
 		"it refuses": {errors.New("no permission"), []string{"waiting"}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,6 +33,7 @@ type cloudQueue struct {
 	unavailable bool // CreateTask does not answer
 	refuses     bool // GetTask
 	lose        int  // one of so many created tasks is lost; zero: none
+	purged      map[string]bool
 	created     []string
 	asked       int // calls of GetTask
 	workers     []http.Handler
@@ -100,13 +101,16 @@ func (q *cloudQueue) intercept(ctx context.Context, method string, req, reply an
 			return nil
 		}
 	}
-	if _, ok := req.(*cloudtaskspb.GetTaskRequest); ok {
+	if r, ok := req.(*cloudtaskspb.GetTaskRequest); ok {
 		q.mu.Lock()
 		q.asked++
-		refuses := q.refuses
+		refuses, purged := q.refuses, q.purged[r.GetName()]
 		q.mu.Unlock()
-		if refuses {
+		switch {
+		case refuses:
 			return status.Error(codes.PermissionDenied, "no permission")
+		case purged:
+			return status.Error(codes.NotFound, "purged")
 		}
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)
@@ -123,7 +127,11 @@ func (q *cloudQueue) serve(w *process) {
 // RoundTrip sends the request to the next worker.
 func (q *cloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.mu.Lock()
-	if len(q.workers) == 0 {
+	switch {
+	case q.purged[queuePath+"/tasks/"+r.Header.Get("X-CloudTasks-TaskName")]: // the queue forgets the task
+		q.mu.Unlock()
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	case len(q.workers) == 0:
 		q.mu.Unlock()
 		return nil, errors.New("no worker listens")
 	}
@@ -133,6 +141,14 @@ func (q *cloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	rec := httptest.NewRecorder()
 	w.ServeHTTP(rec, r)
 	return rec.Result(), nil
+}
+
+// purge removes all tasks. As with Cloud Tasks, deliveries that are underway end.
+func (q *cloudQueue) purge() {
+	names := q.tasks()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.purged = names
 }
 
 // submit books the first delivery of id.

@@ -39,8 +39,16 @@ func ttl(b *emulatortest.Backend) time.Duration {
 	return lease.DefaultTTL
 }
 
-// start runs a worker on b whose analyzer is body.
+// start runs a worker on b whose analyzer is body, with three attempts.
 func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *process {
+	t.Helper()
+	return startWith(t, b, 3, body)
+}
+
+// startWith is like start, with so many attempts, and with opts for the connection to Firestore.
+func startWith(
+	t testing.TB, b *emulatortest.Backend, attempts int, body orchestrator.AnalyzerFunc, opts ...grpc.DialOption,
+) *process {
 	t.Helper()
 	w := &process{analyze: body}
 	wall := func(ctx context.Context) error {
@@ -50,10 +58,10 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		}
 		return nil
 	}
-	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
+	policy := lease.Policy{TTL: ttl(b), MaxAttempts: attempts}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{
 		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime,
-	}, b.Client(t,
+	}, b.Client(t, append([]grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if err := wall(ctx); err != nil {
 				return err
@@ -65,7 +73,8 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 				return nil, err
 			}
 			return open(ctx, d, cc, m, opts...)
-		}))...)
+		}),
+	}, opts...)...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -196,11 +196,11 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	return err
 }
 
-// find asks the queue for the task that was booked for an orphan. It does not for one that is
-// PROCESSING: a worker has taken its task, and crashed. Nor does it in this call once the queue
-// has not answered.
+// find asks the queue for the task that was booked for an orphan. It does not in this call once
+// the queue has not answered. An orphan that is PROCESSING has the name of a task only if that was
+// booked after the crash, as an acquisition deletes the name.
 func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) taskqueue.Presence {
-	if orphan.BookedTask == "" || orphan.Status == analysislock.Processing || r.unanswered.Load() {
+	if orphan.BookedTask == "" || r.unanswered.Load() {
 		return taskqueue.Absent
 	}
 	found, err := r.Queue.Find(ctx, orphan.BookedTask, orphan.ReadAt)

@@ -1,0 +1,335 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/delivery"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// scenario is a load, with the faults that occur under it.
+type scenario struct {
+	n         int // analyses
+	run       time.Duration
+	places    int           // deliveries that the queue sends at once
+	instances int           // of the worker
+	recovered int           // analyses that one call of recovery finds at most
+	over      time.Duration // in which the analyses are created, at random times; zero: 250 a second
+
+	deaths time.Duration // the time between two deaths of instances; zero: none dies
+	outage time.Duration // when Firestore becomes unavailable for an hour; zero: it does not
+	purge  time.Duration // when the queue is purged; zero: it is not
+	lose   int           // one of so many created tasks is lost; zero: none
+}
+
+// TestScale prints figures of RELIABILITY.md. A sample of a backlog has fewer analyses, and fewer
+// places and analyses in a call of recovery in the same proportion. The rates of the queue, of
+// recovery's marks and of Firestore's writes are always those of the whole.
+func TestScale(t *testing.T) {
+	if os.Getenv("SCALE") == "" {
+		t.Skip("takes minutes: make scale")
+	}
+	backlog := scenario{n: 2000, run: 20 * time.Minute, places: 100, instances: 50, recovered: 2000}
+	with := func(change func(*scenario)) scenario {
+		changed := backlog
+		change(&changed)
+		return changed
+	}
+	for _, tc := range []struct {
+		name string
+		scenario
+	}{
+		{"1,000,000 in a day: one hour", scenario{
+			n: 1_000_000 / 24, over: time.Hour, run: time.Minute, places: 1000, instances: 100, recovered: 10_000,
+		}},
+		{"100,000 of 1 min at once: all", scenario{
+			n: 100_000, run: time.Minute, places: 5000, instances: 50, recovered: 10_000,
+		}},
+		{"100,000 of 20 min at once: 1 of 50", with(func(s *scenario) { s.recovered = 200 })},
+		{"10,000 at once, 10 % of the instances die each hour: 1 of 5", with(func(s *scenario) { s.deaths = 12 * time.Minute })},
+		{"10,000 at once, Firestore unavailable from 1 h to 2 h: 1 of 5", with(func(s *scenario) { s.outage = time.Hour })},
+		{"10,000 at once, the queue purged at 1 h: 1 of 5", with(func(s *scenario) { s.purge = time.Hour })},
+		{"10,000 at once, 1 % of the tasks lost: 1 of 5", with(func(s *scenario) { s.lose = 100 })},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			began := time.Now()
+			synctest.Test(t, tc.simulate)
+			fmt.Fprintf(t.Output(), "%v of real time\n", time.Since(began).Round(time.Second))
+		})
+	}
+}
+
+// growingIndex limits the writes of all workers to those that Firestore accepts of values that
+// grow: 500 a second. The others wait for a later second, as if Firestore answered slowly.
+type growingIndex struct {
+	mu                sync.Mutex
+	demanded, written map[int64]int // by second
+	longest           time.Duration // of a wait
+}
+
+func (x *growingIndex) intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if commit, ok := req.(*firestorepb.CommitRequest); ok {
+		time.Sleep(x.reserve(len(commit.GetWrites())))
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
+}
+
+// reserve returns the wait for a second that has room for n writes.
+func (x *growingIndex) reserve(n int) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	second := now.Unix()
+	x.demanded[second] += n
+	for x.written[second] >= 500 {
+		second++
+	}
+	x.written[second] += n
+	wait := max(0, time.Unix(second, 0).Sub(now))
+	x.longest = max(x.longest, wait)
+	return wait
+}
+
+// simulation is a scenario while it runs.
+type simulation struct {
+	scenario
+	b     *emulatortest.Backend
+	queue *cloudQueue
+	index growingIndex
+
+	mu      sync.Mutex
+	created []time.Time
+	started map[string]time.Duration // from the creation to the first acquisition
+	ready   map[string]int           // answers
+	answers map[string]int           // by status and reason
+	last    time.Time                // the last answer READY
+}
+
+// mortal is a worker that can die.
+type mortal struct {
+	*process
+	load *simulation
+	dead atomic.Bool
+}
+
+func (s *simulation) start(t *testing.T) *mortal {
+	w := startWith(t, s.b, 10, s.analyze, grpc.WithChainUnaryInterceptor(s.index.intercept))
+	w.guard.Queue, w.guard.Orphans = s.queue.Queue, atMost{w.guard.Orphans, s.recovered}
+	w.guard.RetryMin, w.guard.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
+	return &mortal{process: w, load: s}
+}
+
+func (s *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	i, err := strconv.Atoi(job.AnalysisID)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if _, again := s.started[job.AnalysisID]; !again {
+		s.started[job.AnalysisID] = time.Since(s.created[i])
+	}
+	s.mu.Unlock()
+
+	select {
+	case <-time.After(s.run):
+		return "done", nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// kill cuts the instance off from Firestore. Its answers become those of Cloud Run: 503.
+func (i *mortal) kill() {
+	i.dead.Store(true)
+	i.unavailable.Store(true)
+	i.stop(delivery.ErrStopping)
+}
+
+func (i *mortal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := httptest.NewRecorder()
+	i.process.ServeHTTP(rec, r)
+	if i.dead.Load() {
+		i.load.count(reply{Code: http.StatusServiceUnavailable})
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+
+	a := reply{Code: rec.Code}
+	_ = json.Unmarshal(rec.Body.Bytes(), &a.Body) // an answer that is not JSON is not READY
+	i.load.count(a)
+	maps.Copy(w.Header(), rec.Header())
+	w.WriteHeader(rec.Code)
+}
+
+func (s *simulation) count(a reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.Body["status"] == "READY" && a.Body["acquired"] == true {
+		s.ready[fmt.Sprint(a.Body["analysis_id"])]++
+		s.last = time.Now()
+	} else {
+		s.answers[fmt.Sprint(a.Code, " ", cmp.Or[any](a.Body["reason"], "no answer"))]++
+	}
+}
+
+// serve makes the queue call the instances, and no other.
+func (s *simulation) serve(instances []*mortal) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	s.queue.workers = nil
+	for _, i := range instances {
+		s.queue.workers = append(s.queue.workers, i)
+	}
+}
+
+// submit creates the analyses.
+func (s *simulation) submit(t *testing.T) {
+	began, application := time.Now(), s.start(t).guard
+	docs := application.Locks.(*repo.Analyses)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range s.created {
+		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)
+		if s.over > 0 {
+			s.created[i] = began.Add(time.Duration(random.Int64N(int64(s.over))))
+		}
+	}
+	slices.SortFunc(s.created, time.Time.Compare)
+
+	var calls sync.WaitGroup
+	for i, at := range s.created {
+		time.Sleep(time.Until(at))
+		calls.Go(func() {
+			if _, err := application.Submit(t.Context(), docs, repo.ErrExists, strconv.Itoa(i), "input"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+// operate calls recovery each minute, and causes the faults, until all analyses are READY.
+func (s *simulation) operate(t *testing.T, instances []*mortal) {
+	began, minute := time.Now(), time.NewTicker(time.Minute)
+	defer minute.Stop()
+	death := s.deaths
+	for ready := 0; ready < s.n; <-minute.C {
+		passed := time.Since(began)
+		if passed > 100*time.Hour {
+			t.Fatalf("%d of %d are READY after %v", ready, s.n, passed)
+		}
+		if s.purge > 0 && passed >= s.purge {
+			s.queue.purge()
+			s.purge = 0
+		}
+		for _, i := range instances {
+			i.unavailable.Store(s.outage > 0 && passed >= s.outage && passed < s.outage+time.Hour)
+		}
+		if s.deaths > 0 && passed >= death {
+			instances[0].kill()
+			instances = append(instances[1:], s.start(t))
+			s.serve(instances)
+			death += s.deaths
+		}
+
+		if _, err := instances[0].guard.Recover(t.Context()); err != nil && s.outage == 0 {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		ready = len(s.ready)
+		s.mu.Unlock()
+	}
+}
+
+func (sc scenario) simulate(t *testing.T) {
+	s := &simulation{
+		scenario: sc, b: emulatortest.Embedded(t), queue: startLimited(t, cloudtasks.AsDocumented, int32(sc.places)),
+		index: growingIndex{demanded: map[int64]int{}, written: map[int64]int{}}, created: make([]time.Time, sc.n),
+		started: map[string]time.Duration{}, ready: map[string]int{}, answers: map[string]int{},
+	}
+	s.queue.lose = sc.lose
+	var instances []*mortal
+	for range sc.instances {
+		instances = append(instances, s.start(t))
+	}
+	s.serve(instances)
+	began := time.Now()
+	var submission sync.WaitGroup
+	submission.Go(func() { s.submit(t) })
+	s.operate(t, instances)
+	submission.Wait()
+	if err := s.queue.Idle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.report(t, began)
+	s.check(t)
+}
+
+// report prints the figures of the scenario.
+func (s *simulation) report(t *testing.T, began time.Time) {
+	perAnalysis := func(n int) float64 { return float64(n) / float64(s.n) }
+	starts := slices.Sorted(maps.Values(s.started))
+	percentile := func(p int) time.Duration { return starts[(len(starts)-1)*p/100].Round(time.Second) }
+	ideal := max(s.over+s.run, time.Duration(s.n)*s.run/time.Duration(s.places))
+	stale, usage := 0, s.b.Server.Usage()
+	for _, n := range s.answers {
+		stale += n
+	}
+
+	out := t.Output()
+	fmt.Fprintf(out, "%d analyses of %v, %d places; for each: ", s.n, s.run, s.places)
+	fmt.Fprintf(out, "CreateTask %.3f, GetTask %.2f, ", perAnalysis(len(s.queue.created)), perAnalysis(s.queue.asked))
+	fmt.Fprintf(out, "deliveries %.3f, ", perAnalysis(s.n+stale))
+	fmt.Fprintf(out, "reads %.2f, writes %.2f\n", perAnalysis(int(usage.Reads)), perAnalysis(int(usage.Writes)))
+	fmt.Fprintf(out, "answers other than READY %d: %v\n", stale, s.answers)
+	fmt.Fprintf(out, "to start p50 %v, p99 %v; drained in %v, ideal %v\n",
+		percentile(50), percentile(99), s.last.Sub(began).Round(time.Second), ideal)
+	fmt.Fprintf(out, "writes in a second at most: demanded %d, written %d; the longest waited %v\n",
+		slices.Max(slices.Collect(maps.Values(s.index.demanded))), slices.Max(slices.Collect(maps.Values(s.index.written))),
+		s.index.longest.Round(time.Second))
+}
+
+// check fails the test unless each analysis is READY once, and nothing is left.
+func (s *simulation) check(t *testing.T) {
+	for id, n := range s.ready {
+		if n != 1 {
+			t.Errorf("%s was answered READY %d times", id, n)
+		}
+	}
+	w := s.start(t)
+	n, err := w.guard.Locks.(*repo.Analyses).Count(t.Context(), repo.Filter{Status: "READY"})
+	if err != nil || n != int64(s.n) {
+		t.Errorf("%d are READY, %v; want %d", n, err, s.n)
+	}
+	time.Sleep(time.Hour)
+	if r, err := w.guard.Recover(t.Context()); err != nil || r.Found != 0 || r.Oldest != 0 {
+		t.Errorf("left is %+v, %v", r, err)
+	}
+	faults := s.deaths > 0 || s.outage > 0 || s.scenario.purge > 0 || s.lose > 0
+	if created := len(s.queue.created); !faults && created*100 > s.n*105 {
+		t.Errorf("%d calls of CreateTask for %d analyses", created, s.n)
+	}
+}
