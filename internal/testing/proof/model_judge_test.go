@@ -129,7 +129,7 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return fmt.Sprintf("marked %v at %v", next, now)
 	case k == Mark && now.Sub(before.NextAttemptAt) < m.policy.TTL:
 		return fmt.Sprintf("marked an analysis that waits until %v", before.NextAttemptAt)
-	case k == Mark && after.BookedTask == before.BookedTask && before.Status != analysislock.Processing:
+	case k == Mark && after.BookedTask != "" && after.BookedTask == before.BookedTask:
 		m.count("marks of those that wait in the queue")
 		return ""
 	case k == Mark && after.BookedTask != nextName(after):
