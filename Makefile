@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint types settings bench fuzz demo explore simulate chaos mutants-generated
+.PHONY: check test race lint types settings bench fuzz demo explore simulate scale chaos mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -56,6 +56,9 @@ explore:
 
 simulate:
 	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
+
+scale:
+	SCALE=1 go test -count=1 -v -timeout 60m -run '^TestScale$$' ./worker
 
 chaos:
 	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos

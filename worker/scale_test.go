@@ -235,15 +235,15 @@ func (s *simulation) submit(t *testing.T) {
 func (s *simulation) operate(t *testing.T, instances []*mortal) {
 	began, minute := time.Now(), time.NewTicker(time.Minute)
 	defer minute.Stop()
-	death := s.deaths
+	death, purged := s.deaths, false
 	for ready := 0; ready < s.n; <-minute.C {
 		passed := time.Since(began)
 		if passed > 100*time.Hour {
 			t.Fatalf("%d of %d are READY after %v", ready, s.n, passed)
 		}
-		if s.purge > 0 && passed >= s.purge {
+		if !purged && s.purge > 0 && passed >= s.purge {
 			s.queue.purge()
-			s.purge = 0
+			purged = true
 		}
 		for _, i := range instances {
 			i.unavailable.Store(s.outage > 0 && passed >= s.outage && passed < s.outage+time.Hour)
@@ -309,7 +309,7 @@ func (s *simulation) report(t *testing.T, began time.Time) {
 		percentile(50), percentile(99), s.last.Sub(began).Round(time.Second), ideal)
 	fmt.Fprintf(out, "writes in a second at most: demanded %d, written %d; the longest waited %v\n",
 		slices.Max(slices.Collect(maps.Values(s.index.demanded))), slices.Max(slices.Collect(maps.Values(s.index.written))),
-		s.index.longest.Round(time.Second))
+		s.index.longest.Round(time.Millisecond))
 }
 
 // check fails the test unless each analysis is READY once, and nothing is left.
@@ -328,7 +328,7 @@ func (s *simulation) check(t *testing.T) {
 	if r, err := w.guard.Recover(t.Context()); err != nil || r.Found != 0 || r.Oldest != 0 {
 		t.Errorf("left is %+v, %v", r, err)
 	}
-	faults := s.deaths > 0 || s.outage > 0 || s.scenario.purge > 0 || s.lose > 0
+	faults := s.deaths > 0 || s.outage > 0 || s.purge > 0 || s.lose > 0
 	if created := len(s.queue.created); !faults && created*100 > s.n*105 {
 		t.Errorf("%d calls of CreateTask for %d analyses", created, s.n)
 	}
