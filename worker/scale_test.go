@@ -75,7 +75,7 @@ func TestScale(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			began := time.Now()
 			synctest.Test(t, tc.simulate)
-			fmt.Fprintf(t.Output(), "%v of real time\n", time.Since(began).Round(time.Second))
+			_, _ = fmt.Fprintf(t.Output(), "%v of real time\n", time.Since(began).Round(time.Second))
 		})
 	}
 }
@@ -299,15 +299,15 @@ func (s *simulation) report(t *testing.T, began time.Time) {
 		stale += n
 	}
 
-	out := t.Output()
-	fmt.Fprintf(out, "%d analyses of %v, %d places; for each: ", s.n, s.run, s.places)
-	fmt.Fprintf(out, "CreateTask %.3f, GetTask %.2f, ", perAnalysis(len(s.queue.created)), perAnalysis(s.queue.asked))
-	fmt.Fprintf(out, "deliveries %.3f, ", perAnalysis(s.n+stale))
-	fmt.Fprintf(out, "reads %.2f, writes %.2f\n", perAnalysis(int(usage.Reads)), perAnalysis(int(usage.Writes)))
-	fmt.Fprintf(out, "answers other than READY %d: %v\n", stale, s.answers)
-	fmt.Fprintf(out, "to start p50 %v, p99 %v; drained in %v, ideal %v\n",
+	out := func(format string, of ...any) { _, _ = fmt.Fprintf(t.Output(), format, of...) }
+	out("%d analyses of %v, %d places; for each: ", s.n, s.run, s.places)
+	out("CreateTask %.3f, GetTask %.2f, ", perAnalysis(len(s.queue.created)), perAnalysis(s.queue.asked))
+	out("deliveries %.3f, ", perAnalysis(s.n+stale))
+	out("reads %.2f, writes %.2f\n", perAnalysis(int(usage.Reads)), perAnalysis(int(usage.Writes)))
+	out("answers other than READY %d: %v\n", stale, s.answers)
+	out("to start p50 %v, p99 %v; drained in %v, ideal %v\n",
 		percentile(50), percentile(99), s.last.Sub(began).Round(time.Second), ideal)
-	fmt.Fprintf(out, "writes in a second at most: demanded %d, written %d; the longest waited %v\n",
+	out("writes in a second at most: demanded %d, written %d; the longest waited %v\n",
 		slices.Max(slices.Collect(maps.Values(s.index.demanded))), slices.Max(slices.Collect(maps.Values(s.index.written))),
 		s.index.longest.Round(time.Millisecond))
 }
