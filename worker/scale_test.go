@@ -67,7 +67,9 @@ func TestScale(t *testing.T) {
 			n: 100_000, run: time.Minute, places: 5000, instances: 50, recovered: 10_000,
 		}},
 		{"100,000 of 20 min at once: 1 of 50", with(func(s *scenario) { s.recovered = 200 })},
-		{"10,000 at once, 10 % of the instances die each hour: 1 of 5", with(func(s *scenario) { s.deaths = 12 * time.Minute })},
+		{"10,000 at once, 10 % of the instances die each hour: 1 of 5", with(func(s *scenario) {
+			s.deaths = 12 * time.Minute
+		})},
 		{"10,000 at once, Firestore unavailable from 1 h to 2 h: 1 of 5", with(func(s *scenario) { s.outage = time.Hour })},
 		{"10,000 at once, the queue purged at 1 h: 1 of 5", with(func(s *scenario) { s.purge = time.Hour })},
 		{"10,000 at once, 1 % of the tasks lost: 1 of 5", with(func(s *scenario) { s.lose = 100 })},
