@@ -54,7 +54,8 @@ func (b *Backlog) sum() {
 		}
 	}
 	if left, net := b.Waiting+b.Stuck, b.Ended-b.Created; left == 0 || net > 0 {
-		b.DrainedAt = b.At.Add(time.Duration(float64(b.At.Sub(b.Since)) * float64(left) / float64(max(1, net))))
+		wait := time.Duration(min(float64(b.At.Sub(b.Since))*float64(left)/float64(max(1, net)), 1<<62))
+		b.DrainedAt = b.At.Add(wait)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestABacklogIsDrainedIfMoreEndThanAreCreated(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 40, 0, 0, time.UTC)
 	since := at.Add(-40 * time.Minute)
 	for _, tc := range []struct{ unfinished, created, ended, minutes int64 }{
-		{100, 20, 40, 200}, {100, 40, 40, -1}, {1, 0, 0, -1}, {0, 9, 0, 0}, {1, 0, 80, 0},
+		{100, 20, 40, 200}, {100, 40, 40, -1}, {1, 0, 0, -1}, {0, 9, 0, 0}, {1, 0, 80, 0}, {1 << 50, 0, 2, 1 << 62 / int64(time.Minute)},
 	} {
 		b := Backlog{At: at, Since: since, Waiting: tc.unfinished, Created: tc.created, Intervals: []Interval{{From: since.Add(-Step), Failed: 1000}, {From: since, Finished: tc.ended / 2}, {From: since.Add(Step), Failed: tc.ended / 2}}}
 		b.sum()

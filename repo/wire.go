@@ -118,7 +118,7 @@ func decodeTime(message []byte) (time.Time, error) {
 }
 
 // decodeValue decodes a message Value as Google's client does, except that a reference becomes
-// its path, and a vector an array. It decodes no bytes as nil.
+// its path, and a vector an array. It returns nil for an empty message.
 func decodeValue(message []byte) (v any, err error) {
 	err = eachField(message, func(field protowire.Number, n uint64, b []byte) (err error) {
 		switch field {

@@ -113,6 +113,17 @@ func TestRecoveryMarks250ASecond(t *testing.T) {
 	})
 }
 
+// What a call had no time for is neither found nor stuck.
+func TestARecoveryFindsWhatItHasTimeFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &delivery.Guard{Orphans: overdue(10_000), Queue: &slow{by: 200 * time.Millisecond}}
+		r, err := g.Recover(t.Context())
+		if r.Found > r.Booked+40 || r.Booked < 7000 || !r.More || err == nil {
+			t.Errorf("%+v, %v; want 8,000 found, and more", r, err)
+		}
+	})
+}
+
 // backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
 // minute until all are READY, and returns the latest start and the warnings.
 func (q *cloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
@@ -211,19 +222,45 @@ func TestTheDocumentNamesItsBookedTaskUntilTheNextAcquisition(t *testing.T) {
 	}
 }
 
-// Recovery has marked an analysis whose booked task waits: that task has not the name that its
-// nextAttemptAt gives.
-func TestTheTaskThatADocumentNamesRunsEarlyAndIsBookedAgain(t *testing.T) {
+// A worker of an earlier version has run the task that the document names, and has not deleted the
+// name. Only the task that the time names is booked again, and runs early.
+func TestAnAnalysisThatWaitsBooksTheTaskOfItsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue = q
 		next := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
-		b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own", "nextAttemptAt": next})
-		w.asTask(t, "another").check(t, 200, map[string]any{"reason": "waiting", "retry_at": next})
-		if len(q.tasks) != 1 || q.tasks[0].Name != "own" {
-			t.Errorf("booked %+v, want own", q.tasks)
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "old", "nextAttemptAt": next})
+		for range 2 {
+			w.asTask(t, "old").check(t, 200, map[string]any{"reason": "waiting", "retry_at": next})
 		}
-		w.asTask(t, "own").check(t, 200, map[string]any{"status": "READY"})
+		if len(names(q.tasks)) != 1 || q.tasks[0].Name == "old" {
+			t.Fatalf("booked %+v, want another task than old", q.tasks)
+		}
+		w.asTask(t, q.tasks[0].Name).check(t, 200, map[string]any{"status": "READY"})
+	})
+}
+
+// The document may name a task of the application, or nothing that is a task.
+func TestASubmissionIsBookedUnderTheNameOfItsDocumentAndForItsTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		next := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+		for _, tc := range []struct {
+			booked any
+			kept   bool
+		}{{"own", true}, {"projects/p/locations/l/queues/q/tasks/own", false}, {7, false}, {nil, false}} {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i", "bookedTask": tc.booked, "nextAttemptAt": next})
+			_, err := w.guard.Submit(t.Context(), w.guard.Orphans.(*repo.Analyses), repo.ErrExists, "x", "i")
+			task := q.tasks[len(q.tasks)-1]
+			if err != nil || (task.Name == "own") != tc.kept || !taskqueue.ValidName(task.Name) || !task.At.Equal(next) {
+				t.Errorf("%v: booked %+v, %v", tc.booked, task, err)
+			}
+		}
+		b.Put(t, "y", map[string]any{"status": "QUEUED", "bookedTask": 7})
+		w.deliver(t, "y").check(t, 200, map[string]any{"status": "READY"})
+		checkFields(t, b, "y", map[string]any{"bookedTask": nil})
 	})
 }

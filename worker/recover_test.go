@@ -373,7 +373,7 @@ func TestARecoveryIsBounded(t *testing.T) {
 		g.Queue = &slow{by: 3 * time.Second}
 		began := time.Now()
 		r, err := g.Recover(t.Context())
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || r.Found != 10_000 || r.Booked != 16*32 || !r.More || took != 50*time.Second {
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || r.Found > 600 || r.Booked != 16*32 || !r.More || took != 50*time.Second {
 			t.Errorf("after %v: %+v, %v; want 512 booked in 50 s, and more", took, r, err)
 		}
 	})

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,10 +136,11 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 }
 
 // wait handles a delivery that comes before the next attempt is due. It books the task of that
-// attempt again: the document has its name, or all parts of it.
+// attempt again: the document has all parts of its name. It may also have another bookedTask, which
+// is used up, if a worker of an earlier version has run the analysis.
 func (a *attempt) wait(ctx context.Context) Outcome {
 	next := a.acq.ExpiresAt
-	settled := a.bookAt(ctx, cmp.Or(a.acq.Booked, a.nextTask(next)), next)
+	settled := a.bookAt(ctx, a.nextTask(next), next)
 	return Outcome{
 		Case: Waiting, Settled: settled, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
@@ -152,7 +152,7 @@ func (a *attempt) nextTask(next time.Time) string { return a.nextName(a.id, a.ac
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
 // name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.task != "" && (a.task == d.BookedTask || a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt))
+	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
 }
 
 func (g *Guard) nextName(id string, token int64, next time.Time) string {

@@ -193,7 +193,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	if a.Queue == nil { // nothing was booked for a later time
 		early = nil
 	}
-	// A delivery is probably a skip if an earlier try of its task has begun, or another owner's run.
+	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
 	if a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) {
 		ctx = analysislock.WithWork(ctx)
 	}

@@ -20,12 +20,12 @@ import (
 // repo.Analyses does.
 type OrphanFinder interface {
 	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
-	// can finish and for which no delivery is booked. more reports that there may be others.
+	// can finish, and whose booked delivery, if any, is late. more reports that there may be others.
 	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
-	// MarkDue records that the next attempt may begin now, and the name that task makes of that
-	// time for the booked task, and returns the name. It returns lease.ErrConflict if the analysis is no longer orphaned. If its document has no
-	// room for that, the error is lease.ErrRefused, or analysislock.ErrUnrecordable, which
-	// reports that the analysis is now FAILED.
+	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
+	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
+	// analysis is no longer orphaned. If its document has no room for that, the error is
+	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
 	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
 		task func(next time.Time) string) (booked string, err error)
 }
@@ -99,13 +99,14 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	}
 	pace := time.NewTicker(time.Second / marksPerSecond)
 	defer pace.Stop()
+marking:
 	for i := range due {
 		if i > 0 {
 			select {
 			case <-pace.C:
-			case <-ctx.Done(): // the next call handles the rest
-				r.More = true
-				continue
+			case <-ctx.Done(): // the next call finds the rest
+				r.Found, r.More = i, true
+				break marking
 			}
 		}
 		booking.Go(func() error { return call.rebook(ctx, due[i]) })
@@ -197,8 +198,9 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 }
 
 // find asks the queue for the task that was booked for an orphan. It does not in this call once
-// the queue has not answered. An orphan that is PROCESSING has the name of a task only if that was
-// booked after the crash, as an acquisition deletes the name.
+// the queue has not answered. An orphan that is PROCESSING has the name of a task that was booked
+// after the crash, as an acquisition deletes the name; or of the one that crashed, if its worker
+// was of an earlier version.
 func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) taskqueue.Presence {
 	if orphan.BookedTask == "" || r.unanswered.Load() {
 		return taskqueue.Absent

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,8 +57,11 @@ func (g *Guard) Submit(
 	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
 		// An earlier call may have crashed before it booked. If it did book, the task's name is
 		// taken and nothing is booked here. If that task is lost, recovery books another.
-		name := cmp.Or(d.BookedTask, first(d.CreatedAt))
-		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name})
+		name := first(d.CreatedAt)
+		if taskqueue.ValidName(d.BookedTask) {
+			name = d.BookedTask
+		}
+		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name, At: d.NextAttemptAt})
 		s.Booked = err == nil
 	}
 	switch {

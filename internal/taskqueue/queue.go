@@ -143,8 +143,10 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	}
 }
 
-// taskName matches what Cloud Tasks accepts as the short name of a task.
 var taskName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
+
+// ValidName reports whether Cloud Tasks accepts name as the short name of a task.
+func ValidName(name string) bool { return taskName.MatchString(name) }
 
 // Presence is the state of a task in the queue.
 type Presence int
@@ -164,7 +166,7 @@ const unanswered = 30 * time.Second
 // Find returns the state of the task of that short name at now. It tries for at most 5 s. Errors
 // have their gRPC status: the account needs the permission cloudtasks.tasks.get.
 func (q *Queue) Find(ctx context.Context, name string, now time.Time) (Presence, error) {
-	if !taskName.MatchString(name) {
+	if !ValidName(name) {
 		return Absent, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

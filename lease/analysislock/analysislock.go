@@ -60,7 +60,6 @@ type Acquisition struct {
 	ExpiresAt time.Time     // of this lock, or of the other's, by the store's clock; if Waiting: NextAttemptAt
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
-	Booked    string        // if Waiting: BookedTask
 }
 
 // The reasons for a skip.
@@ -148,7 +147,6 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 	case errors.Is(err, errWaiting):
 		got.Reason, got.Grant = Waiting, d.Lock.Grant()
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
-		got.Booked = d.BookedTask
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
 		if d.failedWith(RunTimeExhausted) {
