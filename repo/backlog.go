@@ -37,7 +37,7 @@ type Backlog struct {
 	Since           time.Time  `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
 	Created         int64      `json:"created"`                    // after Since
 	Ended           int64      `json:"ended"`                      // after Since
-	DrainedAt       time.Time  `json:"drained_at,omitzero"`        // nothing waits then, at the rate after Since; zero: never at that rate
+	DrainedAt       time.Time  `json:"drained_at,omitzero"`        // nothing waits then, at the rate after Since, if no more are created; zero: none ended
 	Intervals       []Interval `json:"intervals"`                  // the oldest first; the last one has not ended
 	Top             int64      `json:"-"`                          // the most that were started, or that ended, in one of them
 }
@@ -45,7 +45,7 @@ type Backlog struct {
 // Reads returns about how many reads Firestore bills for the next Backlog.
 func (b *Backlog) Reads() int64 { return 15 + (b.Created+3*(b.Running+b.Waiting+b.Stuck))/1000 }
 
-// sum sets Top, Ended, and DrainedAt: until then, as many more end than are created as now wait.
+// sum sets Top, Ended, and DrainedAt: until then, as many end as now wait.
 func (b *Backlog) sum() {
 	for _, i := range b.Intervals {
 		ended := i.Finished + i.Failed
@@ -53,8 +53,8 @@ func (b *Backlog) sum() {
 			b.Ended += ended
 		}
 	}
-	if left, net := b.Waiting+b.Stuck, b.Ended-b.Created; left == 0 || net > 0 {
-		wait := time.Duration(min(float64(b.At.Sub(b.Since))*float64(left)/float64(max(1, net)), 1<<62))
+	if left := b.Waiting + b.Stuck; left == 0 || b.Ended > 0 {
+		wait := time.Duration(min(float64(b.At.Sub(b.Since))*float64(left)/float64(max(1, b.Ended)), 1<<62))
 		b.DrainedAt = b.At.Add(wait)
 	}
 }

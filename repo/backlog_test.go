@@ -64,8 +64,8 @@ func TestABacklogCountsWhatRunsWaitsAndIsStuck(t *testing.T) {
 		b.Put(t, "far", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.AddDate(9, 0, 0))})
 		for listed, want := range []int64{3, 3, 3, 3, 4} {
 			got, err := a.Backlog(t.Context(), listed)
-			if err != nil || got.Running != 1 || got.Stuck != want || got.Waiting != 6-want || got.Created != 4 || got.Ended != 3 || !got.DrainedAt.IsZero() {
-				t.Errorf("%+v, %v; want 1 that runs, %d that are stuck, 4 created, 3 ended, not drained", got, err, want)
+			if err != nil || got.Running != 1 || got.Stuck != want || got.Waiting != 6-want || got.Created != 4 || got.Ended != 3 || got.DrainedAt.IsZero() {
+				t.Errorf("%+v, %v; want 1 that runs, %d that are stuck, 4 created, 3 ended", got, err, want)
 			}
 			if over := got.At.Sub(got.Since); over < 2*Step || over >= 3*Step {
 				t.Errorf("the rate is of %v", over)
@@ -98,11 +98,11 @@ func TestAnIntervalIsCountedUntilAMinuteAfterItsEnd(t *testing.T) {
 	})
 }
 
-func TestABacklogIsDrainedIfMoreEndThanAreCreated(t *testing.T) {
+func TestABacklogIsDrainedAtTheRateOfWhatEnds(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 40, 0, 0, time.UTC)
 	since := at.Add(-40 * time.Minute)
 	for _, tc := range []struct{ unfinished, created, ended, minutes int64 }{
-		{100, 20, 40, 200}, {100, 40, 40, -1}, {1, 0, 0, -1}, {0, 9, 0, 0}, {1, 0, 80, 0}, {1 << 50, 0, 2, 1 << 62 / int64(time.Minute)},
+		{100, 20, 40, 100}, {100, 90, 40, 100}, {100, 9, 0, -1}, {1, 0, 0, -1}, {0, 9, 0, 0}, {1, 0, 80, 0}, {1 << 50, 0, 2, 1 << 62 / int64(time.Minute)},
 	} {
 		b := Backlog{At: at, Since: since, Waiting: tc.unfinished, Created: tc.created, Intervals: []Interval{{From: since.Add(-Step), Failed: 1000}, {From: since, Finished: tc.ended / 2}, {From: since.Add(Step), Failed: tc.ended / 2}}}
 		b.sum()

@@ -23,7 +23,7 @@ func TestTheOverviewShowsTheBacklogAsLastReadAndReadsALargeOneLessOften(t *testi
 		}
 		time.Sleep(5 * time.Second)
 		text := page(t, server, "/")
-		has(t, text, `id="backlog-running">40<`, `id="backlog-waiting">99,950<`, `id="backlog-stuck" class="stuck">2</b> or more stuck; the oldest was created <b id="backlog-oldest">2 h<`, "Drained in about <b>1 h 49 min</b> at the present rate. 2,600 ended and 100 were created in the last 30 min.",
+		has(t, text, `id="backlog-running">40<`, `id="backlog-waiting">99,950<`, `id="backlog-stuck" class="stuck">2</b> or more stuck; the oldest was created <b id="backlog-oldest">2 h<`, "Drained in about <b>1 h 49 min</b> at the present rate, if no more are created. 2,600 ended and 100 were created in the last 30 min.",
 			`viewBox="0 0 12 2000"`, `height="1500"/><rect class="state failed" x=".5" y="1500" width=".35" height="500"/>`, "<li>23:45 UTC: 1 started, 1,500 finished, 500 failed</li>", "as of 00:00:05 UTC")
 		for _, target := range []string{"/?state=READY", "/?q=a", "/?after=1"} {
 			hasNot(t, page(t, server, target), `id="backlog"`)
@@ -35,10 +35,21 @@ func TestTheOverviewShowsTheBacklogAsLastReadAndReadsALargeOneLessOften(t *testi
 			}
 			time.Sleep(time.Minute + 5*time.Second)
 		}
-		has(t, page(t, server, "/"), "<b>Not drained</b> at the present rate.")
+		has(t, page(t, server, "/"), "<b>Not drained</b>: nothing ends.")
 		source.change(func() { source.unavailable = true })
 		time.Sleep(time.Hour)
 		page(t, server, "/")
 		has(t, page(t, server, "/"), `id="backlog-running">40<`, "<strong>Firestore does not answer. What is shown is as of 00:05:30 UTC, 1 h ago.</strong>")
+	})
+}
+
+// Recovery has just found its task in the queue, and marked it.
+func TestAMarkIsNoNextAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		marked := analysis("marked", "QUEUED")
+		marked.UpdatedAt, marked.NextAttemptAt = storeNow(), storeNow()
+		text := page(t, open(t, newSource(marked), console.Options{}), "/")
+		has(t, text, "waiting in the queue")
+		hasNot(t, text, "next attempt in")
 	})
 }

@@ -61,14 +61,16 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 		r.LastError = nil
 	}
 
+	late := s.o.TTL + 2*time.Minute // as repo.Active has it
 	free := a.Malformed == nil && lease.Orphaned(a.Lock, now)
 	switch {
 	case r.LockState == lockHeld:
 		r.Group = running
-	case free && !lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
+	case free && a.NextAttemptAt.After(a.UpdatedAt) && // else it is recovery's mark of what is in the queue
+		!lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
 		r.Group = waiting
 	case free && (r.Kind == "queued" || r.Kind == "processing") &&
-		s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL):
+		s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, late) && lease.Late(a.UpdatedAt, now, late):
 		r.Group = stuck
 	}
 	return r

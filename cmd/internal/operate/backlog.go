@@ -31,16 +31,16 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		}{cl.place.Other(), b})
 	}
 
-	drained := "not drained at the present rate"
-	switch left := b.DrainedAt.Sub(b.At).Round(time.Minute); {
+	drained := "not drained: nothing ends"
+	switch left := b.DrainedAt.Sub(b.At).Round(time.Second); {
 	case b.Waiting+b.Stuck == 0:
 		drained = "nothing waits"
 	case !b.DrainedAt.IsZero():
-		drained = fmt.Sprintf("drained in about %v at the present rate", left)
+		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", left)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
 	if !b.OldestCreatedAt.IsZero() {
-		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Minute))
+		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
 	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(clock))
 

@@ -219,7 +219,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	if left := s.NextAttemptAt.Sub(readAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
 	}
-	field("next attempt", next, !s.NextAttemptAt.IsZero())
+	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && analysislock.Finished(s.Status))
