@@ -29,17 +29,19 @@ type Interval struct {
 
 // Backlog counts the unfinished analyses, and what was done in the last intervals.
 type Backlog struct {
-	At              time.Time  `json:"at"`                         // Firestore's time of the reading
-	Running         int64      `json:"running"`                    // their lock has not expired
-	Waiting         int64      `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
-	Stuck           int64      `json:"stuck"`                      // at least: each that waits for its next attempt may hide one
-	OldestCreatedAt time.Time  `json:"oldest_created_at,omitzero"` // of OldestUnfinished
-	Since           time.Time  `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
-	Created         int64      `json:"created"`                    // after Since
-	Ended           int64      `json:"ended"`                      // after Since
-	DrainedAt       time.Time  `json:"drained_at,omitzero"`        // nothing waits then, at the rate after Since, if no more are created; zero: none ended
-	Intervals       []Interval `json:"intervals"`                  // the oldest first; the last one has not ended
-	Top             int64      `json:"-"`                          // the most that were started, or that ended, in one of them
+	At              time.Time `json:"at"`                         // Firestore's time of the reading
+	Running         int64     `json:"running"`                    // their lock has not expired
+	Waiting         int64     `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
+	Stuck           int64     `json:"stuck"`                      // at least: each that waits for its next attempt may hide one
+	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // of OldestUnfinished
+	Since           time.Time `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
+	Created         int64     `json:"created"`                    // after Since
+	Ended           int64     `json:"ended"`                      // after Since
+	// DrainedAt is when nothing waits any more, at the rate after Since, if no more are created;
+	// zero: none ended.
+	DrainedAt time.Time  `json:"drained_at,omitzero"`
+	Intervals []Interval `json:"intervals"` // the oldest first; the last one has not ended
+	Top       int64      `json:"-"`         // the most that were started, or that ended, in one of them
 }
 
 // Reads returns about how many reads Firestore bills for the next Backlog.

@@ -121,7 +121,8 @@ func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want
 
 	ctx, cancel := context.WithTimeout(d.outgoing(ctx), callTimeout)
 	defer cancel()
-	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(most))
+	codec := frames{encoding.GetCodecV2("proto")}
+	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(most))
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,8 @@ func (a *attempt) locked(ctx context.Context) Outcome {
 // its delivery has booked the task of a later lock. The exception is the task that is being
 // handled: it must not be acknowledged, so followUp returns false.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
-	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano)) + followSuffix
+	at := expires.UTC().Format(time.RFC3339Nano)
+	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), at) + followSuffix
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}

@@ -97,24 +97,11 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 			return nil
 		})
 	}
-	pace := time.NewTicker(time.Second / marksPerSecond)
-	defer pace.Stop()
-marking:
-	for i := range due {
-		if i > 0 {
-			select {
-			case <-pace.C:
-			case <-ctx.Done(): // the next call finds the rest
-				r.Found, r.More = i, true
-				break marking
-			}
-		}
-		booking.Go(func() error { return call.rebook(ctx, due[i]) })
-	}
+	begun := call.rebookAll(ctx, due, &booking)
 	err = errors.Join(err, booking.Wait())
 
 	r.Booked, r.Waiting = int(call.booked.Load()), int(call.waiting.Load())
-	r.Found -= int(call.skipped.Load())
+	r.Found, r.More = begun-int(call.skipped.Load()), more || begun < len(due)
 	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found-r.Waiting))
 	g.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
 	if err != nil {
@@ -152,6 +139,24 @@ type recovery struct {
 	*Guard
 	booked, waiting, skipped atomic.Int64
 	unanswered               atomic.Bool // the queue has not answered whether it has a task
+}
+
+// rebookAll begins to rebook the orphans, marksPerSecond at most, until ctx ends. It returns how many
+// it has begun; the next call of Recover finds the others.
+func (r *recovery) rebookAll(ctx context.Context, due []lease.Cell[analysislock.Analysis], calls *errgroup.Group) int {
+	pace := time.NewTicker(time.Second / marksPerSecond)
+	defer pace.Stop()
+	for i := range due {
+		if i > 0 {
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return i
+			}
+		}
+		calls.Go(func() error { return r.rebook(ctx, due[i]) })
+	}
+	return len(due)
 }
 
 // rebook marks an orphaned analysis, and books its next attempt for now unless the task that was

@@ -145,8 +145,8 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 
 // Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and
 // records the outcome of the attempt and task, the name of the task that is booked next, if any;
-// refund subtracts the attempt. Otherwise it changes nothing and returns nil. It tries for 2 s, or until the deadline of ctx if that is later,
-// also when ctx has been cancelled. (SEEDS G8)
+// refund subtracts the attempt. Otherwise it changes nothing and returns nil. It tries for 2 s,
+// or until the deadline of ctx if that is later, also when ctx has been cancelled. (SEEDS G8)
 func (h *Hold) Release(ctx context.Context, outcome string, refund bool, task string) error {
 	now := h.lease.Now()
 	err := h.lease.Release(ctx, func(d *Analysis) {

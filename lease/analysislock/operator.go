@@ -82,13 +82,13 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysi
 	}, func(_, after Analysis) bool { return after.Lock.Token >= least })
 }
 
-// MarkDue records that the next attempt at an orphaned analysis may begin now, and the task that
-// is booked for it, whose name task makes of that time. It returns the name. So recovery does not
-// find the analysis again within one TTL. It begins with read, a reading of at least the status,
-// updatedAt, the lock, NextAttemptAt and BookedTask, which saves another. It returns lease.ErrConflict if the analysis has been
-// acquired, finished, deleted or marked since. If the document has no room for the mark, the
-// analysis becomes FAILED, and MarkDue returns ErrUnrecordable; lease.ErrRefused if it has no
-// room for that either.
+// MarkDue records that the next attempt at an orphaned analysis may begin now, and the name of
+// the task that is booked for it. task makes the name of that time; MarkDue returns the name. So
+// recovery does not find the analysis again within one TTL. MarkDue begins with read, a reading
+// of at least the status, updatedAt, the lock, NextAttemptAt and BookedTask, which saves another.
+// It returns lease.ErrConflict if the analysis has been acquired, finished, deleted or marked
+// since. If the document has no room for the mark, the analysis becomes FAILED, and MarkDue
+// returns ErrUnrecordable; lease.ErrRefused if it has no room for that either.
 func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	task func(next time.Time) string,
 ) (booked string, err error) {
