@@ -22,6 +22,8 @@ type Job struct {
 	// Stderr, unless nil, also receives the standard error of an exec: program. That may
 	// contain the input.
 	Stderr io.Writer `json:"-"`
+	// Scope makes the Keys of equal ids of different collections differ; for the rest it is any text.
+	Scope string `json:"-"`
 	// Reporter receives the reports of the run; nil drops them.
 	Reporter Reporter `json:"-"`
 }

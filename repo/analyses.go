@@ -58,7 +58,7 @@ func (o *Options) fill(collection string) error {
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // also accepts an unusable lockToken; see Unlock
+	unlocking  *analysislock.Locks // also reads acts and accepts an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
 	// stopped contains the documents after which Orphaned continues: those of its three
@@ -127,6 +127,9 @@ func (a *Analyses) Close() error {
 
 // Fields returns the vocabulary of the documents, without empty ones.
 func (a *Analyses) Fields() Fields { return a.codec.fields }
+
+// Path returns the path of the collection, with those of the project and the database.
+func (a *Analyses) Path() string { return a.documents.collection.Path }
 
 // Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
 // returns. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
@@ -204,10 +207,10 @@ func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, e
 	return a.get(ctx, id, nil)
 }
 
-// Summary reads one analysis with its checkpoint, without its input and result:
+// Summary reads one analysis with its checkpoint and acts, without its input and result:
 // lease.ErrNotFound if there is none.
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
-	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint"))
+	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint", "effects"))
 	if errors.Is(err, lease.ErrMalformed) {
 		err = nil
 	}
@@ -251,6 +254,13 @@ func (a *Analyses) Unlock(
 	return a.unlocking.Unlock(ctx, id, seen, task)
 }
 
+// Resolve calls analysislock.Locks.Resolve.
+func (a *Analyses) Resolve(
+	ctx context.Context, id string, seen *analysislock.Seen, name string, answer analysislock.Answer, task string,
+) (analysislock.Analysis, error) {
+	return a.unlocking.Resolve(ctx, id, seen, name, answer, task)
+}
+
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
 // *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
@@ -289,7 +299,7 @@ func (a *Analyses) Ping(ctx context.Context) error {
 const inputTimeout = 15 * time.Second
 
 // workFields lists the fields that an attempt gets.
-func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
+func (f Fields) workFields() []string { return []string{f.Input, "checkpoint", "effects"} }
 
 // work returns the input and the checkpoint as JSON. They are those of the reading on which
 // the acquisition was decided, if it has them: then the commit has proved that they had not
@@ -334,6 +344,14 @@ func (a *Analyses) decodeWork(encoded map[string][]byte) (w analysislock.Work, e
 	checkpoint, err := decodeValue(encoded["checkpoint"])
 	if err == nil && checkpoint != nil {
 		w.Checkpoint, err = Plain(checkpoint)
+	}
+	if err != nil {
+		return w, err
+	}
+
+	effects, err := decodeValue(encoded["effects"])
+	if err == nil && effects != nil {
+		w.Effects = decodeEffects(effects)
 	}
 	return w, err
 }

@@ -27,7 +27,7 @@ type analysisCodec struct {
 	fields       Fields
 	keep         time.Duration // see Options
 	keepAll      bool
-	replaceToken bool // accept a document whose lockToken is unusable, and write a usable one
+	replaceToken bool // of operators: accept a document whose lockToken is unusable, write a usable one, and read the acts
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
@@ -47,7 +47,12 @@ type stored struct {
 	work         map[string][]byte // if the reading has it; see Analyses.work
 }
 
-func (c analysisCodec) mask() []string { return c.fields.decision() }
+func (c analysisCodec) mask() []string {
+	if c.replaceToken { // an operator's change may answer an act
+		return append(c.fields.decision(), "effects")
+	}
+	return c.fields.decision()
+}
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	data, f := r.fields, c.fields
@@ -60,6 +65,11 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
 	}
+	if v := data["effects"]; v != nil { // likewise
+		a.Effects = decodeEffects(v)
+	}
+	open, _ := parseInt(data["openEffects"])
+	a.OpenEffects = int(max(0, min(open, math.MaxInt32)))
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
@@ -164,7 +174,7 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
-		"bookedTask": orDelete(d.BookedTask),
+		"bookedTask": orDelete(d.BookedTask), "openEffects": orDelete(d.OpenEffects),
 		"progress":   progressValue(d.Progress),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
@@ -216,6 +226,9 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
 		set("checkpoint", checkpointValue(next.Checkpoint))
 	}
+	if next.Effects != nil && !reflect.DeepEqual(prev.Effects, next.Effects) {
+		set("effects", effectsValue(next.Effects))
+	}
 	origin, _ := prev.Stored.(stored)
 	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(updates) > 0 || c.replaceToken) {
 		set("lockToken", next.Lock.Token)
@@ -231,7 +244,11 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 		set("updatedAt", timeValue(next.UpdatedAt))
 	}
 	switch {
-	case c.keepAll, c.keep > 0 && finished && freed:
+	case next.OpenEffects > 0: // nobody would know that an act may have been done
+		if prev.OpenEffects == 0 || freed {
+			set("expireAt", firestore.Delete)
+		}
+	case c.keepAll, c.keep > 0 && finished && (freed || prev.OpenEffects > 0):
 		set("expireAt", now.Add(c.keep))
 	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
 		// An attempt must not lose its document because an earlier one had finished it.

@@ -34,9 +34,9 @@ func (f Fields) Check() error {
 	f = f.filled()
 	names := []string{f.Status, f.Input, f.Result, f.Error}
 	taken := []string{
-		"attempts", "bookedTask", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError",
-		"lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "params",
-		"progress", "startedAt", "updatedAt",
+		"attempts", "bookedTask", "checkpoint", "createdAt", "effects", "expireAt", "finishedBy", "history",
+		"lastError", "lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "openEffects",
+		"params", "progress", "startedAt", "updatedAt",
 	}
 	for i, name := range names {
 		switch {
@@ -76,7 +76,7 @@ func (f Fields) decision() []string {
 		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt", "bookedTask",
 		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
-		"progress.fraction", "progress.message", "progress.at", "history",
+		"progress.fraction", "progress.message", "progress.at", "history", "openEffects",
 	}
 }
 

@@ -80,3 +80,35 @@ func checkpointValue(c *analysislock.Checkpoint) any {
 	}
 	return c.Value
 }
+
+// decodeEffects decodes the field effects. An act that it cannot read may have been done.
+func decodeEffects(v any) analysislock.Effects {
+	m, _ := v.(map[string]any)
+	effects := make(analysislock.Effects, len(m))
+	for name, record := range m {
+		e := analysislock.Effect{State: analysislock.EffectStarted}
+		fields, _ := record.(map[string]any)
+		if fields["state"] == analysislock.EffectDone {
+			e.State, e.Result = analysislock.EffectDone, fields["result"]
+		}
+		e.Token, _ = parseInt(fields["token"])
+		e.At, _ = parseTime(fields["at"])
+		effects[name] = e
+	}
+	return effects
+}
+
+func effectsValue(effects analysislock.Effects) any {
+	if len(effects) == 0 {
+		return firestore.Delete
+	}
+	m := make(map[string]any, len(effects))
+	for name, e := range effects {
+		record := present(map[string]any{"state": e.State, "token": e.Token, "at": timeValue(e.At)})
+		if e.State == analysislock.EffectDone {
+			record["result"] = e.Result
+		}
+		m[name] = record
+	}
+	return m
+}

@@ -231,6 +231,7 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 		return nil, fmt.Errorf("worker: do: %w", err)
 	}
 	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
+	kind.guard.Answers = true
 	g.records[r] = kind
 	return kind, nil
 }

@@ -180,7 +180,8 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 
 	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
 		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
-		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished, Instance: g.instance,
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
+		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
 		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}}

@@ -30,11 +30,14 @@ type Guard struct {
 	Orphans OrphanFinder // for Recover
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
 	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Scope      string        // of the keys of acts: the path of the documents' collection
 	Instance   string        // begins the owner of each delivery: revision/instance
 	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
-	StallTimeout       time.Duration // limits the time between two reports of a run; zero: no limit
+	// Answers reports that a caller answers uncertain acts, as those of Do: they are no end.
+	Answers      bool
+	StallTimeout time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
 	RetryMin, RetryMax time.Duration
 	Log                *slog.Logger
@@ -67,6 +70,7 @@ const (
 	CodeRunTimeout       = "run_timeout"
 	CodeStalled          = "stalled"
 	CodeUnrecordable     = analysislock.Unrecordable
+	CodeEffectUncertain  = analysislock.EffectUncertain
 )
 
 // Defaults of variables of the environment.

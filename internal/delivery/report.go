@@ -57,6 +57,11 @@ func (r *reporter) Report(report orchestrator.Report) {
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
 	written := make(chan error, 1)
 	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
+	return r.await(ctx, written)
+}
+
+// await returns the outcome of a commit, or the cause of ctx.
+func (r *reporter) await(ctx context.Context, written <-chan error) error {
 	if r.stall != nil && r.stall.Stop() { // the run waits for Firestore, and is not stalled
 		defer r.stall.Reset(r.StallTimeout)
 	}
@@ -66,6 +71,48 @@ func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// Begin implements orchestrator.Marker.
+func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	before, exists := r.hold.Effect(name)
+	done := before.State == analysislock.EffectDone
+	if exists && (done || !again) {
+		result, err := json.Marshal(before.Result)
+		return &orchestrator.Effect{Done: done, Result: result, Token: before.Token, Since: before.At}, err
+	}
+
+	committed, err := r.mark(name, &analysislock.Effect{State: analysislock.EffectStarted})
+	if err != nil {
+		return nil, err
+	}
+	if err = r.await(ctx, committed); err != nil { // the caller does not act, so this attempt leaves no marker
+		var previous *analysislock.Effect
+		if exists {
+			previous = &before
+		}
+		_, _ = r.mark(name, previous)
+	}
+	return nil, err
+}
+
+// End implements orchestrator.Marker.
+func (r *reporter) End(ctx context.Context, name string, done bool, result any) error {
+	var effect *analysislock.Effect
+	if done {
+		effect = &analysislock.Effect{State: analysislock.EffectDone, Result: result}
+	}
+	committed, err := r.mark(name, effect)
+	if err != nil {
+		return err
+	}
+	return r.await(ctx, committed)
+}
+
+// mark records an act, and returns the outcome of the commit.
+func (r *reporter) mark(name string, effect *analysislock.Effect) (<-chan error, error) {
+	committed := make(chan error, 1)
+	return committed, r.hold.Mark(name, effect, func(err error) { committed <- err })
 }
 
 // receive restarts the timer of StallTimeout, and converts the report for the lock.

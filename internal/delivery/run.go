@@ -31,6 +31,7 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
 	}
+	a.uncertain(ctx, o)
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
 }
@@ -38,6 +39,7 @@ func (a *attempt) run(ctx context.Context) Outcome {
 // end records how the run has ended: it finishes the analysis or releases the lock.
 func (a *attempt) end(ctx context.Context, r run) Outcome {
 	var lost *lease.LostError
+	var uncertain *orchestrator.UncertainError
 	var permanent *orchestrator.PermanentError
 	switch {
 	case r.err == nil:
@@ -47,6 +49,10 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 			a.release(ctx, analysislock.OutcomeLockLost, false, "")
 		}
 		return a.lockLost(ctx, r.err)
+	case errors.As(r.err, &uncertain) && a.Answers:
+		return a.retry(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
+	case errors.As(r.err, &uncertain):
+		return a.fail(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
 	case errors.As(r.err, &permanent):
 		message := permanent.Message
 		if message == "" && permanent.Err != nil {
@@ -76,6 +82,18 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		return a.exhaust(ctx, code, message)
 	}
 	return a.retry(ctx, code, message)
+}
+
+// uncertain reports the acts of a run with the outcome o that an operator must answer. An act that
+// a later attempt can ask for is not among them.
+func (a *attempt) uncertain(ctx context.Context, o Outcome) {
+	ended := o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == CodeEffectUncertain
+	open := a.hold.OpenEffects()
+	if !ended || len(open) == 0 {
+		return
+	}
+	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(len(open)))
+	a.Log.ErrorContext(ctx, "an act is uncertain", "analysis_id", a.id, "effects", open, "lock_token", a.acq.Grant.Token)
 }
 
 // failure measures a temporary failure, and returns its code and its message for the document.
@@ -164,7 +182,7 @@ func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w anal
 	defer reports.close()
 	return orchestrator.Run(ctx, a.analyzer, orchestrator.Job{
 		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
-		Input: w.Input, Resume: w.Checkpoint, Reporter: reports,
+		Input: w.Input, Resume: w.Checkpoint, Scope: a.Scope, Reporter: reports,
 	})
 }
 

@@ -61,6 +61,7 @@ const (
 	Recoveries
 	Stuck
 	CheckpointSize
+	UncertainActs
 	StartDuration
 	ReadyDuration
 	OldestAge
@@ -97,6 +98,7 @@ func Metrics() []Metric {
 			"continuations, and replacements of runs that were stopped.", Outcome),
 		Recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
 		CheckpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
+		UncertainActs:  counter("effects.uncertain", "{act}", "Acts that may have been done, and that an operator must answer."),
 		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found, without those that wait in the queue."),
 		StartDuration: histogram("analysis.start.duration", "s",
 			"Time from an analysis's creation to its first acquisition.", waits),

@@ -36,6 +36,7 @@ func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
 }
 
 func encodeWork(_ context.Context, d Analysis) (w Work, err error) {
+	w.Effects = d.Effects
 	if w.Input, err = json.Marshal(d.Input); err == nil && d.Checkpoint != nil && d.Checkpoint.Value != nil {
 		w.Checkpoint, err = json.Marshal(d.Checkpoint.Value)
 	}

@@ -10,7 +10,7 @@ import (
 	"taskguard/lease"
 )
 
-// Hold is one acquisition of an analysis's lock. Its methods, except Report, are called one
+// Hold is one acquisition of an analysis's lock. Its methods, except Report, Mark and Effect, are called one
 // after another, by one goroutine: Run, then Complete, Fail, Retry or Release, which end it.
 type Hold struct {
 	lease *lease.Hold[Analysis]
@@ -26,6 +26,9 @@ type Hold struct {
 	committed  *Checkpoint   // the newest that was written
 	waiting    []func(error) // of the reports that are not yet written
 	settled    int           // the number of those before them
+	effects    Effects       // the marked acts, also those that are not yet written
+	stored     Effects       // those of the last commit
+	marks      int           // the number of calls of Mark that changed effects
 }
 
 // Run runs body with the analysis's work while it refreshes the lock; see
@@ -37,7 +40,7 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, w Work) e
 		if err != nil {
 			return err
 		}
-		h.given = w.Checkpoint
+		h.given, h.effects, h.stored = w.Checkpoint, w.Effects, w.Effects
 		return body(ctx, w)
 	}, renewed...)
 }

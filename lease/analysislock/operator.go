@@ -46,9 +46,9 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) 
 
 // Requeue opens an analysis again, finished or not, from attempt one. While the lock
 // is held it returns a *lease.HeldError. A READY analysis keeps its result until the
-// next run finishes. The next run continues from the checkpoint, unless fresh drops it. task
-// names the task that is booked afterwards; empty: none is. Requeue returns the analysis as it
-// was before.
+// next run finishes. The next run continues from the checkpoint and the marked acts, unless fresh
+// drops them; fresh returns ErrUncertain if an act is uncertain. task names the task that is booked
+// afterwards; empty: none is. Requeue returns the analysis as it was before.
 func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, task string) (Analysis, error) {
 	opened := func(d Analysis) bool {
 		return d.Status == Queued && d.Error == nil && d.Lock.Owner == "" && d.Lock.Attempts == 0
@@ -58,11 +58,16 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 		if err != nil {
 			return err
 		}
+		if fresh && d.OpenEffects > 0 {
+			return fmt.Errorf("%w: %q", ErrUncertain, id)
+		}
 		if fresh || d.Status == Ready { // another program may have finished it
 			d.Checkpoint = &Checkpoint{}
 		}
-		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
-		d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
+		if fresh {
+			d.mark(Effects{})
+		}
+		d.open(lock, task)
 		return nil
 	}
 
@@ -71,6 +76,12 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 			(before.Lock.Finished || after.Lock.Attempts < before.Lock.Attempts)
 		return acquired || opened(after) && !opened(before)
 	})
+}
+
+// open makes the analysis QUEUED with no attempt made, under lock.
+func (d *Analysis) open(lock lease.Lease, task string) {
+	d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
+	d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
 }
 
 // RaiseToken makes the token of an analysis at least least, also of a finished one. While the

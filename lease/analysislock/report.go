@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
+
+	"taskguard/lease"
 )
 
 // Progress is the newest Fraction of the work and Message that a run has reported.
@@ -29,6 +32,7 @@ type Report struct {
 type Work struct {
 	Input      json.RawMessage
 	Checkpoint json.RawMessage // the newest that was committed; nil: none
+	Effects    Effects         // the marked acts; nil: none
 }
 
 // Report adds r to the analysis with the lock's next refresh, or with what ends the
@@ -49,20 +53,50 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 	if r.Checkpoint != nil {
 		h.checkpoint = r.Checkpoint
 	}
+	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
+	h.carry(every, done)
+}
+
+// carry adds what was reported and marked to the lock's next refresh; see Report. The caller
+// holds h.mu.
+func (h *Hold) carry(every time.Duration, done func(error)) {
 	if done != nil {
 		h.waiting = append(h.waiting, done)
 	}
+	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
+	marks, n := h.marks, h.settled+len(h.waiting)
 
-	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
-	progress, checkpoint, n := h.progress, h.checkpoint, h.settled+len(h.waiting)
-	without := func(d *Analysis) { d.Progress = &progress }
+	without := func(d *Analysis) {
+		if !progress.At.IsZero() {
+			d.Progress = &progress
+		}
+	}
 	whole := func(d *Analysis) {
 		without(d)
 		if checkpoint != nil {
 			d.Checkpoint = checkpoint
 		}
+		if marks > 0 {
+			d.mark(effects)
+		}
 	}
-	h.lease.Carry(every, func(err error) { h.written(checkpoint, n, err) }, whole, without)
+	h.lease.Carry(every, func(err error) {
+		h.marked(effects, marks, err)
+		h.written(checkpoint, n, err)
+	}, whole, without)
+}
+
+// marked handles the outcome of a commit with these acts, which were those after so many marks.
+// If the document has no room for them, they are those of the last commit again.
+func (h *Hold) marked(effects Effects, marks int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		h.stored = effects
+	case errors.Is(err, lease.ErrRefused) && marks == h.marks:
+		h.effects = h.stored
+	}
 }
 
 // written handles the outcome of a commit with this checkpoint, and with the first n of

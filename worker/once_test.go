@@ -1,0 +1,198 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/worker"
+)
+
+var errDropped = errors.New("connection dropped")
+
+// charges is a provider that counts the charges it was asked for.
+type charges struct {
+	n   int
+	err error // of the next charge, which is made all the same
+}
+
+func (c *charges) charge(context.Context) (int, error) {
+	c.n++
+	err := c.err
+	c.err = nil
+	return c.n, err
+}
+
+func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
+	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
+	found := worker.Find(func(context.Context) (int, bool, error) { return 7, true, nil })
+	broken := worker.Find(func(context.Context) (int, bool, error) { return 0, false, errBroken })
+
+	for name, c := range map[string]struct {
+		act     error // of the first attempt
+		after   error // of the first attempt, after the act
+		find    []worker.Finder[int]
+		charges int
+		status  string // after the second attempt
+		code    string
+		state   any // of the act then; nil: no record
+		result  any
+		open    any
+	}{
+		"done, then a failure":        {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
+		"surely not done":             {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"not done, wrapped":           {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"unknown, nobody to ask":      {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
+		"unknown, found":              {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
+		"unknown, not found":          {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
+		"unknown, cannot be asked":    {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
+		"unknown, and the run is over": {after: &worker.UncertainError{Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				var lines strings.Builder
+				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+				provider, attempt := &charges{err: c.act}, 0
+				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+					attempt++
+					receipt, err := worker.Once(ctx, job, "charge", provider.charge, c.find...)
+					if err == nil && attempt == 1 {
+						err = c.after
+					}
+					return receipt, err
+				}))
+				doc := collection(t, b, "jobs").Doc("1")
+				if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+					t.Fatal(err)
+				}
+
+				for range 2 {
+					post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				}
+
+				got := fields(t, doc)
+				failure, _ := got["error"].(map[string]any)
+				effects, _ := got["effects"].(map[string]any)
+				act, _ := effects["charge"].(map[string]any)
+				words := map[string]any{"READY": "DONE", "FAILED": "ERROR", "QUEUED": "PENDING"}
+				if provider.n != c.charges || got["state"] != words[c.status] || act["state"] != c.state ||
+					act["result"] != c.result || got["openEffects"] != c.open {
+					t.Errorf("%d charges, state %v, act %v, openEffects %v; want %+v", provider.n, got["state"], act, got["openEffects"], c)
+				}
+				if c.code != "" && failure["code"] != c.code {
+					t.Errorf("error %v, want code %s", failure, c.code)
+				}
+				if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
+					t.Errorf("%d ERROR lines:\n%s", alarms, &lines)
+				}
+			})
+		})
+	}
+}
+
+func TestAnActCostsTwoCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		acts := 0
+		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			for i := range acts {
+				if _, err := worker.Once(ctx, job, fmt.Sprintf("act-%d", i), (&charges{}).charge); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		}))
+		jobs := collection(t, b, "jobs")
+		commits := func(id string, n int) int64 {
+			acts = n
+			if _, err := jobs.Doc(id).Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+				t.Fatal(err)
+			}
+			before := b.Server.Usage()
+			if code, answer := post(t, h, "/tasks/job", `{"job_id":"`+id+`"}`); code != http.StatusOK {
+				t.Fatal(code, answer)
+			}
+			return b.Server.Usage().Writes - before.Writes
+		}
+		if got, want := []int64{commits("0", 0), commits("1", 1), commits("3", 3)}, []int64{2, 4, 8}; !cmp.Equal(got, want) {
+			t.Errorf("writes for 0, 1 and 3 acts: %v, want %v", got, want)
+		}
+	})
+}
+
+func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		var problems []error
+		act := func(ctx context.Context, job worker.Job, name, result string) (called bool) {
+			_, err := worker.Once(ctx, job, name, func(context.Context) (string, error) { called = true; return result, nil })
+			problems = append(problems, err)
+			return called
+		}
+		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			for i := range 16 {
+				if !act(ctx, job, fmt.Sprintf("act-%02d", i), "x") || problems[i] != nil {
+					t.Errorf("act %d: %v", i, problems[i])
+				}
+			}
+			if act(ctx, job, "one-more", "") || act(ctx, job, "a/b", "") {
+				t.Error("an act was done without a marker")
+			}
+			return nil, nil
+		}))
+		doc := collection(t, b, "jobs").Doc("1")
+		if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+			t.Fatal(err)
+		}
+		if code, answer := post(t, h, "/tasks/job", `{"job_id":"1"}`); code != http.StatusOK {
+			t.Fatal(code, answer)
+		}
+		if open := fields(t, doc)["openEffects"]; open != nil {
+			t.Errorf("openEffects is %v", open)
+		}
+	})
+}
+
+// A paused worker, whose lock another has taken, must not act: its marker is not committed.
+func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		provider := &charges{}
+		jobs := jobs(nil)
+		jobs.Run = func(ctx context.Context, job worker.Job) (any, error) {
+			doc := collection(t, b, "jobs").Doc("1")
+			if _, err := doc.Set(t.Context(), map[string]any{
+				"state": "RUNNING", "lockOwner": "other", "lockToken": job.LockToken + 1,
+				"lockExpiresAt": time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
+			}); err != nil {
+				t.Error(err)
+			}
+			_, err := worker.Once(ctx, job, "charge", provider.charge)
+			if !errors.Is(err, worker.ErrStopping) && err == nil {
+				t.Error("the act began")
+			}
+			return nil, err
+		}
+		h := g.Handler(jobs)
+		if _, err := collection(t, b, "jobs").Doc("1").Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+			t.Fatal(err)
+		}
+		post(t, h, "/tasks/job", `{"job_id":"1"}`)
+		if provider.n != 0 {
+			t.Errorf("%d charges", provider.n)
+		}
+	})
+}
