@@ -114,6 +114,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
+	step(first.Mark("charge", &analysislock.Effect{State: analysislock.EffectStarted}, nil))
 	first.Report(analysislock.Report{Message: new("m"), Checkpoint: &analysislock.Checkpoint{Value: 1}}, 0, nil)
 	_, err := first.Retry(ctx, "code", "message", time.Minute, func(time.Time) string { return "task" })
 	step(err)
@@ -122,11 +123,11 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 
-var codeLiteral = regexp.MustCompile(`(?:Code\w+|Exhausted|Cancelled|Unrecordable)\s+= "(\w+)"`)
+var codeLiteral = regexp.MustCompile(`(?:Code\w+|Exhausted|Cancelled|Unrecordable|EffectUncertain)\s+= "(\w+)"`)
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/operator.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/operator.go", "../lease/analysislock/effect.go"} {
 		src := read(t, path)
 		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true

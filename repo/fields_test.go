@@ -72,7 +72,7 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 			_ = a.Close()
 		}
 	}
-	for _, name := range strings.Fields("attempts checkpoint createdAt expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt params progress startedAt updatedAt status input result") {
+	for _, name := range strings.Fields("attempts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt updatedAt status input result") {
 		if err := (Fields{Error: name}).Check(); err == nil {
 			t.Errorf("the error in the field %s: no error", name)
 		}
@@ -89,18 +89,30 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 	acquire := func(a *analysislock.Analysis) { a.Lock.Token++ }
 	renew := func(a *analysislock.Analysis) { a.Lock.ExpiresAt = now }
 	nothing := func(*analysislock.Analysis) {}
+	begin := func(a *analysislock.Analysis) {
+		a.Effects, a.OpenEffects = analysislock.Effects{"act": {State: analysislock.EffectStarted}}, 1
+	}
+	end := func(a *analysislock.Analysis) {
+		a.Effects, a.OpenEffects = analysislock.Effects{"act": {State: analysislock.EffectDone}}, 0
+	}
 	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
 	for name, tc := range map[string]struct {
 		change                           func(*analysislock.Analysis)
 		status                           string
+		open                             int // acts, before the change
 		withoutKeep, withKeep, ofKeepAll any // expireAt
 	}{
-		"finish":  {finish, "PROCESSING", nil, later, later},
-		"cancel":  {cancel, "QUEUED", nil, later, later},
-		"reopen":  {reopen, "FAILED", gone, gone, later},
-		"acquire": {acquire, "QUEUED", gone, gone, later}, // another program may have opened it again, of a worker with Keep
-		"renew":   {renew, "PROCESSING", nil, nil, later},
-		"nothing": {nothing, "READY", nil, nil, nil},
+		"finish":                        {finish, "PROCESSING", 0, nil, later, later},
+		"cancel":                        {cancel, "QUEUED", 0, nil, later, later},
+		"reopen":                        {reopen, "FAILED", 0, gone, gone, later},
+		"acquire":                       {acquire, "QUEUED", 0, gone, gone, later}, // another program may have opened it again, of a worker with Keep
+		"renew":                         {renew, "PROCESSING", 0, nil, nil, later},
+		"begin an act":                  {begin, "PROCESSING", 0, gone, gone, gone},
+		"renew with an act open":        {renew, "PROCESSING", 1, nil, nil, nil},
+		"acquire with an act open":      {acquire, "QUEUED", 1, nil, nil, nil},
+		"finish with an act open":       {finish, "PROCESSING", 1, gone, gone, gone},
+		"answer an act of the finished": {end, "READY", 1, nil, later, later},
+		"nothing":                       {nothing, "READY", 0, nil, nil, nil},
 	} {
 		for _, k := range []struct {
 			keep time.Duration
@@ -108,7 +120,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			want any
 		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
 			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
-			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
+			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status, "openEffects": int64(tc.open)}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
 			fatal(t, err)
 			next := prev
 			tc.change(&next)

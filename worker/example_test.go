@@ -219,3 +219,31 @@ func embedded(ctx context.Context) (guard *worker.Guard, done func()) {
 		server.Close()
 	}
 }
+
+// payments is a client of a provider that does each request once for a key.
+type payments map[string]string
+
+func (p payments) Charge(_ context.Context, key string, cents int) (receipt string, err error) {
+	if p[key] == "" {
+		p[key] = fmt.Sprintf("receipt for %d cents", cents)
+	}
+	return p[key], nil
+}
+
+func (p payments) Find(_ context.Context, key string) (receipt string, found bool, err error) {
+	receipt, found = p[key]
+	return receipt, found, nil
+}
+
+func ExampleOnce() {
+	provider := payments{}
+	pay := func(ctx context.Context, job worker.Job) (any, error) {
+		charge := func(ctx context.Context) (string, error) { return provider.Charge(ctx, job.Key("charge"), 4200) }
+		find := func(ctx context.Context) (string, bool, error) { return provider.Find(ctx, job.Key("charge")) }
+		receipt, err := worker.Once(ctx, job, "charge", charge, worker.Find(find))
+		return receipt, err
+	}
+	receipt, err := pay(context.Background(), worker.Job{AnalysisID: "order-7"})
+	fmt.Println(receipt, err)
+	// Output: receipt for 4200 cents <nil>
+}

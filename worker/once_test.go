@@ -48,13 +48,13 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		result  any
 		open    any
 	}{
-		"done, then a failure":        {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
-		"surely not done":             {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
-		"not done, wrapped":           {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
-		"unknown, nobody to ask":      {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
-		"unknown, found":              {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
-		"unknown, not found":          {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
-		"unknown, cannot be asked":    {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
+		"done, then a failure":         {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
+		"surely not done":              {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"not done, wrapped":            {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"unknown, nobody to ask":       {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
+		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
+		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
+		"unknown, cannot be asked":     {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
 		"unknown, and the run is over": {after: &worker.UncertainError{Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,4 +195,45 @@ func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
 			t.Errorf("%d charges", provider.n)
 		}
 	})
+}
+
+// An act that has not begun leaves no marker of its attempt, and the marker of an earlier one.
+func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
+	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
+	for name, earlier := range map[string]map[string]any{
+		"the first attempt": nil,
+		"a later attempt":   {"state": "started", "token": int64(1), "at": "2026-01-01T00:00:00.000Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				g := open(t, b, nil)
+				provider := &charges{}
+				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+					ended, end := context.WithCancel(ctx)
+					end()
+					_, err := worker.Once(ended, job, "charge", provider.charge, lost)
+					if !errors.Is(err, context.Canceled) {
+						t.Errorf("%v, want the cause of the context", err)
+					}
+					return nil, err
+				}))
+				doc := collection(t, b, "jobs").Doc("1")
+				data := map[string]any{"state": "PENDING", "lockToken": 5}
+				if earlier != nil {
+					data["effects"], data["openEffects"] = map[string]any{"charge": earlier}, 1
+				}
+				if _, err := doc.Create(t.Context(), data); err != nil {
+					t.Fatal(err)
+				}
+				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+
+				effects, _ := fields(t, doc)["effects"].(map[string]any)
+				act, _ := effects["charge"].(map[string]any)
+				if diff := cmp.Diff(earlier, act); diff != "" || provider.n != 0 {
+					t.Errorf("%d charges; the record (-want +got):\n%s", provider.n, diff)
+				}
+			})
+		})
+	}
 }

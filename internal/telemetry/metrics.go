@@ -61,10 +61,10 @@ const (
 	Recoveries
 	Stuck
 	CheckpointSize
-	UncertainActs
 	StartDuration
 	ReadyDuration
 	OldestAge
+	UncertainActs
 )
 
 // Metrics returns the table of all instruments.
@@ -98,7 +98,6 @@ func Metrics() []Metric {
 			"continuations, and replacements of runs that were stopped.", Outcome),
 		Recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
 		CheckpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
-		UncertainActs:  counter("effects.uncertain", "{act}", "Acts that may have been done, and that an operator must answer."),
 		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found, without those that wait in the queue."),
 		StartDuration: histogram("analysis.start.duration", "s",
 			"Time from an analysis's creation to its first acquisition.", waits),
@@ -106,6 +105,7 @@ func Metrics() []Metric {
 			"Time from an analysis's creation until it was READY.", waits),
 		OldestAge: gauge("oldest.age", "s",
 			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
+		UncertainActs: counter("effects.uncertain", "{act}", "Acts that may have been done, and that an operator must answer."),
 	}
 }
 

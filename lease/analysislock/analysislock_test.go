@@ -206,7 +206,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			d.Lock.Token, d.Lock.FinishedBy = 2, "operator"
 		}},
 		"requeue":        {requeue(false), reopen},
-		"requeue, fresh": {requeue(true), func(d *document) { reopen(d); d.Checkpoint = none }},
+		"requeue, fresh": {requeue(true), func(d *document) { reopen(d); d.Checkpoint, d.Effects = none, analysislock.Effects{} }},
 		"requeue of what another program finished": {func(w *fixture, h *analysislock.Hold) error {
 			d := w.doc()
 			d.Status, d.Lock.Finished = analysislock.Ready, true
