@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/iterator"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -100,6 +101,17 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 		return a.documents.collection.Query
 	}
 	return a.documents.collection.Where(a.codec.fields.Status, "==", a.codec.fields.word(status))
+}
+
+// Uncertain reads, without inputs and results, up to limit analyses with an act that has started
+// and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
+// by Page. It makes one query, within 15 s. Errors: those of Page.
+func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	q := a.documents.collection.Where("openEffects", ">", 0).Limit(limit)
+	found, err := a.summaries(ctx, "list uncertain acts", q.Select(append(a.codec.mask(), "effects")...))
+	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return lease.Held(d.Lock, d.ReadAt) }), err
 }
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or

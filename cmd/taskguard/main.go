@@ -47,7 +47,7 @@ func commands() []cli.Command {
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
-		{Name: "status", Arguments: "[ID | --unfinished | --summary | FILTER]", Run: operate.Status,
+		{Name: "status", Arguments: "[ID | --unfinished | --uncertain | --summary | FILTER]", Run: operate.Status,
 			Summary: "show analyses, one of them, or the backlog", Variables: database + "; LOCK_TTL (5m) with --summary"},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
@@ -63,6 +63,8 @@ func commands() []cli.Command {
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; " +
 				"refused while one is locked. A filter takes READY ones only with --status READY", Variables: noQueue},
+		{Name: "resolve", Arguments: "ID NAME (--done JSON | --not-done)", Run: operate.Resolve,
+			Summary: "answer an act that may have been done (status --uncertain), and book a delivery", Variables: noQueue},
 		{Name: "delete", Arguments: "ID…", Run: operate.Delete, Variables: database,
 			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked"},
 		{Name: "recover", Run: operate.Recover, Variables: queue + " and LOCK_TTL (5m)",

@@ -24,6 +24,7 @@ const (
 	verbRequeueFresh = verb(console.RequeueFresh)
 	verbCancel       = verb(console.Cancel)
 	verbDelete       = verb("delete")
+	verbResolve      = verb("resolve")
 )
 
 // Bookings that go with a change, in its output.
@@ -68,7 +69,7 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
 func Requeue(ctx context.Context, c *cli.Call) error {
-	fresh := c.Flags.Bool("fresh", false, "delete the checkpoint: the next run begins anew")
+	fresh := c.Flags.Bool("fresh", false, "delete the checkpoint and the marked acts: the next run begins anew")
 	var b bulk
 	ids, err := b.parse(c)
 	if err != nil {
@@ -141,6 +142,11 @@ func changeAll(ctx context.Context, c *cli.Call, v verb, ids []string, b *bulk) 
 // changeOne makes one change and prints it.
 func (cl *Client) changeOne(ctx context.Context, c *cli.Call, v verb, id string) error {
 	done, err := cl.change(ctx, v, id, nil, operator(), c.Log())
+	return cl.printChange(c, v, id, done, err)
+}
+
+// printChange prints a change, or explains its error.
+func (cl *Client) printChange(c *cli.Call, v verb, id string, done changed, err error) error {
 	if v == verbDelete && errors.Is(err, lease.ErrNotFound) { // as after a first attempt
 		done, err = changed{ID: id, Was: missing, Status: deleted, Delivery: deliveryNotNeeded}, nil
 	}
@@ -196,8 +202,17 @@ var errNotBooked = errors.New("the document is changed, but its delivery is not 
 func (cl *Client) change(
 	ctx context.Context, v verb, id string, seen *analysislock.Seen, who string, log *slog.Logger,
 ) (done changed, err error) {
+	return cl.changeBy(ctx, v, id, who, log, func(task string) (analysislock.Analysis, string, error) {
+		return cl.apply(ctx, v, id, seen, who, task)
+	})
+}
+
+// changeBy is change, where apply makes the change; see Client.apply.
+func (cl *Client) changeBy(ctx context.Context, v verb, id, who string, log *slog.Logger,
+	apply func(task string) (was analysislock.Analysis, status string, err error),
+) (done changed, err error) {
 	task := cl.NewTask(id)
-	was, status, err := cl.apply(ctx, v, id, seen, who, task)
+	was, status, err := apply(task)
 	if err != nil {
 		return changed{}, err
 	}

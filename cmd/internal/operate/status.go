@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -78,6 +79,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		"list only QUEUED, PROCESSING and those without a status, oldest update first")
 	limit := c.Flags.Int("limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
+	uncertain := c.Flags.Bool("uncertain", false, "list only those with an act that may have been done, and that resolve answers")
 	summary := c.Flags.Bool("summary", false, "show the backlog, the last three hours, and when it will be drained")
 	var f filter
 	f.flags(c)
@@ -96,6 +98,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError("an ID and --unfinished exclude each other")
 	case filtered && (one || *unfinished):
 		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
+	case *uncertain && (one || *unfinished || *summary || filtered):
+		return cli.UsageError("--uncertain excludes an ID, --unfinished, --summary and a filter")
 	case *summary && (one || *unfinished || filtered || c.Given("limit")):
 		return cli.UsageError("--summary excludes an ID, --unfinished, --limit and a filter")
 	case filtered && !c.Given("limit"):
@@ -130,6 +134,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return cl.summarize(ctx, c)
 	case *unfinished:
 		all, err = cl.unfinished(ctx, c, more)
+	case *uncertain:
+		all, err = cl.Analyses.Uncertain(ctx, more)
 	case filtered:
 		all, _, err = cl.find(ctx, c, &f, more)
 	default:
@@ -137,6 +143,10 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if *uncertain && !c.JSON {
+		printUncertain(c, all[:min(*limit, len(all))])
+		return nil
 	}
 	return cl.showMany(c, all, *limit)
 }
@@ -212,6 +222,9 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
+	for _, name := range slices.Sorted(maps.Keys(s.Effects)) {
+		field("act", effectText(name, s.Effects[name]), true)
+	}
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 

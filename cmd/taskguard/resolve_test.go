@@ -1,0 +1,65 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+)
+
+// uncertain creates an order whose act an attempt has begun.
+func uncertain(t *testing.T, env vars, id string, more map[string]any) {
+	t.Helper()
+	doc := map[string]any{
+		"state": "ERROR", "failure": map[string]any{"code": "effect_uncertain", "message": "m"}, "lockToken": 3,
+		"openEffects": 1, "effects": map[string]any{"charge": map[string]any{
+			"state": "started", "token": 3, "at": "2026-01-02T03:04:05.000Z",
+		}},
+	}
+	for name, v := range more {
+		doc[name] = v
+	}
+	put(t, env, "shops/s/orders/"+id, doc)
+}
+
+func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = kinds(t)
+	uncertain(t, q.env, "done", nil)
+	uncertain(t, q.env, "not-done", nil)
+	uncertain(t, q.env, "held", map[string]any{"state": "RUNNING", "lockOwner": "w/1", "lockExpiresAt": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
+	put(t, q.env, "shops/s/orders/other", map[string]any{"state": "PENDING"})
+
+	list := taskguard(t, q.env, "status", "--kind", "order", "--uncertain").want(t, cli.ExitDone)
+	const want = "ID                                    ACT               SINCE                     TOKEN\n" +
+		"done                                  charge            2026-01-02T03:04:05.000Z  3\n" +
+		"not-done                              charge            2026-01-02T03:04:05.000Z  3\n"
+	if list.out != want {
+		t.Errorf("status prints\n%s, want\n%s", list.out, want)
+	}
+	taskguard(t, q.env, "requeue", "--kind", "order", "--fresh", "done").want(t, cli.ExitFailed, `"done" has an act that may have been done`)
+
+	resolve := func(code int, output string, args ...string) {
+		t.Helper()
+		taskguard(t, q.env, append([]string{"resolve", "--kind", "order"}, args...)...).want(t, code, output)
+	}
+	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "done", "charge")
+	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "--not-done", "--done", "1", "done", "charge")
+	resolve(cli.ExitUsage, "it is not JSON", "--done", "{", "done", "charge")
+	resolve(cli.ExitFailed, `no order "missing"`, "--not-done", "missing", "charge")
+	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "refund")
+	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
+	if books := q.booked(t); books != "" {
+		t.Errorf("what was refused books %q", books)
+	}
+
+	resolve(cli.ExitDone, "command=resolve analysis_id=done", "--done", `{"receipt":7}`, "done", "charge")
+	resolve(cli.ExitDone, "not-done is QUEUED; a delivery is booked", "--not-done", "not-done", "charge")
+	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "charge")
+	if got, want := q.booked(t), `/tasks/order {"order":"done"}; /tasks/order {"order":"not-done"}`; got != want {
+		t.Errorf("it books %q, want %q", got, want)
+	}
+	taskguard(t, q.env, "status", "--kind", "order", "done").want(t, cli.ExitDone, "charge: done at ")
+	taskguard(t, q.env, "status", "--kind", "order", "--json", "done").want(t, cli.ExitDone, `"result":{"receipt":7}`)
+}
