@@ -116,7 +116,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	step(first.Mark("charge", &analysislock.Effect{State: analysislock.EffectStarted}, nil))
 	first.Report(analysislock.Report{Message: new("m"), Checkpoint: &analysislock.Checkpoint{Value: 1}}, 0, nil)
-	_, err := first.Retry(ctx, "code", "message", time.Minute, func(time.Time) string { return "task" })
+	_, err := first.Retry(ctx, "code", "message", time.Minute, false, func(time.Time) string { return "task" })
 	step(err)
 	ready, failed := take("ready", "b"), take("failed", "c")
 	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))

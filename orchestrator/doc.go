@@ -10,7 +10,8 @@
 //
 //   - The result of Run fits into a Firestore document, by [Storable]'s rules.
 //   - A [*PermanentError] means that the same job would fail again. After every
-//     other error, a panic included, the job may be retried.
+//     other error, a panic included, the job may be retried. A [*RetryAfterError] has the
+//     wait that the analyzer asks for.
 //   - When ctx ends, the run ends: a request is cancelled, a program gets SIGTERM
 //     and then SIGKILL. When Run has returned, no goroutine and no process of the
 //     program's group is running.
@@ -71,7 +72,8 @@
 // [Report]). A line {"error": {"code", "message", "permanent"}} names the error of a program that
 // then ends with another exit status than 0: permanent is like exit 65, and code, up to 64
 // letters, digits, "_" and "-", becomes that of the error. With exit 0 the output is the result,
-// with a warning (see [Warner]). Reports are read until the program has exited, also after ctx
+// with a warning (see [Warner]). A line {"retry_after": seconds} is the wait until the next attempt,
+// if the program then fails temporarily; the last such line counts. Reports are read until the program has exited, also after ctx
 // has ended. A line that is too long is skipped without being kept.
 //
 // # Endpoints
@@ -83,7 +85,8 @@
 // Content-Type is application/json it must be JSON, except for 204. A 4xx other than
 // 408, 409, 425 and 429 is permanent (analyzer_rejected) with the body's first 2 KiB
 // as the message. Other answers, redirects, which are not followed, and network
-// errors are retried. If its Content-Type is application/x-ndjson, the body of a 2xx answer
+// errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date, which is compared
+// with the answer's own Date) is the wait until then. If its Content-Type is application/x-ndjson, the body of a 2xx answer
 // is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"code",
 // "message", "permanent"}}. Nothing is read after that line; without it the job is retried. A user
 // and password in the URL are sent as basic authentication. Only ctx bounds the wait for

@@ -77,12 +77,13 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	case successful(answer.status):
 		return answer.output.result(job)
 	}
-	return nil, e.refused(answer.status, answer.output)
+	return nil, e.refused(answer)
 }
 
 // answer is an endpoint's answer.
 type answer struct {
 	status  int
+	wait    time.Duration // until the next attempt, by Retry-After; not positive: unknown
 	output  output
 	reports *stream // instead of output if it is declared as application/x-ndjson
 }
@@ -118,6 +119,7 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, erro
 func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
+		a.wait = retryAfter(response)
 		// One more character is read, so that the cut is between two.
 		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
 		return a, nil
@@ -148,17 +150,35 @@ func declares(r *http.Response, mediaType string) bool {
 	return got == mediaType && r.StatusCode != http.StatusNoContent
 }
 
-// refused returns the error for an answer whose status is not 2xx.
-func (e *endpoint) refused(status int, body output) error {
-	reason := strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
-	message := legible(cutHead(string(body.text), messageBytes))
-	if permanentStatus(status) {
-		if message == "" {
-			message = "the analyzer answered " + reason
-		}
-		return &PermanentError{Code: CodeAnalyzerRejected, Message: message}
+// retryAfter returns the wait that a 429 or 503 asks for, or one that is not positive. A date is
+// compared with that of the answer, by the same clock.
+func retryAfter(r *http.Response) time.Duration {
+	if r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusServiceUnavailable {
+		return 0
 	}
-	return &FailureError{Reason: e.name + " answered " + reason, Message: message}
+	text := r.Header.Get("Retry-After")
+	if n, _ := strconv.ParseFloat(text, 64); n != 0 { // it is infinite if it is out of range
+		return seconds(n)
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	now, err := http.ParseTime(r.Header.Get("Date"))
+	if err != nil {
+		now = time.Now()
+	}
+	return at.Sub(now)
+}
+
+// refused returns the error for an answer whose status is not 2xx.
+func (e *endpoint) refused(a answer) error {
+	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
+	f := failure{message: legible(cutHead(string(a.output.text), messageBytes)), wait: a.wait}
+	if f.permanent = permanentStatus(a.status); f.permanent {
+		return f.error("the analyzer answered " + reason)
+	}
+	return f.error(e.name + " answered " + reason)
 }
 
 // permanentStatus reports whether status is a 4xx for which a retry cannot help.

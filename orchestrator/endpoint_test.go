@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -157,6 +158,47 @@ func wantInvalidOutput(t *testing.T, err error, stopped string) {
 	}
 	if err != nil && (strings.Contains(err.Error(), "s3") || strings.ContainsAny(err.Error(), `{["'`)) {
 		t.Errorf("%v shows the output", err)
+	}
+}
+
+func TestAnEndpointSaysWhenToComeAgain(t *testing.T) {
+	date := func(in time.Duration) string { return time.Now().Add(in).UTC().Format(http.TimeFormat) }
+	for name, tc := range map[string]struct {
+		status              int
+		retryAfter, answers string // the header, and the answer's Date unless empty
+		want                time.Duration
+	}{
+		"seconds":            {429, "120", "", 2 * time.Minute},
+		"also of a 503":      {503, "1", "", time.Second},
+		"not of a 500":       {500, "120", "", 0},
+		"nor of a 408":       {408, "120", "", 0},
+		"12 h":               {429, "43200", "", 12 * time.Hour},
+		"more":               {429, "43201", "", 12 * time.Hour},
+		"more than a number": {429, strings.Repeat("9", 400), "", 12 * time.Hour},
+		"a date":             {503, date(2 * time.Hour), date(time.Hour), time.Hour}, // their clock is ahead
+		"a date in a year":   {503, date(8760 * time.Hour), date(0), 8760 * time.Hour},
+		"a date that is now": {503, date(0), date(0), 0},
+		"a date in the past": {503, date(-time.Hour), date(0), 0},
+		"no time at all":     {429, "soon", "", 0},
+		"zero":               {429, "0", "", 0},
+		"negative":           {429, "-5", "", 0},
+		"missing":            {429, "", "", 0},
+	} {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", tc.retryAfter)
+			if tc.answers != "" {
+				w.Header().Set("Date", tc.answers)
+			}
+			w.WriteHeader(tc.status)
+		})
+		_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+		var later *orchestrator.RetryAfterError
+		if got := errors.As(err, &later); got != (tc.want > 0) || got && later.Wait != tc.want {
+			t.Errorf("%s: got %#v, want a wait of %v", name, err, tc.want)
+		}
+		if failure := (*orchestrator.FailureError)(nil); !errors.As(err, &failure) {
+			t.Errorf("%s: got %v, want a FailureError", name, err)
+		}
 	}
 }
 

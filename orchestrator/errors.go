@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
@@ -49,6 +50,28 @@ func (e *FailureError) Error() string {
 
 // Unwrap returns Err.
 func (e *FailureError) Unwrap() error { return e.Err }
+
+// MaxRetryAfter is the longest wait that a RetryAfterError can ask for.
+const MaxRetryAfter = 12 * time.Hour
+
+// RetryAfterError is the temporary failure Err with the wait until the next attempt. The failed
+// attempt is not counted.
+type RetryAfterError struct {
+	// Wait is used exactly. More than MaxRetryAfter is MaxRetryAfter; if it is not positive, the
+	// error is like Err alone.
+	Wait time.Duration
+	Err  error // may be nil
+}
+
+func (e *RetryAfterError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("orchestrator: to be called again after %v", e.Wait)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *RetryAfterError) Unwrap() error { return e.Err }
 
 // PanicError is a panic of an analyzer. The job is retried, whatever the value is.
 type PanicError struct {

@@ -120,7 +120,7 @@ func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result,
 	if c.reported.failure != nil {
 		f = *c.reported.failure
 	}
-	f.message = cmp.Or(f.message, c.errors.String())
+	f.message, f.wait = cmp.Or(f.message, c.errors.String()), c.reported.wait
 	f.permanent = f.permanent || status.Exited() && status.ExitStatus() == exitRejected
 	return nil, f.error(p.name() + " ended with " + describe(status))
 }

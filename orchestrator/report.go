@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -116,7 +117,7 @@ func (r *Report) check() (problem string) {
 }
 
 // parseReport reads a line of JSON, an object with any of progress, message, checkpoint,
-// error and result. It also returns all fields of the object, and why the line is not a
+// error, retry_after and result. It also returns all fields of the object, and why the line is not a
 // report, or "".
 func parseReport(line []byte) (r Report, fields map[string]json.RawMessage, problem string) {
 	if json.Unmarshal(line, &fields) != nil || fields == nil {
@@ -128,6 +129,9 @@ func parseReport(line []byte) (r Report, fields map[string]json.RawMessage, prob
 
 	if text, ok := fields["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
 		return r, fields, "a progress is not a number"
+	}
+	if text, ok := fields["retry_after"]; ok && json.Unmarshal(text, new(float64)) != nil {
+		return r, fields, "a retry_after is not a number"
 	}
 	if text, ok := fields["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
 		return r, fields, "a message is not a string"
@@ -144,14 +148,16 @@ func parseReport(line []byte) (r Report, fields map[string]json.RawMessage, prob
 	}
 
 	// Null means that a field is not set. A result may be null, if nothing else is set.
-	if string(fields["error"]) == "null" {
-		delete(fields, "error")
+	for _, name := range []string{"error", "retry_after"} {
+		if string(fields[name]) == "null" {
+			delete(fields, name)
+		}
 	}
 	if string(fields["result"]) == "null" && (r != Report{} || fields["error"] != nil) {
 		delete(fields, "result")
 	}
 
-	if r == (Report{}) && fields["result"] == nil && fields["error"] == nil {
+	if r == (Report{}) && fields["result"] == nil && fields["error"] == nil && fields["retry_after"] == nil {
 		return r, fields, "a report has no progress, message or checkpoint"
 	}
 	problem = r.check() // before r is copied to the caller: it changes r
@@ -208,13 +214,19 @@ func (j Job) report(line []byte, tooLong bool) (fields map[string]json.RawMessag
 // reports reads a program's reports.
 type reports struct {
 	lines
-	failure *failure // the newest error; nil: none
+	failure *failure      // the newest error; nil: none
+	wait    time.Duration // the newest retry_after; not positive: none
 }
 
 func (j Job) reports() *reports {
 	r := &reports{}
 	r.lines = lines{limit: maxReportLine, take: func(line []byte, tooLong bool) {
-		text := j.report(line, tooLong)["error"]
+		fields := j.report(line, tooLong)
+		if n := 0.0; json.Unmarshal(fields["retry_after"], &n) == nil {
+			r.wait = seconds(n)
+		}
+
+		text := fields["error"]
 		switch f, ok := parseFailure(text); {
 		case ok:
 			r.failure = &f
@@ -232,6 +244,12 @@ type failure struct {
 	code      string // empty: missing or invalid
 	message   string
 	permanent bool
+	wait      time.Duration // until the next attempt, unless permanent; not positive: the usual
+}
+
+// seconds returns n seconds, or MaxRetryAfter if they are more.
+func seconds(n float64) time.Duration {
+	return time.Duration(min(n, MaxRetryAfter.Seconds()) * float64(time.Second))
 }
 
 // validCode matches the codes that an analyzer may use.
@@ -261,7 +279,11 @@ func (f failure) error(reason string) error {
 	if f.permanent {
 		return &PermanentError{Code: cmp.Or(f.code, CodeAnalyzerRejected), Message: cmp.Or(f.message, reason)}
 	}
-	return &FailureError{Code: f.code, Reason: reason, Message: f.message}
+	failure := &FailureError{Code: f.code, Reason: reason, Message: f.message}
+	if f.wait > 0 {
+		return &RetryAfterError{Wait: f.wait, Err: failure}
+	}
+	return failure
 }
 
 // stream reads an endpoint's answer of application/x-ndjson. It ignores all lines after

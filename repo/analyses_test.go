@@ -46,7 +46,7 @@ func TestAnalysisLock(t *testing.T) {
 		"ATemporaryFailureThatDoesNotFitIsReleasedWithoutItsMessage": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
 			mustAcquire(t, a, "x", "w/1")
-			if _, err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000), time.Minute, nil); err != nil {
+			if _, err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000), time.Minute, false, nil); err != nil {
 				t.Fatal(err)
 			}
 			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["nextAttemptAt"] == nil || !cmp.Equal(got["lastError"], map[string]any{"code": "c", "message": ""}) {

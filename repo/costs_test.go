@@ -97,7 +97,7 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	mustAcquire(t, a, "y", "w/3")
 	a.runs(t, "w/3")
 	moves("retry", func() error {
-		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute, nil)
+		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute, false, nil)
 		return err
 	})
 }

@@ -50,7 +50,7 @@ var operations = map[string]operation{
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
 	"retry": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		_, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0, nil)
+		_, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0, false, nil)
 		return err
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
 }

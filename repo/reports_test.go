@@ -62,7 +62,7 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		h.Report(report("one", map[string]any{"n": int64(1)}), 0, nil)
 		check(h.Flush(t.Context()))
 		h.Report(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"}), 0, nil)
-		_, err := h.Retry(t.Context(), "c", "m", 0, nil)
+		_, err := h.Retry(t.Context(), "c", "m", 0, false, nil)
 		check(err)
 		has("checkpoint", "progress", "startedAt")
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint == nil || cmp.Diff(map[string]any{"n": int64(1<<62 + 1), "s": "<"}, d.Checkpoint.Value) != "" {

@@ -127,20 +127,26 @@ func rejected(r delivery.Record) bool {
 	return limit > 0 && r.Task != "" && max(r.Tries, 1) >= limit
 }
 
-// maxRetryAfter limits Retry-After. A wrong clock may set an expiry that is a year ahead. An
+// maxRetryAfter limits the Retry-After of a 409. A wrong clock may set an expiry that is a year ahead. An
 // operator may free that lock in a minute, and this may be the only task.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter returns a wait in whole seconds, from 1 to 600.
-func retryAfter(wait time.Duration) int {
-	return max(1, int(math.Ceil(min(wait, maxRetryAfter).Seconds())))
+// retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "".
+func retryAfter(code int, r delivery.Record) string {
+	switch {
+	case code == http.StatusConflict && r.Case != delivery.LockLost:
+		r.RetryIn = min(r.RetryIn, maxRetryAfter)
+	case code == http.StatusOK, r.Case != delivery.Retry, r.RetryIn <= 0: // the analyzer's own wait is bounded already
+		return ""
+	}
+	return strconv.Itoa(max(1, int(math.Ceil(r.RetryIn.Seconds()))))
 }
 
 // send answers a request with the record r.
 func send(c echo.Context, r delivery.Record) error {
 	code, a := answerTo(r)
-	if code == http.StatusConflict && r.Case != delivery.LockLost {
-		c.Response().Header().Set("Retry-After", strconv.Itoa(retryAfter(r.RetryIn)))
+	if wait := retryAfter(code, r); wait != "" {
+		c.Response().Header().Set("Retry-After", wait)
 	}
 	if code == http.StatusUnauthorized {
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")

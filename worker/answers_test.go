@@ -49,11 +49,11 @@ func TestEachOutcomeHasItsAnswer(t *testing.T) {
 
 // If it were rounded down, the retry would find the lock held.
 func TestRetryAfterIsRoundedUpWithinBounds(t *testing.T) {
-	for wait, want := range map[time.Duration]int{
-		0: 1, time.Second: 1, time.Second + 1: 2, 10 * time.Minute: 600, 12 * time.Hour: 600,
+	for wait, want := range map[time.Duration]string{
+		0: "1", time.Second: "1", time.Second + 1: "2", 10 * time.Minute: "600", 12 * time.Hour: "600",
 	} {
-		if got := retryAfter(wait); got != want {
-			t.Errorf("%v: %d s, want %d", wait, got, want)
+		if got := retryAfter(409, delivery.Record{Outcome: delivery.Outcome{Case: delivery.Locked, RetryIn: wait}}); got != want {
+			t.Errorf("%v: %s s, want %s", wait, got, want)
 		}
 	}
 }

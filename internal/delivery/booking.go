@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,19 +108,20 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 
 // retry releases the lock after a temporary failure, and books the next attempt for the
 // time that the same commit records. If the process dies between the two, the delivery is
-// repeated and books the same task; see wait.
-func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
+// repeated and books the same task; see wait. If the analyzer has asked for a wait, the attempt
+// is not counted. asked is zero if it has not.
+func (a *attempt) retry(ctx context.Context, code, message string, asked time.Duration) Outcome {
 	var wait time.Duration
 	var task func(next time.Time) string
 	if a.Queue != nil {
-		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
-		task = a.nextTask
+		usual := backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
+		wait, task = cmp.Or(asked, usual), a.nextTask
 	}
 
 	var next time.Time
 	var lost error
 	released := a.released(ctx, func(ctx context.Context) (err error) {
-		if next, err = a.hold.Retry(ctx, code, message, wait, task); errors.Is(err, lease.ErrLost) {
+		if next, err = a.hold.Retry(ctx, code, message, wait, asked > 0, task); errors.Is(err, lease.ErrLost) {
 			lost, err = err, nil
 		}
 		return err
@@ -129,7 +131,7 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 		return a.lockLost(ctx, lost)
 	}
 
-	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
+	o := Outcome{Case: Retry, Err: errors.New(message), Code: code, RetryIn: asked}
 	if released && a.bookAt(ctx, a.nextTask(next), next) {
 		o.Settled, o.RetryAt = true, next
 	}

@@ -63,7 +63,7 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	case errors.Is(r.cause, ErrStopping):
 		return a.stopped(ctx)
 	case !r.began:
-		o := a.retry(ctx, CodeInputUnavailable, "the input could not be read")
+		o := a.retry(ctx, CodeInputUnavailable, "the input could not be read", 0)
 		if o.Case == Retry && o.Settled {
 			return o
 		}
@@ -78,10 +78,11 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	}
 
 	code, message := a.failure(ctx, r)
-	if a.acq.Last {
+	wait := r.wait()
+	if a.acq.Last && wait == 0 {
 		return a.exhaust(ctx, code, message)
 	}
-	return a.retry(ctx, code, message)
+	return a.retry(ctx, code, message, wait)
 }
 
 // uncertain reports the acts of a run with the outcome o that an operator must answer. An act that
@@ -117,6 +118,16 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
 	}
 	return cmp.Or(code, CodeFailed), strings.TrimPrefix(r.err.Error(), "orchestrator: ") // the document is for users
+}
+
+// wait returns the wait that the analyzer has asked for; zero: none. An analyzer that was ended by
+// a limit of time does not choose the wait.
+func (r run) wait() time.Duration {
+	var later *orchestrator.RetryAfterError
+	if r.cause != nil || !errors.As(r.err, &later) {
+		return 0
+	}
+	return min(max(0, later.Wait), orchestrator.MaxRetryAfter)
 }
 
 // reasonOf returns how an analyzer failed, without its message, which may contain its input. It
@@ -300,7 +311,7 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	case errors.Is(err, lease.ErrMalformed):
 		return Outcome{Case: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		return a.retry(ctx, CodeUnrecordable, "the document cannot hold the outcome beside its other fields")
+		return a.retry(ctx, CodeUnrecordable, "the document cannot hold the outcome beside its other fields", 0)
 	}
 	return Outcome{Case: FinishUnknown, Err: err}
 }

@@ -123,7 +123,7 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 			return h.Fail(ctx, f.Code, f.Message)
 		}, analysislock.Failed, &kept, nil, &kept},
 		"for now": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
-			_, err := h.Retry(ctx, f.Code, f.Message, 0, nil)
+			_, err := h.Retry(ctx, f.Code, f.Message, 0, false, nil)
 			return err
 		}, analysislock.Queued, nil, &kept, &kept},
 		"for now, of the last attempt": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
@@ -223,7 +223,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			end(d, analysislock.OutcomeFailed, "c", "m")
 		}},
 		"retry": {func(w *fixture, h *analysislock.Hold) error {
-			next, err := h.Retry(w.Context(), "c", "m", time.Minute, nil)
+			next, err := h.Retry(w.Context(), "c", "m", time.Minute, false, nil)
 			if !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
 				w.Errorf("next at %v", next)
 			}
@@ -376,7 +376,7 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		for _, owner := range []string{"w/1", "w/2"} {
-			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "üx", 0, nil); err != nil {
+			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "üx", 0, false, nil); err != nil {
 				w.Error(err)
 			}
 		}

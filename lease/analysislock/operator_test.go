@@ -132,7 +132,7 @@ func TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage(t *testing.T) {
 }
 
 func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
-	_, err := h.Retry(ctx, "c", "m", 0, nil)
+	_, err := h.Retry(ctx, "c", "m", 0, false, nil)
 	return err
 }
 
