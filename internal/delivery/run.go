@@ -50,7 +50,7 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		}
 		return a.lockLost(ctx, r.err)
 	case errors.As(r.err, &uncertain) && a.Answers:
-		return a.retry(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
+		return a.retry(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "), 0)
 	case errors.As(r.err, &uncertain):
 		return a.fail(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
 	case errors.As(r.err, &permanent):
