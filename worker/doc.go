@@ -13,7 +13,8 @@
 //
 // [Do] needs no documents and no routes: it runs a function once for an operation and a key, and
 // returns the stored result to every later caller. [DoOutcome] has options, [Lookup] reads an
-// outcome, and [Reset] lets the function run again.
+// outcome, and [Reset] lets the function run again. [Guard.Idempotent] is a middleware that runs an
+// HTTP handler once for the header Idempotency-Key.
 //
 // # Guarantees
 //

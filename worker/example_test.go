@@ -132,6 +132,38 @@ func ExampleRunningError() {
 	// Output: 1 <nil>
 }
 
+// A request is processed once for its key. The client repeats it until it gets an answer.
+func ExampleGuard_Idempotent() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+
+	once := guard.Idempotent(worker.IdempotentOptions{
+		Scope: func(r *http.Request) string { return r.Header.Get("X-Account") }, // as authenticated
+	})
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders", once(http.HandlerFunc(createOrder)))
+
+	for _, body := range []string{"a lamp", "a lamp", "two lamps"} {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders", strings.NewReader(body))
+		r.Header.Set("X-Account", "ada")
+		r.Header.Set("Idempotency-Key", `"8e03978e-40d5-43e8-bc93-6894a57f9324"`)
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, r)
+		fmt.Printf("%d %q %s\n", answer.Code, answer.Header().Get("Idempotency-Replayed"), answer.Body)
+	}
+	// Output:
+	// 201 "" attempt 1
+	// 201 "true" attempt 1
+	// 422 "" {"detail":"The Idempotency-Key was used with another method, URL, Content-Type or body.","status":422,"title":"Unprocessable Entity","type":"urn:problem-type:idempotency:key-reused"}
+}
+
+func createOrder(w http.ResponseWriter, r *http.Request) {
+	job, _ := worker.JobFromContext(r.Context())
+	w.WriteHeader(http.StatusCreated)
+	_, _ = fmt.Fprint(w, "attempt ", job.Attempt)
+}
+
 // A document is created and its delivery booked once, however often Submit is called.
 func ExampleSubmit() {
 	ctx := context.Background()

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +16,13 @@ import (
 	"taskguard/worker"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+func TestMain(m *testing.M) {
+	if provider := os.Getenv(providerVariable); provider != "" {
+		fmt.Fprintln(os.Stderr, serveOrders(provider))
+		os.Exit(1)
+	}
+	os.Exit(emulatortest.Main(m))
+}
 
 // open opens a Guard on b.
 func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {

@@ -1,0 +1,343 @@
+package worker
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/lease"
+	"taskguard/orchestrator"
+)
+
+// IdempotentOptions configures Guard.Idempotent. Scope is required.
+type IdempotentOptions struct {
+	// Scope returns whose key the request has, such as the account that another middleware has
+	// authenticated. The same key of two scopes is two keys. Empty: the request is answered 403.
+	Scope func(*http.Request) string
+	// Operation is a name as that of Do. All routes of an operation share the keys of a scope,
+	// so a key that was used for another route is answered 422. Empty: http.
+	Operation string
+	Methods   []string // of the requests that are guarded; others pass. Nil: POST and PATCH
+	Optional  bool     // requests without a key pass; otherwise they are answered 400
+	// Headers of the response that are stored with it, beside Cache-Control, Content-Disposition,
+	// Content-Encoding, Content-Language, Content-Location, Content-Type, ETag, Last-Modified,
+	// Link, Location and Retry-After. A replayed response has no other headers of the handler.
+	Headers []string
+	// Stored reports whether a response with this status is stored. After another one the next
+	// request with the key runs the handler again. Nil: below 500, but not 408, 409, 425 and 429.
+	Stored func(status int) bool
+	// EndWithClient ends the context of the handler when the client hangs up.
+	EndWithClient bool
+	// ProblemType is what the types of problems begin with, such as
+	// https://api.example.com/problems/. Empty: urn:problem-type:idempotency:
+	ProblemType string
+	// Do has the options of the records; its Params are ignored. The default of Lock is a TTL of
+	// 30 s with a heartbeat of 10 s: after a crash, the handler can run again that much later.
+	Do DoOptions
+}
+
+// maxResponse limits the body of a response, in bytes. The body of a request is limited by maxBody.
+const maxResponse = 512 << 10
+
+// Idempotent returns a middleware that runs a handler once for the header Idempotency-Key of a
+// request, as draft-ietf-httpapi-idempotency-key-header describes, and stores its response with
+// DoOutcome. Later requests with the key, in any process, get that response, with the header
+// Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of
+// ASCII. A repeated request must have the same method, path, query, Content-Type and body, byte by
+// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it.
+//
+// The response is sent after it has been stored. So the handler cannot stream: its ResponseWriter
+// is no http.Flusher and no http.Hijacker. A response of more than 512 KiB, or one that
+// http.ResponseController is to flush, is replaced by a problem, which is stored: each repetition
+// gets it too, and the handler does not run again. A response that Stored refuses is sent and not
+// stored. If the handler panics, Idempotent panics with the same value. After both, the next
+// request runs the handler again, and so it does after a crash or a lost lock, as with Do.
+//
+// The handler goes on when the client hangs up. Shutdown and Do.RunTimeout end its context, which
+// has the job; see JobFromContext.
+//
+// Idempotent itself answers with problems of RFC 9457: 400, 403, 413 and 422 for a request that
+// must be changed; 409 with Retry-After while another request runs the handler; 503 with
+// Retry-After if the handler was not called; and 500 if it was called and its response is not
+// known to be stored, so that a repetition may run it again.
+//
+// Idempotent panics without a Scope, and if DoOutcome would refuse Operation or Do. The middleware
+// is safe for concurrent use. In Echo, use IdempotentEcho.
+func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler {
+	if o.Scope == nil {
+		panic("worker: idempotent: no Scope")
+	}
+	o.Operation = cmp.Or(o.Operation, "http")
+	o.ProblemType = cmp.Or(o.ProblemType, "urn:problem-type:idempotency:")
+	o.Do.Lock = cmp.Or(o.Do.Lock, lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second})
+	if o.Methods == nil {
+		o.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if o.Stored == nil {
+		temporary := []int{408, 409, 425, 429} // as those of an analyzer's answer
+		o.Stored = func(status int) bool { return status < 500 && !slices.Contains(temporary, status) }
+	}
+	if _, err := g.record(o.Operation, "key", o.Do); err != nil {
+		panic("worker: idempotent: " + err.Error())
+	}
+	return func(next http.Handler) http.Handler { return &idempotent{o, g, next} }
+}
+
+// IdempotentEcho is Idempotent for Echo. An error of a handler is answered by Echo's error handler,
+// and this answer is the response. With echo.WrapMiddleware and Idempotent instead, a handler that
+// returns an error has not answered yet: its response is a problem, which is stored.
+func (g *Guard) IdempotentEcho(o IdempotentOptions) echo.MiddlewareFunc {
+	wrap := echo.WrapMiddleware(g.Idempotent(o))
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return wrap(func(c echo.Context) error {
+			if err := next(c); err != nil {
+				c.Error(err)
+			}
+			return nil
+		})
+	}
+}
+
+// jobKey is the key of the job in the context of a handler.
+type jobKey struct{}
+
+// JobFromContext returns the job of a handler behind Idempotent, for example for its LockToken. ok is
+// false in other handlers, and for a request that is not guarded.
+func JobFromContext(ctx context.Context) (job Job, ok bool) {
+	job, ok = ctx.Value(jobKey{}).(Job)
+	return job, ok
+}
+
+// idempotent is a handler behind Idempotent.
+type idempotent struct {
+	IdempotentOptions
+
+	guard *Guard
+	next  http.Handler
+}
+
+// sentKey matches a string of RFC 8941, or a token without quotes, commas, semicolons and
+// backslashes, as many clients send it.
+var sentKey = regexp.MustCompile(
+	`^(?:"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\]){1,255})"|([\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]{1,255}))$`)
+
+// ServeHTTP checks a request. It lets those pass that are not guarded.
+func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	keys := r.Header.Values("Idempotency-Key")
+	if !slices.Contains(h.Methods, r.Method) || len(keys) == 0 && h.Optional {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	key := sentKey.FindStringSubmatch(strings.Join(keys, ",")) // no two keys match
+	scope := h.Scope(r)
+	body, err := readBody(w, r)
+
+	switch {
+	case len(keys) == 0:
+		h.refuse(w, "key-missing")
+	case key == nil:
+		h.refuse(w, "key-malformed")
+	case scope == "":
+		h.refuse(w, "scope-missing")
+	case errors.Is(err, errIncomplete):
+		h.refuse(w, "body-incomplete")
+	case err != nil:
+		h.refuse(w, "body-too-large")
+	default:
+		id := sha256.Sum256(fmt.Appendf(nil, "%q %q", scope, cmp.Or(key[1], key[2])))
+		h.serve(w, r, hex.EncodeToString(id[:]), body)
+	}
+}
+
+// serve answers by the stored response of the record id, or by that of the handler, which it stores.
+func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, id string, body []byte) {
+	ctx, options := r.Context(), h.Do
+	target := cmp.Or(r.RequestURI, r.URL.RequestURI()) // as sent, also behind http.StripPrefix
+	options.Params = []any{r.Method, target, r.Header.Get("Content-Type"), sha256.Sum256(body)}
+	if !h.EndWithClient {
+		ctx = context.WithoutCancel(ctx)
+	}
+
+	var live *recorder
+	_, inEcho := w.(*echo.Response)
+	out, err := DoOutcome(ctx, h.guard, h.Operation, id, options, func(ctx context.Context, job Job) (response, error) {
+		live = &recorder{response: response{Header: http.Header{}}}
+		request := r.WithContext(context.WithValue(ctx, jobKey{}, job))
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		live.record(h.next, request, inEcho)
+		return h.stored(live)
+	})
+
+	switch panicked, ok := errors.AsType[*orchestrator.PanicError](err); {
+	case ok:
+		panic(panicked.Value)
+	case errors.Is(err, errNotStored), err == nil && !out.Replayed:
+		live.send(w)
+	case err == nil:
+		w.Header().Set("Idempotency-Replayed", "true")
+		out.Value.send(w)
+	default:
+		problem := problemOf(err)
+		if problem == "not-processed" { // DoOutcome logs only runs
+			h.guard.options.Log.WarnContext(ctx, "request not processed", "error", err)
+		}
+		h.refuse(w, problem)
+	}
+}
+
+// errNotStored makes DoOutcome release the lock after a response that is not to be stored.
+var errNotStored = errors.New("worker: the response is not stored")
+
+// response is a response as it is stored.
+type response struct {
+	Status int         `json:"status"` // zero: not yet written
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"body"`
+}
+
+func (r *response) send(w http.ResponseWriter) {
+	maps.Copy(w.Header(), r.Header)
+	w.WriteHeader(r.Status)
+	_, _ = w.Write(r.Body) // the client may have gone
+}
+
+// stored returns the part of a response that is stored. An error of another type than errNotStored
+// is stored in its place.
+func (h *idempotent) stored(live *recorder) (response, error) {
+	if live.refused != "" {
+		return response{}, &orchestrator.PermanentError{Code: live.refused, Message: problems[live.refused].detail}
+	}
+	if !h.Stored(live.Status) {
+		return response{}, errNotStored
+	}
+
+	header := http.Header{}
+	for _, name := range slices.Concat(storedHeaders, h.Headers) {
+		if values := live.Header().Values(name); len(values) > 0 {
+			header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	return response{live.Status, header, live.Body}, nil
+}
+
+var storedHeaders = []string{
+	"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
+	"Content-Type", "ETag", "Last-Modified", "Link", "Location", "Retry-After",
+}
+
+// recorder is a ResponseWriter that keeps the response of a handler in memory.
+type recorder struct {
+	response
+
+	refused string // the problem that replaces the response; empty: none
+}
+
+// record calls the handler. A handler that has written nothing has the status 200, except in Echo,
+// where it has returned an error instead.
+func (r *recorder) record(handler http.Handler, request *http.Request, inEcho bool) {
+	defer func() {
+		if r.refused != "" {
+			_ = recover() // many handlers panic after a failed Write or Flush
+		}
+	}()
+	handler.ServeHTTP(r, request)
+
+	if r.Status == 0 && inEcho {
+		r.refused = "response-missing"
+	}
+	r.WriteHeader(http.StatusOK)
+}
+
+// Header returns the header of the response.
+func (r *recorder) Header() http.Header { return r.response.Header }
+
+// WriteHeader sets the status, unless it is set already, or informational.
+func (r *recorder) WriteHeader(status int) {
+	if r.Status == 0 && status >= http.StatusOK {
+		r.Status = status
+	}
+}
+
+// Write appends to the body. Beyond maxResponse, it fails and refuses the response.
+func (r *recorder) Write(p []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if len(r.Body)+len(p) > maxResponse {
+		r.refused = "response-too-large"
+		return 0, errNotStored
+	}
+	r.Body = append(r.Body, p...)
+	return len(p), nil
+}
+
+// FlushError refuses the response. http.ResponseController calls it.
+func (r *recorder) FlushError() error {
+	r.refused = "response-streamed"
+	return http.ErrNotSupported
+}
+
+// problems are the answers of Idempotent itself, by the last part of their type.
+var problems = map[string]struct {
+	status int
+	detail string
+}{
+	"key-missing":     {400, "The header Idempotency-Key is missing. Each new request needs a new key."},
+	"key-malformed":   {400, "Idempotency-Key must occur once, as a quoted string or a token of 1 to 255 bytes of ASCII."},
+	"scope-missing":   {403, "The request has no account that the Idempotency-Key could belong to."},
+	"body-incomplete": {400, "The body of the request did not arrive in full."},
+	"body-too-large":  {413, "The body of a request with an Idempotency-Key has at most 1 MiB."},
+	"key-reused":      {422, "The Idempotency-Key was used with another method, URL, Content-Type or body."},
+	"in-progress":     {409, "A request with this Idempotency-Key is in progress. Repeat it to get its response."},
+	"not-processed":   {503, "The request was not processed. Repeat it with the same Idempotency-Key."},
+	"outcome-unknown": {500, "The request was processed; a repetition gets its response, or is processed again."},
+
+	// of a request that is not processed again
+	"response-too-large": {500, "The request was processed, but its response is too large to be stored."},
+	"response-streamed":  {500, "The request was processed, but its response cannot be streamed."},
+	"response-missing":   {500, "The request was processed, but its handler has written no response."},
+	"no-response":        {500, "The request with this Idempotency-Key has no response that could be stored."},
+}
+
+// problemOf returns the problem for an error of DoOutcome.
+func problemOf(err error) string {
+	switch failed, ok := errors.AsType[*FailedError](err); {
+	case ok && problems[failed.Code].status != 0:
+		return failed.Code
+	case ok:
+		return "no-response"
+	case errors.As(err, new(*RunningError)):
+		return "in-progress"
+	case errors.Is(err, ErrParams):
+		return "key-reused"
+	case errors.Is(err, ErrNotRun):
+		return "not-processed"
+	}
+	return "outcome-unknown"
+}
+
+// refuse answers a problem.
+func (h *idempotent) refuse(w http.ResponseWriter, name string) {
+	p := problems[name]
+	body, _ := json.Marshal(map[string]any{ // of strings and a number
+		"type": h.ProblemType + name, "title": http.StatusText(p.status), "status": p.status, "detail": p.detail,
+	})
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.status == http.StatusConflict || p.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1") // RunningError.RetryIn is at most 1 s
+	}
+	w.WriteHeader(p.status)
+	_, _ = w.Write(body) // the client may have gone
+}

@@ -1,0 +1,463 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
+	"taskguard/worker"
+)
+
+func account(r *http.Request) string { return r.Header.Get("Account") }
+
+// order returns a request of the account a for the route /orders.
+func order(t testing.TB, key, body string) *http.Request {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders?a=1", strings.NewReader(body))
+	r.Header.Set("Account", "a")
+	r.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	return r
+}
+
+// answer serves a request, compares the summary of the answer with want, and returns its header.
+func answer(t testing.TB, h http.Handler, r *http.Request, want string) http.Header {
+	t.Helper()
+	recorded := httptest.NewRecorder()
+	h.ServeHTTP(recorded, r)
+	if got := summary(t, recorded.Code, recorded.Header(), recorded.Body); got != want {
+		t.Errorf("%s %s, key %q: %s; want %s", r.Method, r.URL, r.Header["Idempotency-Key"], got, want)
+	}
+	return recorded.Header()
+}
+
+// summary returns the status of an answer, "replayed" if it is, and the body or the last part of
+// the type of a problem.
+func summary(t testing.TB, status int, header http.Header, body io.Reader) string {
+	t.Helper()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		t.Error(err)
+	}
+	got := []string{fmt.Sprint(status)}
+	if header.Get("Idempotency-Replayed") == "true" {
+		got = append(got, "replayed")
+	}
+	if header.Get("Content-Type") != "application/problem+json" {
+		return strings.Join(append(got, string(text)), " ")
+	}
+
+	var problem struct {
+		Type, Title, Detail string
+		Status              int
+	}
+	if err := json.Unmarshal(text, &problem); err != nil || problem.Status != status || problem.Title == "" || problem.Detail == "" {
+		t.Errorf("problem %s, %v", text, err)
+	}
+	repeatable := status == http.StatusConflict || status == http.StatusServiceUnavailable
+	if after := header.Get("Retry-After"); (after == "1") != repeatable {
+		t.Errorf("%d with Retry-After %q", status, after)
+	}
+	return strings.Join(append(got, strings.TrimPrefix(problem.Type, "urn:problem-type:idempotency:")), " ")
+}
+
+// counting returns a handler that answers 201 with the number of its calls and the body.
+func counting(t testing.TB, calls *atomic.Int32) http.Handler {
+	t.Helper()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Location", "/orders/1")
+		w.Header().Set("Set-Cookie", "a=b")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprint(w, calls.Add(1), string(body[:min(len(body), 9)]))
+	})
+}
+
+func TestIdempotentKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, calls))
+		with := func(change func(*http.Request)) *http.Request {
+			r := order(t, `"a"`, "x")
+			change(r)
+			return r
+		}
+		long := strings.Repeat("k", 255)
+		for _, c := range []struct {
+			r    *http.Request
+			want string
+		}{
+			{order(t, "", "x"), "400 key-missing"},
+			{order(t, `""`, "x"), "400 key-malformed"},
+			{order(t, `"`, "x"), "400 key-malformed"},
+			{order(t, `"a`, "x"), "400 key-malformed"},
+			{order(t, `a"`, "x"), "400 key-malformed"},
+			{order(t, `"a";b`, "x"), "400 key-malformed"},
+			{order(t, `"a\b"`, "x"), "400 key-malformed"},
+			{order(t, `"ä"`, "x"), "400 key-malformed"},
+			{order(t, "a b", "x"), "400 key-malformed"},
+			{order(t, "a,b", "x"), "400 key-malformed"},
+			{order(t, long+"k", "x"), "400 key-malformed"},
+			{order(t, `"`+long+`k"`, "x"), "400 key-malformed"},
+			{with(func(r *http.Request) { r.Header.Add("Idempotency-Key", `"a"`) }), "400 key-malformed"},
+			{with(func(r *http.Request) { r.Header.Del("Account") }), "403 scope-missing"},
+
+			{order(t, `"a"`, "x"), "201 1x"},
+			{order(t, `"a"`, "x"), "201 replayed 1x"},
+			{order(t, "a", "x"), "201 replayed 1x"},
+			{order(t, "a", "y"), "422 key-reused"},
+			{with(func(r *http.Request) { r.Method = http.MethodPatch }), "422 key-reused"},
+			{with(func(r *http.Request) { r.RequestURI = "/orders?a=2" }), "422 key-reused"},
+			{with(func(r *http.Request) { r.RequestURI = "/refunds?a=1" }), "422 key-reused"},
+			{with(func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }), "422 key-reused"},
+			{with(func(r *http.Request) { r.Header.Set("Account", "b") }), "201 2x"},
+			{with(func(r *http.Request) { r.Header.Set("Account", `a" "`) }), "201 3x"},
+			{order(t, `" a/b,;\"\\"`, "x"), "201 4x"},
+			{order(t, `" a/b,;\"\\"`, "x"), "201 replayed 4x"},
+			{order(t, "8e03978e-40d5-43e8-bc93-6894a57f9324", ""), "201 5"},
+			{order(t, `"8e03978e-40d5-43e8-bc93-6894a57f9324"`, ""), "201 replayed 5"},
+			{order(t, long, "x"), "201 6x"},
+			{order(t, `"`+long+`"`, "x"), "201 replayed 6x"},
+			{with(func(r *http.Request) { r.Method = http.MethodPut }), "201 7x"}, // not guarded
+			{with(func(r *http.Request) { r.Method = http.MethodPut }), "201 8x"},
+		} {
+			answer(t, h, c.r, c.want)
+		}
+
+		other := g.Idempotent(worker.IdempotentOptions{Scope: account, Operation: "other", Optional: true, Methods: []string{http.MethodPut}})(counting(t, calls))
+		put := func(key string) *http.Request {
+			r := order(t, key, "x")
+			r.Method = http.MethodPut
+			return r
+		}
+		answer(t, other, put(""), "201 9x")
+		answer(t, other, put(""), "201 10x")
+		answer(t, other, put("a"), "201 11x")
+		answer(t, other, put("a"), "201 replayed 11x")
+		answer(t, other, order(t, "a", "x"), "201 12x")
+	})
+}
+
+func TestIdempotentComparesBodiesOf1MiB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, calls))
+		body := strings.Repeat("x", 1<<20-1)
+		answer(t, h, order(t, "a", body+"y"+"z"), "413 body-too-large")
+		answer(t, h, order(t, "a", body+"y"), "201 1xxxxxxxxx")
+		answer(t, h, order(t, "a", body+"y"), "201 replayed 1xxxxxxxxx")
+		answer(t, h, order(t, "a", body+"z"), "422 key-reused")
+		answer(t, h, order(t, "a", body), "422 key-reused")
+		incomplete := order(t, "b", "")
+		incomplete.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), failing{}))
+		answer(t, h, incomplete, "400 body-incomplete")
+	})
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// Each handler is called with one key twice.
+func TestIdempotentStoresResponses(t *testing.T) {
+	write := func(status, size int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(status)
+			_, _ = fmt.Fprint(w, strings.Repeat("x", size))
+		}
+	}
+	large := strings.Repeat("x", 512<<10)
+	for name, c := range map[string]struct {
+		handler       http.HandlerFunc
+		first, second string
+		calls         int32
+		stored        func(int) bool
+	}{
+		"nothing written":  {func(http.ResponseWriter, *http.Request) {}, "200 ", "200 replayed ", 1, nil},
+		"a status":         {write(204, 0), "204 ", "204 replayed ", 1, nil},
+		"a refusal":        {write(400, 1), "400 x", "400 replayed x", 1, nil},
+		"a conflict":       {write(409, 1), "409 x", "409 x", 2, nil},
+		"too many":         {write(429, 1), "429 x", "429 x", 2, nil},
+		"a failure":        {write(500, 1), "500 x", "500 x", 2, nil},
+		"a stored failure": {write(500, 1), "500 x", "500 replayed x", 1, func(status int) bool { return status == 500 }},
+		"binary":           {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0, 255}) }, "200 \x00\xff", "200 replayed \x00\xff", 1, nil},
+		"512 KiB":          {write(200, 512<<10), "200 " + large, "200 replayed " + large, 1, nil},
+		"a byte more":      {write(200, 512<<10+1), "500 response-too-large", "500 response-too-large", 1, nil},
+		"too large, then a panic": {func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, large); err != nil {
+					panic(http.ErrAbortHandler)
+				}
+			}
+		}, "500 response-too-large", "500 response-too-large", 1, nil},
+		"flushed": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprint(w, "x")
+			if _, ok := w.(http.Flusher); ok {
+				t.Error("the response can be flushed")
+			}
+			if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("Flush: %v", err)
+			}
+		}, "500 response-streamed", "500 response-streamed", 1, nil},
+		"not hijacked": {func(w http.ResponseWriter, _ *http.Request) {
+			if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("Hijack: %v", err)
+			}
+			_, _ = fmt.Fprint(w, "x")
+		}, "200 x", "200 replayed x", 1, nil},
+		"an uncertain act": {func(w http.ResponseWriter, r *http.Request) {
+			job, _ := worker.JobFromContext(r.Context())
+			_, err := worker.Once(r.Context(), job, "charge", func(context.Context) (int, error) { return 0, errBroken })
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = fmt.Fprint(w, errors.Is(err, errBroken), errors.As(err, new(*worker.UncertainError)))
+		}, "500 true false", "500 false true", 2, nil},
+		"headers that no document can hold": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", strings.Repeat("x", 400<<10))
+			_, _ = fmt.Fprint(w, large)
+		}, "500 no-response", "500 no-response", 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+				o := worker.IdempotentOptions{Scope: account, Stored: c.stored}
+				h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					calls.Add(1)
+					c.handler(w, r)
+				}))
+				answer(t, h, order(t, "a", "x"), c.first)
+				answer(t, h, order(t, "a", "x"), c.second)
+				if n := calls.Load(); n != c.calls {
+					t.Errorf("%d calls, want %d", n, c.calls)
+				}
+			})
+		})
+	}
+}
+
+func TestIdempotentReplaysChosenHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		h := g.Idempotent(worker.IdempotentOptions{Scope: account, Headers: []string{"x-order"}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for _, name := range []string{"Location", "ETag", "X-Order", "X-Other", "Set-Cookie"} {
+				w.Header().Add(name, "a")
+				w.Header().Add(name, "b")
+			}
+		}))
+		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Outer", "a")
+			h.ServeHTTP(w, r)
+		})
+		for want, names := range map[string]string{"200 ": "Location ETag X-Order X-Other Set-Cookie X-Outer", "200 replayed ": "Location ETag X-Order X-Outer"} {
+			key := "a"
+			if strings.Contains(want, "replayed") {
+				key = "b"
+				answer(t, outer, order(t, key, "x"), "200 ")
+			}
+			header := answer(t, outer, order(t, key, "x"), want)
+			header.Del("Idempotency-Replayed")
+			for name := range strings.FieldsSeq(names) {
+				if v := header.Values(name); strings.Join(v, "") != "ab" && name != "X-Outer" {
+					t.Errorf("%s: the header %s is %q", want, name, v)
+				}
+				header.Del(name)
+			}
+			if len(header) > 0 {
+				t.Errorf("%s: further headers %q", want, header)
+			}
+		}
+	})
+}
+
+// The second request comes while the first is in the handler, which ends in different ways.
+func TestIdempotentRunsOneHandlerAtATime(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		g, other, calls := open(t, b, nil), open(t, b, nil), &atomic.Int32{}
+		entered, leave := make(chan worker.Job), make(chan any)
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			job, _ := worker.JobFromContext(r.Context())
+			entered <- job
+			if v := <-leave; v != nil {
+				panic(v)
+			}
+			counting(t, calls).ServeHTTP(w, r)
+		})
+		here := g.Idempotent(worker.IdempotentOptions{Scope: account})(handler)
+		there := other.Idempotent(worker.IdempotentOptions{Scope: account})(handler)
+
+		var token int64
+		for i, v := range []any{http.ErrAbortHandler, "oh", nil} {
+			panicked := make(chan any)
+			go func() {
+				defer func() { panicked <- recover() }()
+				want := "201 1x"
+				if v != nil {
+					want = "none"
+				}
+				answer(t, here, order(t, "a", "x"), want)
+			}()
+			job := <-entered
+			if job.LockToken <= token || job.Attempt != i+1 || !strings.HasPrefix(job.AnalysisID, "http:") {
+				t.Errorf("call %d: job %+v after the token %d", i, job, token)
+			}
+			token = job.LockToken
+			answer(t, there, order(t, "a", "x"), "409 in-progress")
+			answer(t, there, order(t, "a", "y"), "422 key-reused")
+			leave <- v
+			if got := <-panicked; got != v {
+				t.Errorf("call %d: panic %v, want %v", i, got, v)
+			}
+		}
+		answer(t, there, order(t, "a", "x"), "201 replayed 1x")
+	})
+}
+
+func TestIdempotentGoesOnWithoutItsClient(t *testing.T) {
+	for end, want := range map[bool]string{false: "201 1x", true: "503 1x"} {
+		synctest.Test(t, func(t *testing.T) {
+			g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+			o := worker.IdempotentOptions{Scope: account, EndWithClient: end}
+			h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case <-time.After(time.Minute):
+				case <-r.Context().Done():
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+				counting(t, calls).ServeHTTP(w, r)
+			}))
+			ctx, hangUp := context.WithTimeout(t.Context(), time.Second)
+			defer hangUp()
+			answer(t, h, order(t, "a", "x").WithContext(ctx), want)
+			if end {
+				answer(t, h, order(t, "a", "x"), "201 2x")
+			} else {
+				answer(t, h, order(t, "a", "x"), "201 replayed 1x")
+			}
+		})
+	}
+}
+
+// Firestore is unavailable before the handler, and from the handler on, as after a crash: then the
+// handler runs again once its lock has expired, 30 s after its last heartbeat.
+func TestIdempotentWithoutFirestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, w, calls := ahead(t), &wall{}, &atomic.Int32{}
+		g, other := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) }), open(t, b, nil)
+		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w.up.Store(true)
+			counting(t, calls).ServeHTTP(rw, r)
+		}))
+		there := other.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, calls))
+
+		w.up.Store(true)
+		answer(t, h, order(t, "a", "x"), "503 not-processed")
+		w.up.Store(false)
+		go answer(t, h, order(t, "a", "x"), "500 outcome-unknown")
+		time.Sleep(29 * time.Second)
+		answer(t, there, order(t, "a", "x"), "409 in-progress")
+		time.Sleep(time.Second)
+		answer(t, there, order(t, "a", "x"), "201 2x")
+		w.up.Store(false)
+		answer(t, h, order(t, "a", "x"), "201 replayed 2x")
+	})
+}
+
+func TestIdempotentAfterShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, calls := emulatortest.Embedded(t), &atomic.Int32{}
+		g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, calls))
+		slow := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			answer(t, slow, order(t, "a", "x"), "503 ")
+		}()
+		time.Sleep(time.Second) // of virtual time
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-ended
+		answer(t, h, order(t, "b", "x"), "503 not-processed")
+		checkRecord(t, collection(t, b, "idempotency").Doc("none"), map[string]any{"status": nil})
+	})
+}
+
+// The response of Echo's handlers is that of Echo's error handler if they return an error.
+func TestIdempotentInEcho(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, calls := open(t, emulatortest.Embedded(t), nil), 0
+		for wrapped, wants := range map[string][]string{
+			"returns": {"400 {\"message\":\"no\"}\n", "400 replayed {\"message\":\"no\"}\n"},
+			"writes":  {"201 x", "201 replayed x"},
+			"flushes": {"500 response-streamed", "500 response-streamed"},
+			"wrapped": {"500 response-missing", "500 response-missing"},
+		} {
+			o := worker.IdempotentOptions{Scope: account}
+			middleware := g.IdempotentEcho(o)
+			if wrapped == "wrapped" {
+				middleware = echo.WrapMiddleware(g.Idempotent(o))
+			}
+			e := echo.New()
+			e.POST("/orders", func(c echo.Context) error {
+				calls++
+				switch wrapped {
+				case "writes":
+					return c.String(http.StatusCreated, "x")
+				case "flushes":
+					c.Response().Flush()
+				}
+				return echo.NewHTTPError(http.StatusBadRequest, "no")
+			}, middleware)
+			for _, want := range wants {
+				answer(t, e, order(t, wrapped, "x"), want)
+			}
+		}
+		if calls != 4 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestIdempotentPanicsIfItCannotWork(t *testing.T) {
+	g := open(t, emulatortest.Embedded(t), nil)
+	for want, o := range map[string]worker.IdempotentOptions{
+		"worker: idempotent: no Scope": {},
+		`the operation "a b" is not`:   {Scope: account, Operation: "a b"},
+		"Keep 1m0s is under 1h":        {Scope: account, Do: worker.DoOptions{Keep: time.Minute}},
+		"TTL 1s is under":              {Scope: account, Do: worker.DoOptions{Lock: lease.Policy{TTL: time.Second, Heartbeat: time.Second}}},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "worker: idempotent: ") || !strings.Contains(got, want) {
+					t.Errorf("panic %v, want %q", got, want)
+				}
+			}()
+			g.Idempotent(o)
+		}()
+	}
+}
