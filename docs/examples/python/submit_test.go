@@ -18,3 +18,7 @@ func TestTheExampleInPythonParses(t *testing.T) {
 func TestTheAnalyzerInPythonContinues(t *testing.T) {
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" analyzer.py")
 }
+
+func TestTheAnalyzerInPythonChargesOnce(t *testing.T) {
+	examplestest.Charges(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" charge.py")
+}
