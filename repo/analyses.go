@@ -41,6 +41,8 @@ type Options struct {
 	// KeepAll makes every commit, also those of Create, set expireAt. Keep must then be
 	// longer than the lock's TTL.
 	KeepAll bool
+	// Noun names a document of Analyses in errors; empty: analysis.
+	Noun string
 }
 
 // fill sets the defaults of Collection and Log, and checks Collection.
@@ -87,12 +89,13 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	if err := errors.Join(o.fill("analyses"), o.Fields.Check()); err != nil {
 		return nil, err
 	}
+	noun := cmp.Or(o.Noun, "analysis")
 	codec := analysisCodec{
-		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName},
-		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
+		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName}, noun: noun,
+		fields: o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
 	}
 	docs := &documents[analysislock.Analysis]{
-		db: d, collection: d.client.Collection(o.Collection), what: "analysis", log: o.Log,
+		db: d, collection: d.client.Collection(o.Collection), what: noun, log: o.Log,
 		codec: codec, pessimistic: o.Pessimistic, work: codec.fields.workFields(),
 	}
 	a := &Analyses{documents: docs, codec: codec}
@@ -109,7 +112,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 		return nil, err
 	}
 	if o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL() {
-		return nil, fmt.Errorf("repo: documents are kept for %v, not for longer than the TTL %v", o.Keep, a.TTL())
+		return nil, fmt.Errorf("repo: Keep %v is not longer than the TTL %v", o.Keep, a.TTL())
 	}
 	return a, nil
 }
@@ -186,7 +189,7 @@ func (a *Analyses) create(
 	case err == nil:
 		return nil
 	case status.Code(err) != codes.AlreadyExists:
-		return unavailable(storeError("create", "analysis", id, err))
+		return unavailable(storeError("create", a.codec.noun, id, err))
 	}
 
 	// The client gets this error also if the reply to its creation was lost and it has sent the
@@ -241,7 +244,7 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 		return nil
 	})
 	if err != nil {
-		return d, unavailable(storeError("read", "analysis", id, err))
+		return d, unavailable(storeError("read", a.codec.noun, id, err))
 	}
 	return d, refused
 }

@@ -24,6 +24,7 @@ const unreadableOwner = "(unreadable)"
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
+	noun         string // see Options
 	fields       Fields
 	keep         time.Duration // see Options
 	keepAll      bool
@@ -92,7 +93,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	if c.replaceToken {
 		return a, nil
 	}
-	return a, fmt.Errorf("repo: analysis %q: %w", a.ID, a.Malformed)
+	return a, fmt.Errorf("repo: %s %q: %w", c.noun, a.ID, a.Malformed)
 }
 
 // decodeTask returns the name of a task. A value of another type becomes one that no task has, so

@@ -1,10 +1,12 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
@@ -59,7 +61,13 @@ func checkRecord(t testing.TB, doc *firestore.DocumentRef, want map[string]any) 
 	}
 }
 
-var errBroken = errors.New("broken")
+// doWith is DoOutcome of one operation, without the rest of the outcome.
+func doWith[T any](ctx context.Context, g *worker.Guard, key string, o worker.DoOptions, fn func(context.Context, worker.Job) (T, error)) (T, error) {
+	out, err := worker.DoOutcome(ctx, g, "op", key, o, fn)
+	return out.Value, err
+}
+
+var errBroken, errOwn = errors.New("broken"), errors.New("of the function")
 
 // call is one call of Do for the same key.
 type call struct {
@@ -77,6 +85,7 @@ func returns(value string, err error) func() (json.RawMessage, error) {
 
 func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	permanent := &orchestrator.PermanentError{Code: "bad", Message: "no"}
+	large := `"` + strings.Repeat("x", 1<<20-100) + `"`
 	done := call{fn: returns(`"again"`, nil), want: `"x"`}
 	for name, calls := range map[string][]call{
 		"a result": {{fn: returns(`{"b": 2.50, "a": ["x"]}`, nil), ran: true, want: `{"a":["x"],"b":2.5}`},
@@ -89,15 +98,21 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 		"a panic":                    {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
 		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
 			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
-		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, err: "worker: failed: result_invalid: "},
+		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, want: "[[1]]", err: "worker: failed: result_invalid: "},
 			{fn: returns(`"again"`, nil), err: "worker: failed: result_invalid: "}},
-		"a result too large beside the other fields": {{fn: returns(`"`+strings.Repeat("x", 1<<20-100)+`"`, nil), ran: true, err: "worker: failed: result_too_large: "},
+		"a result too large beside the other fields": {{fn: returns(large, nil), ran: true, want: large, err: "worker: failed: result_too_large: "},
 			{fn: returns(`"again"`, nil), err: "worker: failed: result_too_large: "}},
 		"more failures than MaxAttempts": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns("", errBroken), ran: true, err: "broken", is: errBroken},
 			{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"again"`, nil), ran: true, want: `"again"`}},
 		"other parameters": {{params: map[string]int{"a": 1, "b": 2}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: struct{ A int }{1}, err: "other parameters", is: worker.ErrParams},
 			{params: map[string]int{"b": 2, "a": 1}, want: `"x"`}, done},
 		"parameters that JSON cannot hold": {{params: func() {}, err: "worker: do: encode the parameters: "}},
+		"fields in another order, of another type": {{params: struct {
+			B int64
+			A map[string]any
+		}{9007199254740993, map[string]any{"x": "<"}}, fn: returns(`"x"`, nil), ran: true, want: `"x"`},
+			{params: json.RawMessage(`{"A": {"x": "\u003c"}, "B": 9007199254740993}`), want: `"x"`},
+			{params: map[string]any{"A": map[string]any{"x": "<"}, "B": 9007199254740992}, err: "other parameters", is: worker.ErrParams}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -105,7 +120,7 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 				g := open(t, b, func(o *worker.Options) { q.use(o); o.Lock.MaxAttempts = 3 })
 				for i, c := range calls {
 					ran := false
-					got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
+					got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
 						ran = true
 						return c.fn()
 					})
@@ -151,7 +166,7 @@ func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, reads, commits, ran := ahead(t), 0, 0, false
-				other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("key")
+				other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key")
 				g := open(t, b, func(o *worker.Options) {
 					o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						if strings.HasSuffix(m, "/Commit") {
@@ -169,7 +184,7 @@ func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 						return open(ctx, d, cc, m, opts...)
 					}))
 				})
-				got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
+				got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
 					ran = true
 					return "own", nil
 				})
@@ -189,7 +204,7 @@ func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 func finish(t *testing.T, g *worker.Guard, params string, failure error) {
 	t.Helper()
 	o := worker.DoOptions{Params: params}
-	if _, err := worker.DoWith(t.Context(), g, "key", o, func(context.Context, worker.Job) (string, error) { return "other", failure }); !errors.Is(err, failure) {
+	if _, err := doWith(t.Context(), g, "key", o, func(context.Context, worker.Job) (string, error) { return "other", failure }); !errors.Is(err, failure) {
 		t.Error(err)
 	}
 }
@@ -205,12 +220,13 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		g := open(t, b, func(o *worker.Options) { o.Lock.TTL = 2 * time.Hour })
-		if _, err := worker.Do(t.Context(), g, "text", func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
+		if _, err := worker.Do(t.Context(), g, "op", "text", func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
 			t.Fatal(err)
 		}
 		records := collection(t, b, "idempotency")
-		set(t, records.Doc("failed"), map[string]any{"status": "FAILED"})
-		set(t, records.Doc("malformed"), map[string]any{"status": "QUEUED", "lockToken": "x"})
+		set(t, records.Doc("op:failed"), map[string]any{"status": "FAILED"})
+		set(t, records.Doc("op:malformed"), map[string]any{"status": "QUEUED", "lockToken": "x"})
+		const notCalled = "worker: the function was not called: "
 		ended, end := context.WithCancelCause(t.Context())
 		end(errBroken)
 		for name, c := range map[string]struct {
@@ -220,20 +236,24 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 			err string
 			is  error
 		}{
-			"a stored result of another type": {key: "text", err: `worker: the stored result of "text": json: `},
+			"a stored result of another type": {key: "text", err: `worker: the stored result of "op:text" is no int: json: `},
 			"a failure without a cause":       {key: "failed", err: "worker: failed: "},
-			"a malformed record":              {key: "malformed", is: lease.ErrMalformed},
+			"a malformed record":              {key: "malformed", err: notCalled + `repo: record "op:malformed": `, is: lease.ErrMalformed},
+			"no key":                          {key: "", is: lease.ErrInvalidKey},
 			"a key that is no id":             {key: "a/b", is: lease.ErrInvalidKey},
+			"a key that fits without the op":  {key: strings.Repeat("k", 1498), err: notCalled + "lease: invalid key: the record id has 1498 bytes, at most 1497 ", is: lease.ErrInvalidKey},
 			"a context that has ended":        {ctx: ended, key: "new", is: errBroken},
-			"too short a time":                {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: "worker: do: Keep 1m0s is under 1h"},
-			"a time shorter than the TTL":     {key: "new", o: worker.DoOptions{Keep: 2*time.Hour - 1}, err: "worker: do: "},
-			"a collection that is none":       {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: `worker: do: `},
+			"too short a time":                {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: notCalled + "worker: do: the option Keep 1m0s is under 1h"},
+			"a time that is the TTL":          {key: "new", o: worker.DoOptions{Keep: 2 * time.Hour}, err: notCalled + "worker: do: repo: Keep 2h0m0s is not longer than the TTL 2h0m0s"},
+			"a collection that is none":       {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: notCalled + `worker: do: `},
+			"a run of more than a day":        {key: "new", o: worker.DoOptions{RunTimeout: 24*time.Hour + 1}, err: notCalled + "worker: do: the option RunTimeout 24h0m0.000000001s is not"},
+			"a lock that could expire":        {key: "new", o: worker.DoOptions{Lock: lease.Policy{TTL: 10 * time.Second, Heartbeat: 5 * time.Second}}, err: notCalled + "worker: do: lease: TTL 10s is under 2 × heartbeat 5s"},
 		} {
 			ctx := c.ctx
 			if ctx == nil {
 				ctx = t.Context()
 			}
-			got, err := worker.DoWith(ctx, g, c.key, c.o, func(context.Context, worker.Job) (int, error) {
+			got, err := doWith(ctx, g, c.key, c.o, func(context.Context, worker.Job) (int, error) {
 				t.Errorf("%s: the function was called", name)
 				return 1, nil
 			})
@@ -241,7 +261,7 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 				t.Errorf("%s: %d, error %v; want 0, %q %v", name, got, err, c.err, c.is)
 			}
 		}
-		checkRecord(t, records.Doc("new"), map[string]any{"status": nil})
+		checkRecord(t, records.Doc("op:new"), map[string]any{"status": nil})
 		// A kind's deliveries would not find what Do keeps, and the other way round.
 		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of records of Do") {
 			t.Errorf("a kind in the collection of Do: %v", err)
@@ -259,7 +279,7 @@ func TestOneOfManyCallsRunsTheFunction(t *testing.T) {
 			g := open(t, b, nil)
 			all.Go(func() {
 				for {
-					got, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int32, error) {
+					got, err := worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int32, error) {
 						<-released
 						return runs.Add(1), nil
 					})
@@ -270,8 +290,8 @@ func TestOneOfManyCallsRunsTheFunction(t *testing.T) {
 						}
 						return
 					}
-					if running.RetryIn <= 0 || running.RetryIn > lease.DefaultTTL || running.RetryAt.IsZero() {
-						t.Errorf("the time to retry is %v, in %v", running.RetryAt, running.RetryIn)
+					if running.RetryIn <= 0 || running.RetryIn > time.Second || running.ExpiresAt.IsZero() {
+						t.Errorf("try again in %v, the lock expires at %v", running.RetryIn, running.ExpiresAt)
 					}
 					if refused.Add(1) == calls-1 {
 						close(released)
@@ -326,21 +346,21 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 					t.Fatal(err)
 				}
 				ctx := c.end(t, g)
-				got, err := worker.Do(ctx, g, "key", func(ctx context.Context, _ worker.Job) (string, error) {
+				got, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, _ worker.Job) (string, error) {
 					if c.ignores {
 						time.Sleep(5 * time.Second)
 						return "x", nil
 					}
 					<-ctx.Done()
-					return "", ctx.Err()
+					return "", errOwn
 				})
-				if !errors.Is(err, c.err) || (got == "x") != c.ignores {
+				if !errors.Is(err, c.err) || !c.ignores && !errors.Is(err, errOwn) || (got == "x") != c.ignores {
 					t.Errorf("Do = %q, %v; want %v", got, err, c.err)
 				}
 				synctest.Wait() // for Shutdown
-				checkRecord(t, collection(t, b, "idempotency").Doc("key"), c.want)
+				checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), c.want)
 				if errors.Is(c.err, worker.ErrStopping) {
-					if _, err := worker.Do(t.Context(), g, "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
+					if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
 						t.Errorf("after Shutdown the error is %v", err)
 					}
 				}
@@ -355,8 +375,11 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
 				// StallTimeout is for kinds.
-				g, runs := open(t, b, func(o *worker.Options) { o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute }), 0
-				got, err := worker.Do(t.Context(), g, "key", func(ctx context.Context, job worker.Job) (string, error) {
+				var log bytes.Buffer
+				g, runs := open(t, b, func(o *worker.Options) {
+					o.RunTimeout, o.StallTimeout, o.Log = 10*time.Minute, time.Minute, slog.New(slog.NewTextHandler(&log, nil))
+				}), 0
+				got, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (string, error) {
 					if runs++; job.Resume != nil {
 						return "from " + string(job.Resume), nil
 					}
@@ -368,7 +391,10 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 					<-ctx.Done()
 					return "", fmt.Errorf("stopped: %w", errBroken)
 				})
-				record := collection(t, b, "idempotency").Doc("key")
+				record := collection(t, b, "idempotency").Doc("op:key")
+				if failed := strings.Contains(log.String(), "msg=delivery"); failed == checkpoint {
+					t.Errorf("logged as a failure: %v: %s", failed, &log)
+				}
 				if checkpoint {
 					if err != nil || got != "from 7" || runs != 2 {
 						t.Errorf("Do = %q, %v after %d runs; want the second to continue", got, err, runs)
@@ -376,7 +402,7 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 					checkRecord(t, record, map[string]any{"status": "READY", "attempts": int64(1), "result": "from 7"})
 					return
 				}
-				if err == nil || !strings.HasPrefix(err.Error(), `worker: do "key": the run took longer than `) || !errors.Is(err, errBroken) || runs != 1 {
+				if err == nil || !strings.HasPrefix(err.Error(), `worker: do "op:key": the run took longer than RunTimeout, 10m0s, `) || !errors.Is(err, errBroken) || runs != 1 {
 					t.Errorf("error %v after %d runs", err, runs)
 				}
 				checkRecord(t, record, map[string]any{"status": "QUEUED", "attempts": int64(1), "lockOwner": nil})
@@ -396,10 +422,10 @@ func TestALateResultIsRefused(t *testing.T) {
 			want   map[string]any
 		}{
 			"deleted and created anew": {func(key string, token int64) error {
-				if _, err := records.Doc(key).Delete(t.Context()); err != nil {
+				if _, err := records.Doc("op:" + key).Delete(t.Context()); err != nil {
 					return err
 				}
-				_, err := worker.Do(t.Context(), other, key, func(_ context.Context, job worker.Job) (string, error) {
+				_, err := worker.Do(t.Context(), other, "op", key, func(_ context.Context, job worker.Job) (string, error) {
 					if job.LockToken <= token {
 						t.Errorf("the token %d is not above %d, that of the deleted record", job.LockToken, token)
 					}
@@ -408,30 +434,31 @@ func TestALateResultIsRefused(t *testing.T) {
 				return err
 			}, lease.ErrLost, map[string]any{"status": "READY", "result": "new"}},
 			"deleted": {func(key string, _ int64) error {
-				_, err := records.Doc(key).Delete(t.Context())
+				_, err := records.Doc("op:" + key).Delete(t.Context())
 				return err
 			}, lease.ErrLost, map[string]any{"status": nil, "result": nil}},
 			"taken": {func(key string, token int64) error {
-				_, err := records.Doc(key).Set(t.Context(), map[string]any{"lockOwner": "other", "lockToken": token + 1}, firestore.MergeAll)
+				_, err := records.Doc("op:"+key).Set(t.Context(), map[string]any{"lockOwner": "other", "lockToken": token + 1}, firestore.MergeAll)
 				return err
 			}, lease.ErrLost, map[string]any{"status": "PROCESSING", "result": nil, "lockOwner": "other"}},
 			"cancelled": {func(key string, token int64) error {
-				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "FAILED", "lockOwner": firestore.Delete, "lockToken": token + 1, "error": map[string]any{"code": "cancelled"}}, firestore.MergeAll)
+				_, err := records.Doc("op:"+key).Set(t.Context(), map[string]any{"status": "FAILED", "lockOwner": firestore.Delete, "lockToken": token + 1, "error": map[string]any{"code": "cancelled"}}, firestore.MergeAll)
 				return err
 			}, lease.ErrLost, map[string]any{"status": "FAILED", "result": nil}},
 			"finished under its lock": {func(key string, _ int64) error {
-				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "FAILED", "error": map[string]any{"code": "theirs"}}, firestore.MergeAll)
+				_, err := records.Doc("op:"+key).Set(t.Context(), map[string]any{"status": "FAILED", "error": map[string]any{"code": "theirs"}}, firestore.MergeAll)
 				return err
 			}, &worker.FailedError{Code: "theirs"}, map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil}},
 		} {
-			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
-			if got != "" || !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) { //nolint:govet // a FailedError is compared as a whole
+			got, err := worker.Do(t.Context(), g, "op", name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
+			notStored, ok := errors.AsType[*worker.NotStoredError](err)
+			if got != "late" || !ok || notStored.Value != "late" || errors.Is(err, worker.ErrNotRun) || !errors.Is(err, c.err) && !reflect.DeepEqual(notStored.Err, c.err) { //nolint:govet // a FailedError is compared as a whole
 				t.Errorf("%s: Do = %q, %v; want %v", name, got, err, c.err)
 			}
-			checkRecord(t, records.Doc(name), c.want)
+			checkRecord(t, records.Doc("op:"+name), c.want)
 		}
-		got, err := worker.Do(t.Context(), g, "set", func(context.Context, worker.Job) (string, error) {
-			_, err := records.Doc("set").Set(t.Context(), map[string]any{"status": "READY", "result": "theirs"}, firestore.MergeAll)
+		got, err := worker.Do(t.Context(), g, "op", "set", func(context.Context, worker.Job) (string, error) {
+			_, err := records.Doc("op:set").Set(t.Context(), map[string]any{"status": "READY", "result": "theirs"}, firestore.MergeAll)
 			return "dropped", err
 		})
 		if got != "theirs" || err != nil {
@@ -470,25 +497,34 @@ func TestDoWithoutFirestore(t *testing.T) {
 		b, w, runs := ahead(t), &wall{}, 0
 		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) })
 		do := func(then bool) (int, error) {
-			return worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+			return worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
 				runs++
 				w.up.Store(then)
 				return runs, nil
 			})
 		}
-		for i, before := range []bool{true, false} {
-			w.up.Store(before)
-			if got, err := do(true); got != 0 || !errors.Is(err, lease.ErrUnavailable) || runs != i {
-				t.Errorf("Firestore is out of reach before the run: %v. Do = %d, %v after %d runs", before, got, err, runs)
-			}
+		w.up.Store(true)
+		if got, err := do(true); got != 0 || !errors.Is(err, worker.ErrNotRun) || !errors.Is(err, lease.ErrUnavailable) || runs != 0 {
+			t.Errorf("before the run: Do = %d, %v after %d runs", got, err, runs)
+		}
+		w.up.Store(false)
+		got, err := do(true)
+		notStored, ok := errors.AsType[*worker.NotStoredError](err)
+		if got != 1 || !ok || notStored.Value != 1 || errors.Is(err, worker.ErrNotRun) || !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("at the finish: Do = %d, %v; want 1, which is not stored", got, err)
 		}
 		w.up.Store(false)
 		var running *worker.RunningError
 		if _, err := do(false); !errors.As(err, &running) {
 			t.Fatalf("error %v while the lock is kept", err)
 		}
-		if left := running.RetryAt.Sub(time.Now().Add(clockAhead)); left != running.RetryIn || running.Error() != "worker: another call runs it; its lock expires in "+left.Round(time.Millisecond).String() {
-			t.Errorf("%v, in %v, by Firestore's clock in %v", running, running.RetryIn, left)
+		left := running.ExpiresAt.Sub(time.Now().Add(clockAhead))
+		if left <= time.Second || running.RetryIn != time.Second {
+			t.Errorf("%v, and by Firestore's clock the lock expires in %v", running, left)
+		}
+		time.Sleep(left - 1500*time.Microsecond)
+		if _, err := do(false); !errors.As(err, &running) || running.RetryIn <= 0 || running.RetryIn > 2*time.Millisecond {
+			t.Errorf("error %v just before the expiry", err)
 		}
 		time.Sleep(running.RetryIn)
 		if got, err := do(false); got != 2 || err != nil {
@@ -500,17 +536,17 @@ func TestDoWithoutFirestore(t *testing.T) {
 func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := ahead(t)
-		g, record := open(t, b, func(o *worker.Options) { o.MaxRunTime = 30 * time.Minute }), collection(t, b, "once").Doc("key") // of kinds
+		g, record := open(t, b, func(o *worker.Options) { o.MaxRunTime = 30 * time.Minute }), collection(t, b, "once").Doc("op:key") // of kinds
 		kept := func() (expires time.Duration) {
 			at, _ := fields(t, record)["expireAt"].(time.Time)
 			return time.Until(at.Add(-clockAhead))
 		}
 		once := worker.DoOptions{Collection: "once", Keep: time.Hour}
-		if _, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) { return 0, errBroken }); !errors.Is(err, errBroken) {
+		if _, err := doWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) { return 0, errBroken }); !errors.Is(err, errBroken) {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Hour)
-		_, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) {
+		_, err := doWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) {
 			time.Sleep(3 * time.Hour)
 			if left := kept(); left < time.Hour-lease.DefaultTTL {
 				t.Errorf("the record of a run may be deleted in %v", left)
@@ -520,8 +556,8 @@ func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 		if left := kept(); err != nil || left < time.Hour-time.Second || left > time.Hour {
 			t.Errorf("the record is kept for %v, error %v; want 1 h", left, err)
 		}
-		record = collection(t, b, "once").Doc("default") // of the same collection, kept longer
-		_, err = worker.DoWith(t.Context(), g, "default", worker.DoOptions{Collection: "once"}, one)
+		record = collection(t, b, "once").Doc("op:default") // of the same collection, kept longer
+		_, err = doWith(t.Context(), g, "default", worker.DoOptions{Collection: "once"}, one)
 		if left := kept(); err != nil || left.Round(time.Second) != 24*time.Hour {
 			t.Errorf("the record is kept for %v, error %v; want 24 h", left, err)
 		}
@@ -533,7 +569,7 @@ func TestDoTakesNoPlaceOfADelivery(t *testing.T) {
 		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.MaxRuns = 1 })
 		h := g.Handler(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
 		type caller struct{}
-		if _, err := worker.Do(context.WithValue(t.Context(), caller{}, "a"), g, "key", func(ctx context.Context, _ worker.Job) (int, error) {
+		if _, err := worker.Do(context.WithValue(t.Context(), caller{}, "a"), g, "op", "key", func(ctx context.Context, _ worker.Job) (int, error) {
 			if ctx.Value(caller{}) != "a" {
 				t.Error("the caller's values, such as its trace, are lost")
 			}
@@ -553,7 +589,7 @@ func TestDoOfAFinishedKeyIsOneRead(t *testing.T) {
 		g := open(t, b, nil)
 		for i, want := range []struct{ reads, commits int }{{3, 3}, {1, 0}, {1, 0}} {
 			reads, commits, total := b.Calls.Count("BatchGetDocuments"), b.Calls.Count("Commit"), b.Calls.Total()
-			got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (int, error) { return i, nil })
+			got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (int, error) { return i, nil })
 			reads, commits, total = b.Calls.Count("BatchGetDocuments")-reads, b.Calls.Count("Commit")-commits, b.Calls.Total()-total
 			if got != 0 || err != nil || reads != want.reads || commits != want.commits || total != reads+commits {
 				t.Errorf("call %d: %d, %v; %d reads, %d commits of %d calls; want %+v", i, got, err, reads, commits, total, want)

@@ -11,8 +11,9 @@
 // books deliveries of orphaned documents, [Guard.Health] serves health checks, and [Guard.Routes]
 // serves all of these routes.
 //
-// [Do] needs no documents and no routes: it runs a function once for a key, and returns the
-// stored result to every later caller.
+// [Do] needs no documents and no routes: it runs a function once for an operation and a key, and
+// returns the stored result to every later caller. [DoOutcome] has options, [Lookup] reads an
+// outcome, and [Reset] lets the function run again.
 //
 // # Guarantees
 //

@@ -101,11 +101,11 @@ func report(ctx context.Context, month string) error {
 	guard, done := embedded(ctx)
 	defer done()
 	for range 2 {
-		text, err := worker.Do(ctx, guard, "report-"+month, func(_ context.Context, _ worker.Job) (string, error) {
+		text, err := worker.Do(ctx, guard, "report", month, func(_ context.Context, _ worker.Job) (string, error) {
 			fmt.Println("writing") // the work
 			return "report of " + month, nil
 		})
-		if err != nil { // a *worker.RunningError has the time to retry
+		if err != nil { // a *worker.RunningError has the time to wait
 			return err
 		}
 		fmt.Println(text)
@@ -119,7 +119,7 @@ func ExampleRunningError() {
 	guard, done := embedded(ctx)
 	defer done()
 	for {
-		result, err := worker.Do(ctx, guard, "report", func(_ context.Context, job worker.Job) (int, error) {
+		result, err := worker.Do(ctx, guard, "report", "2026-03", func(_ context.Context, job worker.Job) (int, error) {
 			return job.Attempt, nil
 		})
 		running, ok := errors.AsType[*worker.RunningError](err)
@@ -127,7 +127,7 @@ func ExampleRunningError() {
 			fmt.Println(result, err)
 			return
 		}
-		time.Sleep(min(running.RetryIn, time.Second)) // the other call may end sooner
+		time.Sleep(running.RetryIn)
 	}
 	// Output: 1 <nil>
 }

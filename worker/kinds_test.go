@@ -87,7 +87,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		}
 	}
 	for _, o := range []worker.DoOptions{{Collection: "jobs"}, {Collection: "c/d/e", Keep: time.Hour}} {
-		if _, err := worker.DoWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
+		if _, err := doWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
 			t.Errorf("Do in a kind's collection: error %v", err)
 		}
 	}

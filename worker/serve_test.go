@@ -178,8 +178,8 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 	owner := func() (owner string) {
 		b := emulatortest.Embedded(t)
 		g := open(t, b, func(o *worker.Options) { o.TracerProvider = nil })
-		_, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
-			owner, _ = fields(t, collection(t, b, "idempotency").Doc("key"))["lockOwner"].(string)
+		_, err := worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
+			owner, _ = fields(t, collection(t, b, "idempotency").Doc("op:key"))["lockOwner"].(string)
 			return 1, nil
 		})
 		if err != nil {

@@ -34,7 +34,8 @@ type Field struct {
 func LogFields() []Field {
 	return []Field{
 		{"outcome", "string", "the outcome of the request", func(r Record) any { return r.Case.String() }},
-		{"status", "integer", "HTTP status of the answer", func(r Record) any { return r.HTTPStatus }},
+		{"status", "integer", "HTTP status of the answer; absent for the kind do",
+			func(r Record) any { return known(r.HTTPStatus != 0, r.HTTPStatus) }},
 		{"duration_ms", "integer", "time until the answer", func(r Record) any { return r.Took }},
 		{"analysis_id", "string", "the id of the analysis, or of the work of another kind. " +
 			"Absent if the request has no valid id", func(r Record) any { return ValidID(r.ID) }},

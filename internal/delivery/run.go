@@ -26,7 +26,15 @@ type run struct {
 
 // run runs the analyzer under the lock. It records the result, or releases the lock.
 func (a *attempt) run(ctx context.Context) Outcome {
+	exited := true
+	defer func() {
+		if exited {
+			a.end(ctx, run{err: errExited, began: true})
+		}
+	}()
 	r := a.analyze(ctx)
+	exited = false
+
 	o := a.end(ctx, r)
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
@@ -35,6 +43,10 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
 }
+
+// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
+// only deferred functions run.
+var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
 
 // end records how the run has ended: it finishes the analysis or releases the lock.
 func (a *attempt) end(ctx context.Context, r run) Outcome {

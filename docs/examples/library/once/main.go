@@ -20,8 +20,8 @@ func main() {
 	defer stop()
 	guard, err := worker.Open(ctx, worker.Options{})
 	check(err)
-	result, err := worker.Do(ctx, guard, os.Args[1], work)
-	check(err) // a *worker.RunningError has the time to retry
+	result, err := worker.Do(ctx, guard, "report", os.Args[1], work)
+	check(err) // a *worker.RunningError has the time to wait
 	fmt.Println(result)
 	check(guard.Shutdown(ctx))
 }

@@ -1,0 +1,241 @@
+package worker
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+// Errors of Do, DoOutcome, Lookup and Reset.
+var (
+	// ErrParams reports that the key was used with other parameters.
+	ErrParams = errors.New("worker: the key was used with other parameters")
+	// ErrNotRun reports that a call of Do has not called the function, and that the key has no
+	// outcome. The error wraps the reason, such as a *RunningError or lease.ErrUnavailable.
+	ErrNotRun = errors.New("worker: the function was not called")
+	// ErrUnfinished reports that a function has not finished for the key, and that no call runs it.
+	ErrUnfinished = errors.New("worker: the key has no outcome, and no call runs its function")
+	// ErrStopping reports that Shutdown has been called.
+	ErrStopping = delivery.ErrStopping
+)
+
+// RunningError reports that another call runs the function for the same key.
+type RunningError struct {
+	RetryIn   time.Duration // the time to wait before the next try: at most 1 s
+	ExpiresAt time.Time     // the expiry of the lock, unless it is renewed, by Firestore's clock
+}
+
+func newRunningError(expires time.Time, left time.Duration) *RunningError {
+	return &RunningError{RetryIn: min(left, time.Second), ExpiresAt: expires}
+}
+
+func (e *RunningError) Error() string {
+	return fmt.Sprintf("worker: another call runs it: try again in %v", e.RetryIn)
+}
+
+// FailedError reports that the function has failed permanently for the key: it returned an
+// *orchestrator.PermanentError, or a result that Firestore cannot hold. Each later call returns
+// the same failure. errors.As finds an *orchestrator.PermanentError in each, with this Code and
+// Message.
+type FailedError struct {
+	Code, Message string // as in the record
+	Err           error  // returned by the function, if this call ran it
+}
+
+func (e *FailedError) Error() string { return "worker: failed: " + e.Code + ": " + e.Message }
+
+// Unwrap returns an *orchestrator.PermanentError that wraps Err.
+func (e *FailedError) Unwrap() error {
+	return &orchestrator.PermanentError{Code: e.Code, Message: e.Message, Err: e.Err}
+}
+
+// NotStoredError reports that the function has returned a value in this call, and that the value
+// is not known to be stored. Err is the reason: lease.ErrLost if the lock was lost;
+// lease.ErrUnavailable, after which the value may be stored; a *FailedError if Firestore cannot
+// hold the value.
+type NotStoredError struct {
+	Value any // as the function returned it
+	Err   error
+}
+
+func (e *NotStoredError) Error() string { return "worker: the value is not stored: " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *NotStoredError) Unwrap() error { return e.Err }
+
+// ResultError reports that the stored result does not decode as the type of the caller.
+type ResultError struct {
+	Record string // operation:key
+	Type   string // of Go
+	Err    error  // of encoding/json
+}
+
+func (e *ResultError) Error() string {
+	return fmt.Sprintf("worker: the stored result of %q is no %s: %v", e.Record, e.Type, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *ResultError) Unwrap() error { return e.Err }
+
+// Lookup returns the outcome of an operation and a key, and runs nothing. It makes one read.
+// Errors: lease.ErrNotFound if there is no record; a *RunningError while a call runs the function;
+// ErrUnfinished; a *FailedError; and ErrParams, a *ResultError, lease.ErrInvalidKey,
+// lease.ErrUnavailable and ErrStopping as Do.
+func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOptions) (out Outcome[T], err error) {
+	defer g.server.Track()()
+	r, err := g.record(operation, key, o)
+	if err != nil {
+		return out, err
+	}
+
+	d, err := r.read(ctx)
+	out.Replayed, out.Token = analysislock.Finished(d.Status), d.Lock.Token
+	switch {
+	case err != nil:
+	case out.Replayed:
+		out.Value, err = decode[T](r.id, d.Result)
+	case lease.Held(d.Lock, d.ReadAt):
+		err = newRunningError(d.Lock.ExpiresAt, d.Lock.ExpiresAt.Sub(d.ReadAt))
+	default:
+		err = ErrUnfinished
+	}
+	return out, err
+}
+
+// Reset opens a key again, whether its function has succeeded, failed or not finished: the next
+// Do runs the function, without the last checkpoint. Its Params must be those of before, and those
+// of o are not compared. Errors: lease.ErrNotFound if there is no record; a *RunningError while a
+// call runs the function; analysislock.ErrUncertain if an act of Once is uncertain; and
+// lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
+func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
+	defer g.server.Track()()
+	r, err := g.record(operation, key, o)
+	if err != nil {
+		return err
+	}
+
+	_, err = r.analyses.Requeue(ctx, r.id, nil, true, "")
+	if held, ok := errors.AsType[*lease.HeldError](err); ok {
+		err = newRunningError(held.ExpiresAt, held.Remaining)
+	}
+	return err
+}
+
+// record is the record of one operation and key.
+type record struct {
+	*guarded
+	id     string // operation:key
+	params string // the hash of DoOptions.Params
+}
+
+// record returns the record of an operation and a key, without a call to Firestore.
+func (g *Guard) record(operation, key string, o DoOptions) (r record, err error) {
+	const maxID = 1500 // Firestore's limit, in bytes
+	if g.work.Err() != nil {
+		return r, ErrStopping
+	}
+	if !simpleName.MatchString(operation) {
+		return r, fmt.Errorf("worker: do: the operation %q is not a letter and then letters, digits, - and _", operation)
+	}
+	if err := lease.CheckKey("record", key, maxID-len(operation+":")); err != nil {
+		return r, err
+	}
+
+	r.id = operation + ":" + key
+	if r.params, err = hash(o.Params); err != nil {
+		return r, fmt.Errorf("worker: do: encode the parameters: %w", err)
+	}
+	if r.guarded, err = g.recordsOf(o); err != nil {
+		return r, fmt.Errorf("worker: do: %w", err)
+	}
+	return r, nil
+}
+
+// read reads the record with its result. It returns ErrParams, or a *FailedError with a record
+// that has failed.
+func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
+	d, params, err := r.analyses.Outcome(ctx, r.id)
+	switch {
+	case err != nil:
+	case r.params != "" && params != "" && r.params != params:
+		return analysislock.Analysis{}, ErrParams
+	case d.Status == analysislock.Failed:
+		e := cmp.Or(d.Error, &analysislock.Error{})
+		err = &FailedError{Code: e.Code, Message: e.Message}
+	}
+	return d, err
+}
+
+// records identifies records of Do: those of one collection with the same options.
+type records struct {
+	collection string
+	keep       time.Duration
+	lock       lease.Policy
+	runTimeout time.Duration
+}
+
+// recordsOf returns the guarded records of o. They are a kind without a name of its own.
+func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
+	r := records{
+		cmp.Or(o.Collection, "idempotency"), cmp.Or(o.Keep, 24*time.Hour),
+		cmp.Or(o.Lock, g.options.Lock), cmp.Or(o.RunTimeout, g.options.RunTimeout),
+	}
+	r.lock.MaxAttempts = 0 // each caller decides when to give up
+	if r.keep < time.Hour {
+		return nil, fmt.Errorf("the option Keep %v is under 1h", r.keep)
+	}
+	if r.runTimeout < 0 || r.runTimeout > 24*time.Hour {
+		return nil, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", r.runTimeout)
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if known := g.records[r]; known != nil {
+		return known, nil
+	}
+	for _, other := range g.kinds {
+		if other.Collection == r.collection {
+			return nil, fmt.Errorf("the collection %q is that of kind %q", r.collection, other.Name)
+		}
+	}
+
+	store := g.store(Kind{Collection: r.collection})
+	store.Keep, store.KeepAll, store.Noun = r.keep, true, "record"
+	store.MaxRunTime, store.Policy = 0, r.lock
+	kind, err := g.newGuarded(Kind{Name: "do", Collection: r.collection}, store)
+	if err != nil {
+		return nil, err
+	}
+	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
+	kind.guard.RunTimeout, kind.guard.Answers = r.runTimeout, true
+	g.records[r] = kind
+	return kind, nil
+}
+
+// hash returns a hash of params as JSON with sorted fields, or "" for nil.
+func hash(params any) (string, error) {
+	if params == nil {
+		return "", nil
+	}
+	text, err := json.Marshal(params)
+	if err != nil {
+		return "", err
+	}
+
+	var value any
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()        // a float64 would make large integers equal
+	_ = decoder.Decode(&value) // Marshal has written it
+	text, err = json.Marshal(value)
+	return fmt.Sprintf("%x", sha256.Sum256(text)), err
+}

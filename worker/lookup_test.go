@@ -1,0 +1,334 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+func TestTwoOperationsWithOneKeyAreTwoRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		for _, operation := range []string{"charge", "refund", "charge"} {
+			got, err := worker.Do(t.Context(), g, operation, "order:7", func(_ context.Context, job worker.Job) (string, error) {
+				return "of " + job.AnalysisID, nil
+			})
+			if want := "of " + operation + ":order:7"; got != want || err != nil {
+				t.Errorf("Do = %q, %v; want %q", got, err, want)
+			}
+		}
+		// Otherwise the operation a:b with the key c would have the record of a with b:c.
+		for _, operation := range []string{"", "a:b", "a/b", "1a", strings.Repeat("a", 101)} {
+			if _, err := worker.Do(t.Context(), g, operation, "key", one); err == nil || !strings.Contains(err.Error(), "the operation ") {
+				t.Errorf("operation %q: error %v", operation, err)
+			}
+		}
+	})
+}
+
+func TestAnOutcomeDistinguishesAReplayFromARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		call := func(key string, failure error) (worker.Outcome[int], error) {
+			return worker.DoOutcome(t.Context(), g, "op", key, worker.DoOptions{}, func(context.Context, worker.Job) (int, error) { return 7, failure })
+		}
+		for _, c := range []struct {
+			key     string
+			failure error // of a first run
+		}{{"ready", nil}, {"ready after a failure", errBroken}, {"failed", &orchestrator.PermanentError{Code: "no"}}} {
+			var token int64
+			if errors.Is(c.failure, errBroken) {
+				out, err := call(c.key, c.failure)
+				if token = out.Token; out != (worker.Outcome[int]{Value: 7, Ran: true, Token: token}) || token == 0 || !errors.Is(err, errBroken) || errors.Is(err, worker.ErrNotRun) {
+					t.Errorf("%s: %+v, %v", c.key, out, err)
+				}
+				c.failure = nil
+			}
+			first, _ := call(c.key, c.failure)
+			if first != (worker.Outcome[int]{Value: 7, Ran: true, Token: first.Token}) || first.Token <= token {
+				t.Errorf("%s: the run is %+v, after token %d", c.key, first, token)
+			}
+			want := worker.Outcome[int]{Value: 7, Replayed: true, Token: first.Token}
+			if c.failure != nil {
+				want.Value = 0
+			}
+			if again, err := call(c.key, errBroken); again != want || (err != nil) != (c.failure != nil) || errors.Is(err, worker.ErrNotRun) {
+				t.Errorf("%s: the replay is %+v, %v; want %+v", c.key, again, err, want)
+			}
+		}
+	})
+}
+
+func TestAReplayedFailureIsAsPermanentAsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		for key, c := range map[string]struct {
+			failure       error
+			code, message string
+		}{
+			"a code":         {&orchestrator.PermanentError{Code: "declined", Message: "no money"}, "declined", "no money"},
+			"only an error":  {&orchestrator.PermanentError{Err: errBroken}, orchestrator.CodeAnalyzerRejected, "broken"},
+			"a long message": {&orchestrator.PermanentError{Code: strings.Repeat("c", 65), Message: strings.Repeat("m", 4095) + "€"}, strings.Repeat("c", 64), strings.Repeat("m", 4095)},
+		} {
+			for i := range 2 {
+				_, err := worker.Do(t.Context(), g, "op", key, func(context.Context, worker.Job) (int, error) { return 0, c.failure })
+				permanent, ok := errors.AsType[*orchestrator.PermanentError](err)
+				if !ok || permanent.Code != c.code || permanent.Message != c.message {
+					t.Errorf("%s: call %d: error %v, want %s: %s", key, i, err, c.code, c.message)
+				}
+				if first := errors.Is(err, c.failure); first != (i == 0) {
+					t.Errorf("%s: call %d: the error wraps the function's: %v", key, i, first)
+				}
+			}
+		}
+	})
+}
+
+func TestAFunctionThatPanicsOrEndsItsGoroutineFreesTheLock(t *testing.T) {
+	for name, c := range map[string]struct {
+		end   func()
+		panic bool
+		code  string
+	}{"panic": {func() { panic("oh") }, true, "analyzer_panicked"}, "Goexit": {runtime.Goexit, false, "analyzer_failed"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, ended := emulatortest.Embedded(t), make(chan error)
+				var log bytes.Buffer
+				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+				go func() {
+					err := errOwn // Do does not return
+					defer func() { ended <- err }()
+					_, err = worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
+						c.end()
+						return 1, nil
+					})
+				}()
+				err := <-ended
+				if panicked, ok := errors.AsType[*orchestrator.PanicError](err); ok != c.panic || ok && panicked.Value != "oh" || !ok && !errors.Is(err, errOwn) {
+					t.Errorf("error %v", err)
+				}
+				got := fields(t, collection(t, b, "idempotency").Doc("op:key"))
+				if last, _ := got["lastError"].(map[string]any); got["status"] != "QUEUED" || got["lockOwner"] != nil || last["code"] != c.code {
+					t.Errorf("record %v", got)
+				}
+				if n := strings.Count(log.String(), "msg=delivery"); n != 1 {
+					t.Errorf("%d lines: %s", n, &log)
+				}
+				if got, err := worker.Do(t.Context(), g, "op", "key", one); got != 1 || err != nil {
+					t.Errorf("the next call: %d, %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// The record of each case but the first is in that state before.
+func TestLookupReadsTheOutcomeAndResetOpensTheKey(t *testing.T) {
+	notCalled := errors.New("the function is not called")
+	crashed := func(expires time.Time) map[string]any {
+		return map[string]any{"status": "PROCESSING", "lockOwner": "o", "lockToken": 5, "attempts": 1, "lockExpiresAt": expires.UTC().Format("2006-01-02T15:04:05.000Z")}
+	}
+	for name, c := range map[string]struct {
+		record  func(now time.Time) map[string]any // now is Firestore's
+		lookup  worker.Outcome[string]
+		err     error
+		reset   error
+		running bool
+	}{
+		"none": {err: lease.ErrNotFound, reset: lease.ErrNotFound},
+		"ready": {record: func(time.Time) map[string]any {
+			return map[string]any{"status": "READY", "result": "r", "lockToken": 5}
+		}, lookup: worker.Outcome[string]{Value: "r", Replayed: true, Token: 5}},
+		"failed": {record: func(time.Time) map[string]any {
+			return map[string]any{"status": "FAILED", "result": "old", "lockToken": 5, "error": map[string]any{"code": "c", "message": "m"}}
+		}, lookup: worker.Outcome[string]{Replayed: true, Token: 5}, err: &worker.FailedError{Code: "c", Message: "m"}},
+		"released": {record: func(time.Time) map[string]any {
+			return map[string]any{"status": "QUEUED", "lockToken": 5, "checkpoint": 7}
+		}, lookup: worker.Outcome[string]{Token: 5}, err: worker.ErrUnfinished},
+		"crashed": {record: func(now time.Time) map[string]any { return crashed(now.Add(-time.Second)) }, lookup: worker.Outcome[string]{Token: 5}, err: worker.ErrUnfinished},
+		"running": {record: func(now time.Time) map[string]any { return crashed(now.Add(time.Minute)) }, lookup: worker.Outcome[string]{Token: 5}, running: true},
+		"ending":  {record: func(now time.Time) map[string]any { return crashed(now.Add(time.Second / 4)) }, lookup: worker.Outcome[string]{Token: 5}, running: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := ahead(t)
+				g, doc, now := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key"), time.Now().Add(clockAhead)
+				if c.record != nil {
+					set(t, doc, c.record(now))
+				}
+				held := func(err error) bool {
+					running, ok := errors.AsType[*worker.RunningError](err)
+					return ok && running.RetryIn > 0 && running.RetryIn <= min(time.Second, running.ExpiresAt.Sub(now))
+				}
+
+				commits := b.Calls.Count("Commit")
+				got, err := worker.Lookup[string](t.Context(), g, "op", "key", worker.DoOptions{})
+				if got != c.lookup || c.running != held(err) || !c.running && !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) { //nolint:govet // a FailedError is compared as a whole
+					t.Errorf("Lookup = %+v, %v; want %+v, %v", got, err, c.lookup, c.err)
+				}
+				if n := b.Calls.Count("Commit") - commits; n > 0 {
+					t.Errorf("Lookup makes %d commits", n)
+				}
+
+				err = worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{})
+				if c.running != held(err) || !c.running && !errors.Is(err, c.reset) {
+					t.Errorf("Reset: %v, want %v", err, c.reset)
+				}
+				if c.running || c.reset != nil {
+					return
+				}
+				out, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{}, func(_ context.Context, job worker.Job) (string, error) {
+					if job.Resume != nil {
+						t.Errorf("the run after Reset continues from %s", job.Resume)
+					}
+					return "new", notCalled
+				})
+				if !out.Ran || !errors.Is(err, notCalled) || out.Token <= 5 {
+					t.Errorf("after Reset: %+v, %v", out, err)
+				}
+			})
+		})
+	}
+}
+
+func TestLookupChecksTheParametersAndTheType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		if _, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: 1}, func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := worker.Lookup[any](t.Context(), g, "op", "key", worker.DoOptions{Params: 2}); !errors.Is(err, worker.ErrParams) || got != (worker.Outcome[any]{}) {
+			t.Errorf("other parameters: %+v, %v", got, err)
+		}
+		if got, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{Params: 2}, one); !errors.Is(err, worker.ErrParams) || !errors.Is(err, worker.ErrNotRun) || got != (worker.Outcome[int]{}) {
+			t.Errorf("Do with other parameters: %+v, %v", got, err)
+		}
+		_, err := worker.Lookup[[]int](t.Context(), g, "op", "key", worker.DoOptions{})
+		if wrong, ok := errors.AsType[*worker.ResultError](err); !ok || wrong.Record != "op:key" || wrong.Type != "[]int" || !errors.As(err, new(*json.UnmarshalTypeError)) {
+			t.Errorf("another type: %v", err)
+		}
+	})
+}
+
+// The options of one call do not apply to another in the same collection.
+func TestEachCallOfDoHasItsOwnLockAndRunTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := ahead(t)
+		g, records := open(t, b, func(o *worker.Options) { o.Lock.TTL, o.RunTimeout = time.Hour, 2*time.Hour }), collection(t, b, "idempotency")
+		for key, c := range map[string]struct {
+			o         worker.DoOptions
+			ttl, runs time.Duration
+		}{
+			"of the guard": {worker.DoOptions{}, time.Hour, 2 * time.Hour},
+			"a lock":       {worker.DoOptions{Lock: lease.Policy{TTL: 10 * time.Second, MaxAttempts: 1}}, 10 * time.Second, 2 * time.Hour},
+			"a run":        {worker.DoOptions{RunTimeout: time.Minute}, time.Hour, time.Minute},
+		} {
+			for range 2 { // MaxAttempts has no effect
+				began := time.Now()
+				_, err := doWith(t.Context(), g, key, c.o, func(ctx context.Context, _ worker.Job) (int, error) {
+					expires, err := time.Parse(time.RFC3339, fields(t, records.Doc("op:"+key))["lockExpiresAt"].(string))
+					if left := time.Until(expires.Add(-clockAhead)); err != nil || left.Round(time.Second) != c.ttl {
+						t.Errorf("%s: the lock expires in %v, want %v", key, left, c.ttl)
+					}
+					<-ctx.Done()
+					return 0, errOwn
+				})
+				if took := time.Since(began).Round(time.Second); took != c.runs || !errors.Is(err, errOwn) {
+					t.Errorf("%s: the run took %v, error %v; want %v", key, took, err, c.runs)
+				}
+			}
+		}
+	})
+}
+
+func TestAFailureOfDoIsOneLineWithoutItsValues(t *testing.T) {
+	const secret = "s3cret"
+	for name, c := range map[string]struct {
+		result any
+		err    error
+		want   map[string]any // nil: no line
+	}{
+		"success":    {result: secret},
+		"a failure":  {result: secret, err: errors.New(secret), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
+		"permanent":  {err: &orchestrator.PermanentError{Code: "declined", Message: secret}, want: map[string]any{"outcome": "failed", "code": "declined"}},
+		"unstorable": {result: [][]string{{secret}}, want: map[string]any{"outcome": "failed", "code": "result_invalid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+				call := func() {
+					_, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: secret}, func(context.Context, worker.Job) (any, error) {
+						time.Sleep(time.Second)
+						return c.result, c.err
+					})
+					if (err != nil) != (c.want != nil) {
+						t.Errorf("error %v", err)
+					}
+				}
+				call()
+				if strings.Contains(log.String(), secret) {
+					t.Errorf("the log shows it: %s", &log)
+				}
+				if c.want == nil {
+					if call(); log.Len() > 0 {
+						t.Errorf("a success is logged: %s", &log)
+					}
+					return
+				}
+				var line map[string]any
+				if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+					t.Fatalf("want one line: %v: %s", err, &log)
+				}
+				for field, value := range map[string]any{"msg": "delivery", "level": "WARN", "kind": "do", "analysis_id": "op:key", "run_ms": 1000.0, "status": nil} {
+					c.want[field] = value
+				}
+				for field, value := range c.want {
+					if line[field] != value {
+						t.Errorf("%s is %v, want %v", field, line[field], value)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAnUncertainActReachesTheCallerOfDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, acts := emulatortest.Embedded(t), 0
+		g := open(t, b, nil)
+		for i := range 3 {
+			out, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{}, func(ctx context.Context, job worker.Job) (int, error) {
+				return worker.Once(ctx, job, "charge", func(context.Context) (int, error) {
+					acts++
+					return 0, errBroken
+				})
+			})
+			uncertain, ok := errors.AsType[*worker.UncertainError](err)
+			if !out.Ran || ok != (i > 0) || ok && uncertain.Name != "charge" || i == 0 && !errors.Is(err, errBroken) {
+				t.Errorf("call %d: %+v, %v", i, out, err)
+			}
+		}
+		if err := worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{}); !errors.Is(err, analysislock.ErrUncertain) {
+			t.Errorf("Reset: %v", err)
+		}
+		checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "QUEUED", "lockOwner": nil, "expireAt": nil})
+		if acts != 1 {
+			t.Errorf("the act was done %d times", acts)
+		}
+	})
+}
