@@ -3,6 +3,7 @@
 package orchestrator_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,7 +73,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		var want any
 		_ = json.Unmarshal([]byte(tc.reply), &want)
 		wanted, _ := json.Marshal(want)
-		if ends := strings.Join(m.ends, ";"); err != nil || string(text) != string(wanted) || ends != tc.ends {
+		if ends := strings.Join(m.ends, ";"); err != nil || !bytes.Equal(text, wanted) || ends != tc.ends {
 			t.Errorf("%s: %s, %v, ended %q, want %s, ended %q", name, text, err, ends, wanted, tc.ends)
 		}
 	}
