@@ -27,13 +27,15 @@ type child struct {
 	stdin                   *os.File
 	stdout, stderr, reports pipe
 	reported                *reports
+	replies                 *replies
 	writing                 sync.WaitGroup // the goroutine that writes the input
 }
 
 // start starts the program. The caller ends its group, and then calls close.
 func (p *program) start(ctx context.Context, job Job, input []byte) (*child, error) {
 	c := &child{cmd: p.command(ctx, job), exited: make(chan struct{}), full: make(chan struct{})}
-	c.out.wantJSON, c.reported = p.wantJSON, job.reports()
+	c.out.wantJSON, c.replies = p.wantJSON, &replies{ctx: ctx, job: job, uncertain: map[string]*Effect{}}
+	c.reported = job.reports(c.replies)
 
 	childEnds, err := c.connect()
 	if err == nil {
@@ -41,7 +43,7 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	closeAll(childEnds...)
 	if err != nil {
-		closeAll(c.stdin, c.stdout.file, c.stderr.file, c.reports.file)
+		closeAll(c.stdin, c.stdout.file, c.stderr.file, c.reports.file, c.replies.file)
 		return nil, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
@@ -70,7 +72,7 @@ func (p *program) command(ctx context.Context, job Job) *exec.Cmd {
 		"ANALYSIS_ID="+job.AnalysisID,
 		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
 		"ATTEMPT="+strconv.Itoa(job.Attempt),
-		"REPORT_FD=3") // the first of ExtraFiles
+		"REPORT_FD=3", "REPLY_FD=4") // ExtraFiles
 	for name, value := range traceHeaders(ctx) {
 		cmd.Env = append(cmd.Env, strings.ToUpper(name)+"="+value)
 	}
@@ -91,16 +93,16 @@ func (p *program) withholds(variable string) bool {
 // connect makes the pipes and returns the child's ends. With the pipes of package exec,
 // Wait would wait for every process that has inherited them, or drop their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
-	var in, out, errs, reports *os.File
+	var in, out, errs, reports, replies *os.File
 	for _, pipe := range []struct{ reader, writer **os.File }{
-		{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports},
+		{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports}, {&replies, &c.replies.file},
 	} {
 		if *pipe.reader, *pipe.writer, err = os.Pipe(); err != nil {
 			break
 		}
 	}
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = in, out, errs, []*os.File{reports}
-	return []*os.File{in, out, errs, reports}, err
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = in, out, errs, []*os.File{reports, replies}
+	return []*os.File{in, out, errs, reports, replies}, err
 }
 
 // launch starts the program on a thread that lives until the program has exited: on
@@ -133,8 +135,10 @@ func (c *child) collect() {
 	c.stderr.collect()
 }
 
-// collectReports reads the rest of the program's reports. The last one may lack its newline.
+// collectReports reads the rest of the reports of a program that has exited, and so reads no
+// replies. The last one may lack its newline.
 func (c *child) collectReports() {
+	closeAll(c.replies.file)
 	c.reports.collect()
 	c.reported.end()
 }
@@ -151,7 +155,7 @@ func (c *child) close() {
 	if c.cmd.ProcessState == nil {
 		c.status()
 	}
-	closeAll(c.stdin)
+	closeAll(c.stdin, c.replies.file)
 	c.writing.Wait()
 	c.stdout.close()
 	c.stderr.close()

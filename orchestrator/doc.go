@@ -38,7 +38,7 @@
 // exec:PROGRAM ARG… is split at white space: no shell, no quoting. The program
 // leads a process group of its own. It gets the job as one line of JSON on
 // standard input, which it need not read. Its environment is ANALYSIS_ID, LOCK_TOKEN,
-// ATTEMPT and REPORT_FD, if ctx has a span TRACEPARENT and TRACESTATE as in W3C's headers,
+// ATTEMPT, REPORT_FD and REPLY_FD, if ctx has a span TRACEPARENT and TRACESTATE as in W3C's headers,
 // and of this process's own PATH, LD_LIBRARY_PATH, HOME, USER, TMPDIR, LANG, LC_*, TZ,
 // SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and NO_PROXY (also in lower case),
 // GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, CLOUD_TASKS_EMULATOR_HOST and those that
@@ -75,6 +75,14 @@
 // with a warning (see [Warner]). A line {"retry_after": seconds} is the wait until the next attempt,
 // if the program then fails temporarily; the last such line counts. Reports are read until the program has exited, also after ctx
 // has ended. A line that is too long is skipped without being kept.
+//
+// A line with "ack" is committed at once, and then answered on the file descriptor that REPLY_FD
+// names by {"ack"}, with "error" if that was impossible. {"effect": NAME, "ack"} begins a marked
+// act (see [Marker]): its reply has "effect" with the "state" go and the "key" of [Job.Key], done
+// with the "result", or uncertain with "since" and "token". {"effect": NAME, "done": RESULT} and
+// {"effect": NAME, "not_done": true} end it, or answer one that is uncertain. A program that was
+// told uncertain, did not answer, and fails, ends with an [*UncertainError]. Lines are handled one
+// after another, so a program must read its replies.
 //
 // # Endpoints
 //

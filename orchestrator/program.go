@@ -122,7 +122,7 @@ func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result,
 	}
 	f.message, f.wait = cmp.Or(f.message, c.errors.String()), c.reported.wait
 	f.permanent = f.permanent || status.Exited() && status.ExitStatus() == exitRejected
-	return nil, f.error(p.name() + " ended with " + describe(status))
+	return nil, c.replies.unanswered(f.error(p.name() + " ended with " + describe(status)))
 }
 
 func describe(status syscall.WaitStatus) string {

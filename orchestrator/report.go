@@ -195,13 +195,15 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report passes the report of a line to the Reporter. It returns the fields of the line.
-func (j Job) report(line []byte, tooLong bool) (fields map[string]json.RawMessage) {
+// report passes the report of a line to the Reporter, unless answers handles it; nil: nothing
+// does. It returns the fields of the line.
+func (j Job) report(line []byte, tooLong bool, answers *replies) (fields map[string]json.RawMessage) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {
 		r, fields, problem = parseReport(line)
 	}
 	switch {
+	case answers != nil && answers.answer(fields, r, problem):
 	case j.Reporter == nil:
 	case problem != "":
 		j.Reporter.Invalid(problem)
@@ -218,10 +220,10 @@ type reports struct {
 	wait    time.Duration // the newest retry_after; not positive: none
 }
 
-func (j Job) reports() *reports {
+func (j Job) reports(answers *replies) *reports {
 	r := &reports{}
 	r.lines = lines{limit: maxReportLine, take: func(line []byte, tooLong bool) {
-		fields := j.report(line, tooLong)
+		fields := j.report(line, tooLong, answers)
 		if n := 0.0; json.Unmarshal(fields["retry_after"], &n) == nil {
 			r.wait = seconds(n)
 		}
@@ -301,7 +303,7 @@ func (j Job) stream() *stream {
 	s := &stream{}
 	s.lines = lines{limit: MaxOutputBytes, take: func(line []byte, tooLong bool) {
 		if !s.ended() {
-			s.last, s.overlong = j.report(line, tooLong), tooLong
+			s.last, s.overlong = j.report(line, tooLong, nil), tooLong
 		}
 	}}
 	return s

@@ -168,11 +168,11 @@ func (a *Analyses) create(
 		return err
 	}
 
-	now, f := read.Truncate(time.Millisecond), a.codec.fields
-	fields := present(map[string]any{
-		f.Status: f.Queued, f.Input: input, "params": orDelete(params), "attempts": 0,
-		"createdAt": timeValue(now), "updatedAt": timeValue(now),
-	})
+	now, fields := read.Truncate(time.Millisecond), a.codec.fields.Document(input)
+	fields["createdAt"], fields["updatedAt"] = timeValue(now), timeValue(now)
+	if params != "" {
+		fields["params"] = params
+	}
 	if task != nil {
 		fields["bookedTask"] = task(now)
 	}

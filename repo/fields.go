@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"cloud.google.com/go/firestore"
+
 	"taskguard/lease/analysislock"
 )
 
@@ -67,6 +69,16 @@ func (f Fields) filled() Fields {
 	f.Queued, f.Processing = cmp.Or(f.Queued, analysislock.Queued), cmp.Or(f.Processing, analysislock.Processing)
 	f.Finished, f.Failed = cmp.Or(f.Finished, analysislock.Ready), cmp.Or(f.Failed, analysislock.Failed)
 	return f
+}
+
+// Document returns the fields of a QUEUED document with input, which is a value that
+// orchestrator.Storable returns. Firestore sets its times to that of the commit.
+func (f Fields) Document(input any) map[string]any {
+	f = f.filled()
+	return map[string]any{
+		f.Status: f.Queued, f.Input: input, "attempts": 0,
+		"createdAt": firestore.ServerTimestamp, "updatedAt": firestore.ServerTimestamp,
+	}
 }
 
 // decision lists the fields that a decision reads. It leaves out the input, the result

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
@@ -78,7 +80,7 @@ func TestAWaitDoesNotOutweighAPermanentErrorOrALimitOfTime(t *testing.T) {
 		b.Put(t, "permanent", map[string]any{"status": "QUEUED"})
 		b.Put(t, "slow", map[string]any{"status": "QUEUED"})
 		b.Put(t, "waiting", map[string]any{"status": "QUEUED"})
-		w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		w := startWith(t, b, 3, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
 			case "permanent":
 				return nil, permanent
@@ -86,7 +88,7 @@ func TestAWaitDoesNotOutweighAPermanentErrorOrALimitOfTime(t *testing.T) {
 				<-ctx.Done()
 			}
 			return nil, RetryAfter(nil, 100*time.Hour)
-		})
+		}, grpc.WithIdleTimeout(0)) // grpc's own idle mode has a race, and begins after 30 min
 		w.guard.Queue, w.guard.RetryMin, w.guard.RetryMax = &recordingQueue{}, 30*time.Second, time.Minute
 
 		w.deliver(t, "permanent").check(t, 200, map[string]any{"status": "FAILED"})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"taskguard/internal/delivery"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
@@ -21,11 +22,60 @@ var (
 	ErrNotBooked = delivery.ErrNotBooked
 )
 
+// NewDocument returns the fields of a document of a kind, for a Create in a transaction of the
+// caller, so that the work exists exactly if the other writes of the transaction do. The document
+// must be in the kind's Collection. encoding/json must be able to encode input. Firestore sets
+// createdAt and updatedAt to the time of the commit. After the commit call [Book]; if the process
+// dies before it does, recovery books the delivery within one TTL and a minute.
+//
+// Errors: the kind is not usable; an *orchestrator.PermanentError for an input that Firestore
+// cannot hold. NewDocument makes no call.
+func NewDocument(k Kind, input any) (map[string]any, error) {
+	k, err := k.Filled()
+	if err != nil {
+		return nil, err
+	}
+	value, err := orchestrator.Storable(input)
+	if err != nil {
+		return nil, fmt.Errorf("worker: new document: %w", err)
+	}
+	return k.Fields.Document(value), nil
+}
+
+// Book books a delivery of the document id of a kind in the Guard's Queue, unless the document is
+// finished. It is idempotent: the task's name is made of the id and createdAt, or is the bookedTask
+// of the document.
+//
+// Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue, after which Book may be called
+// again, or recovery books it; lease.ErrInvalidKey; lease.ErrUnavailable; ErrStopping after Shutdown.
+func Book(ctx context.Context, g *Guard, k Kind, id string) error {
+	defer g.server.Track()()
+	if g.work.Err() != nil {
+		return ErrStopping
+	}
+	kind, err := g.register(k)
+	if err != nil {
+		return err
+	}
+	d, err := kind.analyses.Summary(ctx, id)
+	switch {
+	case err != nil:
+	case kind.guard.Queue == nil:
+		err = fmt.Errorf("%w: there is no Queue", ErrNotBooked)
+	case !analysislock.Finished(d.Status):
+		_, err = kind.guard.BookDocument(ctx, d)
+	}
+	if err != nil {
+		err = fmt.Errorf("worker: book %q: %w", id, err)
+	}
+	return err
+}
+
 // Submit creates a document of a kind, and books its delivery in the Guard's Queue. id is the
 // document's id, and encoding/json must be able to encode input. Submit is idempotent: if the
 // id is derived from a request, a repeated request changes nothing. A document that exists keeps
-// its state; if it has another input, Submit returns ErrOtherInput. Without a Queue no delivery
-// is booked.
+// its state; if it has another input, Submit books nothing and returns ErrOtherInput. Without a
+// Queue no delivery is booked.
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,

@@ -144,11 +144,12 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					tasks  int
 				}{
 					{"created, and not booked", g, func() { q.broken.Store(true) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
+					{"not booked, another input", g, func() { q.broken.Store(false) }, "x", 2, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 0},
 					{"repeated", g, func() { q.broken.Store(false) }, "x", struct {
 						N int `json:"n"`
 					}{1}, worker.Submission{Booked: true, Status: "QUEUED"}, nil, 1},
 					{"repeated again", g, nil, "x", map[string]any{"n": 1.0}, worker.Submission{Booked: true, Already: true, Status: "QUEUED"}, nil, 1},
-					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Booked: true, Already: true, Status: "QUEUED"}, worker.ErrOtherInput, 1},
+					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"no queue", without, nil, "x", map[string]any{"n": 1}, worker.Submission{Status: "QUEUED"}, nil, 1},
 					{"created without a queue", without, nil, "y", nil, worker.Submission{Created: true, Status: "QUEUED"}, nil, 1},
 					{"another input than none", without, nil, "y", 1, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},

@@ -22,7 +22,7 @@ func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
 	taskguard(t, q.env, "submit", "--input", `{"text":"x"}`, "--id", "x").
 		want(t, cli.ExitDone, "x: exists already, QUEUED; its delivery was booked before")
 	taskguard(t, q.env, "submit", "--input", `{"text":"y"}`, "--id", "x").
-		want(t, cli.ExitFailed, "choose another --id", "x: exists already with another input, which is left as it is; QUEUED; its delivery was booked before")
+		want(t, cli.ExitFailed, "choose another --id", "x: exists already with another input, which is left as it is; QUEUED; no delivery booked")
 	q.wantTasks(t, 1)
 	put(t, q.env, "x", map[string]any{"status": "QUEUED", "createdAt": "2020-01-01T00:00:00.000Z", "input": map[string]any{"text": "x"}}) // created again, not booked
 	submit(`"created":false,"booked":"now","status":"QUEUED"`)

@@ -149,6 +149,13 @@ locals {
       query    = "sum by (outcome) (increase(${local.logged.rejected}{${local.logs}}[15m])) > 0"
     }
 
+    "Taskguard: an act is uncertain" = {
+      severity = "ERROR"
+      means    = "an act may have been done, and an operator must answer whether it was"
+      lasting  = "0s"
+      query    = "sum(increase(${local.logged.uncertain}{${local.logs}}[15m])) > 0"
+    }
+
     # An answer of the worker itself has a log line: the others are crashes, instances
     # that never started, and requests past their timeout. Five minutes late, when both
     # kinds of metric have arrived; a tenth of the answers may differ.

@@ -21,6 +21,7 @@ locals {
     oldest_ms        = { of = "Age of the oldest unfinished analysis", filter = "${local.recovery} AND jsonPayload.oldest_ms>=0", labels = [], value = "oldest_ms" }
     exhausted        = { of = "Analyses whose attempts or run time are exhausted", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted)$\"", labels = [], value = null }
     rejected         = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
+    uncertain        = { of = "Analyses with an act that may have been done", filter = "${local.worker_lines} AND jsonPayload.message=\"an act is uncertain\"", labels = [], value = null }
     steals           = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
     losses           = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
     follow_ups       = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }

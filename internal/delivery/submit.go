@@ -38,12 +38,11 @@ var (
 // Submit creates a document unless it exists, and books its delivery unless it is finished or
 // no queue is configured. It may be repeated. input is a value that orchestrator.Storable
 // returned. exists is the error of Create for an id that is taken. Errors: those of CreateBooked and
-// Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
+// Get; ErrOtherInput, after which nothing is booked; ErrNotBooked.
 func (g *Guard) Submit(
 	ctx context.Context, docs Creator, exists error, id string, input any,
 ) (s Submission, err error) {
-	first := func(created time.Time) string { return g.Kind.task("submit", id, iso8601.Format(created)) }
-	task := first
+	task := func(created time.Time) string { return g.firstTask(id, created) }
 	if g.Queue == nil {
 		task = nil
 	}
@@ -54,21 +53,36 @@ func (g *Guard) Submit(
 
 	d, err := docs.Get(ctx, id)
 	s.Status = d.Status
-	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
-		// An earlier call may have crashed before it booked. If it did book, the task's name is
-		// taken and nothing is booked here. If that task is lost, recovery books another.
-		name := first(d.CreatedAt)
-		if taskqueue.ValidName(d.BookedTask) {
-			name = d.BookedTask
-		}
-		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: name, At: d.NextAttemptAt})
-		s.Booked = err == nil
-	}
 	switch {
 	case err != nil:
 		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
 	case !reflect.DeepEqual(d.Input, input):
 		return s, ErrOtherInput
+	case g.Queue == nil, analysislock.Finished(d.Status):
+		return s, nil
 	}
-	return s, nil
+	s.Already, err = g.BookDocument(ctx, d)
+	s.Booked = err == nil
+	return s, err
+}
+
+// BookDocument books a delivery of the unfinished document d, which the Queue may have already. Its
+// error is ErrNotBooked.
+func (g *Guard) BookDocument(ctx context.Context, d analysislock.Analysis) (already bool, err error) {
+	// An earlier call may have crashed before it booked. If it did book, the task's name is
+	// taken and nothing is booked here. If that task is lost, recovery books another.
+	name := g.firstTask(d.ID, d.CreatedAt)
+	if taskqueue.ValidName(d.BookedTask) {
+		name = d.BookedTask
+	}
+	already, err = g.Book(ctx, d.ID, taskqueue.Task{Name: name, At: d.NextAttemptAt})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNotBooked, err)
+	}
+	return already, err
+}
+
+// firstTask returns the name of the first task of a document.
+func (g *Guard) firstTask(id string, created time.Time) string {
+	return g.Kind.task("submit", id, iso8601.Format(created))
 }

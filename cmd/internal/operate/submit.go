@@ -20,7 +20,7 @@ type submitted struct {
 	Name    string              `json:"name"`
 	Created bool                `json:"created"`               // false: it existed already
 	Other   bool                `json:"other_input,omitempty"` // it exists with another input, and keeps that
-	Booked  string              `json:"booked"`                // now, already, or not_needed: it is finished
+	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, or not_booked: Other
 	Status  string              `json:"status"`
 	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
@@ -126,6 +126,8 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		return nil, fmt.Errorf("%w; repeat the command", explainQueue(err))
 	case err != nil && !s.Other:
 		return nil, err
+	case s.Other:
+		s.Booked = "not_booked"
 	case done.Already:
 		s.Booked = "already"
 	case !done.Booked:
@@ -142,7 +144,8 @@ func (s *submitted) String() string {
 	}
 	switch {
 	case s.Other:
-		created = "exists already with another input, which is left as it is; " + statusOrNone(s.Status)
+		return fmt.Sprintf("%s: exists already with another input, which is left as it is; %s; no delivery booked",
+			name, statusOrNone(s.Status))
 	case !s.Created:
 		created = "exists already, " + statusOrNone(s.Status)
 	}

@@ -15,6 +15,8 @@ import (
 	"os"
 
 	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"taskguard/worker"
 )
@@ -31,18 +33,29 @@ func main() {
 	}})
 	check(err)
 
-	// 1. and 2. Create the document, only if there is none, and the task that delivers it.
-	_, err = worker.Submit(ctx, guard, worker.Kind{}, id, map[string]string{"text": text})
-	if !errors.Is(err, worker.ErrOtherInput) { // the document keeps the input that it has
-		check(err)
-	}
-
-	// 3. Watch the document until it is READY or FAILED.
 	// It reads FIRESTORE_EMULATOR_HOST itself.
 	database := cmp.Or(os.Getenv("FIRESTORE_DATABASE"), firestore.DefaultDatabaseID)
 	db, err := firestore.NewClientWithDatabase(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT"), database)
 	check(err)
-	for snapshots := db.Collection(collection).Doc(id).Snapshots(ctx); ; {
+	order, doc := db.Collection("orders").Doc(id), db.Collection(collection).Doc(id)
+
+	// 1. Create an order and its document in one transaction, unless they exist.
+	fields, err := worker.NewDocument(worker.Kind{}, map[string]string{"text": text})
+	check(err)
+	err = db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+		return errors.Join(tx.Create(order, map[string]any{"text": text}), tx.Create(doc, fields))
+	})
+	if status.Code(err) != codes.AlreadyExists {
+		check(err)
+	}
+
+	// 2. Book the delivery. Book tries for 15 s.
+	if err := worker.Book(ctx, guard, worker.Kind{}, id); err != nil {
+		log.Print(err) // recovery books it within one TTL and a minute
+	}
+
+	// 3. Watch the document until it is READY or FAILED.
+	for snapshots := doc.Snapshots(ctx); ; {
 		snapshot, err := snapshots.Next()
 		check(err)
 		analysis := snapshot.Data()

@@ -1,5 +1,5 @@
 // Package python holds the test of submit.py, the example for applications in
-// Python: of its syntax alone, without Google's packages. It is a package of its
+// Python: on imitations of Google's packages. It is a package of its
 // own so that a machine without Python shows:
 //
 //	ok  	taskguard/docs/examples/python	0.01s [no tests to run]

@@ -1,0 +1,113 @@
+//go:build linux || darwin
+
+package orchestrator_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/orchestrator"
+)
+
+// marker is a Reporter that has marked the acts done and unknown.
+type marker struct {
+	recorder
+	ends []string
+	err  error // of each call
+}
+
+func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	switch since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC); {
+	case m.err != nil || again:
+		return nil, errors.Join(m.err, ctxEnded(again))
+	case name == "done":
+		return &orchestrator.Effect{Done: true, Result: json.RawMessage(`{"receipt":7}`), Token: 1, Since: since}, nil
+	case name == "unknown":
+		return &orchestrator.Effect{Token: 3, Since: since}, nil
+	}
+	return nil, nil
+}
+
+func ctxEnded(ended bool) error {
+	if ended {
+		return errors.New("a program cannot begin an act again")
+	}
+	return nil
+}
+
+func (m *marker) End(_ context.Context, name string, done bool, result any) error {
+	m.ends = append(m.ends, fmt.Sprint(name, " ", done, " ", result))
+	return m.err
+}
+
+// Each line is written and, if it has an ack, its reply is printed.
+func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
+	key := orchestrator.Job{}.Key("charge")
+	for name, tc := range map[string]struct {
+		line, reply string
+		ends        string
+		err         error
+	}{
+		"begin":             {line: `{"effect":"charge","ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
+		"done before":       {line: `{"effect":"done","ack":2}`, reply: `{"ack":2,"effect":{"state":"done","result":{"receipt":7}}}`},
+		"uncertain":         {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","since":"2026-01-02T03:04:05Z","token":3}}`},
+		"done":              {line: `{"effect":"charge","done":{"n":1},"ack":4}`, reply: `{"ack":4}`, ends: "charge true map[n:1]"},
+		"done with null":    {line: `{"effect":"charge","done":null,"ack":4}`, reply: `{"ack":4}`, ends: "charge true <nil>"},
+		"not done":          {line: `{"effect":"charge","not_done":true,"ack":5}`, reply: `{"ack":5}`, ends: "charge false <nil>"},
+		"a wrong name":      {line: `{"effect":"a/b","ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
+		"no name":           {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"an effect is not the name of an act"}`},
+		"a checkpoint":      {line: `{"checkpoint":{"page":5},"ack":7}`, reply: `{"ack":7}`},
+		"a wrong report":    {line: `{"progress":2,"ack":8}`, reply: `{"ack":8,"error":"a progress is not between 0 and 1"}`},
+		"not committed":     {line: `{"effect":"charge","ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`},
+		"end not committed": {line: `{"effect":"charge","done":1,"ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`, ends: "charge true 1"},
+	} {
+		m := &marker{err: tc.err}
+		got, err := script(t.Context(), t, m, "echo '"+tc.line+`' >&"$REPORT_FD"; read -r reply <&"$REPLY_FD"; echo "$reply"`)
+		text, _ := json.Marshal(got)
+		var want any
+		_ = json.Unmarshal([]byte(tc.reply), &want)
+		wanted, _ := json.Marshal(want)
+		if ends := strings.Join(m.ends, ";"); err != nil || !bytes.Equal(text, wanted) || ends != tc.ends {
+			t.Errorf("%s: %s, %v, ended %q, want %s, ended %q", name, text, err, ends, wanted, tc.ends)
+		}
+	}
+}
+
+func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
+	const ask = `echo '{"effect":"unknown","ack":1}' >&"$REPORT_FD"; read -r reply <&"$REPLY_FD"; `
+	for name, tc := range map[string]struct {
+		script    string
+		uncertain bool
+	}{
+		"failed without an answer": {ask + "exit 1", true},
+		"rejected without one":     {ask + "exit 65", true},
+		"failed with an answer":    {ask + `echo '{"effect":"unknown","not_done":true}' >&"$REPORT_FD"; exit 1`, false},
+		"failed before it asked":   {"exit 1", false},
+		"succeeded":                {ask + "echo 1", false},
+	} {
+		_, err := script(t.Context(), t, &marker{}, tc.script)
+		var uncertain *orchestrator.UncertainError
+		if got := errors.As(err, &uncertain); got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A program that reads no replies ends all the same, as does one that closes them.
+func TestRepliesThatAreNotReadHoldNothingUp(t *testing.T) {
+	line := fmt.Sprintf(`{"checkpoint":1,"ack":%s}`, strings.Repeat("7", 2000))
+	for name, text := range map[string]string{
+		"a full pipe": `i=0; while [ $i -lt 100 ]; do echo '` + line + `' >&"$REPORT_FD"; i=$((i+1)); done & sleep 0.3; echo 1`,
+		"closed":      `exec 4<&-; echo '` + line + `' >&"$REPORT_FD"; sleep 0.1; echo 1`,
+	} {
+		if got, err := script(t.Context(), t, &marker{}, text); err != nil || fmt.Sprint(got) != "1" {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
