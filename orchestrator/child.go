@@ -95,7 +95,8 @@ func (p *program) withholds(variable string) bool {
 func (c *child) connect() (childEnds []*os.File, err error) {
 	var in, out, errs, reports, replies *os.File
 	for _, pipe := range []struct{ reader, writer **os.File }{
-		{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports}, {&replies, &c.replies.file},
+		{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs},
+		{&c.reports.file, &reports}, {&replies, &c.replies.file},
 	} {
 		if *pipe.reader, *pipe.writer, err = os.Pipe(); err != nil {
 			break

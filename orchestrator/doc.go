@@ -73,8 +73,8 @@
 // then ends with another exit status than 0: permanent is like exit 65, and code, up to 64
 // letters, digits, "_" and "-", becomes that of the error. With exit 0 the output is the result,
 // with a warning (see [Warner]). A line {"retry_after": seconds} is the wait until the next attempt,
-// if the program then fails temporarily; the last such line counts. Reports are read until the program has exited, also after ctx
-// has ended. A line that is too long is skipped without being kept.
+// if the program then fails temporarily; the last such line counts. Reports are read until the
+// program has exited, also after ctx has ended. A line that is too long is skipped without being kept.
 //
 // A line with "ack" is committed at once, and then answered on the file descriptor that REPLY_FD
 // names by {"ack"}, with "error" if that was impossible. {"effect": NAME, "ack"} begins a marked
@@ -94,8 +94,8 @@
 // 408, 409, 425 and 429 is permanent (analyzer_rejected) with the body's first 2 KiB
 // as the message. Other answers, redirects, which are not followed, and network
 // errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date, which is compared
-// with the answer's own Date) is the wait until then. If its Content-Type is application/x-ndjson, the body of a 2xx answer
-// is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"code",
+// with the answer's own Date) is the wait until then. If its Content-Type is
+// application/x-ndjson, the body of a 2xx answer is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"code",
 // "message", "permanent"}}. Nothing is read after that line; without it the job is retried. A user
 // and password in the URL are sent as basic authentication. Only ctx bounds the wait for
 // the answer.

@@ -27,7 +27,7 @@ type Marker interface {
 	Begin(ctx context.Context, name string, again bool) (*Effect, error)
 	// End records the result of an act that is done, a value as Storable returns it, or removes
 	// the record of one that was not done. If ctx ends first, the record is committed with
-	// the lock's release.
+	// the lock's release. An act that is done stays so, with its first result.
 	End(ctx context.Context, name string, done bool, result any) error
 }
 
@@ -52,11 +52,18 @@ func (j Job) Key(act string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+func checkAct(name string) error {
+	if !validCode.MatchString(name) {
+		return errors.New("orchestrator: the name of an act is not 1 to 64 letters, digits, _ and -")
+	}
+	return nil
+}
+
 // Begin calls the Marker of the job. name has up to 64 letters, digits, "_" and "-". Without a
 // Marker nothing is recorded.
 func (j Job) Begin(ctx context.Context, name string, again bool) (*Effect, error) {
-	if !validCode.MatchString(name) {
-		return nil, errors.New("orchestrator: the name of an act is not 1 to 64 letters, digits, _ and -")
+	if err := checkAct(name); err != nil {
+		return nil, err
 	}
 	if m, ok := j.Reporter.(Marker); ok {
 		return m.Begin(ctx, name, again)
@@ -67,6 +74,9 @@ func (j Job) Begin(ctx context.Context, name string, again bool) (*Effect, error
 // End calls the Marker of the job. Result is anything that encoding/json can encode, within
 // Storable's limits.
 func (j Job) End(ctx context.Context, name string, done bool, result any) error {
+	if err := checkAct(name); err != nil {
+		return err
+	}
 	value, err := Storable(result)
 	if err != nil {
 		return fmt.Errorf("orchestrator: the result of act %q cannot be stored: %w", name, err)

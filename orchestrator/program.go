@@ -84,7 +84,8 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 		c.group.end(ctx, p.grace)
 		c.collectReports() // they may include a last checkpoint
 		if full {
-			return c.out.result(job)
+			_, err := c.out.result(job)
+			return nil, c.replies.unanswered(err)
 		}
 		return nil, contextError(ctx)
 	}
@@ -113,7 +114,8 @@ func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result,
 		if c.reported.failure != nil {
 			job.warn("the program reported an error and ended with exit status 0: its output is the result")
 		}
-		return c.out.result(job)
+		result, err := c.out.result(job)
+		return result, c.replies.unanswered(err)
 	}
 
 	var f failure

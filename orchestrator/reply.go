@@ -28,6 +28,7 @@ type reply struct {
 
 // effectReply is the state of an act.
 type effectReply struct {
+	name   string
 	State  string          `json:"state"`         // go, done or uncertain
 	Key    string          `json:"key,omitempty"` // of go: Job.Key
 	Result json.RawMessage `json:"result,omitempty"`
@@ -47,6 +48,9 @@ func (p *replies) answer(fields map[string]json.RawMessage, r Report, problem st
 	var err error
 	switch {
 	case effect != nil:
+		if p.job.Reporter != nil && problem == "" { // it is committed with the act
+			p.job.Reporter.Report(r)
+		}
 		answer.Effect, err = p.act(fields)
 	case problem != "":
 		err = errors.New(problem)
@@ -60,10 +64,19 @@ func (p *replies) answer(fields map[string]json.RawMessage, r Report, problem st
 	case ack == nil && err != nil && p.job.Reporter != nil:
 		p.job.Reporter.Invalid("an act could not be recorded")
 	case ack != nil:
-		line, _ := json.Marshal(answer)
-		_, _ = p.file.Write(append(line, '\n')) // the program may have closed it
+		p.send(answer)
 	}
 	return true
+}
+
+// send sends a line to the program, which may have exited or closed the file. An act whose go does
+// not arrive is not done.
+func (p *replies) send(answer reply) {
+	line, _ := json.Marshal(answer)
+	_, err := p.file.Write(append(line, '\n'))
+	if err != nil && answer.Effect != nil && answer.Effect.State == "go" {
+		_ = p.job.End(p.ctx, answer.Effect.name, false, nil) // else it is uncertain
+	}
 }
 
 // act begins or ends the act of a line.
@@ -89,7 +102,7 @@ func (p *replies) act(fields map[string]json.RawMessage) (*effectReply, error) {
 	case err != nil:
 		return nil, err
 	case effect == nil:
-		return &effectReply{State: "go", Key: p.job.Key(name)}, nil
+		return &effectReply{name: name, State: "go", Key: p.job.Key(name)}, nil
 	case effect.Done:
 		return &effectReply{State: "done", Result: effect.Result}, nil
 	default:

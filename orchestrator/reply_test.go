@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,18 +55,19 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		ends        string
 		err         error
 	}{
-		"begin":             {line: `{"effect":"charge","ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
-		"done before":       {line: `{"effect":"done","ack":2}`, reply: `{"ack":2,"effect":{"state":"done","result":{"receipt":7}}}`},
-		"uncertain":         {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","since":"2026-01-02T03:04:05Z","token":3}}`},
-		"done":              {line: `{"effect":"charge","done":{"n":1},"ack":4}`, reply: `{"ack":4}`, ends: "charge true map[n:1]"},
-		"done with null":    {line: `{"effect":"charge","done":null,"ack":4}`, reply: `{"ack":4}`, ends: "charge true <nil>"},
-		"not done":          {line: `{"effect":"charge","not_done":true,"ack":5}`, reply: `{"ack":5}`, ends: "charge false <nil>"},
-		"a wrong name":      {line: `{"effect":"a/b","ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
-		"no name":           {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"an effect is not the name of an act"}`},
-		"a checkpoint":      {line: `{"checkpoint":{"page":5},"ack":7}`, reply: `{"ack":7}`},
-		"a wrong report":    {line: `{"progress":2,"ack":8}`, reply: `{"ack":8,"error":"a progress is not between 0 and 1"}`},
-		"not committed":     {line: `{"effect":"charge","ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`},
-		"end not committed": {line: `{"effect":"charge","done":1,"ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`, ends: "charge true 1"},
+		"begin":               {line: `{"effect":"charge","ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
+		"done before":         {line: `{"effect":"done","ack":2}`, reply: `{"ack":2,"effect":{"state":"done","result":{"receipt":7}}}`},
+		"uncertain":           {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","since":"2026-01-02T03:04:05Z","token":3}}`},
+		"done":                {line: `{"effect":"charge","done":{"n":1},"ack":4}`, reply: `{"ack":4}`, ends: "charge true map[n:1]"},
+		"done with null":      {line: `{"effect":"charge","done":null,"ack":4}`, reply: `{"ack":4}`, ends: "charge true <nil>"},
+		"not done":            {line: `{"effect":"charge","not_done":true,"ack":5}`, reply: `{"ack":5}`, ends: "charge false <nil>"},
+		"a wrong name":        {line: `{"effect":"a/b","ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
+		"end of a wrong name": {line: `{"effect":"a/b","done":1,"ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
+		"no name":             {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"an effect is not the name of an act"}`},
+		"a checkpoint":        {line: `{"checkpoint":{"page":5},"ack":7}`, reply: `{"ack":7}`},
+		"a wrong report":      {line: `{"progress":2,"ack":8}`, reply: `{"ack":8,"error":"a progress is not between 0 and 1"}`},
+		"not committed":       {line: `{"effect":"charge","ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`},
+		"end not committed":   {line: `{"effect":"charge","done":1,"ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`, ends: "charge true 1"},
 	} {
 		m := &marker{err: tc.err}
 		got, err := script(t.Context(), t, m, "echo '"+tc.line+`' >&"$REPORT_FD"; read -r reply <&"$REPLY_FD"; echo "$reply"`)
@@ -90,6 +92,7 @@ func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
 		"failed with an answer":    {ask + `echo '{"effect":"unknown","not_done":true}' >&"$REPORT_FD"; exit 1`, false},
 		"failed before it asked":   {"exit 1", false},
 		"succeeded":                {ask + "echo 1", false},
+		"printed too much":         {ask + "head -c 9000000 /dev/zero | tr '\\0' 1", true},
 	} {
 		_, err := script(t.Context(), t, &marker{}, tc.script)
 		var uncertain *orchestrator.UncertainError
@@ -109,5 +112,19 @@ func TestRepliesThatAreNotReadHoldNothingUp(t *testing.T) {
 		if got, err := script(t.Context(), t, &marker{}, text); err != nil || fmt.Sprint(got) != "1" {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
+	}
+}
+
+// A report beside an act is committed with it. An act whose go cannot arrive is not left marked.
+func TestAnActDoesNotBeginWithoutAReader(t *testing.T) {
+	m := &marker{}
+	_, err := script(t.Context(), t, m, `exec 4<&-; echo '{"effect":"charge","checkpoint":5,"ack":1}' >&"$REPORT_FD"; sleep 0.1`)
+	if got := strings.Join(m.ends, ";"); err != nil || got != "charge false <nil>" || !slices.Equal(m.reports, []string{"5"}) {
+		t.Errorf("%v; ended %q, reported %q", err, got, m.reports)
+	}
+
+	m = &marker{}
+	if _, err = script(t.Context(), t, m, `echo '{"effect":"charge","done":1}' >&"$REPORT_FD"`); err != nil || !slices.Equal(m.ends, []string{"charge true 1"}) {
+		t.Errorf("the last line: %v, ended %q", err, m.ends)
 	}
 }

@@ -237,3 +237,26 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 		})
 	}
 }
+
+func TestAnActThatIsDoneStaysDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			first, undone := job.End(ctx, "charge", true, 1), job.End(ctx, "charge", false, nil)
+			if second := job.End(ctx, "charge", true, 2); first != nil || undone == nil || second != nil {
+				t.Errorf("done: %v, not done: %v, done again: %v", first, undone, second)
+			}
+			return nil, nil
+		}))
+		doc := collection(t, b, "jobs").Doc("1")
+		if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+			t.Fatal(err)
+		}
+		post(t, h, "/tasks/job", `{"job_id":"1"}`)
+		effects, _ := fields(t, doc)["effects"].(map[string]any)
+		if act, _ := effects["charge"].(map[string]any); act["state"] != "done" || act["result"] != int64(1) {
+			t.Errorf("the act is %v", act)
+		}
+	})
+}

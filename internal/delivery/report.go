@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -99,7 +100,12 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 // End implements orchestrator.Marker.
 func (r *reporter) End(ctx context.Context, name string, done bool, result any) error {
 	var effect *analysislock.Effect
-	if done {
+	switch before, _ := r.hold.Effect(name); {
+	case before.State == analysislock.EffectDone && done:
+		return nil
+	case before.State == analysislock.EffectDone:
+		return fmt.Errorf("worker: the act %q is done", name)
+	case done:
 		effect = &analysislock.Effect{State: analysislock.EffectDone, Result: result}
 	}
 	committed, err := r.mark(name, effect)

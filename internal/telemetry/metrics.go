@@ -105,7 +105,8 @@ func Metrics() []Metric {
 			"Time from an analysis's creation until it was READY.", waits),
 		OldestAge: gauge("oldest.age", "s",
 			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
-		UncertainActs: counter("effects.uncertain", "{act}", "Acts that may have been done, and that an operator must answer."),
+		UncertainActs: counter("effects.uncertain", "{act}",
+			"Acts that may have been done, and that an operator must answer."),
 	}
 }
 

@@ -216,7 +216,8 @@ func (l *live) readQuotaProject(ctx context.Context) error {
 // about matches a condition on the worker, its queue or its log metrics. A name that only
 // begins with the worker's is another deployment's.
 func (l *live) about() *regexp.Regexp {
-	const metrics = "deliveries|exhausted|late_starts|losses|oldest_ms|recoveries|rejected|stuck|time_to_start_ms|uncertain"
+	const metrics = "deliveries|exhausted|late_starts|losses|oldest_ms|recoveries|rejected|stuck|" +
+		"time_to_start_ms|uncertain"
 	service, queue := regexp.QuoteMeta(l.facts.Worker.Name), regexp.QuoteMeta(path.Base(l.queue))
 	prefix := strings.ReplaceAll(strings.TrimSuffix(service, "-worker"), "-", "_")
 	return regexp.MustCompile(`service_name\s*=\s*"` + service + `"|queue_id\s*=\s*"` + queue +

@@ -79,7 +79,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		"list only QUEUED, PROCESSING and those without a status, oldest update first")
 	limit := c.Flags.Int("limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
-	uncertain := c.Flags.Bool("uncertain", false, "list only those with an act that may have been done, and that resolve answers")
+	uncertain := c.Flags.Bool("uncertain", false,
+		"list only those with an act that may have been done, and that resolve answers")
 	summary := c.Flags.Bool("summary", false, "show the backlog, the last three hours, and when it will be drained")
 	var f filter
 	f.flags(c)
