@@ -75,9 +75,52 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 	}
 }
 
+// go doc shows of an alias only its comment.
+func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
+	structs := map[string]reflect.Type{
+		"Fields": reflect.TypeFor[worker.Fields](), "Job": reflect.TypeFor[worker.Job](), "Policy": reflect.TypeFor[worker.Policy](),
+		"PanicError": reflect.TypeFor[worker.PanicError](), "PermanentError": reflect.TypeFor[worker.PermanentError](),
+		"Queue": reflect.TypeFor[worker.Queue](), "Recovery": reflect.TypeFor[worker.Recovery](),
+		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](), "Submission": reflect.TypeFor[worker.Submission](),
+		"UncertainError": reflect.TypeFor[worker.UncertainError](),
+	}
+	fset, sources := token.NewFileSet(), must(filepath.Glob("../worker/*.go"))(t)
+	var files []*ast.File
+	for _, name := range sources {
+		files = append(files, must(parser.ParseFile(fset, name, nil, parser.ParseComments))(t))
+	}
+	pkg := must(doc.NewFromFiles(fset, files, "taskguard/worker"))(t)
+
+	for _, typ := range pkg.Types {
+		spec, _ := typ.Decl.Specs[0].(*ast.TypeSpec)
+		if !spec.Assign.IsValid() {
+			continue
+		}
+		target, known := structs[typ.Name]
+		delete(structs, typ.Name)
+		if !known {
+			t.Errorf("the alias %s is not in this test", typ.Name)
+			continue
+		}
+		for _, field := range reflect.VisibleFields(target) {
+			if field.IsExported() && !mentions(typ.Doc, field.Name) {
+				t.Errorf("go doc worker.%s does not show the field %s", typ.Name, field.Name)
+			}
+		}
+		for method := range target.Methods() {
+			if typ.Name == "Job" && !mentions(typ.Doc, method.Name) {
+				t.Errorf("go doc worker.%s does not show the method %s", typ.Name, method.Name)
+			}
+		}
+	}
+	if len(structs) > 0 {
+		t.Errorf("they are no aliases: %v", structs)
+	}
+}
+
 // The defaults of the durations are those of the variables.
 func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
-	defaults := must(worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }))(t)
+	defaults := must(worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }))(t).Filled()
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := map[string]string{}

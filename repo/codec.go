@@ -82,7 +82,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
-	a.Lock.Finished = analysislock.Finished(a.Status)
+	a.Lock.Finished = analysislock.Finished(a.Status) || f.final(data[f.Status])
 	params, _ := data["params"].(string)
 	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params, work: r.encoded}
 	if err == nil || a.Lock.Finished {
@@ -196,8 +196,8 @@ func differences(before, after map[string]any, always ...string) (updates []fire
 func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis,
 	now time.Time,
 ) []firestore.Update {
-	f, finished := c.fields, analysislock.Finished(next.Status)
-	switched := finished != analysislock.Finished(prev.Status)
+	f, finished := c.fields, next.Finished()
+	switched := finished != prev.Finished()
 	freed := switched || prev.Lock.Owner != "" && next.Lock.Owner == ""
 
 	// Decoding has replaced values that it could not read, so a comparison does not show all

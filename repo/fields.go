@@ -22,6 +22,9 @@ type Fields struct {
 	Processing string `json:"processing,omitempty"` // empty: PROCESSING
 	Finished   string `json:"finished,omitempty"`   // empty: READY
 	Failed     string `json:"failed,omitempty"`     // empty: FAILED
+	// Final lists further words of finished documents, at most six, which only other programs write.
+	// Such a document is left alone, as a READY one is.
+	Final []string `json:"final,omitempty"`
 
 	Input  string `json:"input,omitempty"`  // the field; empty: input
 	Result string `json:"result,omitempty"` // the field; empty: result
@@ -31,7 +34,8 @@ type Fields struct {
 // simpleName matches a field's name that needs no quotes in a path.
 var simpleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Check returns an error if two fields would have the same name or two words would be equal.
+// Check returns an error if two fields would have the same name, if two words would be equal, or if
+// Final has an empty word or more than six.
 func (f Fields) Check() error {
 	f = f.filled()
 	names := []string{f.Status, f.Input, f.Result, f.Error}
@@ -49,9 +53,14 @@ func (f Fields) Check() error {
 		}
 	}
 
-	words := f.words()
+	words := f.known()
 	slices.Sort(words)
-	if len(slices.Compact(words)) != len(names) {
+	switch n := len(words); {
+	case n > maxWords:
+		return fmt.Errorf("repo: fields: %d final words are over %d", len(f.Final), maxWords-len(names))
+	case words[0] == "":
+		return errors.New("repo: fields: a final word is empty")
+	case len(slices.Compact(words)) != n:
 		return errors.New("repo: fields: two words of the status are equal")
 	}
 	return nil
@@ -59,6 +68,18 @@ func (f Fields) Check() error {
 
 // words returns the words that stand for statuses, in the same order.
 func (f Fields) words() []string { return []string{f.Queued, f.Processing, f.Finished, f.Failed} }
+
+// maxWords is the limit of Firestore's operator not-in.
+const maxWords = 10
+
+// known returns words and Final.
+func (f Fields) known() []string { return append(f.words(), f.Final...) }
+
+// final reports whether a document's value of the status is one of Final.
+func (f Fields) final(v any) bool {
+	word, ok := v.(string)
+	return ok && slices.Contains(f.Final, word)
+}
 
 // statuses lists the statuses that every vocabulary has a word for.
 var statuses = []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}

@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,10 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
 		"two equal words of its own":      {Fields: Fields{Processing: "ON", Failed: "ON"}},
 		"the word of another's default":   {Fields: Fields{Queued: "PROCESSING"}},
+		"a final word of its own":         {Fields: Fields{Final: []string{"READY"}}},
+		"two equal final words":           {Fields: Fields{Final: []string{"A", "A"}}},
+		"an empty final word":             {Fields: Fields{Final: []string{""}}},
+		"seven final words":               {Fields: Fields{Final: strings.Fields("a b c d e f g")}},
 		"a negative time":                 {Keep: -1},
 		"a time shorter than the TTL":     {Keep: time.Minute, KeepAll: true},
 	} {
@@ -85,7 +90,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	finish := func(a *analysislock.Analysis) { a.Status = analysislock.Ready }
 	cancel := func(a *analysislock.Analysis) { a.Status = analysislock.Failed }
-	reopen := func(a *analysislock.Analysis) { a.Status = analysislock.Queued }
+	reopen := func(a *analysislock.Analysis) { a.Status, a.Lock.Finished = analysislock.Queued, false }
 	acquire := func(a *analysislock.Analysis) { a.Lock.Token++ }
 	renew := func(a *analysislock.Analysis) { a.Lock.ExpiresAt = now }
 	nothing := func(*analysislock.Analysis) {}
@@ -145,7 +150,7 @@ func TestOneConnectionServesSeveralCollections(t *testing.T) {
 	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
 		a, err := db.Analyses(Options{Collection: path, Fields: fields})
 		fatal(t, err)
-		if a.Fields() != fields.filled() {
+		if !reflect.DeepEqual(a.Fields(), fields.filled()) {
 			t.Errorf("collection %q has %+v, want %+v", path, a.Fields(), fields)
 		}
 		fatal(t, a.Create(t.Context(), "x", path))

@@ -181,14 +181,14 @@ func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
 	return found, nil
 }
 
-// UnknownStatus reads up to limit analyses whose status is none of the four, in one
+// UnknownStatus reads up to limit analyses whose status is no word of Fields, in one
 // query that needs no index of its own, and returns the ID and Status of those that
 // were never acquired, which recovery does not find. Errors: those of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	f := a.codec.fields
-	q := a.documents.collection.Where(f.Status, "not-in", f.words()).Select(f.Status, "lockToken").Limit(limit)
+	q := a.documents.collection.Where(f.Status, "not-in", f.known()).Select(f.Status, "lockToken").Limit(limit)
 	found, err := a.summaries(ctx, "find analyses of unknown status", q)
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
 		return d.Malformed != nil || d.Lock.Token != 0

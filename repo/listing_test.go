@@ -197,9 +197,10 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 
 func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Vocabulary.Final = []string{"VOID"}
 		a := open(t, b)
 		for id, fields := range map[string]map[string]any{
-			"lower": {"status": "queued", "input": "x"}, "waiting": {"status": "WAITING"}, "number": {"status": 7}, "empty": {"status": ""},
+			"lower": {"status": "queued", "input": "x"}, "final": {"status": "VOID"}, "waiting": {"status": "WAITING"}, "number": {"status": 7}, "empty": {"status": ""},
 			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
 			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
 		} {

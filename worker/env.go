@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -12,7 +13,8 @@ import (
 
 // FromEnv reads Options from the worker's variables with lookup, such as os.LookupEnv.
 // docs/reference.md lists them; FromEnv ignores PORT and those of the analyzer, logs and telemetry.
-// Its error has one line for each problem, which names the variable.
+// The field of a variable that is not set has its default or is zero, so that it fits any other
+// field that the caller changes; see Options.Filled. Its error has one line for each problem, which names the variable.
 func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	e := env.NewEnvironment(lookup)
 	firestore := e.Firestore()
@@ -20,11 +22,11 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		Project: firestore.Project, Database: firestore.Database, Emulator: firestore.Emulator,
 		Collection:         e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection),
 		Lock:               e.LockPolicy(),
-		RunTimeout:         e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout),
-		CheckpointInterval: e.Duration("CHECKPOINT_INTERVAL", delivery.DefaultCheckpointInterval),
+		RunTimeout:         e.Duration("RUN_TIMEOUT", 0),
+		CheckpointInterval: e.Duration("CHECKPOINT_INTERVAL", 0),
 		StallTimeout:       e.DurationOrZero("STALL_TIMEOUT", 0),
-		MaxRunTime:         e.Duration("MAX_RUN_TIME", delivery.DefaultMaxRunTime),
-		MaxRuns:            e.Integer("MAX_RUNS", 100, 1, 1_000_000),
+		MaxRunTime:         e.Duration("MAX_RUN_TIME", 0),
+		MaxRuns:            e.Integer("MAX_RUNS", 0, 1, 1_000_000),
 		Pessimistic:        e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 	}
 
@@ -43,10 +45,13 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	}
-	o.RetryMin = e.Duration("RETRY_MIN", delivery.DefaultMinRetry)
-	o.RetryMax = e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
+	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", 0), e.Duration("RETRY_MAX", 0)
 
-	for _, problem := range o.check() {
+	// A variable that is not set has a fixed default, which another variable may contradict.
+	all := o
+	all.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
+	all.RetryMin, all.RetryMax = cmp.Or(o.RetryMin, delivery.DefaultMinRetry), cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+	for _, problem := range all.Filled().check() {
 		e.Add(errors.Unwrap(problem))
 	}
 	return o, e.Err()

@@ -3,8 +3,57 @@ package worker
 import (
 	"time"
 
+	"taskguard/lease"
 	"taskguard/orchestrator"
 )
+
+// Errors of several functions, for errors.Is. They are those of package lease.
+var (
+	// ErrLost reports that the lock was lost: another owner has it, the document was finished or
+	// deleted, or the lock was not renewed in time. It is the cause of a run's context.
+	ErrLost = lease.ErrLost
+	// ErrUnavailable reports that Firestore did not answer in time. A write may have succeeded.
+	ErrUnavailable = lease.ErrUnavailable
+	// ErrInvalidKey reports an id or a key that Firestore cannot hold.
+	ErrInvalidKey = lease.ErrInvalidKey
+	// ErrNotFound reports that there is no such document.
+	ErrNotFound = lease.ErrNotFound
+	// ErrRefused reports that Firestore refuses a write or a query, so that no later try can succeed.
+	ErrRefused = lease.ErrRefused
+)
+
+// Policy configures a lock; see Options.Lock:
+//
+//	TTL         time.Duration // from each renewal; zero: 300 s
+//	Heartbeat   time.Duration // between two renewals; zero: a third of the TTL
+//	MaxAttempts int           // in Options zero: 10
+type Policy = lease.Policy
+
+// PermanentError is an error of a Run that no retry can help: the document becomes FAILED; see
+// Permanent.
+//
+//	Code    string // for programs; in the document's error
+//	Message string // for people, likewise; empty: the text of Err
+//	Err     error  // what Unwrap returns; may be nil
+type PermanentError = orchestrator.PermanentError
+
+// PanicError is a panic of a Run, which is retried.
+//
+//	Value any    // as recover returns it
+//	Stack []byte // of the goroutine that panicked
+type PanicError = orchestrator.PanicError
+
+// RetryAfterError is a temporary failure with the wait until the next attempt; see RetryAfter.
+//
+//	Wait time.Duration
+//	Err  error // what Unwrap returns; may be nil
+type RetryAfterError = orchestrator.RetryAfterError
+
+// Permanent returns a *PermanentError. Code has up to 64 bytes, and is for programs, such as
+// "no_page"; message is for people. err is what errors.Is and errors.As find; it may be nil.
+func Permanent(code, message string, err error) error {
+	return &orchestrator.PermanentError{Code: code, Message: message, Err: err}
+}
 
 // RetryAfter returns err, a temporary failure of a Run, with the wait until the next attempt. The
 // failed attempt is not counted, so MaxAttempts does not limit such attempts; MaxRunTime does. The

@@ -20,9 +20,35 @@ import (
 )
 
 // Job is one attempt at one piece of work.
+//
+//	AnalysisID string          // the id of the document, or of the record of Do
+//	LockToken  int64           // fencing token: larger for each later attempt
+//	Attempt    int             // from 1
+//	Input      json.RawMessage // of the document; see Typed
+//	Resume     json.RawMessage // the newest checkpoint of an earlier attempt; nil: none
+//
+// The guard sets Stderr, Scope and Reporter. Its methods are:
+//
+//	Report(progress float64, message string)        // the progress, from 0 to 1
+//	Checkpoint(ctx context.Context, v any) error    // commits v, the Resume of a later attempt
+//	Key(act string) string                          // the idempotency key of an act; see Once
+//
+// Once calls the others: Begin, End and Uncertain.
 type Job = orchestrator.Job
 
-// Fields maps the vocabulary of a collection's documents.
+// Fields maps the vocabulary of a collection's documents. An empty field has the default.
+//
+//	Status     string   // the name of the field with one of these words: status
+//	Queued     string   // QUEUED
+//	Processing string   // PROCESSING
+//	Finished   string   // READY
+//	Failed     string   // FAILED
+//	Final      []string // further words of finished documents, which are left alone; at most six
+//	Input      string   // the name of the field: input
+//	Result     string   // likewise: result
+//	Error      string   // likewise, of a map of code and message: error
+//
+// Its method Check returns the problem of one that cannot be used.
 type Fields = repo.Fields
 
 // Kind is a kind of work: the documents of one collection, and the function that does the

@@ -11,6 +11,11 @@ import (
 
 // UncertainError reports that an attempt has begun an act, and that nobody knows whether it was
 // done; see Once.
+//
+//	Key   string    // the id of the document
+//	Name  string    // of the act
+//	Token int64     // the LockToken of the attempt that began it
+//	Since time.Time // the time when it began, by Firestore's clock
 type UncertainError = orchestrator.UncertainError
 
 // Finder asks whether an act has been done; see Find.

@@ -19,6 +19,12 @@ type Operator struct {
 }
 
 // Recovery is the result of Operator.Recover.
+//
+//	Found   int           // orphaned documents, without those that could not be marked
+//	Booked  int           // deliveries that this call booked for them
+//	Waiting int           // those whose booked task is in the queue: no other was booked for them
+//	More    bool          // there may be others, for the next call
+//	Oldest  time.Duration // the age of the oldest unfinished document; zero: none, or unknown
 type Recovery = delivery.Recovery
 
 // ErrNoQueue reports that the Guard has no Queue.

@@ -40,7 +40,7 @@ type Options struct {
 	Auth Authenticator
 
 	Lock       lease.Policy  // MaxAttempts zero: 10
-	RunTimeout time.Duration // of one run; zero: 25 min
+	RunTimeout time.Duration // of one run; zero: 25 min, or MaxRunTime if that is shorter
 	MaxRunTime time.Duration // of all attempts at one piece of work; zero: 24 h
 	// CheckpointInterval is the longest time from a reported checkpoint to its commit; zero: 10 s.
 	CheckpointInterval time.Duration
@@ -48,7 +48,7 @@ type Options struct {
 	// the run is ended. Zero: no limit.
 	StallTimeout time.Duration
 	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
-	// and 10 min.
+	// and 10 min, or the other one if that would be beyond it.
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
 	Keep               time.Duration // from a document's finish to its expireAt; zero: no expireAt
@@ -66,6 +66,14 @@ type Options struct {
 }
 
 // Queue is a queue of Cloud Tasks, and how its tasks call this service.
+//
+//	Name         string // projects/P/locations/L/queues/Q
+//	TargetURL    string // the base URL of this service
+//	Caller       string // the service account whose OIDC token the tasks carry; empty: no token
+//	Audience     string // of that token; empty: TargetURL
+//	EmulatorHost string // host:port of an emulator; empty: Google's
+//
+// Its methods Check and Filled return its problems, and the Queue with its defaults.
 type Queue = taskqueue.Config
 
 // Authenticator checks the caller of a request. It returns nil if the caller may pass. An
@@ -137,7 +145,7 @@ func (o Options) check() (problems []error) {
 	longest, reason := 24*time.Hour, "Cloud Run ends a request after one hour"
 	if queued {
 		longest, reason = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
-		add("Queue", o.Queue.Filled().Check())
+		add("Queue", o.Queue.Check())
 		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
 	}
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
@@ -158,22 +166,35 @@ func (o Options) check() (problems []error) {
 	return problems
 }
 
-// filled returns o with the defaults of its zero fields, or an error if they cannot work.
-func (o Options) filled() (Options, error) {
-	o.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
-	o.MaxRunTime = cmp.Or(o.MaxRunTime, delivery.DefaultMaxRunTime)
-	o.CheckpointInterval = cmp.Or(o.CheckpointInterval, delivery.DefaultCheckpointInterval)
-	o.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
-	o.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+// Filled returns o with the defaults of its zero durations and numbers, and of the Queue. A default
+// that is related to another field fits that field.
+func (o Options) Filled() Options {
+	o.Lock.TTL = cmp.Or(o.Lock.TTL, lease.DefaultTTL)
+	o.Lock.Heartbeat = cmp.Or(o.Lock.Heartbeat, o.Lock.TTL/3)
 	o.Lock.MaxAttempts = cmp.Or(o.Lock.MaxAttempts, 10)
 	o.MaxRuns = cmp.Or(o.MaxRuns, 100)
+	o.Queue = o.Queue.Filled()
+
+	o.MaxRunTime = cmp.Or(o.MaxRunTime, delivery.DefaultMaxRunTime)
+	o.RunTimeout = cmp.Or(o.RunTimeout, min(delivery.DefaultRunTimeout, o.MaxRunTime))
+	o.CheckpointInterval = cmp.Or(o.CheckpointInterval, delivery.DefaultCheckpointInterval)
+	if o.RetryMax == 0 {
+		o.RetryMax = max(delivery.DefaultMaxRetry, o.RetryMin)
+	}
+	o.RetryMin = cmp.Or(o.RetryMin, min(delivery.DefaultMinRetry, o.RetryMax))
+	return o
+}
+
+// filled returns o with the defaults of its zero fields, or an error if they cannot work.
+func (o Options) filled() (Options, error) {
+	o = o.Filled()
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
 	o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT"))
 	if o.Auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
-		o.Auth = OIDC(o.Queue.Filled().Audience, o.Queue.Caller)
+		o.Auth = OIDC(o.Queue.Audience, o.Queue.Caller)
 	}
 
 	err, emulated := errors.Join(o.check()...), o.Emulator+o.Queue.EmulatorHost != ""
@@ -184,7 +205,7 @@ func (o Options) filled() (Options, error) {
 		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesOwnTasks():
 		return o, fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
-			o.Queue.Caller, o.Queue.Filled().Audience)
+			o.Queue.Caller, o.Queue.Audience)
 	}
 	return o, nil
 }
@@ -195,9 +216,8 @@ const maxRetry = 12 * time.Hour
 // refusesOwnTasks reports whether Auth is known to refuse the tokens that the Queue's tasks carry.
 func (o Options) refusesOwnTasks() bool {
 	t, ok := o.Auth.(tokens)
-	q := o.Queue.Filled()
-	accepts := t.Audience == q.Audience && slices.Contains(t.Accounts, q.Caller)
-	return ok && q != (Queue{}) && !accepts
+	accepts := t.Audience == o.Queue.Audience && slices.Contains(t.Accounts, o.Queue.Caller)
+	return ok && o.Queue != (Queue{}) && !accepts
 }
 
 // authenticator returns the Authenticator of all requests.

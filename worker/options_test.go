@@ -36,10 +36,10 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"CheckpointInterval, CHECKPOINT_INTERVAL: 999.999999ms is under 1s":      {CheckpointInterval: time.Second - 1},
 		"StallTimeout, STALL_TIMEOUT: -1ns is negative":                          {StallTimeout: -1},
 		"StallTimeout, STALL_TIMEOUT: 25m0s is not under RUN_TIMEOUT, 25m0s":     {StallTimeout: 25 * time.Minute},
-		"MaxRunTime, MAX_RUN_TIME: 24m59.999999999s is under RUN_TIMEOUT, 25m0s": {MaxRunTime: 25*time.Minute - 1},
+		"MaxRunTime, MAX_RUN_TIME: 24m59.999999999s is under RUN_TIMEOUT, 25m0s": {RunTimeout: 25 * time.Minute, MaxRunTime: 25*time.Minute - 1},
 		"MaxRuns, MAX_RUNS: -1 is negative":                                      {MaxRuns: -1},
 		"RetryMin, RETRY_MIN: -1ns is negative":                                  {RetryMin: -1},
-		"RetryMin, RETRY_MIN: 30s is over RETRY_MAX, 29.999999999s":              {RetryMax: 30*time.Second - 1},
+		"RetryMin, RETRY_MIN: 30s is over RETRY_MAX, 29.999999999s":              {RetryMin: 30 * time.Second, RetryMax: 30*time.Second - 1},
 		"RetryMax, RETRY_MAX: 12h0m0.000000001s is over 12h":                     {RetryMax: 12*time.Hour + 1},
 		"Keep, KEEP_FINISHED: -1ns is negative":                                  {Keep: -1},
 		"Keep, KEEP_FINISHED: 767h59m59.999999999s is under 768h":                {Keep: 768*time.Hour - 1, Queue: queue},
@@ -75,20 +75,66 @@ func lookup(words ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 }
 
+// No default, and no variable that is not set, forbids a value that is valid by itself.
+func TestEachFieldOfFromEnvCanBeChangedAlone(t *testing.T) {
+	const address = "projects/p/locations/l/queues/q"
+	for name, env := range map[string][]string{
+		"an emulator": {"GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=h:1", "TASK_AUTH=none"},
+		"a queue":     {"GOOGLE_CLOUD_PROJECT=p", "TASK_AUTH=iam", "TASK_QUEUE=" + address, "TASK_TARGET_URL=https://a.example", "TASK_CALLER=a@b.c"},
+	} {
+		for field, changes := range map[string][]func(*worker.Options){
+			"TTL":        {func(o *worker.Options) { o.Lock.TTL = time.Second }, func(o *worker.Options) { o.Lock.TTL = 12 * time.Hour }},
+			"Heartbeat":  {func(o *worker.Options) { o.Lock.Heartbeat = time.Second }, func(o *worker.Options) { o.Lock.Heartbeat = 135 * time.Second }},
+			"Lock":       {func(o *worker.Options) { o.Lock = lease.Policy{TTL: time.Minute} }},
+			"RunTimeout": {func(o *worker.Options) { o.RunTimeout = time.Second }, func(o *worker.Options) { o.RunTimeout = 30 * time.Minute }},
+			"MaxRunTime": {func(o *worker.Options) { o.MaxRunTime = time.Minute }, func(o *worker.Options) { o.MaxRunTime = 900 * time.Hour }},
+			"RetryMin":   {func(o *worker.Options) { o.RetryMin = time.Millisecond }, func(o *worker.Options) { o.RetryMin = 12 * time.Hour }},
+			"RetryMax":   {func(o *worker.Options) { o.RetryMax = time.Millisecond }, func(o *worker.Options) { o.RetryMax = 12 * time.Hour }},
+			"others": {
+				func(o *worker.Options) { o.CheckpointInterval = time.Second }, func(o *worker.Options) { o.CheckpointInterval = time.Hour },
+				func(o *worker.Options) { o.StallTimeout = 25*time.Minute - 1 }, func(o *worker.Options) { o.MaxRuns = 1 },
+				func(o *worker.Options) { o.Keep = 768 * time.Hour }, func(o *worker.Options) { o.Auth = worker.CheckedByProxy() },
+				func(o *worker.Options) { o.Collection = "other" }, func(o *worker.Options) { o.Pessimistic = true },
+			},
+			"Queue": {
+				func(o *worker.Options) { o.Queue = worker.Queue{} },
+				func(o *worker.Options) { o.Queue = worker.Queue{Name: address, TargetURL: "https://b.example"} },
+			},
+		} {
+			for i, change := range append(changes, func(*worker.Options) {}) {
+				o, err := worker.FromEnv(lookup(env...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				change(&o)
+				if _, err := worker.Filled(o); err != nil {
+					t.Errorf("%s, %s, change %d: %v", name, field, i, err)
+				}
+			}
+		}
+	}
+
+	o, err := worker.FromEnv(lookup("TASK_AUTH=iam", "TASK_QUEUE="+address, "TASK_TARGET_URL=https://a.example/", "TASK_CALLER=a@b.c"))
+	o.Queue.TargetURL, o.Lock.TTL = "https://b.example/", time.Minute
+	if got := o.Filled(); err != nil || got.Queue.Audience != "https://b.example" || got.Lock.Heartbeat != 20*time.Second {
+		t.Errorf("of another target and TTL: %+v, %v", got, err)
+	}
+}
+
 func TestTheDefaultsOfOptions(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
-	audience := queue
-	audience.Audience = "https://b.example"
+	audience, filled := queue, queue
+	audience.Audience, filled.Audience = "https://b.example", queue.TargetURL
 	defaults := worker.Options{
-		Project: "p", Lock: lease.Policy{MaxAttempts: 10}, RunTimeout: 25 * time.Minute, MaxRunTime: 24 * time.Hour, CheckpointInterval: 10 * time.Second,
+		Project: "p", Lock: lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 10}, RunTimeout: 25 * time.Minute, MaxRunTime: 24 * time.Hour, CheckpointInterval: 10 * time.Second,
 		RetryMin: 30 * time.Second, RetryMax: 10 * time.Minute, MaxRuns: 100, Log: slog.Default(),
 	}
 	for name, c := range map[string]struct{ o, want worker.Options }{
 		"nothing":                 {worker.Options{}, worker.Options{}},
-		"a queue":                 {worker.Options{Queue: queue}, worker.Options{Queue: queue, Auth: worker.OIDC("https://a.example", "a@b.c")}},
+		"a queue":                 {worker.Options{Queue: queue}, worker.Options{Queue: filled, Auth: worker.OIDC("https://a.example", "a@b.c")}},
 		"a queue's own audience":  {worker.Options{Queue: audience}, worker.Options{Queue: audience, Auth: worker.OIDC("https://b.example", "a@b.c")}},
-		"a check of its own":      {worker.Options{Queue: queue, Auth: refuse{}}, worker.Options{Queue: queue, Auth: refuse{}}},
-		"a queue and an emulator": {worker.Options{Queue: queue, Emulator: "h:1"}, worker.Options{Queue: queue, Emulator: "h:1"}},
+		"a check of its own":      {worker.Options{Queue: queue, Auth: refuse{}}, worker.Options{Queue: filled, Auth: refuse{}}},
+		"a queue and an emulator": {worker.Options{Queue: queue, Emulator: "h:1"}, worker.Options{Queue: filled, Emulator: "h:1"}},
 	} {
 		c.o.Project = "p"
 		want := defaults

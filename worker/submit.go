@@ -5,12 +5,16 @@ import (
 	"fmt"
 
 	"taskguard/internal/delivery"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
 // Submission is the result of Submit.
+//
+//	Created bool   // false: the document existed
+//	Booked  bool   // a delivery is booked: now, or by an earlier call
+//	Already bool   // it was booked by an earlier call
+//	Status  string // QUEUED, PROCESSING, READY, FAILED or another word, whatever words Fields has
 type Submission = delivery.Submission
 
 // Errors of Submit.
@@ -62,7 +66,7 @@ func Book(ctx context.Context, g *Guard, k Kind, id string) error {
 	case err != nil:
 	case kind.guard.Queue == nil:
 		err = fmt.Errorf("%w: there is no Queue", ErrNotBooked)
-	case !analysislock.Finished(d.Status):
+	case !d.Finished():
 		_, err = kind.guard.BookDocument(ctx, d)
 	}
 	if err != nil {

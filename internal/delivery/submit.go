@@ -58,7 +58,7 @@ func (g *Guard) Submit(
 		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
 	case !reflect.DeepEqual(d.Input, input):
 		return s, ErrOtherInput
-	case g.Queue == nil, analysislock.Finished(d.Status):
+	case g.Queue == nil, d.Finished():
 		return s, nil
 	}
 	s.Already, err = g.BookDocument(ctx, d)

@@ -30,7 +30,7 @@ func (e *Environment) LockPolicy() lease.Policy {
 		TTL:         e.Duration("LOCK_TTL", lease.DefaultTTL),
 		MaxAttempts: e.Integer("MAX_ATTEMPTS", 10, 1, 1_000_000),
 	}
-	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", p.TTL/3)
+	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", 0)
 	e.Add(Named("LOCK_TTL, LOCK_HEARTBEAT", p.Check()))
 	return p
 }
@@ -68,5 +68,5 @@ func (e *Environment) TaskQueue() taskqueue.Config {
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
 	e.Add(c.Check())
-	return c.Filled()
+	return c
 }

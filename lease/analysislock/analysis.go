@@ -17,7 +17,8 @@ const (
 	Failed     = "FAILED"
 )
 
-// Finished reports whether an analysis of that status is finished.
+// Finished reports whether READY or FAILED is the status. A store may have further words for a
+// finished analysis; see Analysis.Finished.
 func Finished(status string) bool { return status == Ready || status == Failed }
 
 // Analysis is a document of the collection. Its JSON form is the public one: without
@@ -57,6 +58,13 @@ type Analysis struct {
 	// Stored holds the store's own data about its reading. Only the store uses it.
 	Stored any `json:"-"`
 }
+
+// Finished reports whether the analysis is finished. The store sets Lock.Finished by its words.
+func (d *Analysis) Finished() bool { return d.Lock.Finished || Finished(d.Status) }
+
+// Closed reports whether the analysis is finished and not FAILED: it is READY, or its status is
+// another word of the store's for a finished one.
+func (d *Analysis) Closed() bool { return d.Finished() && d.Status != Failed }
 
 // Problem returns Malformed as a message, or "".
 func (d *Analysis) Problem() string {

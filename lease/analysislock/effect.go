@@ -154,7 +154,7 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 			return err
 		}
 		d.mark(changed)
-		if d.Status != Ready && !d.failedWith(Cancelled) {
+		if !d.Closed() && !d.failedWith(Cancelled) {
 			d.open(lock, task)
 		}
 		return nil

@@ -108,7 +108,7 @@ func (h *Hold) Adopt(ctx context.Context) error {
 	return h.lease.Adopt(ctx, func(d *Analysis) {
 		outcome := OutcomeFailed
 		d.unbook()
-		if d.Status == Ready {
+		if d.Closed() {
 			outcome, d.LastError, d.Progress, d.Checkpoint = OutcomeReady, nil, nil, &Checkpoint{}
 		}
 		d.end(now, outcome, "", "")

@@ -61,7 +61,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 		if fresh && d.OpenEffects > 0 {
 			return fmt.Errorf("%w: %q", ErrUncertain, id)
 		}
-		if fresh || d.Status == Ready { // another program may have finished it
+		if fresh || d.Closed() { // another program may have finished it
 			d.Checkpoint = &Checkpoint{}
 		}
 		if fresh {

@@ -172,7 +172,7 @@ func (b *bulk) change(
 func (b *bulk) excludes(v verb, d *analysislock.Analysis) (reason string) {
 	reset := d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
-	case v == verbCancel && analysislock.Finished(d.Status):
+	case v == verbCancel && d.Finished():
 		return "already_finished"
 	case lease.Held(d.Lock, d.ReadAt) && !b.running:
 		return "held"
@@ -180,7 +180,7 @@ func (b *bulk) excludes(v verb, d *analysislock.Analysis) (reason string) {
 		return ""
 	case reset && b.status != analysislock.Queued:
 		return "already_queued"
-	case d.Status == analysislock.Ready && b.status != analysislock.Ready:
+	case d.Closed() && b.status != d.Status:
 		return "ready"
 	}
 	return ""

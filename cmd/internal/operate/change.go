@@ -44,6 +44,8 @@ type changed struct {
 	Status   string   `json:"status"`
 	Lock     lockInfo `json:"lock_was"`
 	Delivery string   `json:"delivery"`
+
+	finished bool // before the change
 }
 
 // Unlock releases a lock of any owner by force. A worker that still runs the analysis
@@ -179,7 +181,7 @@ func (done *changed) note(v verb) string {
 		return "it is cancelled"
 	case v == verbDelete && done.Was == missing:
 		return "there was no such document: nothing is changed"
-	case v == verbDelete && analysislock.Finished(done.Was):
+	case v == verbDelete && done.finished:
 		return "it was " + done.Was
 	case v == verbDelete:
 		return "it was " + statusOrNone(done.Was) +
@@ -216,9 +218,10 @@ func (cl *Client) changeBy(ctx context.Context, v verb, id, who string, log *slo
 	if err != nil {
 		return changed{}, err
 	}
-	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: deliveryNotNeeded}
+	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: deliveryNotNeeded,
+		finished: was.Finished()}
 	cl.log(ctx, log, v, &was, &done, who)
-	if v == verbDelete || analysislock.Finished(status) {
+	if v == verbDelete || analysislock.Finished(status) || done.finished && status == was.Status {
 		return done, nil
 	}
 

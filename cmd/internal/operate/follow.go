@@ -78,7 +78,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	if err != nil {
 		return false, cl.explain(s.ID, err)
 	}
-	finished = analysislock.Finished(a.Status)
+	finished = a.Finished()
 	if !finished {
 		s.show(show, state(&a), a.Progress)
 		return false, nil
@@ -127,9 +127,9 @@ func failures(all []*submitted) error {
 // state describes an analysis in one line: its result, or why it has none.
 func state(a *analysislock.Analysis) string {
 	switch {
-	case analysislock.Finished(a.Status) && a.Error != nil:
+	case a.Finished() && a.Error != nil:
 		return a.Status + " " + a.Error.Code + ": " + a.Error.Message
-	case analysislock.Finished(a.Status):
+	case a.Finished():
 		return strings.TrimSpace(a.Status + " " + summary(a.Result))
 	}
 

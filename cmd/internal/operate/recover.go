@@ -51,8 +51,8 @@ const maxUnfound = 1000
 func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
 	f := cl.Analyses.Fields()
 	unknown, err := cl.Analyses.UnknownStatus(ctx, maxUnfound)
-	cl.printUnfound(c, unknown, fmt.Sprintf("never run and not found by recovery, as the %s is none of %s, %s, %s, %s",
-		f.Status, f.Queued, f.Processing, f.Finished, f.Failed))
+	cl.printUnfound(c, unknown, fmt.Sprintf("never run and not found by recovery, as the %s is none of %s",
+		f.Status, strings.Join(append([]string{f.Queued, f.Processing, f.Finished, f.Failed}, f.Final...), ", ")))
 
 	unfound, failed := cl.Analyses.Unfound(ctx, maxUnfound)
 	cl.printUnfound(c, unfound,

@@ -69,7 +69,7 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, id, name string, ans
 	resolve := func(task string) (was analysislock.Analysis, status string, err error) {
 		was, err = cl.Analyses.Resolve(ctx, id, seen, name, answer, task)
 		cancelled := was.Error != nil && was.Error.Code == analysislock.Cancelled
-		if was.Status == analysislock.Ready || was.Status == analysislock.Failed && cancelled {
+		if was.Closed() || was.Status == analysislock.Failed && cancelled {
 			return was, was.Status, err
 		}
 		return was, analysislock.Queued, err

@@ -236,7 +236,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
-	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && analysislock.Finished(s.Status))
+	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && s.Finished())
 	_ = t.Flush() // cli.Run reports its error
 }
 
@@ -347,7 +347,7 @@ func lockAndError(a *analysislock.Analysis, room int) string {
 	case s.Lock.Owner == "" && a.Waits():
 		left := cli.Duration(s.NextAttemptAt.Sub(a.ReadAt), ", %s left")
 		lock = "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
-	case s.Lock.Owner == "" && (failure != "" || analysislock.Finished(s.Status)):
+	case s.Lock.Owner == "" && (failure != "" || s.Finished()):
 		lock = ""
 	}
 

@@ -30,6 +30,7 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	if c.Options, err = worker.FromEnv(lookup); err != nil {
 		e.Add(err)
 	}
+	c.Options = c.Options.Filled()
 	c.Process = service.ReadProcess(e, "taskguard-worker", true)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")

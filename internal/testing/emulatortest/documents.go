@@ -19,7 +19,11 @@ type Kind struct {
 
 // Vocabulary has the fields of repo.Fields. This package cannot import repo, whose tests
 // import it.
-type Vocabulary struct{ Status, Queued, Processing, Finished, Failed, Input, Result, Error string }
+type Vocabulary struct {
+	Status, Queued, Processing, Finished, Failed string
+	Final                                        []string
+	Input, Result, Error                         string
+}
 
 // Jobs returns a kind other than analyses.
 func Jobs() Kind {
@@ -44,7 +48,7 @@ func (v *Vocabulary) states() []string { return []string{v.Queued, v.Processing,
 // Translated returns the fields of an analysis in the vocabulary of k.
 func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
 	t.Helper()
-	if k == (Kind{}) || fields == nil {
+	if k.Collection == "" || fields == nil {
 		return fields
 	}
 	return translate(t, fields, &analyses, &k.Vocabulary)
@@ -110,7 +114,7 @@ func (b *Backend) Fields(t testing.TB, id string) map[string]any {
 		t.Fatal(err)
 	}
 	fields := snap.Data()
-	if b.Kind == (Kind{}) || fields == nil {
+	if b.Kind.Collection == "" || fields == nil {
 		return fields
 	}
 	return translate(t, fields, &b.Vocabulary, &analyses)
