@@ -241,6 +241,30 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 	}
 }
 
+func TestTheProgramWithWhichThePageBegins(t *testing.T) {
+	_, shown, _ := strings.Cut(string(must(os.ReadFile("../../library.md"))(t)), "```go\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	source := string(must(os.ReadFile("service/main.go"))(t))
+	if n := strings.Count(shown, "\n"); n > 40 || !strings.HasPrefix(shown, "package main\n") || !strings.HasSuffix(source, shown) {
+		t.Errorf("library.md begins with %d lines, want at most 40, which are the whole of service/main.go:\n%s", n, shown)
+	}
+
+	c, program := newCloud(t), build(t, "service")
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
+	s := start(t, program, port)
+	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
+	kind := worker.Kind{Name: "words", Collection: "words"}
+	must(worker.Submit(t.Context(), guard, kind, "x", map[string]string{"Text": "to be or not to be"}))(t)
+	if doc := c.await(t, "words/x", "status", "READY"); doc["result"] != int64(6) {
+		t.Errorf("the document is %v", doc)
+	}
+	check(t, guard.Shutdown(t.Context()))
+	s.stop(t)
+}
+
 func TestAProgramRunsAFunctionOnce(t *testing.T) {
 	newCloud(t)
 	program := build(t, "once")

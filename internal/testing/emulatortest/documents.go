@@ -114,7 +114,7 @@ func (b *Backend) Fields(t testing.TB, id string) map[string]any {
 		t.Fatal(err)
 	}
 	fields := snap.Data()
-	if b.Kind.Collection == "" || fields == nil {
+	if b.Collection == "" || fields == nil {
 		return fields
 	}
 	return translate(t, fields, &b.Vocabulary, &analyses)
