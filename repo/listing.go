@@ -109,9 +109,21 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	q := a.documents.collection.Where("openEffects", ">", 0).Limit(limit)
-	found, err := a.summaries(ctx, "list uncertain acts", q.Select(append(a.codec.mask(), "effects")...))
-	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return lease.Held(d.Lock, d.ReadAt) }), err
+	q := a.documents.collection.Where("openEffects", ">", 0).Select(append(a.codec.mask(), "effects")...)
+
+	var found []analysislock.Analysis
+	for snap, err := range eachDocument(ctx, "list uncertain acts", q) {
+		if err != nil {
+			return nil, err
+		}
+		if d := a.decode(snap); !lease.Held(d.Lock, d.ReadAt) {
+			found = append(found, d)
+		}
+		if len(found) == limit {
+			break
+		}
+	}
+	return found, nil
 }
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or

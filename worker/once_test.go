@@ -100,6 +100,27 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 	}
 }
 
+// The last attempt died during its act: the next delivery records FAILED without a run.
+func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		var lines strings.Builder
+		g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+		started := map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
+		record := map[string]any{"state": "RUNNING", "attempts": 10, "lockToken": 10, "effects": started, "openEffects": 1}
+		if _, err := collection(t, b, "jobs").Doc("1").Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		h := g.Handler(jobs(func(context.Context, worker.Job) (any, error) { return nil, errBroken }))
+		post(t, h, "/tasks/job", `{"job_id":"1"}`)
+
+		const want = `level=ERROR msg="an act is uncertain" analysis_id=1 lock_token=11`
+		if !strings.Contains(lines.String(), want) {
+			t.Errorf("the log has no line %s:\n%s", want, &lines)
+		}
+	})
+}
+
 func TestAnActCostsTwoCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,11 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 		"not-done                              charge            2026-01-02T03:04:05.000Z  3\n"
 	if list.out != want {
 		t.Errorf("status prints\n%s, want\n%s", list.out, want)
+	}
+	uncertain(t, q.env, "a-held", map[string]any{"state": "RUNNING", "lockOwner": "w/1", "lockExpiresAt": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
+	first := taskguard(t, q.env, "status", "--kind", "order", "--uncertain", "--limit", "1").want(t, cli.ExitDone, "the first 1; --limit shows more")
+	if !strings.Contains(first.out, "done ") || strings.Contains(first.out, "held") {
+		t.Errorf("status --limit 1 prints\n%s", first.out)
 	}
 	taskguard(t, q.env, "requeue", "--kind", "order", "--fresh", "done").want(t, cli.ExitFailed, `"done" has an act that may have been done`)
 

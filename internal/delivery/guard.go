@@ -173,11 +173,11 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	case analysislock.AlreadyFinished:
 		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
 	case analysislock.AttemptsExhausted:
-		return a.exhausted(lease.ErrExhausted)
+		return a.exhausted(ctx, lease.ErrExhausted)
 	case analysislock.RunTimeExhausted:
-		return a.exhausted(errRunTime)
+		return a.exhausted(ctx, errRunTime)
 	case analysislock.Unrecordable:
-		return a.exhausted(analysislock.ErrUnrecordable)
+		return a.exhausted(ctx, analysislock.ErrUnrecordable)
 	case analysislock.Waiting:
 		return a.wait(ctx)
 	}
@@ -185,7 +185,8 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 }
 
 // exhausted returns the outcome of an acquisition that has recorded FAILED because of err.
-func (a *attempt) exhausted(err error) Outcome {
+func (a *attempt) exhausted(ctx context.Context, err error) Outcome {
+	a.uncertain(ctx, a.acq.Uncertain)
 	return Outcome{Case: Failed, ID: a.id, Token: a.acq.Grant.Token, Err: err, Code: a.acq.Reason}
 }
 

@@ -39,7 +39,10 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
 	}
-	a.uncertain(ctx, o)
+	if o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == CodeEffectUncertain {
+		open := a.hold.OpenEffects()
+		a.uncertain(ctx, len(open), "effects", open)
+	}
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
 }
@@ -97,16 +100,14 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	return a.retry(ctx, code, message, wait)
 }
 
-// uncertain reports the acts of a run with the outcome o that an operator must answer. An act that
-// a later attempt can ask for is not among them.
-func (a *attempt) uncertain(ctx context.Context, o Outcome) {
-	ended := o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == CodeEffectUncertain
-	open := a.hold.OpenEffects()
-	if !ended || len(open) == 0 {
+// uncertain reports so many open acts of an analysis that has ended, with what is known of them: an
+// operator must answer them. A later attempt would ask for an act by itself.
+func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
+	if open == 0 {
 		return
 	}
-	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(len(open)))
-	a.Log.ErrorContext(ctx, "an act is uncertain", "analysis_id", a.id, "effects", open, "lock_token", a.acq.Grant.Token)
+	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
+	a.Log.With(known...).ErrorContext(ctx, "an act is uncertain", "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // failure measures a temporary failure, and returns its code and its message for the document.

@@ -61,6 +61,7 @@ type Acquisition struct {
 	ExpiresAt time.Time     // of this lock, or of the other's, by the store's clock; if Waiting: NextAttemptAt
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
+	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
 }
 
 // The reasons for a skip.
@@ -153,8 +154,9 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		if d.failedWith(RunTimeExhausted) {
 			got.Reason = RunTimeExhausted
 		}
+		got.Uncertain = d.OpenEffects
 	case errors.Is(err, ErrUnrecordable):
-		got.Reason, got.Status = Unrecordable, Failed
+		got.Reason, got.Status, got.Uncertain = Unrecordable, Failed, d.OpenEffects
 	default:
 		return Acquisition{}, err
 	}

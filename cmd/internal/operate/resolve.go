@@ -61,9 +61,9 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, id, name string, ans
 	if err != nil {
 		return cl.explain(id, err)
 	}
-	act := read.Effects[name]
-	cli.Print(c.Err, "taskguard resolve: the act %s of %s, begun at %s with lock token %d\n",
-		printable.Line(name), printable.Line(id), iso8601.Format(act.At), act.Token)
+	if act, known := read.Effects[name]; known {
+		cli.Print(c.Err, "taskguard resolve: %s: the act %s\n", printable.Line(id), effectText(name, act))
+	}
 
 	seen := &analysislock.Seen{Status: read.Status, Grant: read.Lock.Grant()}
 	resolve := func(task string) (was analysislock.Analysis, status string, err error) {

@@ -145,11 +145,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	if *uncertain && !c.JSON {
-		printUncertain(c, all[:min(*limit, len(all))])
-		return nil
-	}
-	return cl.showMany(c, all, *limit)
+	return cl.showMany(c, all, *limit, *uncertain)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
@@ -279,13 +275,17 @@ func progressText(p *analysislock.Progress, more ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
-// showMany prints up to limit analyses, and whether there are more.
-func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int) error {
+// showMany prints up to limit analyses, or their uncertain acts, and whether there are more.
+func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, uncertain bool) error {
 	if len(all) > limit {
 		all = all[:limit]
 		c.Notice("the first %d; --limit shows more", limit)
 	}
-	if !c.JSON {
+	switch {
+	case !c.JSON && uncertain:
+		printUncertain(c, all)
+		return nil
+	case !c.JSON:
 		printTable(c, all)
 		return nil
 	}

@@ -264,6 +264,18 @@ func (c *chaos) recover(ctx context.Context) {
 	}
 }
 
+// logState logs what each worker answers about an analysis that is not READY, and to recovery.
+func (c *chaos) logState(t *testing.T, id string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*c.ttl)
+	defer cancel()
+	c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
+	for _, p := range c.slots {
+		t.Logf("worker %d: recovery %s", p.number, post(ctx, p.address(), "/internal/tasks/recover", ""))
+		t.Logf("worker %d: delivery %s", p.number, post(ctx, p.address(), "/internal/tasks/analysis", fmt.Sprintf(`{"analysis_id":%q}`, id)))
+	}
+	t.Logf("%s is now %v", id, c.docs.Fields(t, id))
+}
+
 // settleTime is how long the last analyses may take after the faults: several TTLs on
 // a slow machine.
 const settleTime = 3 * time.Minute
@@ -276,6 +288,7 @@ func (c *chaos) settle(t *testing.T) {
 	for i := range c.analyses {
 		for c.docs.Fields(t, id(i))["status"] != "READY" {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
+				c.logState(t, id(i))
 				t.Fatalf("%s is not READY after %v: %v", id(i), settleTime, c.docs.Fields(t, id(i)))
 			}
 		}
