@@ -2,7 +2,10 @@ package proof
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"taskguard/lease/analysislock"
 )
 
 // Kind is the effect of a write on the lock of an analysis.
@@ -18,7 +21,8 @@ const (
 	Unlock    Kind = "unlock"  // by an operator, like Requeue and Cancel
 	Requeue   Kind = "requeue"
 	Cancel    Kind = "cancel"
-	Mark      Kind = "mark" // by recovery: a delivery is due
+	Resolve   Kind = "resolve" // by an operator, of an act of an analysis that stays finished; else it is a Requeue
+	Mark      Kind = "mark"    // by recovery: a delivery is due
 	Other     Kind = "other"
 )
 
@@ -53,15 +57,15 @@ type History struct {
 // requeues it.
 func (h *History) Add(w Write) {
 	held := h.Holder != "" && w.At.Before(h.Expires)
-	reopens := w.Kind == Unlock || w.Kind == Requeue
+	allowed := w.Kind == Unlock || w.Kind == Requeue || w.Kind == Resolve
 	switch {
 	case w.Kind == Other:
 		h.wrong("%s made a write of unknown kind", w.By)
-	case h.Finished && !reopens:
+	case h.Finished && !allowed:
 		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
 	case held && (w.Kind == Acquire || w.Kind == GiveUp):
 		h.wrong("%s took token %d at %v, but %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
-	case held && (w.Kind == Requeue || w.Kind == Mark):
+	case held && (w.Kind == Requeue || w.Kind == Resolve || w.Kind == Mark):
 		h.wrong("%s wrote %s while %s held the lock", w.By, w.Kind, h.Holder)
 	}
 
@@ -100,6 +104,73 @@ func (h *History) Add(w Write) {
 
 func (h *History) wrong(format string, args ...any) {
 	h.Wrong = append(h.Wrong, fmt.Sprintf(format, args...))
+}
+
+// The steps of a marked act, beside analysislock.EffectStarted and EffectDone.
+const (
+	ActCharged = "charged"   // the act itself, at its receiver
+	ActMissing = "missing"   // the receiver, asked by a later attempt, does not know the act
+	ActRemoved = "no record" // the record was removed
+)
+
+// ActStep is a step of a marked act: a change of its record, or what happens at its receiver.
+type ActStep struct {
+	At      time.Time
+	Writer  int64  // token of the attempt; zero: an operator
+	State   string // the record's, ActCharged or ActMissing
+	Token   int64  // in the record
+	Receipt string // of a charge; in the record: the result
+}
+
+// JudgeAct judges the steps of one act. An attempt commits its marker before the act. Another's
+// marker is changed only by an operator, or by an attempt that has asked the receiver: that is an
+// answer. A result that is recorded is one that the receiver gave before, and does not change
+// until an operator drops it. A receiver that knows keys makes one charge. At any other, two
+// charges have an answer between their markers: the first attempt was paused when somebody
+// answered that it had not charged, and acted later.
+func JudgeAct(steps []ActStep, keys bool) (wrong []string) {
+	slices.SortStableFunc(steps, func(a, b ActStep) int { return a.At.Compare(b.At) })
+	now, answers := ActStep{State: ActRemoved}, 0
+	marked, missing, given := map[int64]int{}, map[int64]bool{}, map[string]bool{} // marked: by token, the answers so far
+	charged := map[int]int64{}                                                     // by the answers so far: the token
+	for _, s := range steps {
+		bad := false
+		switch own := now.Token == s.Writer; s.State {
+		case ActMissing:
+			missing[s.Writer] = true
+			continue
+		case ActCharged:
+			n, begun := marked[s.Writer]
+			_, twice := charged[n]
+			bad = !begun || twice || keys && len(charged) > 0
+			charged[n], given[s.Receipt] = s.Writer, true
+		case analysislock.EffectDone:
+			bad = now.State == ActRemoved || !given[s.Receipt] || now.State == s.State && now.Receipt != s.Receipt
+		case ActRemoved:
+			bad = now.State == analysislock.EffectDone && s.Writer != 0 || now.State == analysislock.EffectStarted && s.Writer != 0 && !own
+			if s.Writer == 0 {
+				answers++
+			}
+		default:
+			_, before := marked[s.Token]
+			restored := own && before // an attempt that has not begun the act
+			if s.Token == s.Writer && missing[s.Writer] {
+				answers++
+			}
+			bad = now.State == analysislock.EffectDone || s.Token != s.Writer && !restored ||
+				now.State == analysislock.EffectStarted && !restored && !missing[s.Writer]
+			if !before {
+				marked[s.Token] = answers
+			}
+		}
+		if bad {
+			wrong = append(wrong, fmt.Sprintf("%+v after %+v, charges %v, answers %d", s, now, charged, answers))
+		}
+		if s.State != ActCharged {
+			now = s
+		}
+	}
+	return wrong
 }
 
 // Span is a period, in time since the start of the test.

@@ -16,6 +16,8 @@ import (
 
 func kindOf(before, after lease.Lease, p *caller) Kind {
 	switch {
+	case p.operates == Resolve && !after.Finished:
+		return Requeue
 	case p.operates != "":
 		return p.operates
 	case after.Finished && after.Token != before.Token:
@@ -70,7 +72,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 		p.token, p.broken, p.acquired = after.Token, nil, len(r.states)
 	case Unlock, Cancel:
 		m.breakLock(r, p)
-	case Mark:
+	case Mark, Resolve:
 		return
 	}
 

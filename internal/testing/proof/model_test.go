@@ -58,9 +58,13 @@ type record struct {
 	holder  *caller
 	states  []state // all states of the lock, the oldest first
 	mark    mark    // the checkpoint
-	past    []past  // what its history must be, without a limit
-	done    int     // units of work that runs have done since it was begun anew
-	safe    int     // of those, in a checkpoint that was committed
+	effects analysislock.Effects
+	acts    []ActStep
+	charges []string          // receipts of the provider
+	keys    map[string]string // the receipts by key
+	past    []past            // what its history must be, without a limit
+	done    int               // units of work that runs have done since it was begun anew
+	safe    int               // of those, in a checkpoint that was committed
 }
 
 // state is the lock and the checkpoint after a write.
@@ -78,9 +82,11 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind   // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
-	fresh    bool   // of a Requeue
-	books    string // the task that an operator books afterwards
+	operates Kind                                             // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
+	fresh    bool                                             // of a Requeue
+	books    string                                           // the task that an operator books afterwards
+	answers  func() (analysislock.Answer, *analysislock.Seen) // of a Resolve
+	about    int64                                            // the token of the marker that it answers
 	analysis string
 	task     *task
 	owner    string // set by its first acquisition
@@ -243,8 +249,9 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 		}
 	}
 	m.judge(r, next, mark, p)
+	m.mark(r, next, p)
 	r.doc, r.mark, r.updated = next, mark, m.now()
-	r.doc.Checkpoint, r.doc.Stored = nil, nil // a decision does not read it
+	r.doc.Checkpoint, r.doc.Effects, r.doc.Stored = nil, nil, nil // a decision does not read it
 	r.rev++
 	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, next.BookedTask, m.since(), p})
 	c := m.load(id)
@@ -370,6 +377,9 @@ func (p *caller) operate(l *analysislock.Locks) (err error) {
 		_, err = l.Unlock(ctx, p.analysis, nil, p.books)
 	case Requeue:
 		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh, p.books)
+	case Resolve:
+		answer, seen := p.answers()
+		_, err = l.Resolve(ctx, p.analysis, seen, "charge", answer, p.books)
 	case Cancel:
 		_, err = l.Cancel(ctx, p.analysis, p.name, nil)
 	}

@@ -27,16 +27,22 @@ type client struct {
 
 // Load implements lease.Store.
 func (c *client) Load(ctx context.Context, id string) (cell, error) {
-	return c.call(ctx, "load", id, func(*caller) (cell, error) { return c.load(id), nil })
+	return c.call(ctx, "load", id, func(p *caller) (cell, error) {
+		got := c.load(id)
+		if p.operates == Resolve || p.operates == Requeue { // a worker's decision does not read it
+			got.Doc.Effects = c.records[id].effects
+		}
+		return got, nil
+	})
 }
 
 // Swap implements lease.Store.
 func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
-	var sent mark
+	var sent given
 	c.locked(func() {
 		c.learnOwner(callerOf(ctx), next)
 		if r := c.records[id]; r != nil {
-			sent = r.mark
+			sent = given{r.mark, r.effects}
 		}
 	})
 	return c.call(ctx, "swap", id, func(p *caller) (cell, error) {
@@ -44,7 +50,7 @@ func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) 
 		if err == nil && next.Lock.Token != prev.Doc.Lock.Token {
 			// The request for the work was sent with this one. It is served before it, or after
 			// it, or not.
-			got.Doc.Stored = pick(c.seed.of("work", p.name, c.since()), any(sent), any(c.records[id].mark), nil)
+			got.Doc.Stored = pick(c.seed.of("work", p.name, c.since()), any(sent), any(given{c.records[id].mark, c.records[id].effects}), nil)
 		}
 		if err == nil && c.unbooked(p) && c.seed.of("dying", p.name).chance(c.p.dying) && !c.quiet() {
 			c.going.Go(func() {
@@ -59,19 +65,27 @@ func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) 
 	})
 }
 
+// given is what an attempt is given.
+type given struct {
+	mark    mark
+	effects analysislock.Effects
+}
+
 // work returns the work that was read with the acquisition, or reads it.
 func (c *client) work(ctx context.Context, d analysis) (analysislock.Work, error) {
-	k, read := d.Stored.(mark)
+	k, read := d.Stored.(given)
 	if !read {
 		_, err := c.call(ctx, "work", d.ID, func(*caller) (cell, error) {
-			k = c.records[d.ID].mark
+			k = given{c.records[d.ID].mark, c.records[d.ID].effects}
 			return cell{}, nil
 		})
 		if err != nil {
 			return analysislock.Work{}, fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
 		}
 	}
-	return workOf(d.ID, k), nil
+	w := workOf(d.ID, k.mark)
+	w.Effects = k.effects
+	return w, nil
 }
 
 // plan is what happens to one call.

@@ -236,6 +236,11 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
 
+	if err := w.charge(ctx, p, job); err != nil {
+		time.Sleep(time.Nanosecond) // as after the last mark
+		return nil, err
+	}
+
 	until := w.since() + length
 	for n := 0; ; n++ {
 		w.spend(ctx, i, min(unit, until-w.since()))

@@ -1,0 +1,219 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// actFigures are expected: without them the seeds prove nothing about acts.
+var actFigures = []string{
+	"acts begun", "acts in the dark", "charges", "charges of a superseded run", "charges refused by their key",
+	"crashes before a charge", "crashes after a charge", "pauses before a charge", "replies of a charge lost", "acts surely not done",
+	"acts uncertain", "acts found", "acts missing", "answered done", "answered not done",
+	"second charges after an answer", "ended failed effect_uncertain",
+}
+
+// act is how an analysis charges.
+type act struct{ charges, keys, finds bool }
+
+func (w *simulation) actOf(id string) act {
+	r := w.seed.of("act", id)
+	return act{!w.p.single && r.chance(0.5), r.chance(0.5), r.chance(0.4)}
+}
+
+// mark records what a write does to the act's record, and checks what does not need the act's
+// other steps.
+func (m *model) mark(r *record, next analysis, p *caller) {
+	before, existed := r.effects["charge"]
+	if next.Effects != nil {
+		r.effects = next.Effects
+	}
+	after, exists := r.effects["charge"]
+	switch {
+	case next.OpenEffects != len(r.effects.Open()):
+		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenEffects, r.effects)
+	case p.operates == Resolve && before.Token != p.about:
+		m.fail("%s: %s answered the marker of token %d, and saw that of %d", r.doc.ID, p, before.Token, p.about)
+	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.effects.Open()) > 0:
+		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
+	}
+	if existed == exists && before == after {
+		return
+	}
+
+	step := ActStep{At: time.Now(), State: ActRemoved}
+	if p.operates == "" {
+		step.Writer = p.token
+	}
+	if exists {
+		step.State, step.Token = after.State, after.Token
+		step.Receipt, _ = after.Result.(string)
+	}
+	r.acts = append(r.acts, step)
+	m.note("%s: act %+v", p, step)
+}
+
+var errNoReply = errors.New("the reply of the provider is lost")
+
+// charge is a marked act at a provider. Its request arrives even if the run is cancelled.
+func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job) error {
+	how := w.actOf(job.AnalysisID)
+	if !how.charges || ctx.Err() != nil {
+		return nil
+	}
+	r := w.seed.of("charge", job.AnalysisID, job.LockToken)
+	happens := func(name string, chance float64) (does bool) {
+		if does = !w.quiet() && r.chance(chance); does {
+			w.locked(func() { w.count(name) })
+		}
+		return does
+	}
+	passes := func(what string) bool {
+		time.Sleep(r.between(time.Millisecond, 2*time.Second))
+		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
+	}
+	slot := p.on.slot.n
+	key := job.Key("charge")
+
+	do := func(context.Context) (receipt string, err error) {
+		w.locked(func() { w.count("acts begun") })
+		if happens("crashes before a charge", 0.05) {
+			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+		} else if happens("pauses before a charge", 0.15) {
+			w.apply(incident{kind: "pause", slot: slot, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}, int(p.token))
+		}
+		if !passes("asks the provider") {
+			return "", errForNow
+		}
+		if happens("acts surely not done", 0.1) {
+			return "", worker.NotDone(errForNow)
+		}
+
+		w.locked(func() { receipt = w.provide(p, key, how.keys) })
+		if happens("crashes after a charge", 0.1) {
+			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+		}
+		if !passes("has charged") || happens("replies of a charge lost", 0.15) {
+			return "", errNoReply
+		}
+		return receipt, nil
+	}
+
+	var find []worker.Finder[string]
+	if how.finds {
+		find = append(find, worker.Find(func(context.Context) (receipt string, found bool, err error) {
+			if happens("acts in the dark", 0.2) {
+				return "", false, errForNow
+			}
+			w.locked(func() {
+				if found = len(w.records[p.analysis].charges) > 0; found {
+					receipt = w.records[p.analysis].charges[0]
+					w.count("acts found")
+					return
+				}
+				w.count("acts missing")
+				w.step(p, ActMissing, "")
+			})
+			if !passes("has asked the provider") {
+				return "", false, errForNow
+			}
+			return receipt, found, nil
+		}))
+	}
+
+	receipt, err := worker.Once(ctx, job, "charge", do, find...)
+	w.locked(func() {
+		w.note("%s: charge: %q, %v", p, receipt, err)
+		switch {
+		case errors.As(err, new(*worker.UncertainError)):
+			w.count("acts uncertain")
+		case err == nil && !slices.Contains(w.records[p.analysis].charges, receipt):
+			w.fail("%s: Once returned %q, which the provider did not give", p, receipt)
+		}
+	})
+	return err
+}
+
+// step records what happens at the provider. The caller holds the mutex.
+func (m *model) step(p *caller, state, receipt string) {
+	r := m.records[p.analysis]
+	r.acts = append(r.acts, ActStep{At: time.Now(), Writer: p.token, State: state, Receipt: receipt})
+	m.note("%s: %s %s", p, state, receipt)
+}
+
+// provide serves a charge. With keys it is made once for a key. The caller holds the mutex.
+func (w *simulation) provide(p *caller, key string, keys bool) (receipt string) {
+	r := w.records[p.analysis]
+	if r.holder != p {
+		w.count("charges of a superseded run")
+	}
+	if r.keys == nil {
+		r.keys = map[string]string{}
+	}
+	if receipt = r.keys[key]; keys && receipt != "" {
+		w.count("charges refused by their key")
+		return receipt
+	}
+	receipt = fmt.Sprintf("charge %d of %s", len(r.charges), p.analysis)
+	if r.charges, r.keys[key] = append(r.charges, receipt), receipt; len(r.charges) > 1 {
+		w.count("second charges after an answer")
+	}
+	w.count("charges")
+	w.step(p, ActCharged, receipt)
+	return receipt
+}
+
+// answerActs answers uncertain acts as an operator does, who asks the provider first. While there
+// are faults, some wait.
+func (w *simulation) answerActs() {
+	for n := 0; w.pass(20*time.Second + w.seed.of("answers", n).between(0, time.Second)); n++ {
+		var open []string
+		w.locked(func() {
+			for _, id := range slices.Sorted(maps.Keys(w.records)) {
+				if r := w.records[id]; r.doc.OpenEffects > 0 && r.holder == nil && r.doc.Lock.Finished {
+					open = append(open, id)
+				}
+			}
+		})
+		for _, id := range open {
+			r := w.seed.of("answer", n, id)
+			if !w.quiet() && r.chance(0.5) {
+				continue
+			}
+			p := &caller{name: fmt.Sprintf("answer/%d/%s", n, id), operates: Resolve, analysis: id, books: fmt.Sprintf("answer-%d-%s", n, id)}
+			p.answers = func() (a analysislock.Answer, seen *analysislock.Seen) {
+				w.locked(func() {
+					r := w.records[id]
+					seen, p.about = &analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}, r.effects["charge"].Token
+					if a.Done = len(r.charges) > 0; a.Done {
+						a.Result = r.charges[0]
+					}
+				})
+				time.Sleep(r.between(time.Millisecond, 5*time.Second)) // in which a paused worker may charge
+				w.locked(func() { w.count(map[bool]string{true: "answered done", false: "answered not done"}[a.Done]) })
+				return a, seen
+			}
+			w.command(p)
+		}
+	}
+}
+
+// judgeActs judges the acts of all analyses.
+func (w *simulation) judgeActs() {
+	for id, r := range w.records {
+		for _, wrong := range JudgeAct(r.acts, w.actOf(id).keys) {
+			w.fail("%s: %s", id, wrong)
+		}
+		if n := len(r.charges); n == 0 && r.doc.Status == analysislock.Ready && w.actOf(id).charges {
+			w.fail("%s is READY without a charge", id)
+		}
+	}
+}
