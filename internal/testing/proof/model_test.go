@@ -82,11 +82,11 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind                                             // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
-	fresh    bool                                             // of a Requeue
-	books    string                                           // the task that an operator books afterwards
-	answers  func() (analysislock.Answer, *analysislock.Seen) // of a Resolve
-	about    int64                                            // the token of the marker that it answers
+	operates Kind                // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
+	fresh    bool                // of a Requeue
+	books    string              // the task that an operator books afterwards
+	answer   analysislock.Answer // of a Resolve
+	seen     *analysislock.Seen  // likewise
 	analysis string
 	task     *task
 	owner    string // set by its first acquisition
@@ -378,8 +378,7 @@ func (p *caller) operate(l *analysislock.Locks) (err error) {
 	case Requeue:
 		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh, p.books)
 	case Resolve:
-		answer, seen := p.answers()
-		_, err = l.Resolve(ctx, p.analysis, seen, "charge", answer, p.books)
+		_, err = l.Resolve(ctx, p.analysis, p.seen, "charge", p.answer, p.books)
 	case Cancel:
 		_, err = l.Cancel(ctx, p.analysis, p.name, nil)
 	}

@@ -40,8 +40,10 @@ func (m *model) mark(r *record, next analysis, p *caller) {
 	switch {
 	case next.OpenEffects != len(r.effects.Open()):
 		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenEffects, r.effects)
-	case p.operates == Resolve && before.Token != p.about:
-		m.fail("%s: %s answered the marker of token %d, and saw that of %d", r.doc.ID, p, before.Token, p.about)
+	case p.operates == Resolve && *p.seen != analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}:
+		m.fail("%s: %s answered an act of %s, and saw %+v", r.doc.ID, p, m.show(r.doc), p.seen)
+	case p.operates != Resolve && p.operates != "" && before.State == analysislock.EffectStarted && before != after:
+		m.fail("%s: %s dropped an uncertain act", r.doc.ID, p)
 	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.effects.Open()) > 0:
 		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
 	}
@@ -188,19 +190,21 @@ func (w *simulation) answerActs() {
 			if !w.quiet() && r.chance(0.5) {
 				continue
 			}
-			p := &caller{name: fmt.Sprintf("answer/%d/%s", n, id), operates: Resolve, analysis: id, books: fmt.Sprintf("answer-%d-%s", n, id)}
-			p.answers = func() (a analysislock.Answer, seen *analysislock.Seen) {
-				w.locked(func() {
-					r := w.records[id]
-					seen, p.about = &analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}, r.effects["charge"].Token
-					if a.Done = len(r.charges) > 0; a.Done {
-						a.Result = r.charges[0]
-					}
-				})
-				time.Sleep(r.between(time.Millisecond, 5*time.Second)) // in which a paused worker may charge
-				w.locked(func() { w.count(map[bool]string{true: "answered done", false: "answered not done"}[a.Done]) })
-				return a, seen
+			p := &caller{operates: Resolve, analysis: id, books: fmt.Sprintf("answer-%d-%s", n, id)}
+			p.name = p.books
+			w.locked(func() {
+				r := w.records[id]
+				p.seen = &analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}
+				if p.answer.Done = len(r.charges) > 0; p.answer.Done {
+					p.answer.Result = r.charges[0]
+				}
+				w.count(map[bool]string{true: "answered done", false: "answered not done"}[p.answer.Done])
+			})
+			if !w.quiet() && r.chance(0.2) { // another operator does not answer
+				other := &caller{name: "requeue-" + p.name, operates: Requeue, analysis: id, fresh: r.chance(0.5), books: "requeue-" + p.name}
+				w.command(other)
 			}
+			time.Sleep(r.between(time.Millisecond, 5*time.Second)) // in which a paused worker may charge
 			w.command(p)
 		}
 	}
