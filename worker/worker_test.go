@@ -21,6 +21,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveOrders(provider))
 		os.Exit(1)
 	}
+	if setting := os.Getenv(crashVariable); setting != "" {
+		if err := serveCrash(setting); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(emulatortest.Main(m))
 }
 
