@@ -30,7 +30,7 @@ type reply struct {
 type effectReply struct {
 	name   string
 	State  string          `json:"state"`         // go, done or uncertain
-	Key    string          `json:"key,omitempty"` // of go: Job.Key
+	Key    string          `json:"key,omitempty"` // of go and uncertain: Job.Key
 	Result json.RawMessage `json:"result,omitempty"`
 	Since  time.Time       `json:"since,omitzero"`
 	Token  int64           `json:"token,omitempty"`
@@ -107,7 +107,7 @@ func (p *replies) act(fields map[string]json.RawMessage) (*effectReply, error) {
 		return &effectReply{State: "done", Result: effect.Result}, nil
 	default:
 		p.uncertain[name] = effect
-		return &effectReply{State: "uncertain", Since: effect.Since, Token: effect.Token}, nil
+		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.Since, Token: effect.Token}, nil
 	}
 }
 

@@ -57,7 +57,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 	}{
 		"begin":               {line: `{"effect":"charge","ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
 		"done before":         {line: `{"effect":"done","ack":2}`, reply: `{"ack":2,"effect":{"state":"done","result":{"receipt":7}}}`},
-		"uncertain":           {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","since":"2026-01-02T03:04:05Z","token":3}}`},
+		"uncertain":           {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","key":"` + orchestrator.Job{}.Key("unknown") + `","since":"2026-01-02T03:04:05Z","token":3}}`},
 		"done":                {line: `{"effect":"charge","done":{"n":1},"ack":4}`, reply: `{"ack":4}`, ends: "charge true map[n:1]"},
 		"done with null":      {line: `{"effect":"charge","done":null,"ack":4}`, reply: `{"ack":4}`, ends: "charge true <nil>"},
 		"not done":            {line: `{"effect":"charge","not_done":true,"ack":5}`, reply: `{"ack":5}`, ends: "charge false <nil>"},

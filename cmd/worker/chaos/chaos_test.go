@@ -70,6 +70,7 @@ type chaos struct {
 	pauses  map[int][]proof.Span       // of workers, by number
 	breaks  map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
 	traps   map[acquisition]trap       // for the booking of the next attempt
+	acts    map[string][]proof.ActStep // at the provider, by analysis
 	stalls  []proof.Span               // when this machine stood still
 	longest time.Duration              // that a repeated unit had waited for its commit
 	errs    []error                    // of signals, starts and commands that should have worked
@@ -128,10 +129,11 @@ func TestChaos(t *testing.T) {
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
 
-	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}}
+	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}, acts: map[string][]proof.ActStep{}}
 
 	host, signal := newFirestore(t, size.full)
 	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
+	c.analyzer.Config.Handler = c.provider(c.analyzer)
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
 	check(t, err)
 	if c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...); err != nil {
@@ -161,6 +163,7 @@ func TestChaos(t *testing.T) {
 	defer done()
 	var watchers sync.WaitGroup
 	watchers.Go(func() { c.recover(throughout) })
+	watchers.Go(func() { c.answerActs(throughout) })
 	watchers.Go(func() { c.watchMachine(throughout) })
 	c.injectFaults(during)
 	c.proxy.script(nil)

@@ -81,6 +81,7 @@ var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
 	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
 	"answered 200 already_finishedREADY", "answered 200 locked", "answered 200 lock_lost", "runs ended after continued",
+	"charges", "charges without a reply", "acts found", "acts missing", "answered done", "answered not done",
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is expected
@@ -154,6 +155,7 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 
 	if len(uncertain) == 0 {
 		c.judgeWork(t, id, runs, applied, journal)
+		c.judgeAct(t, id, applied)
 		for _, wrong := range c.judgeWaits(applied) {
 			t.Errorf("%s: %s", id, wrong)
 		}

@@ -49,6 +49,7 @@ type entry struct {
 type program struct {
 	job
 	journal, reports *os.File
+	replies          *json.Decoder
 	order            // the last
 }
 
@@ -59,8 +60,12 @@ func analyze(url, journal string) (code int, err error) {
 	signal.Notify(stop, syscall.SIGTERM)
 	text, err := io.ReadAll(os.Stdin)
 	fd, badFD := strconv.Atoi(os.Getenv("REPORT_FD"))
-	p := program{reports: os.NewFile(uintptr(fd), "reports")}
-	if err = errors.Join(err, badFD, json.Unmarshal(text, &p.job)); err != nil {
+	replies, noReplies := strconv.Atoi(os.Getenv("REPLY_FD"))
+	p := program{reports: os.NewFile(uintptr(fd), "reports"), replies: json.NewDecoder(os.NewFile(uintptr(replies), "replies"))}
+	if err = errors.Join(err, badFD, noReplies, json.Unmarshal(text, &p.job)); err != nil {
+		return 1, err
+	}
+	if err := p.charge(url + "/charge"); err != nil {
 		return 1, err
 	}
 

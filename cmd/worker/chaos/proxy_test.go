@@ -134,6 +134,8 @@ func kindOf(w *firestorepb.Write, caller int) proof.Kind {
 		return proof.Acquire
 	case released && caller == operator:
 		return proof.Unlock
+	case caller == operator:
+		return proof.Requeue // by its answer about an act
 	case released:
 		return proof.Release
 	case named("lockExpiresAt"):
@@ -150,9 +152,10 @@ type write struct {
 	proof.Write
 	doc        string
 	at         time.Time
-	checkpoint *checkpoint // nil: unchanged or deleted
-	outcome    string      // of the last attempt, if the history changes
-	next       *time.Time  // nextAttemptAt, zero if it is deleted; nil: unchanged
+	checkpoint *checkpoint    // nil: unchanged or deleted
+	outcome    string         // of the last attempt, if the history changes
+	next       *time.Time     // nextAttemptAt, zero if it is deleted; nil: unchanged
+	act        *proof.ActStep // nil: no act was changed
 }
 
 func (c *call) write(at time.Time) write {
@@ -173,6 +176,12 @@ func (c *call) write(at time.Time) write {
 	if slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), "nextAttemptAt") {
 		w.next = new(time.Time)
 		*w.next, _ = time.Parse(time.RFC3339, fields["nextAttemptAt"].GetStringValue())
+	}
+	if slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), "effects") {
+		w.act = &proof.ActStep{At: at, State: proof.ActRemoved}
+		if e := fields["effects"].GetMapValue().GetFields()["charge"].GetMapValue().GetFields(); e != nil {
+			w.act.State, w.act.Token, w.act.Receipt = e["state"].GetStringValue(), e["token"].GetIntegerValue(), e["result"].GetStringValue()
+		}
 	}
 	if all := fields["history"].GetArrayValue().GetValues(); len(all) > 0 {
 		w.outcome = all[len(all)-1].GetMapValue().GetFields()["outcome"].GetStringValue()

@@ -66,6 +66,10 @@ func storedBy(applied []write) (s stored, wrong []checkpoint) {
 			token = w.Token
 			s.handed[token] = newest
 			s.attempts++
+		case proof.Requeue:
+			s.attempts = 0
+		case proof.Finish:
+			s.outcomes[token] = w.outcome // for one that follows after an answer
 		case proof.Release:
 			s.outcomes[token] = w.outcome
 			if refunded(w.outcome) {

@@ -147,8 +147,9 @@ func JudgeAct(steps []ActStep, keys bool) (wrong []string) {
 		case analysislock.EffectDone:
 			bad = now.State == ActRemoved || !given[s.Receipt] || now.State == s.State && now.Receipt != s.Receipt
 		case ActRemoved:
-			bad = now.State == analysislock.EffectDone && s.Writer != 0 || now.State == analysislock.EffectStarted && s.Writer != 0 && !own
-			if s.Writer == 0 {
+			answer := s.Writer == 0 || !own && missing[s.Writer]
+			bad = !answer && (now.State == analysislock.EffectDone || !own)
+			if answer {
 				answers++
 			}
 		default:
