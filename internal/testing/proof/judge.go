@@ -123,49 +123,52 @@ type ActStep struct {
 }
 
 // JudgeAct judges the steps of one act. An attempt commits its marker before the act. Another's
-// marker is changed only by an operator, or by an attempt that has asked the receiver: that is an
-// answer. A result that is recorded is one that the receiver gave before, and does not change
-// until an operator drops it. A receiver that knows keys makes one charge. At any other, two
-// charges have an answer between their markers: the first attempt was paused when somebody
-// answered that it had not charged, and acted later.
+// marker is replaced or removed only by an operator, or by an attempt that has asked the receiver:
+// that is an answer. A result that is recorded is one that the receiver gave before, and only an
+// operator drops it. A receiver that knows keys makes one charge. At any other, two charges have
+// an answer between their markers: it said that the first attempt had not charged, which then was
+// still able to.
 func JudgeAct(steps []ActStep, keys bool) (wrong []string) {
 	slices.SortStableFunc(steps, func(a, b ActStep) int { return a.At.Compare(b.At) })
 	now, answers := ActStep{State: ActRemoved}, 0
-	marked, missing, given := map[int64]int{}, map[int64]bool{}, map[string]bool{} // marked: by token, the answers so far
-	charged := map[int]int64{}                                                     // by the answers so far: the token
+	marked, charged := map[int64]int{}, map[int]bool{} // the answers before the marker, by token; those that had a charge
+	missing, given := map[int64]bool{}, map[string]bool{}
 	for _, s := range steps {
-		bad := false
-		switch own := now.Token == s.Writer; s.State {
+		bad, own := false, now.Token == s.Writer
+		started, done := now.State == analysislock.EffectStarted, now.State == analysislock.EffectDone
+		asked := started && !own && (s.Writer == 0 || missing[s.Writer])
+		switch s.State {
 		case ActMissing:
 			missing[s.Writer] = true
 			continue
 		case ActCharged:
 			n, begun := marked[s.Writer]
-			_, twice := charged[n]
-			bad = !begun || twice || keys && len(charged) > 0
-			charged[n], given[s.Receipt] = s.Writer, true
+			if bad = !begun || charged[n] || keys && len(charged) > 0; begun {
+				charged[n] = true
+			}
+			given[s.Receipt] = true
 		case analysislock.EffectDone:
-			bad = now.State == ActRemoved || !given[s.Receipt] || now.State == s.State && now.Receipt != s.Receipt
+			bad = !started && !done || !given[s.Receipt] || done && now.Receipt != s.Receipt
 		case ActRemoved:
-			answer := s.Writer == 0 || !own && missing[s.Writer]
-			bad = !answer && (now.State == analysislock.EffectDone || !own)
-			if answer {
+			if asked || done && s.Writer == 0 {
+				answers++
+			} else if bad = !started || !own; own {
+				delete(marked, s.Writer)
+			}
+		case analysislock.EffectStarted:
+			if _, before := marked[s.Token]; own && before { // the attempt has not begun the act
+				delete(marked, s.Writer)
+				break
+			}
+			if asked {
 				answers++
 			}
-		default:
-			_, before := marked[s.Token]
-			restored := own && before // an attempt that has not begun the act
-			if s.Token == s.Writer && missing[s.Writer] {
-				answers++
-			}
-			bad = now.State == analysislock.EffectDone || s.Token != s.Writer && !restored ||
-				now.State == analysislock.EffectStarted && !restored && !missing[s.Writer]
-			if !before {
-				marked[s.Token] = answers
-			}
+			bad = done || started && !asked || s.Token != s.Writer
+			marked[s.Token] = answers
 		}
+
 		if bad {
-			wrong = append(wrong, fmt.Sprintf("%+v after %+v, charges %v, answers %d", s, now, charged, answers))
+			wrong = append(wrong, fmt.Sprintf("%+v after %+v and %d answers", s, now, answers))
 		}
 		if s.State != ActCharged {
 			now = s
