@@ -26,6 +26,10 @@
 // long as this machine stood still. The effective run is the one whose token finished
 // the analysis: there is exactly one.
 //
+// Each analysis charges at a provider in the test, before its units. The provider knows keys for
+// half of them. It loses replies, and may take longer than the TTL. The operator answers uncertain
+// acts. proof.JudgeAct judges the charges and the records.
+//
 // No attempt may begin more than 2 s before the document's nextAttemptAt, by Firestore's
 // clock, and recovery may not book it before it is late by a TTL. An answer of 200 for an
 // analysis that waits needs a task in the queue for that time.

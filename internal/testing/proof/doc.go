@@ -31,7 +31,11 @@
 // lock an operator has broken, also by a cancel, may continue until its worker reads the
 // record or its trust ends.
 //
-// The end: every analysis is READY or FAILED, and was finished once between two
+// Each act of an analysis that charges: see JudgeAct. The count of open acts is that of its
+// records, an operator's answer is for the state that was seen, only an answer removes an
+// uncertain record, and Once returns no receipt that the provider did not give.
+//
+// The end: every analysis is READY or FAILED, no act is uncertain, and was finished once between two
 // requeues.
 //
 // # The search
@@ -98,7 +102,9 @@
 // its rate to the answers as emulator/cloudtasks does; workers crash, some of them just
 // after a release, pause and are stopped; other programs write; an operator unlocks, cancels
 // and requeues; runs report checkpoints, some of which the store refuses, and end at
-// RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; recovery is called each minute. The seed
+// RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; half of the analyses charge at a provider, where
+// workers crash and pause before and after the charge, and an operator answers uncertain acts;
+// recovery is called each minute. The seed
 // determines all of it, so a seed repeats exactly: SIMULATE_SEED=n prints it. A pause is
 // milder than a real one, because timers inside the worker continue.
 package proof
