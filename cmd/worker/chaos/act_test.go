@@ -106,7 +106,8 @@ func (c *chaos) answerActs(ctx context.Context) {
 		if err != nil { // Firestore is paused, or the end
 			continue
 		}
-		for _, d := range all {
+		for i := range all {
+			d := &all[i]
 			if d.Status != analysislock.Failed {
 				continue
 			}
@@ -230,5 +231,6 @@ func (p purchase) send(url string) (answer purchase, err error) {
 	if response.StatusCode != http.StatusOK {
 		err = errors.Join(err, errors.New("the provider: "+response.Status))
 	}
-	return answer, errors.Join(err, json.Unmarshal(text, &answer))
+	err = errors.Join(err, json.Unmarshal(text, &answer))
+	return answer, err
 }
