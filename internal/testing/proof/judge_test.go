@@ -95,6 +95,7 @@ func TestTheStepsOfAnActAreJudged(t *testing.T) {
 		keyless, keyed int // wrong
 	}{
 		"once":                               {[]ActStep{begin(1), charge(1), record(1, 1)}, 0, 0},
+		"each record written twice":          {[]ActStep{begin(1), begin(1), remove(1), remove(1), begin(2), begin(2), charge(2), record(2, 2), record(2, 2)}, 0, 0},
 		"not done, and again":                {[]ActStep{begin(1), remove(1), begin(2), charge(2), record(2, 2)}, 0, 0},
 		"found by a later attempt":           {[]ActStep{begin(1), charge(1), record(2, 1)}, 0, 0},
 		"answered by an operator":            {[]ActStep{begin(1), charge(1), record(0, 1)}, 0, 0},
