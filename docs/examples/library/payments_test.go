@@ -148,7 +148,7 @@ func TestEachPaymentIsMadeOnce(t *testing.T) {
 	if acts, asked := p.count("/charges"); acts != 3 || asked != 1 || doc["lockToken"] != int64(2) {
 		t.Errorf("%d charges after %d questions, want 3 after 1; the work is %v", acts, asked, doc)
 	}
-	must(c.documents.Doc("idempotency/"+id).Delete(t.Context()))(t) // as if the service had died before its answer
+	must(c.documents.Doc("idempotency/" + id).Delete(t.Context()))(t) // as if the service had died before its answer
 	if again := order(); again != id || c.document(t, "orders/"+id)["Cents"] != int64(4200) {
 		t.Errorf("the repeated order is %q, want %q", again, id)
 	}
