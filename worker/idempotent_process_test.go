@@ -39,18 +39,19 @@ func serveOrders(provider string) error {
 	if err != nil {
 		return err
 	}
+	askFor := func(phase, key string) (charge string, err error) {
+		form := url.Values{"process": {fmt.Sprint(os.Getpid())}, "key": {key}}
+		answer, err := http.PostForm(provider+phase, form)
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return string(text), err
+	}
 	h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		job, _ := worker.JobFromContext(r.Context())
-		ask := func(phase string) (charge string, err error) {
-			form := url.Values{"process": {fmt.Sprint(os.Getpid())}, "key": {job.Key("charge")}}
-			answer, err := http.PostForm(provider+phase, form)
-			if err != nil {
-				return "", err
-			}
-			defer answer.Body.Close()
-			text, err := io.ReadAll(answer.Body)
-			return string(text), err
-		}
+		ask := func(phase string) (charge string, err error) { return askFor(phase, job.Key("charge")) }
 		act := func(context.Context) (string, error) {
 			if _, err := ask("/begun"); err != nil {
 				return "", err
@@ -80,7 +81,23 @@ func serveOrders(provider string) error {
 		return err
 	}
 	fmt.Println("http://" + l.Addr().String())
-	return http.Serve(l, h) //nolint:gosec // for a test
+	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // for a test
+		h.ServeHTTP(sending{w, func() { _, _ = askFor("/stored", "") }}, r)
+	}))
+}
+
+// sending is a ResponseWriter that calls stored before it sends the response of the handler.
+type sending struct {
+	http.ResponseWriter
+
+	stored func()
+}
+
+func (s sending) WriteHeader(status int) {
+	if status == http.StatusCreated && s.Header().Get("Idempotency-Replayed") == "" {
+		s.stored()
+	}
+	s.ResponseWriter.WriteHeader(status)
 }
 
 // provider makes charges, whatever their keys, and kills the first process that reaches a phase.
@@ -147,7 +164,7 @@ func (p *provider) start(t *testing.T, env ...string) (address string) {
 // 64 clients send the same request to four processes, one of which is killed. A client without an
 // answer asks the next process. The act is marked, so it is not repeated.
 func TestIdempotentOverFourProcesses(t *testing.T) {
-	for _, phase := range []string{"", "/before", "/begun", "/charge", "/after"} {
+	for _, phase := range []string{"", "/before", "/begun", "/charge", "/after", "/stored"} {
 		t.Run(phase, func(t *testing.T) {
 			t.Parallel()
 			p := &provider{phase: phase, processes: map[string]*exec.Cmd{}}
@@ -192,7 +209,11 @@ func TestIdempotentOverFourProcesses(t *testing.T) {
 			}
 			all.Wait()
 
-			if want := map[string]int{"201 charge 0": 1, "201 replayed charge 0": 63}; !maps.Equal(answers, want) {
+			want := map[string]int{"201 charge 0": 1, "201 replayed charge 0": 63}
+			if phase == "/stored" { // the killed process would have sent the first
+				want = map[string]int{"201 replayed charge 0": 64}
+			}
+			if !maps.Equal(answers, want) {
 				t.Errorf("answers %v, want %v", answers, want)
 			}
 			if len(p.charges) != 1 || p.phase != "" {
