@@ -1,7 +1,6 @@
 package leasetest
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -134,17 +133,6 @@ func (b *fixture[D]) expire() {
 		}
 		time.Sleep(left)
 	}
-}
-
-// cancelled waits until ctx ends, and returns its cause.
-func (b *fixture[D]) cancelled(ctx context.Context) error {
-	b.Helper()
-	select {
-	case <-ctx.Done():
-	case <-time.After(10 * b.TTL):
-		b.Error("the run was not cancelled within ten TTLs")
-	}
-	return context.Cause(ctx)
 }
 
 // wantLease compares two leases: times to the millisecond, all else exactly.

@@ -132,7 +132,8 @@ func (b *fixture[D]) lost(reason string, change func()) {
 	var cause error
 	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
 		change()
-		cause = b.cancelled(ctx)
+		<-ctx.Done()
+		cause = context.Cause(ctx)
 		return nil
 	})
 	b.wantLost(cause, reason)
