@@ -146,13 +146,3 @@ func TestWithTTL(t *testing.T) {
 		}
 	})
 }
-
-func TestMemorysTimeNeverRunsBackwards(t *testing.T) {
-	times := []time.Time{noon, noon.Add(-time.Hour), noon.Add(time.Second)}
-	m := &lease.Memory[job]{Now: func() time.Time { now := times[0]; times = times[1:]; return now }}
-	for _, want := range []time.Time{noon, noon, noon.Add(time.Second)} {
-		if c, err := m.Load(t.Context(), "a"); err != nil || !c.At.Equal(want) {
-			t.Errorf("at = %v, %v; want %v", c.At, err, want)
-		}
-	}
-}

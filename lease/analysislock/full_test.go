@@ -54,7 +54,6 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 		{1, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: true true true true`},
 		{2, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false true`},
 		{3, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  4: false false false false`},
-		{3, 0, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  0: false false false false`},
 		{4, 3, nil, lease.ErrRefused, `QUEUED "" false  3: true true true true`},
 		{1, 3, held, lease.ErrConflict, `QUEUED "" false  9them: true true true true`},
 	} {

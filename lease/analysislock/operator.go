@@ -35,12 +35,7 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) 
 		return nil
 	}
 	return l.edit(ctx, id, seen, unlock, func(before, after Analysis) bool {
-		if seen == nil {
-			return after.Lock.Grant() != before.Lock.Grant()
-		}
-		// A later change by others is not this one.
-		freed := after.Lock.Grant() == lease.Break(before.Lock).Grant()
-		return freed && !after.Lock.Finished && after.Status != Processing
+		return after.Lock.Grant() != before.Lock.Grant()
 	})
 }
 

@@ -23,11 +23,11 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
 
-	var damaged []byte
+	corrupt := 0
 	var refused error
 	decide := func(c lease.Cell[State]) (State, error) {
 		next := State{storage: p.live(c.Doc.storage, c.At), rest: c.Doc.rest}
-		damaged, refused = c.Doc.damaged, change(p.view(next.storage, c.At))
+		corrupt, refused = c.Doc.corrupt, change(p.view(next.storage, c.At))
 		return next, nil
 	}
 	again := func(lease.Cell[State]) bool { return false } // made twice, a change has the same effect
@@ -36,9 +36,8 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 		return fmt.Errorf("operator: %w", err)
 	}
 
-	if damaged != nil {
-		const message = "the state file was corrupt; a new one was begun"
-		p.o.Log.WarnContext(ctx, message, "path", p.path, "bytes", len(damaged))
+	if corrupt > 0 {
+		p.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", p.path, "bytes", corrupt)
 	}
 	return refused
 }

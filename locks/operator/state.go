@@ -17,7 +17,7 @@ import (
 type State struct {
 	storage map[string]entry
 	rest    map[string]json.RawMessage // all fields of the file; storage is superseded
-	damaged []byte                     // the content of a corrupt file
+	corrupt int                        // the size of a corrupt file
 }
 
 // entry is one session's value.
@@ -94,7 +94,7 @@ func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time
 		s.storage[session] = entryOf(fields, modified)
 	}
 	if !sound {
-		s.damaged = data
+		s.corrupt = len(data)
 	}
 	return s, time.Time{}, nil
 }

@@ -37,8 +37,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	}
 	o = o.filled()
 	h := &holding{
-		id: newID(), options: o, began: time.Now(), automatic: automatic,
-		written: map[Strategy]bool{}, done: make(chan struct{}),
+		id: newID(), options: o, began: time.Now(), automatic: automatic, done: make(chan struct{}),
 	}
 	h.owner = ownerOf(o.OwnerID, h.id)
 
@@ -63,21 +62,21 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	case err == nil:
 		return h, nil
 	case e == nil:
-		l.removeRecords(h)
+		l.removeRecord(h)
 		l.step(h, Idle)
 	default:
 		l.mu.Lock()
 		l.lose(h, e)
 		l.mu.Unlock()
 		l.announce(h)
-		l.removeRecords(h)
+		l.removeRecord(h)
 	}
 	return nil, err
 }
 
 // acquireBy makes the attempts with one strategy.
 func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
-	h.strategy, h.policy = s, h.options.policy(s)
+	h.strategy, h.policy, h.written = s, h.options.policy(s), false
 	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
 		err := l.take(once, h)
 		if err == nil {
@@ -89,11 +88,6 @@ func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 
 // take makes one attempt.
 func (l *Locker) take(ctx context.Context, h *holding) error {
-	if h.strategy == FileLock {
-		if err := makeDir(l.dir); err != nil {
-			return err
-		}
-	}
 	store := l.stores[h.strategy]
 	if store == nil {
 		return errNoRemote
@@ -107,11 +101,11 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
 	}
-	h.written[h.strategy] = true
+	h.written = true
 
 	if err == nil && h.strategy == WebLock {
 		if err = l.checkFile(ctx, h); err != nil {
-			l.removeRecords(h)
+			l.removeRecord(h)
 		}
 	}
 	return err
@@ -120,9 +114,6 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
-	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
-		return nil
-	}
 	c, err := l.stores[FileLock].Load(ctx, l.room)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
@@ -144,7 +135,6 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 	l.mu.Lock()
 	h.acquired, h.running = time.Now(), running
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
-	h.written = map[Strategy]bool{h.strategy: true}
 	doc := h.hold.Doc()
 	h.lease = Lease{
 		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -50,7 +49,7 @@ func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 // another returns a Locker of another program for the same project.
 func (s *fixture) another(remote bool) *project.Locker {
 	s.Helper()
-	c := project.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	c := project.Config{Project: "imgponic", Dir: s.dir}
 	if remote {
 		c.Remote = s.remote
 	}

@@ -48,7 +48,7 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 
 	<-h.done // lost, or released by fn
 	if _, lost := l.current(h); lost != nil {
-		l.removeRecords(h)
+		l.removeRecord(h)
 		return lost
 	}
 	return err
@@ -82,11 +82,7 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 	if !automatic {
 		return h.policy.TTL, nil
 	}
-	if _, err = l.begin(ctx, ls, Renewing, false); err != nil {
-		return h.policy.Heartbeat, err
-	}
-	err = l.renew(ctx, h)
-	<-l.turn
+	_, err = l.heartbeat(ctx, ls)
 	ls, _ = l.current(h)
 	return time.Until(ls.NextHeartbeatAt), err
 }
@@ -97,12 +93,10 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 // RenewFailed it is read-only after the second such heartbeat in a row, and otherwise the
 // next heartbeat is scheduled. Any other error is the cause of ctx (SEEDS R5).
 func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
-	h, err := l.begin(ctx, ls, Renewing, false)
-	if err != nil {
+	h, err := l.heartbeat(ctx, ls)
+	if h == nil {
 		return Lease{}, err
 	}
-	err = l.renew(ctx, h)
-	<-l.turn
 	ls, lost := l.current(h)
 	if lost != nil {
 		<-h.done // OnReadonly has returned
@@ -111,6 +105,16 @@ func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 		return Lease{}, err
 	}
 	return ls, nil
+}
+
+// heartbeat makes one heartbeat of ls. Its holding is nil if the heartbeat has not begun.
+func (l *Locker) heartbeat(ctx context.Context, ls Lease) (*holding, error) {
+	h, err := l.begin(ctx, ls, Renewing, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-l.turn }()
+	return h, l.renew(ctx, h)
 }
 
 // renew makes one heartbeat of h, in the state Renewing.
