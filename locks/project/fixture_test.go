@@ -1,6 +1,7 @@
 package project_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,8 +54,7 @@ func (s *fixture) another(remote bool) *project.Locker {
 	if remote {
 		c.Remote = s.remote
 	}
-	l := must(project.New(c))(s)
-	return l
+	return must(project.New(c))(s)
 }
 
 func (s *fixture) record(e project.Event) {
@@ -76,28 +76,15 @@ func (s *fixture) reported() []string {
 }
 
 func short(e *project.Event) string {
-	words := []string{strings.TrimPrefix(string(e.Type), "lock:")}
-	switch e.Type {
-	case project.Attempt:
-		words = append(words, string(e.Strategy), fmt.Sprint(e.Retry))
-	case project.Acquired, project.FallbackEngaged:
-		words = append(words, string(e.Strategy))
-	case project.Renewed:
-		words = append(words, fmt.Sprint(e.Retry))
-	case project.RenewScheduled, project.Waiting:
-		words = append(words, e.Wait.Round(100*time.Millisecond).String()) // an engine's pause is up to 100 ms
-	case project.Released:
-		words = append(words, e.Duration.String())
-	case project.Failed:
-		words = append(words, string(e.Err.Code), fmt.Sprint(e.Err.Retryable))
-	case project.ReleaseAttempt:
-		words = append(words, fmt.Sprint(e.Retry), fmt.Sprint(e.Force))
-	case project.ReadonlyEntered:
-		words = append(words, string(e.Reason))
-	case project.Warned:
-		words = append(words, string(e.Warning))
+	e.Err = cmp.Or(e.Err, &project.Error{})
+	details := map[project.EventType][]any{
+		project.Attempt: {e.Strategy, e.Retry}, project.Acquired: {e.Strategy}, project.FallbackEngaged: {e.Strategy},
+		project.Renewed: {e.Retry}, project.Released: {e.Duration}, project.ReadonlyEntered: {e.Reason}, project.Warned: {e.Warning},
+		project.Waiting:        {e.Wait.Round(100 * time.Millisecond)}, // an engine's pause is up to 100 ms
+		project.RenewScheduled: {e.Wait.Round(100 * time.Millisecond)},
+		project.Failed:         {e.Err.Code, e.Err.Retryable}, project.ReleaseAttempt: {e.Retry, e.Force},
 	}
-	return strings.Join(words, " ")
+	return strings.TrimSpace(strings.TrimPrefix(fmt.Sprintln(append([]any{e.Type}, details[e.Type]...)...), "lock:"))
 }
 
 // wantEvents fails unless exactly these events were reported since the last call.
@@ -118,8 +105,7 @@ func (s *fixture) wantState(want project.State) {
 // acquired acquires the lock, or fails the test.
 func (s *fixture) acquired(l *project.Locker, o project.AcquireOptions) project.Lease {
 	s.Helper()
-	ls := must(l.Acquire(s.Context(), o))(s)
-	return ls
+	return must(l.Acquire(s.Context(), o))(s)
 }
 
 // released releases the lock, or fails the test.
@@ -154,13 +140,6 @@ func (s *fixture) wantOwner(want string) {
 	s.Helper()
 	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
 		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
-	}
-}
-
-func (s *fixture) wantReadonlyOnce() {
-	s.Helper()
-	if n := s.count(project.ReadonlyEntered); n != 1 {
-		s.Errorf("%d events readonly-entered; want one", n)
 	}
 }
 
