@@ -93,11 +93,11 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 		return errNoRemote
 	}
 
-	var err error
-	if h.locks, err = document.New(store, h.policy.TTL); err != nil {
+	locks, err := document.New(store, h.policy.TTL)
+	if err != nil {
 		return err
 	}
-	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
+	h.hold, err = locks.Hold(ctx, l.room, h.owner)
 	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
 	}

@@ -178,8 +178,6 @@ func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
 		"strategy":           {Preferred: "hope"},
 		"TTL under a second": {TTL: time.Millisecond},
 		"heartbeat too long": {HeartbeatInterval: 12 * time.Second},
-		"negative wait":      {Wait: -1},
-		"negative limit":     {RetryLimit: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, true, func(s *fixture) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/locks/document"
 )
 
 // WithProjectLock acquires the lock, runs fn while it renews the lock, and
@@ -218,11 +217,19 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 		<-h.done
 	}
 
-	limit, try := h.options.RetryLimit, l.freeing(h)
+	limit, stores := h.options.RetryLimit, []Strategy{h.strategy}
 	if force {
-		limit, try = 1, func(ctx context.Context) error {
-			return errors.Join(l.remove(ctx, FileLock, h.owner, true), l.remove(ctx, h.strategy, h.owner, false))
+		limit, stores = 1, []Strategy{FileLock, h.strategy}
+	}
+	tried := force // a lease that is gone is an error, unless an earlier attempt may have freed it
+	try := func(ctx context.Context) (err error) {
+		for _, s := range stores {
+			if failed := l.remove(ctx, s, h.owner, force); !tried || !errors.Is(failed, errGone) {
+				err = errors.Join(err, failed)
+			}
 		}
+		tried = true
+		return err
 	}
 	err := l.attempts(ctx, h, Releasing, limit, try)
 	if err == nil {
@@ -234,22 +241,4 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 	defer l.mu.Unlock()
 	l.lose(h, asError(err))
 	return err
-}
-
-// freeing returns one attempt to free h's lease. A lease that is gone is an error, unless
-// an earlier attempt may have freed it, whose reply was lost.
-func (l *Locker) freeing(h *holding) func(context.Context) error {
-	tried := false
-	return func(ctx context.Context) error {
-		freed, err := h.locks.Release(ctx, l.room, h.owner)
-		gone := errors.Is(err, document.ErrNotYours) || err == nil && !freed
-		if gone && !tried {
-			return errGone
-		}
-		tried = true
-		if gone {
-			return nil
-		}
-		return err
-	}
 }

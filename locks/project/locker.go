@@ -65,7 +65,6 @@ type holding struct {
 	denied    bool // another was seen to hold the lock
 	written   bool // the strategy's store may have a record of it
 
-	locks    *document.Locks
 	hold     *lease.Hold[document.Lock]
 	acquired time.Time
 	running  context.Context // of fn; ends when the lease is lost or released, or the acquisition's context ends
@@ -220,19 +219,14 @@ func (l *Locker) removeRecord(h *holding) {
 }
 
 // remove frees the record of owner in a store, expired or not. With force it also
-// removes any expired record.
+// removes any expired record. It returns errGone if there is none of these.
 func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force bool) error {
 	_, err := lease.Edit(ctx, l.stores[s], l.room, nil, func(c lease.Cell[document.Lock]) (document.Lock, error) {
-		ours := c.Exists && c.Doc.Owner == owner
-		expired := c.Exists && !lease.Held(c.Doc.Lease, c.At)
-		if !ours && (!force || !expired) {
-			return c.Doc, errOther
+		if !c.Exists || c.Doc.Owner != owner && (!force || lease.Held(c.Doc.Lease, c.At)) {
+			return c.Doc, errGone
 		}
 		return document.Lock{Lease: lease.Break(c.Doc.Lease)}, nil
 	}, func(c lease.Cell[document.Lock]) bool { return c.Doc.Owner != owner })
-	if errors.Is(err, errOther) {
-		return nil
-	}
 	return err
 }
 
