@@ -102,15 +102,22 @@ type add struct {
 	asked     bool  // whether it has landed: a note shows that
 }
 
+func (a *add) decide(c lease.Cell[job]) (job, error) {
+	a.decisions++
+	if a.err != nil {
+		return c.Doc, a.err
+	}
+	c.Doc.Note += "+"
+	return c.Doc, nil
+}
+
+func (a *add) landed(c lease.Cell[job]) bool {
+	a.asked = true
+	return c.Doc.Note == "+"
+}
+
 func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]) (lease.Cell[job], error) {
-	return lease.Edit(ctx, s, "a", from, func(c lease.Cell[job]) (job, error) {
-		a.decisions++
-		if a.err != nil {
-			return c.Doc, a.err
-		}
-		c.Doc.Note += "+"
-		return c.Doc, nil
-	}, func(c lease.Cell[job]) bool { a.asked = true; return c.Doc.Note == "+" })
+	return lease.Edit(ctx, s, "a", from, a.decide, a.landed)
 }
 
 func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
@@ -141,13 +148,13 @@ func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], n
 	return c, err
 }
 
-// Another program's write may equal this one, which the record cannot show.
-func TestAnEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
+// Another operator's write may equal this one, which the record cannot show.
+func TestAnUnmarkedEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
 	for first, load := range map[leasetest.Fault]leasetest.Fault{leasetest.Conflict: leasetest.None, leasetest.DropAfter: leasetest.None, leasetest.Late: leasetest.Deliver} {
 		inBubble(t, func(w *fixture) {
 			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, first), leasetest.On(leasetest.Load, leasetest.None, load)))
 			a := &add{}
-			c, err := a.run(w.Context(), unwritten{w.faulty}, nil)
+			c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", a.decide, a.landed)
 			if err != nil || c.Doc.Note != "+" || a.asked != (first != leasetest.Conflict) {
 				w.Errorf("%s: %q, %v; asked %v", first, c.Doc.Note, err, a.asked)
 			}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +18,9 @@ import (
 	"taskguard/lease"
 )
 
+// notJSON is a note that jsonFormat cannot encode.
+const notJSON = "NaN"
+
 // jsonFormat keeps a record as JSON in a file named after its key, and does not
 // keep one without a note.
 type jsonFormat struct{}
@@ -26,8 +28,11 @@ type jsonFormat struct{}
 func (jsonFormat) Name(key string) (string, error) { return key, lease.CheckKey("test", key, 10) }
 
 func (jsonFormat) Encode(_ string, j job, at time.Time) ([]byte, error) {
-	if j.Note == "" {
+	switch j.Note {
+	case "":
 		return nil, nil
+	case notJSON:
+		return nil, errors.New("no JSON")
 	}
 	return json.Marshal(map[time.Time]job{at: j})
 }
@@ -148,19 +153,8 @@ func TestAnErrorOfTheFormatIsReturned(t *testing.T) {
 	f, _ := newFile(t)
 	_, err := f.Load(t.Context(), "")
 	wantErr(t, err, lease.ErrInvalidKey)
-	_, err = lease.NewFile(t.TempDir(), "guard", numbers{}).Swap(t.Context(), "a", lease.Cell[float64]{}, math.NaN())
+	_, err = f.Swap(t.Context(), "a", loadFile(t, f), job{Note: notJSON})
 	wantErr(t, err, lease.ErrRefused)
-}
-
-// numbers is a Format that cannot encode every record.
-type numbers struct{}
-
-func (numbers) Name(key string) (string, error) { return key, nil }
-func (numbers) Encode(_ string, n float64, _ time.Time) ([]byte, error) {
-	return json.Marshal(n)
-}
-func (numbers) Decode(string, []byte, time.Time) (n float64, at time.Time, err error) {
-	return n, at, nil
 }
 
 // flocked flocks the guard of the record at path as another program does.

@@ -19,6 +19,9 @@ func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed ...lease.Ren
 		<-ctx.Done()
 		at = w.since()
 		wantLost(w, context.Cause(ctx), reason)
+		if lost, ok := errors.AsType[*lease.LostError](context.Cause(ctx)); ok && lost.KillAfter() != 5*time.Second {
+			w.Errorf("kill after %v; want 5s", lost.KillAfter())
+		}
 		return nil
 	}, renewed...)
 	wantLost(w, err, reason)

@@ -55,12 +55,12 @@ type Excluder[D any] interface {
 // optimistic is the number of conflicts after which Edit uses Exclude.
 const optimistic = 2
 
-// Edit is the only loop over a Store: decide, then swap. After a failure it loads the
-// record and decides again, unless the failed write may have been made and landed reports
-// that the record shows it. from is the Cell to begin with, or nil to begin with a Load.
-// decide is pure and may be called many times. Its error ends the loop; Edit returns that
-// error unchanged, and the Cell that decide was given. Edit tries until the store refuses.
-// If ctx ends first, it returns ErrUnavailable.
+// Edit is the only loop over a Store: decide, then swap. After a conflict or an
+// unknown outcome it loads the record, asks landed whether the record shows the
+// write of this call, and decides again. from is the Cell to begin with, or nil to begin
+// with a Load. decide is pure and may be called many times. Its error ends the loop; Edit
+// returns that error unchanged, and the Cell that decide was given. Edit tries until the
+// store refuses. If ctx ends first, it returns ErrUnavailable.
 func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
@@ -68,7 +68,19 @@ func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	if from != nil {
 		e.cell, e.fresh = *from, true
 	}
+	return e.run(ctx)
+}
 
+// EditUnmarked is like Edit, for a write after which the record does not show who made it:
+// if all failures were ErrUnwritten, it does not ask landed.
+func EditUnmarked[D any](ctx context.Context, s Store[D], key string,
+	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
+) (Cell[D], error) {
+	e := edit[D]{store: s, key: key, decide: decide, landed: landed, unmarked: true}
+	return e.run(ctx)
+}
+
+func (e *edit[D]) run(ctx context.Context) (Cell[D], error) {
 	for {
 		done, err := e.step(ctx)
 		if done {
@@ -108,9 +120,10 @@ type edit[D any] struct {
 	decide func(Cell[D]) (D, error)
 	landed func(Cell[D]) bool
 
+	unmarked  bool // see EditUnmarked
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	doubted   bool  // a failed write may have been made, or may still arrive: ask landed
+	uncertain bool  // a later reading may show a write of this call: ask landed
 	refused   error // the last refusal of a Swap: final unless that write has landed
 	trySwap   bool  // Exclude was refused, and the next try is a Swap to confirm that
 	tries     int
@@ -136,7 +149,7 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 			return errors.Is(err, ErrRefused) || permanent(err), err
 		}
 		e.cell, e.fresh = c, true
-		if e.doubted && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			return true, nil
 		}
 		if e.refused != nil {
@@ -157,7 +170,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
 		e.cell, verdict = c, nil
-		if e.doubted && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			verdict = errLanded
 			return c.Doc, verdict
 		}
@@ -182,7 +195,8 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 		e.cell = c
 		return true, nil
 	}
-	e.fresh, e.doubted = false, e.doubted || !errors.Is(err, ErrUnwritten)
+	e.fresh = false
+	e.uncertain = e.uncertain || !e.unmarked || !errors.Is(err, ErrUnwritten)
 
 	switch {
 	case permanent(err):

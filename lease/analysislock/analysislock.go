@@ -100,6 +100,9 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	}
 
 	hold, doc, err := lessor.AcquireBy(ctx, id, owner, take)
+	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
+		hold, doc, err = lessor.AcquireBy(ctx, id, owner, take)
+	}
 	if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // it is not the reading that was refused
 		err = l.failFull(ctx, &doc)
 	}

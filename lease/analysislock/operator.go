@@ -102,14 +102,15 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	defer cancel()
 	orphan, next := read.Doc, read.Now().Truncate(time.Millisecond)
 	booked = task(next)
-
-	err = l.ifOrphaned(ctx, &read, &orphan,
-		func(d *Analysis) { d.NextAttemptAt, d.BookedTask = next, booked },
-		func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
-	if errors.Is(err, lease.ErrRefused) {
-		err = l.failFull(ctx, &orphan)
+	for _, from := range []*lease.Cell[Analysis]{&read, nil} { // FAILED is final: ask twice
+		err = l.ifOrphaned(ctx, from, &orphan,
+			func(d *Analysis) { d.NextAttemptAt, d.BookedTask = next, booked },
+			func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
+		if !errors.Is(err, lease.ErrRefused) {
+			return booked, err
+		}
 	}
-	return booked, err
+	return booked, l.failFull(ctx, &orphan)
 }
 
 // failFull makes an orphan FAILED whose document has no room for a commit, and returns
@@ -185,13 +186,9 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 	})
 }
 
-// errMade ends an edit that the present reading shows as made.
-var errMade = errors.New("analysislock: the change is made")
-
-// edit changes an analysis if it is in the state that was seen. landed compares the first
-// reading with a later one, and reports whether the change is made. If it were made again
-// after its reply was lost, it could undo later changes by others. If no state was seen, the
-// change counts as made also if others have made it meanwhile.
+// edit changes an analysis if it is in the state that was seen. landed compares the
+// first reading with a later one, and reports whether this change is made. If it were made
+// again after its reply was lost, it could undo later changes by others.
 func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
 	landed func(before, after Analysis) bool,
 ) (before Analysis, err error) {
@@ -202,31 +199,27 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	defer cancel()
 
 	var initial *Analysis
-	made := func(c lease.Cell[Analysis]) bool {
-		return c.Exists && initial != nil && landed(*initial, c.Doc)
-	}
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
-		switch {
-		case !c.Exists:
-			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
-		case seen == nil && made(c):
-			return c.Doc, errMade
-		case seen != nil && *seen != (Seen{c.Doc.Status, c.Doc.Lock.Grant()}):
-			return c.Doc, fmt.Errorf("%w: %q has changed since it was read", lease.ErrConflict, id)
-		}
-
 		before = c.Doc
 		if initial == nil {
 			initial = &c.Doc
+		}
+		if !c.Exists {
+			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+		}
+		if seen != nil && *seen != (Seen{c.Doc.Status, c.Doc.Lock.Grant()}) {
+			return c.Doc, fmt.Errorf("%w: %q has changed since it was read", lease.ErrConflict, id)
 		}
 		next := c.Doc
 		err := change(&next, c.At)
 		return next, err
 	}
+	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) }
 
-	_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
-	if errors.Is(err, errMade) {
-		err = nil
+	if seen == nil { // the change fits any state, so a state that others reached meanwhile counts too
+		_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
+	} else {
+		_, err = lease.EditUnmarked(ctx, l.store, id, decide, made)
 	}
 	return before, err
 }
