@@ -112,7 +112,7 @@ func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Ce
 	case err != nil:
 		return Cell[D]{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	case data == nil:
-		return Cell[D]{Doc: next, At: at}, remove(dir, path)
+		return Cell[D]{Doc: next, At: at}, errors.Join(os.Remove(path), dir.Sync())
 	}
 
 	written, err := replace(dir, path, data)
@@ -120,13 +120,6 @@ func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Ce
 		return Cell[D]{}, err
 	}
 	return f.cell(data, written, key)
-}
-
-func remove(dir *os.File, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return dir.Sync()
 }
 
 // read returns the record at path; At is the time of its last write.
@@ -175,10 +168,7 @@ type fileRev struct {
 // of writing. Nothing changes before the rename.
 func replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
 	temp := path + ".tmp"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a writer that was killed
-		return written, err
-	}
-
+	_ = os.Remove(temp) // left by a writer that was killed
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fileMode)
 	if err != nil {
 		return written, err

@@ -98,7 +98,7 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 		next job
 		want error
 	}{
-		"a directory where the temporary file belongs": {func(path string) error { return os.MkdirAll(path+".tmp/x", 0o700) }, job{Note: "second"}, syscall.ENOTEMPTY},
+		"a directory where the temporary file belongs": {func(path string) error { return os.MkdirAll(path+".tmp/x", 0o700) }, job{Note: "second"}, syscall.EEXIST},
 		"a guard that is a link": {func(path string) error {
 			guard := filepath.Join(filepath.Dir(path), "guard")
 			return errors.Join(os.Remove(guard), os.Symlink(path, guard))

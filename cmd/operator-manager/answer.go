@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 	"text/tabwriter"
@@ -39,14 +38,15 @@ type answer struct {
 	document any
 }
 
-func (a answer) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
-		return e.Encode(a.document)
+func (a answer) format(asJSON bool) (string, error) {
+	if !asJSON {
+		return printable.Lines(a.text) + "\n", nil
 	}
-	_, err := io.WriteString(w, printable.Lines(a.text)+"\n")
-	return err
+	var out strings.Builder
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(a.document)
+	return out.String(), err
 }
 
 func available(ctx context.Context, c *call, _ string) (answer, error) {

@@ -14,7 +14,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -89,10 +88,9 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
 	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
 
-	var out bytes.Buffer
-	err := c.dispatch(ctx, args, &out)
+	out, err := c.dispatch(ctx, args)
 	if err == nil {
-		_, err = s.out.Write(out.Bytes())
+		_, err = io.WriteString(s.out, out)
 	}
 	if err == nil {
 		return exitDone
@@ -105,35 +103,34 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	return exitFailed
 }
 
-// dispatch runs the command in args, which writes to out.
-func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
+// dispatch runs the command in args and returns its output.
+func (c *call) dispatch(ctx context.Context, args []string) (out string, err error) {
 	flags := c.flags()
 	words, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), err == nil && (len(words) == 0 || words[0] == "help"):
-		c.usage(out, flags)
-		return nil
+		return c.usage(flags), nil
 	case err != nil:
-		return usageError(c.text("フラグが正しくありません: ", "") + err.Error())
+		return "", usageError(c.text("フラグが正しくありません: ", "") + err.Error())
 	}
 
 	i := slices.IndexFunc(commands, func(known command) bool { return known.name == words[0] })
 	if i < 0 {
-		return c.wrong("%q というコマンドはありません", "no command %q", words[0])
+		return "", c.wrong("%q というコマンドはありません", "no command %q", words[0])
 	}
 	arguments := words[1:]
 	if len(arguments) > 1 || len(arguments) == 1 && (commands[i].arguments == "" || arguments[0] == "") {
-		return c.wrong("余分な引数です: %q", "unexpected argument %q", words[len(words)-1])
+		return "", c.wrong("余分な引数です: %q", "unexpected argument %q", words[len(words)-1])
 	}
 
 	if err := c.open(); err != nil {
-		return err
+		return "", err
 	}
 	a, err := commands[i].do(ctx, c, strings.Join(arguments, ""))
 	if err != nil {
-		return err
+		return "", err
 	}
-	return a.print(out, c.json)
+	return a.format(c.json)
 }
 
 // wrong returns the error of a wrong invocation; word is the wrong word.
@@ -204,16 +201,17 @@ func alive(pid int) bool {
 	return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) // EPERM: another user's
 }
 
-// usage prints the help.
-func (c *call) usage(w io.Writer, flags *flag.FlagSet) {
-	text := "operator-manager COMMAND [FLAG…]\n\n"
+// usage returns the help.
+func (c *call) usage(flags *flag.FlagSet) string {
+	var help strings.Builder // its errors are nil
+	help.WriteString("operator-manager COMMAND [FLAG…]\n\n")
 	for _, known := range commands {
 		usage := strings.TrimSpace(known.name + " " + known.arguments)
-		text += fmt.Sprintf("  %-14s %s\n", usage, c.text(known.japanese, known.english))
+		_, _ = fmt.Fprintf(&help, "  %-14s %s\n", usage, c.text(known.japanese, known.english))
 	}
-	text += c.text("\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
-		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n")
-	_, _ = io.WriteString(w, text) // a buffer
-	flags.SetOutput(w)
+	help.WriteString(c.text("\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
+		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n"))
+	flags.SetOutput(&help)
 	flags.PrintDefaults()
+	return help.String()
 }

@@ -158,9 +158,14 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 			t.Errorf("%q; want %q", got, want)
 		}
 	}
-	x := open(t, filepath.Join(t.TempDir(), "none", "state.json"), "1")
-	if got := x.run("assign"); got.code != 1 || !strings.Contains(got.err, filepath.Dir(x.flags[3])) {
-		t.Errorf("%+v", got)
+	missing, link := filepath.Join(t.TempDir(), "none", "state.json"), newState(t)
+	check(t, os.Symlink("target", link))
+	for _, state := range []string{missing, link} {
+		for _, c := range commands {
+			if got := open(t, state, "1").run(c.name); got.code != 1 || got.out != "" || !strings.Contains(got.err, filepath.Dir(state)) {
+				t.Errorf("%s: %+v", c.name, got)
+			}
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) 
 			return err
 		}
 		a = Assignment{Operator: chosen, Kept: chosen.ID == v.Operator.ID}
-		v.entries[p.session] = v.entries[p.session].holding(chosen.ID).usedAt(v.now)
+		v.entries[p.session] = v.entries[p.session].set("data", chosen.ID).usedAt(v.now)
 		return nil
 	})
 	return a, err

@@ -172,9 +172,9 @@ func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
 func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
 	w := newFixture(t)
 	w.assign("B", "dia")
-	_, err := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B").Assign(t.Context(), "kana")
-	if !errors.As(err, new(*operator.BusyError)) {
-		t.Errorf("err = %v; want it busy", err)
+	a, err := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B").Assign(t.Context(), "kana")
+	if !errors.As(err, new(*operator.BusyError)) || a != (operator.Assignment{}) {
+		t.Errorf("%+v, %v; want it busy", a, err)
 	}
 	w.wantWritten("A=kana", "B=dia")
 	must(w.over(&between{w.file(), func() { w.assign("A", "alma") }}, "B").Assign(t.Context(), "kana"))(t)

@@ -33,12 +33,6 @@ func (e entry) usedAt(now time.Time) entry {
 	return e.set("updated_at", iso8601.Format(e.updated))
 }
 
-// holding returns e with the operator id.
-func (e entry) holding(id string) entry {
-	e.data = id
-	return e.set("data", id)
-}
-
 func (e entry) set(field, text string) entry {
 	fields := map[string]json.RawMessage{}
 	maps.Copy(fields, e.fields)

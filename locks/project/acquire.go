@@ -18,8 +18,8 @@ import (
 // holder of the remote lease in the same outage has lost it.
 //
 // Its errors are an *Error, after which the Locker is read-only; the cause of ctx,
-// after which it is idle; and ErrState if it is not idle now. Records of failed
-// attempts are removed, which may take 3 s more. The caller renews the lease by
+// after which it is idle; and ErrState if it is not idle now. The record of an aborted
+// attempt is removed, which may take 3 s more. The caller renews the lease by
 // Renew, or uses WithProjectLock; otherwise the Locker becomes read-only when trust
 // in the lease ends (SEEDS R6).
 func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
@@ -69,7 +69,6 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 		l.lose(h, e)
 		l.mu.Unlock()
 		l.announce(h)
-		l.removeRecord(h)
 	}
 	return nil, err
 }
@@ -156,9 +155,6 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return aborted(ctx, s)
 		}
 		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
-			if _, lost := l.current(h); lost != nil {
-				return lost
-			}
 			return &Error{Code: LeaseStale, Cause: errOther} // released
 		}
 

@@ -26,7 +26,6 @@ type fixture struct {
 	dir    string
 	memory *lease.Memory[document.Lock]
 	remote *leasetest.Faulty[document.Lock]
-	log    *strings.Builder
 	*project.Locker
 
 	mu     sync.Mutex
@@ -39,7 +38,7 @@ func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		m := &lease.Memory[document.Lock]{}
-		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil), log: &strings.Builder{}}
+		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil)}
 		s.Locker = s.another(remote)
 		s.Subscribe(s.record)
 		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
