@@ -174,18 +174,6 @@ func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
 	w.wantCalls(1, 0)
 }
 
-func TestLoadErrorsAreTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, lease.Policy{})
-		w.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.DropBefore, leasetest.DropAfter, leasetest.Conflict))
-		if _, err := (&add{}).run(t.Context(), w.faulty, nil); err != nil {
-			t.Error(err)
-		}
-		w.wantSame(job{Note: "+"})
-		w.wantCalls(4, 1)
-	})
-}
-
 // The pauses after conflicts are short; after failures they grow to two seconds.
 func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
 	why := errors.New("the reason")
