@@ -84,7 +84,7 @@ func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 			fatal(t, c.put(path))
 			_, err := f.Swap(t.Context(), "a", cell, job{})
 			wantErr(t, err, c.want)
-			l, err := lease.NewLessor(f, of, lease.Policy{})
+			l, err := lease.NewLessor(f, leaseOf, lease.Policy{})
 			fatal(t, err)
 			_, _, err = l.Acquire(t.Context(), "a", "w/1", nil)
 			wantErr(t, err, c.want)

@@ -116,11 +116,11 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 
 	i := slices.IndexFunc(commands, func(known command) bool { return known.name == words[0] })
 	if i < 0 {
-		return "", c.wrong("%q というコマンドはありません", "no command %q", words[0])
+		return "", c.misuse("%q というコマンドはありません", "no command %q", words[0])
 	}
 	arguments := words[1:]
 	if len(arguments) > 1 || len(arguments) == 1 && (commands[i].arguments == "" || arguments[0] == "") {
-		return "", c.wrong("余分な引数です: %q", "unexpected argument %q", words[len(words)-1])
+		return "", c.misuse("余分な引数です: %q", "unexpected argument %q", words[len(words)-1])
 	}
 
 	if err := c.open(); err != nil {
@@ -133,8 +133,8 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 	return a.format(c.json)
 }
 
-// wrong returns the error of a wrong invocation; word is the wrong word.
-func (c *call) wrong(japanese, english, word string) error {
+// misuse returns the error of a wrong invocation; word is the wrong word.
+func (c *call) misuse(japanese, english, word string) error {
 	format := c.text(japanese+" (使い方: operator-manager help)", english+" (see: operator-manager help)")
 	return usageError(fmt.Sprintf(format, word))
 }

@@ -79,13 +79,13 @@ func (d *Analysis) open(lock lease.Lease, task string) {
 	d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
 }
 
-// RaiseToken makes the token of an analysis at least least, also of a finished one. While the
-// lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
-func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysis, error) {
+// RaiseToken sets the token of an analysis, also of a finished one, to minimum if it is lower.
+// While the lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
+func (l *Locks) RaiseToken(ctx context.Context, id string, minimum int64) (Analysis, error) {
 	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
-		d.Lock, err = lease.Raise(d.Lock, now, least)
+		d.Lock, err = lease.Raise(d.Lock, now, minimum)
 		return err
-	}, func(_, after Analysis) bool { return after.Lock.Token >= least })
+	}, func(_, after Analysis) bool { return after.Lock.Token >= minimum })
 }
 
 // MarkDue records that the next attempt at an orphaned analysis may begin now, and the name of

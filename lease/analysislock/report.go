@@ -66,13 +66,13 @@ func (h *Hold) carry(every time.Duration, done func(error)) {
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
-	without := func(d *Analysis) {
+	progressOnly := func(d *Analysis) {
 		if !progress.At.IsZero() {
 			d.Progress = &progress
 		}
 	}
-	whole := func(d *Analysis) {
-		without(d)
+	everything := func(d *Analysis) {
+		progressOnly(d)
 		if checkpoint != nil {
 			d.Checkpoint = checkpoint
 		}
@@ -80,12 +80,12 @@ func (h *Hold) carry(every time.Duration, done func(error)) {
 			d.mark(effects)
 		}
 	}
-	h.lease.Carry(every, func(err error) { h.written(checkpoint, effects, marks, n, err) }, whole, without)
+	h.lease.Carry(every, func(err error) { h.written(checkpoint, effects, marks, n, err) }, everything, progressOnly)
 }
 
-// written handles the outcome of a commit with this checkpoint, with these acts, which were
-// those after so many marks, and with the first n of all reports that have waited. If the
-// document has no room for the acts, they are those of the last commit again.
+// written handles the outcome of a commit that contained checkpoint, effects as they were after
+// so many calls of Mark, and the first n reports of the Hold. If the document had no room for the
+// effects, those of the last commit count again.
 func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, err error) {
 	h.mu.Lock()
 	switch {

@@ -42,7 +42,7 @@ func (b *fixture[D]) lease() lease.Lease {
 	if !c.Exists {
 		b.Fatal("the record is missing")
 	}
-	return *b.Of(&c.Doc)
+	return *b.Lease(&c.Doc)
 }
 
 // owned returns c's record leased to owner.
@@ -54,7 +54,7 @@ func (b *fixture[D]) owned(c lease.Cell[D], owner string) D {
 // take leases d to owner, whatever its present owner is, as another program does once a
 // lease has expired.
 func (b *fixture[D]) take(d *D, now time.Time, owner string) {
-	l := b.Of(d)
+	l := b.Lease(d)
 	l.Owner = owner
 	l.Token++
 	l.Attempts++
@@ -86,7 +86,7 @@ func (b *fixture[D]) rewrite(change func(d *D, now time.Time)) D {
 func (b *fixture[D]) takeOver(owner string) lease.Lease {
 	b.Helper()
 	d := b.rewrite(func(d *D, now time.Time) { b.take(d, now, owner) })
-	return *b.Of(&d)
+	return *b.Lease(&d)
 }
 
 // lessor returns a new Lessor, which stands for one more process.
@@ -95,7 +95,7 @@ func (b *fixture[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 	if p.TTL == 0 {
 		p.TTL = b.TTL
 	}
-	l, err := lease.NewLessor(b.leased, b.Of, p)
+	l, err := lease.NewLessor(b.leased, b.Lease, p)
 	if err != nil {
 		b.Fatalf("lessor: %v", err)
 	}
@@ -127,7 +127,7 @@ func (b *fixture[D]) expire() {
 	b.Helper()
 	for {
 		c := b.load()
-		left := b.Of(&c.Doc).ExpiresAt.Sub(c.At)
+		left := b.Lease(&c.Doc).ExpiresAt.Sub(c.At)
 		if left <= 0 {
 			return
 		}

@@ -28,7 +28,7 @@ type Suite[D any] struct {
 	// Touched counts the Touches that the record shows.
 	Touched func(t testing.TB, s lease.Store[D], key string) int
 
-	Of      func(*D) *lease.Lease   // the lease inside a record
+	Lease   func(*D) *lease.Lease   // the lease inside a record
 	Note    func(D) string          // a field of the record's own, empty in a new record
 	SetNote func(d *D, note string) // sets that field by assignment, not through a pointer inside d
 	// Close sets what the record needs so that Lease.Finished is stored, such

@@ -30,8 +30,8 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 		corrupt, refused = c.Doc.corrupt, change(p.view(next.storage, c.At))
 		return next, nil
 	}
-	again := func(lease.Cell[State]) bool { return false } // made twice, a change has the same effect
-	_, err := lease.Edit(ctx, p.store, p.path, nil, decide, again)
+	landed := func(lease.Cell[State]) bool { return false } // to make a change twice does no harm
+	_, err := lease.Edit(ctx, p.store, p.path, nil, decide, landed)
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}

@@ -174,12 +174,12 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 		if !held || time.Since(h.began) >= h.options.Wait {
 			counted++
 		}
-		wait, again := h.again(e, limit-counted)
+		wait, another := h.nextAttempt(e, limit-counted)
 		if s == acquiring[h.strategy] {
-			e.Retryable = again
+			e.Retryable = another
 		}
 		l.step(h, s, h.failed(e)...)
-		if !again {
+		if !another {
 			return e
 		}
 
@@ -191,14 +191,14 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 	}
 }
 
-// again decides whether another attempt follows the failure e, if left attempts
-// remain, and how long to wait for it. In an outage of the remote store there is
+// nextAttempt decides whether another attempt follows the failure e, of which remaining
+// are left, and how long to wait for it. In an outage of the remote store there is
 // one more, when trust in any lease from before the outage has ended.
-func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
+func (h *holding) nextAttempt(e *Error, remaining int) (wait time.Duration, another bool) {
 	switch {
-	case !e.Retryable || left < 0:
+	case !e.Retryable || remaining < 0:
 		return 0, false
-	case left > 0:
+	case remaining > 0:
 		return h.options.wait(e.retry), true
 	}
 	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)

@@ -168,12 +168,12 @@ func (l *Locker) renewed(h *holding, err error) error {
 }
 
 // extended records that h's lease was acquired or renewed, with mu held.
-func (l *Locker) extended(h *holding, how EventType) {
+func (l *Locker) extended(h *holding, event EventType) {
 	l.move(active[h.strategy])
 	failures := h.lease.RenewAttempt
 	h.lease.ExpiresAt, h.lease.TrustedUntil, h.lease.RenewAttempt = h.hold.Doc().ExpiresAt, h.hold.TrustedUntil(), 0
 	h.missed = 0
-	l.add(h, Event{Type: how, Retry: failures})
+	l.add(h, Event{Type: event, Retry: failures})
 	l.schedule(h)
 }
 
