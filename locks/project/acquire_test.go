@@ -82,11 +82,10 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 		if waited := time.Since(began); waited != 25*time.Second {
 			s.Errorf("it took %v; want three attempts of 3 s, their waits, and the rest of a TTL", waited)
 		}
-		s.wantEvents("attempt web-lock 0", "error acquire-timeout true", "waiting 500ms",
-			"attempt web-lock 1", "error acquire-timeout true", "waiting 1s",
-			"attempt web-lock 2", "error acquire-timeout true", "waiting 11.5s",
-			"attempt web-lock 3", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
-			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
+		s.wantEvents("attempt web-lock 0, error acquire-timeout true, waiting 500ms, attempt web-lock 1",
+			"error acquire-timeout true, waiting 1s, attempt web-lock 2, error acquire-timeout true",
+			"waiting 11.5s, attempt web-lock 3, error acquire-timeout false, waiting 0s",
+			"fallback-engaged file-lock, attempt file-lock 0, acquired file-lock, renew-scheduled 10s")
 		time.Sleep(time.Minute) // until trust has ended
 		began = time.Now()
 		s.reset()
@@ -212,9 +211,9 @@ func TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile(t *testing.T) {
 		if !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) || !strings.Contains(err.Error(), "project/.lock") {
 			s.Errorf("%v; want until when the file is held", err)
 		}
-		s.wantEvents("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",
-			"attempt web-lock 1", "error acquire-denied true", "waiting 1s",
-			"attempt web-lock 2", "error acquire-denied false", "readonly-entered acquire-denied")
+		s.wantEvents("attempt web-lock 0, error acquire-denied true, waiting 500ms, attempt web-lock 1",
+			"error acquire-denied true, waiting 1s, attempt web-lock 2, error acquire-denied false",
+			"readonly-entered acquire-denied")
 		s.wantOwner("")
 		if after, err := os.ReadFile(s.lockFile()); err != nil || !bytes.Equal(after, before) {
 			s.Errorf("%s, %v; want the file as it was", after, err)

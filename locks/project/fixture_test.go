@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,11 +85,12 @@ func short(e *project.Event) string {
 	return strings.TrimSpace(strings.TrimPrefix(fmt.Sprintln(append([]any{e.Type}, details[e.Type]...)...), "lock:"))
 }
 
-// wantEvents fails unless exactly these events were reported since the last call.
+// wantEvents fails unless exactly these events, separated by commas, were reported since the last
+// call.
 func (s *fixture) wantEvents(want ...string) {
 	s.Helper()
-	if got := s.reported(); !slices.Equal(got, want) {
-		s.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	if got, want := strings.Join(s.reported(), ", "), strings.Join(want, ", "); got != want {
+		s.Errorf("events:\n%s\nwant:\n%s", got, want)
 	}
 }
 
