@@ -14,7 +14,8 @@ import (
 // its Faulty, and its Exclude as the Swap of inside.
 type excluder struct {
 	*leasetest.Faulty[job]
-	inside *leasetest.Faulty[job]
+	inside    *leasetest.Faulty[job]
+	exclusive bool
 }
 
 func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
@@ -30,13 +31,13 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 }
 
 // Exclusive implements lease.Excluder.
-func (excluder) Exclusive() bool { return false }
+func (x excluder) Exclusive() bool { return x.exclusive }
 
 // newExcluder returns an excluder whose calls of Swap and of Exclude have these faults.
 func (w *fixture) newExcluder(swaps, excludes []leasetest.Fault) excluder {
 	return excluder{
-		leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, swaps...)),
-		leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, excludes...)),
+		Faulty: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, swaps...)),
+		inside: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, excludes...)),
 	}
 }
 
@@ -92,4 +93,17 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAnExclusiveStoreDecidesInExcludeFromTheStart(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		x := w.newExcluder(nil, nil)
+		x.exclusive = true
+		l := w.lessorOn(x, lease.Policy{})
+		_, _, err := l.Acquire(w.Context(), "a", "w/1", nil)
+		fatal(w, err)
+		if _, _, err = l.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) || x.Calls(leasetest.Load) != 0 {
+			w.Errorf("%v after %d loads; want it held, and none", err, x.Calls(leasetest.Load))
+		}
+	})
 }
