@@ -10,16 +10,16 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// exclusive returns a faulty Excluder.
-func (w *fixture) exclusive(plan leasetest.Plan) *leasetest.FaultyExcluder[job] {
-	return leasetest.NewFaultyExcluder(excluder{w.memory}, plan)
+// excluder is an Excluder that no other program writes to. Its Load and Swap fail by the plan of
+// its Faulty, and its Exclude as the Swap of inside.
+type excluder struct {
+	*leasetest.Faulty[job]
+	inside    *leasetest.Faulty[job]
+	exclusive bool
 }
 
-// excluder is a Memory with Exclude; no other program writes to it.
-type excluder struct{ *lease.Memory[job] }
-
 func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
-	c, err := x.Load(ctx, key)
+	c, err := x.inside.Load(ctx, key)
 	if err != nil {
 		return c, err
 	}
@@ -27,7 +27,18 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 	if err != nil {
 		return c, err
 	}
-	return x.Swap(ctx, key, c, next)
+	return x.inside.Swap(ctx, key, c, next)
+}
+
+// Exclusive implements lease.Excluder.
+func (x excluder) Exclusive() bool { return x.exclusive }
+
+// newExcluder returns an excluder whose calls of Swap and of Exclude have these faults.
+func (w *fixture) newExcluder(swaps, excludes []leasetest.Fault) excluder {
+	return excluder{
+		Faulty: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, swaps...)),
+		inside: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, excludes...)),
+	}
 }
 
 // wantWrites checks how often the record was written.
@@ -39,28 +50,44 @@ func (w *fixture) wantWrites(want int64) {
 	}
 }
 
+// After two conflicts Edit uses Exclude. If Exclude is refused, a read shows whether it has landed,
+// and one Swap whether the write is refused too.
 func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
-	for name, c := range map[string]struct {
-		exclude leasetest.Fault
-		tries   int
+	const conflict, refuse = leasetest.Conflict, leasetest.Refuse
+	for name, tc := range map[string]struct {
+		exclude []leasetest.Fault
+		swap    leasetest.Fault // the third, after two conflicts
+		want    error
+		swaps   int
+		tries   int // of Exclude
 	}{
-		"":                      {leasetest.None, 1},
-		", whose reply is lost": {leasetest.DropAfter, 2},
-		", which is dropped":    {leasetest.DropBefore, 2},
-		", in conflict":         {leasetest.Conflict, 2},
+		"it succeeds":                                    {nil, leasetest.None, nil, 2, 1},
+		"its reply is lost":                              {[]leasetest.Fault{leasetest.DropAfter}, leasetest.None, nil, 2, 2},
+		"it is dropped":                                  {[]leasetest.Fault{leasetest.DropBefore}, leasetest.None, nil, 2, 2},
+		"it meets a conflict":                            {[]leasetest.Fault{conflict}, leasetest.None, nil, 2, 2},
+		"it is refused although it has landed":           {[]leasetest.Fault{leasetest.RefuseAfter}, leasetest.None, nil, 2, 1},
+		"it is refused, and the Swap too":                {[]leasetest.Fault{refuse}, refuse, lease.ErrRefused, 3, 1},
+		"it is refused, but not the Swap":                {[]leasetest.Fault{refuse}, leasetest.None, nil, 3, 1},
+		"it is refused, and the Swap meets a conflict":   {[]leasetest.Fault{refuse}, conflict, nil, 3, 2},
+		"it is refused twice, the Swap meets a conflict": {[]leasetest.Fault{refuse, refuse}, conflict, nil, 4, 2},
 	} {
-		t.Run("Exclude"+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, lease.Policy{})
-				x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, c.exclude)))
-				l := w.lessorOn(x, lease.Policy{})
-				h, _, err := l.Acquire(t.Context(), "a", "w/1", note("set"))
-				fatal(t, err)
-				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
-				w.wantWrites(1)
-				if loads, swaps, excludes := x.Calls(leasetest.Load), x.Calls(leasetest.Swap), x.Calls(leasetest.Exclude); loads != 2 || swaps != 2 || excludes != c.tries {
-					t.Errorf("%d loads, %d swaps, %d excludes; want 2, 2, %d", loads, swaps, excludes, c.tries)
+				x := w.newExcluder([]leasetest.Fault{conflict, conflict, tc.swap}, tc.exclude)
+				h, _, err := w.lessorOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", note("set"))
+				if !errors.Is(err, tc.want) {
+					t.Errorf("err = %v; want %v", err, tc.want)
 				}
+				if swaps, tries := x.Calls(leasetest.Swap), x.inside.Calls(leasetest.Load); swaps != tc.swaps || tries != tc.tries {
+					t.Errorf("%d swaps, %d excludes; want %d, %d", swaps, tries, tc.swaps, tc.tries)
+				}
+				if tc.want != nil {
+					w.wantWrites(0)
+					return
+				}
+				w.wantWrites(1)
+				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
 				check(t, h.Finish(t.Context(), nil))
 				w.wantRecord(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"})
 			})
@@ -68,38 +95,15 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 	}
 }
 
-// After a refused Exclude, a read shows whether it has landed, and one Swap whether the
-// write is refused too. A second refusal is final.
-func TestARefusedExcludeIsResolved(t *testing.T) {
-	const refuse, conflict = leasetest.Refuse, leasetest.Conflict
-	for name, tc := range map[string]struct {
-		exclude  []leasetest.Fault
-		swap     leasetest.Fault // the third, after two conflicts
-		want     error
-		excludes int
-		swaps    int
-	}{
-		"it had landed":                  {[]leasetest.Fault{leasetest.RefuseAfter}, leasetest.None, nil, 1, 2},
-		"the Swap is refused too":        {[]leasetest.Fault{refuse}, refuse, lease.ErrRefused, 1, 3},
-		"the Swap is not refused":        {[]leasetest.Fault{refuse}, leasetest.None, nil, 1, 3},
-		"the Swap meets a conflict":      {[]leasetest.Fault{refuse}, conflict, nil, 2, 3},
-		"a conflict and another refusal": {[]leasetest.Fault{refuse, refuse}, conflict, lease.ErrRefused, 2, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t, lease.Policy{})
-				x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, conflict, conflict, tc.swap), leasetest.On(leasetest.Exclude, tc.exclude...)))
-				_, _, err := w.lessorOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
-				if !errors.Is(err, tc.want) {
-					t.Errorf("err = %v; want %v", err, tc.want)
-				}
-				if got := w.record().Lease.Token; (got == 1) != (tc.want == nil) || x.Calls(leasetest.Exclude) != tc.excludes || x.Calls(leasetest.Swap) != tc.swaps {
-					t.Errorf("token %d after %d excludes and %d swaps; want %d, %d", got, x.Calls(leasetest.Exclude), x.Calls(leasetest.Swap), tc.excludes, tc.swaps)
-				}
-			})
-		})
-	}
+func TestAnExclusiveStoreDecidesInExcludeFromTheStart(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		x := w.newExcluder(nil, nil)
+		x.exclusive = true
+		l := w.lessorOn(x, lease.Policy{})
+		_, _, err := l.Acquire(w.Context(), "a", "w/1", nil)
+		fatal(w, err)
+		if _, _, err = l.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) || x.Calls(leasetest.Load) != 0 {
+			w.Errorf("%v after %d loads; want it held, and none", err, x.Calls(leasetest.Load))
+		}
+	})
 }
-
-// Exclusive implements lease.Excluder.
-func (excluder) Exclusive() bool { return false }

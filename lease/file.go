@@ -42,13 +42,11 @@ type File[D any] struct {
 
 	dir, guard string
 	format     Format[D]
-	clock      clock
 }
 
 const (
-	fileMode     = 0o600
-	maxFileBytes = 16 << 20
-	flockWait    = 2 * time.Second // for other programs' calls
+	fileMode  = 0o600
+	flockWait = 2 * time.Second // for other programs' calls
 )
 
 // NewFile returns a File that stores records in dir, encoded by f. guard is the name of the
@@ -62,7 +60,7 @@ func NewFile[D any](dir, guard string, f Format[D]) *File[D] {
 // cannot decode is ErrMalformed. A symbolic link, another file that is not regular,
 // and one without permission are ErrRefused.
 func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
-	asked, at := time.Now(), f.clock.read(f.Now) // before the reading, which is then at least as new
+	asked, at := time.Now(), storeTime(f.Now) // before the reading, which is then at least as new
 	path, err := f.path(ctx, key)
 	if err != nil {
 		return Cell[D]{}, err
@@ -108,15 +106,13 @@ func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Ce
 		return Cell[D]{}, ErrConflict
 	}
 
-	at := latest(now.At, f.clock.read(f.Now))
+	at := latest(now.At, storeTime(f.Now))
 	data, err := f.format.Encode(key, next, at)
 	switch {
 	case err != nil:
 		return Cell[D]{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	case data == nil:
-		return Cell[D]{Doc: next, At: at}, remove(dir, path)
-	case len(data) > maxFileBytes: // read would refuse it
-		return Cell[D]{}, fmt.Errorf("%w: over %d bytes", ErrRefused, maxFileBytes)
+		return Cell[D]{Doc: next, At: at}, errors.Join(os.Remove(path), dir.Sync())
 	}
 
 	written, err := replace(dir, path, data)
@@ -124,13 +120,6 @@ func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Ce
 		return Cell[D]{}, err
 	}
 	return f.cell(data, written, key)
-}
-
-func remove(dir *os.File, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return dir.Sync()
 }
 
 // read returns the record at path; At is the time of its last write.
@@ -152,7 +141,7 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 	if !info.Mode().IsRegular() {
 		return Cell[D]{}, fmt.Errorf("%w: %s is not a regular file", ErrRefused, path)
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	data, err := io.ReadAll(file)
 	if err != nil {
 		return Cell[D]{}, err
 	}
@@ -162,15 +151,12 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 // cell decodes a file. Its revision is the content and the time of writing, since
 // other programs may renew a lease by changing that time alone.
 func (f *File[D]) cell(data []byte, modified time.Time, key string) (Cell[D], error) {
-	c := Cell[D]{Exists: true, Rev: fileRev{sha256.Sum256(data), modified.UnixNano()}}
-	err := fmt.Errorf("over %d bytes", maxFileBytes)
-	if len(data) <= maxFileBytes {
-		c.Doc, c.At, err = f.format.Decode(key, data, modified)
-	}
+	doc, at, err := f.format.Decode(key, data, modified)
 	if err != nil {
 		return Cell[D]{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	return c, nil
+	rev := fileRev{sha256.Sum256(data), modified.UnixNano()}
+	return Cell[D]{Doc: doc, Exists: true, Rev: rev, At: at}, nil
 }
 
 type fileRev struct {
@@ -182,10 +168,7 @@ type fileRev struct {
 // of writing. Nothing changes before the rename.
 func replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
 	temp := path + ".tmp"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a writer that was killed
-		return written, err
-	}
-
+	_ = os.Remove(temp) // left by a writer that was killed
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fileMode)
 	if err != nil {
 		return written, err
@@ -203,6 +186,13 @@ func replace(dir *os.File, path string, data []byte) (written time.Time, _ error
 	return info.ModTime(), dir.Sync()
 }
 
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // path returns the file of a key.
 func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	if err := ctx.Err(); err != nil {
@@ -217,8 +207,7 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 
 // fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
-	// EMLINK is FreeBSD's error for a link that is not followed.
-	lasting := []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EMLINK}
+	lasting := []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR}
 	if slices.ContainsFunc(lasting, func(target error) bool { return errors.Is(err, target) }) {
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}

@@ -18,7 +18,7 @@ type job struct {
 	Note  string
 }
 
-func of(j *job) *lease.Lease { return &j.Lease }
+func leaseOf(j *job) *lease.Lease { return &j.Lease }
 
 func note(s string) func(*job) { return func(j *job) { j.Note = s } }
 
@@ -43,7 +43,7 @@ func newFixture(t *testing.T, p lease.Policy) *fixture {
 // lessorOn returns a Lessor that uses s.
 func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
-	l, err := lease.NewLessor(s, of, p)
+	l, err := lease.NewLessor(s, leaseOf, p)
 	fatal(w, err)
 	return l
 }

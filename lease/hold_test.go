@@ -11,17 +11,21 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// untilCancelled returns a body that waits for the end of its context, and sets when
-// to the time since the start and why to the cause.
-func (w *fixture) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
-	return func(ctx context.Context, _ job, _ lease.Grant) error {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Hour):
+// lostAt runs a body that waits for the end of its context, and returns when that was. It checks
+// that the context and the run ended because the lease was lost for reason.
+func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed ...lease.Renewed) (at time.Duration) {
+	w.Helper()
+	err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+		<-ctx.Done()
+		at = w.since()
+		wantLost(w, context.Cause(ctx), reason)
+		if lost, ok := errors.AsType[*lease.LostError](context.Cause(ctx)); ok && lost.KillAfter() != 5*time.Second {
+			w.Errorf("kill after %v; want 5s", lost.KillAfter())
 		}
-		*when, *why = w.since(), context.Cause(ctx)
 		return nil
-	}
+	}, renewed...)
+	wantLost(w, err, reason)
+	return at
 }
 
 // inBubble runs f in virtual time.
@@ -62,13 +66,8 @@ func TestTheWatchdogNeedsNoStore(t *testing.T) {
 				w.faulty.Delay = time.Hour // a call comes back long after its context ended
 				h := w.acquire()
 				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, fault))
-				var when time.Duration
-				var why error
-				err := h.Run(w.Context(), w.untilCancelled(&when, &why))
-				wantLost(w, err, lease.OutOfTime)
-				wantLost(w, why, lease.OutOfTime)
-				if when != 270*time.Second {
-					w.Errorf("cancelled after %v; want 270s", when)
+				if at := w.lostAt(h, lease.OutOfTime); at != 270*time.Second {
+					w.Errorf("cancelled after %v; want 270s", at)
 				}
 				w.wantFaults(fault)
 			})
@@ -88,11 +87,8 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 			}
 			return leasetest.Unavailable
 		})
-		var when time.Duration
-		var why error
-		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.OutOfTime)
-		if when != 370*time.Second {
-			w.Errorf("cancelled after %v; want 370s", when)
+		if at := w.lostAt(h, lease.OutOfTime); at != 370*time.Second {
+			w.Errorf("cancelled after %v; want 370s", at)
 		}
 		w.wantFaults(leasetest.SlowReply, leasetest.Unavailable)
 	})
@@ -111,38 +107,29 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 			}
 			return leasetest.Unavailable
 		})
-		var when time.Duration
-		var why error
-		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.OutOfTime)
-		if when != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
-			w.Errorf("cancelled after %v; want 170s", when)
+		if at := w.lostAt(h, lease.OutOfTime); at != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
+			w.Errorf("cancelled after %v; want 170s", at)
 		}
 	})
 }
 
-// A Hold with little time left when its run begins is renewed before that time ends.
-func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.at(250 * time.Second)
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.at(1000 * time.Second)
-			return context.Cause(ctx)
+// A Hold with little time left when its run begins is renewed before that time ends. Without
+// any time left its run does not begin.
+func TestARunThatBeginsLateIsRenewedInTimeOrNeverBegins(t *testing.T) {
+	for begin, lost := range map[time.Duration]bool{250 * time.Second: false, 270 * time.Second: true} {
+		inBubble(t, func(w *fixture) {
+			h, ran := w.acquire(), false
+			w.at(begin)
+			err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+				ran = true
+				w.at(1000 * time.Second)
+				return context.Cause(ctx)
+			})
+			if ran == lost || (err != nil) != lost || lost && !errors.Is(err, lease.ErrLost) {
+				w.Errorf("begun after %v: ran %v, %v; want it lost: %v", begin, ran, err, lost)
+			}
 		})
-		check(w, err)
-	})
-}
-
-func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.at(270 * time.Second)
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.Error("the body ran")
-			return nil
-		})
-		wantLost(w, err, lease.OutOfTime)
-	})
+	}
 }
 
 func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
@@ -190,16 +177,9 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 		inBubble(t, func(w *fixture) {
 			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
 			h := w.acquire()
-			var when time.Duration
-			var why error
-			err := h.Run(w.Context(), func(ctx context.Context, j job, g lease.Grant) error {
-				w.at(950 * time.Second)
-				w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-				return w.untilCancelled(&when, &why)(ctx, j, g)
-			})
-			wantLost(w, err, lease.OutOfTime)
-			if when != 1170*time.Second { // 270 s after the heartbeat at 900 s
-				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
+			time.AfterFunc(950*time.Second, func() { w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable)) })
+			if at := w.lostAt(h, lease.OutOfTime); at != 1170*time.Second { // 270 s after the heartbeat at 900 s
+				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, at)
 			}
 			w.at(1200*time.Second - 1)
 			if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {

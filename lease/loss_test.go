@@ -10,24 +10,40 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// A body may ignore its cancellation. The store is not called again for its lease.
+// A body may ignore its cancellation. The store is not called again for its lease, and nothing of
+// the holder is written.
 func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
-		var all []renewal
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			<-ctx.Done()
-			w.faulty.SetPlan(nil)
-			w.at(1000 * time.Second)
-			return nil
-		}, w.recorder(&all))
-		wantLost(w, err, lease.Taken)
-		if len(all) != 1 {
-			w.Errorf("renewals %+v; want one loss", all)
-		}
-		w.wantCalls(0, 0)
-	})
+	finished := job{lease.Lease{Owner: "w/1", Token: 1, Finished: true}, "theirs"}
+	for reason, others := range map[string]func(w *fixture){
+		lease.Taken:    func(w *fixture) { w.rewrite(func(j *job) { j.Lease.Owner = "them" }) },
+		lease.Finished: func(w *fixture) { w.memory.Put("a", finished) },
+		lease.Deleted:  func(w *fixture) { w.memory.Delete("a") },
+	} {
+		inBubble(t, func(w *fixture) {
+			h := w.acquire()
+			others(w)
+			before, err := w.memory.Load(w.Context(), "a")
+			fatal(w, err)
+			var all []renewal
+			err = h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+				<-ctx.Done()
+				w.faulty.SetPlan(nil)
+				w.at(1000 * time.Second)
+				return nil
+			}, w.recorder(&all))
+			wantLost(w, err, reason)
+			if len(all) != 1 {
+				w.Errorf("renewals %+v; want one loss", all)
+			}
+			w.wantCalls(0, 0)
+			wantLost(w, h.Finish(w.Context(), note("mine")), reason)
+			wantLost(w, h.Release(w.Context(), note("mine"), true), reason)
+			after, err := w.memory.Load(w.Context(), "a")
+			if fatal(w, err); after.Exists != before.Exists || after.Rev != before.Rev {
+				w.Errorf("%s: %+v, then %+v; want no write", reason, before, after)
+			}
+		})
+	}
 }
 
 // Else a body that ignores its cancellation would hold the lease for ever.

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -16,7 +15,6 @@ type Memory[D any] struct {
 	mu      sync.Mutex
 	records map[string]Cell[D] // as last written
 	rev     int64
-	clock   clock
 }
 
 // Load does not block.
@@ -28,7 +26,7 @@ func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.records[key]
-	c.At, c.Asked = m.clock.read(m.Now), asked
+	c.At, c.Asked = storeTime(m.Now), asked
 	return c, nil
 }
 
@@ -66,26 +64,15 @@ func (m *Memory[D]) put(key string, doc D, asked time.Time) Cell[D] {
 		m.records = map[string]Cell[D]{}
 	}
 	m.rev++
-	m.records[key] = Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.clock.read(m.Now), Asked: asked}
+	m.records[key] = Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: storeTime(m.Now), Asked: asked}
 	return m.records[key]
 }
 
-// clock is a store's clock. The zero clock is ready.
-type clock struct {
-	mu   sync.Mutex
-	last time.Time // the latest time returned
-}
-
-// read returns the time of now, or of the machine if now is nil. It never runs
-// backwards, even if that clock is set back.
-func (c *clock) read(now func() time.Time) time.Time {
+// storeTime returns the time of now, or of the machine if now is nil, without a monotonic
+// reading: a time to be stored.
+func storeTime(now func() time.Time) time.Time {
 	if now == nil {
 		now = time.Now
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = latest(c.last, now().Round(0)) // without the monotonic reading: times to be stored
-	return c.last
+	return now().Round(0)
 }
-
-func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

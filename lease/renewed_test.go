@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
@@ -27,36 +26,47 @@ func (w *fixture) recorder(to *[]renewal) lease.Renewed {
 	}
 }
 
-func TestARenewalThatFailsIsReported(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
-		var all []renewal
-		var when time.Duration
-		var why error
-		wantErr(w, h.Run(w.Context(), w.untilCancelled(&when, &why), w.recorder(&all)), lease.ErrLost)
-		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrUnavailable) {
-			w.Errorf("renewals %+v; want one failure", all)
-		}
-	})
-}
-
-// A heartbeat is a third of the TTL: after two failures there would be no third try.
-func TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		var all []renewal
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.at(150 * time.Second)
-			return nil
-		}, w.recorder(&all)); err != nil {
-			w.Errorf("run: %v", err)
-		}
-		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrRefused) || all[1].err != nil || all[1].at-all[0].at != 10*time.Second {
-			w.Errorf("renewals %+v; want a refusal, and a renewal 10s later", all)
-		}
-	})
+func TestEachRenewalIsReportedUnlessTheRunsEndCancelsIt(t *testing.T) {
+	const swap = leasetest.Swap
+	for name, tc := range map[string]struct {
+		plan leasetest.Plan
+		end  time.Duration // of the run
+		want []renewal
+		lost bool // the run
+	}{
+		"it fails until the lease is lost": {leasetest.Every(swap, leasetest.Unavailable), time.Hour,
+			[]renewal{{270 * time.Second, 170 * time.Second, lease.ErrUnavailable}}, true},
+		"after a failure it is tried again in a tenth of a heartbeat": {leasetest.On(swap, leasetest.Refuse), 150 * time.Second,
+			[]renewal{{100 * time.Second, 0, lease.ErrRefused}, {110 * time.Second, 0, nil}}, false},
+		"it is in progress at the end": {leasetest.Every(swap, leasetest.Unavailable), 101 * time.Second, nil, false},
+		"it succeeds after the end": {leasetest.On(swap, leasetest.SlowReply), 101 * time.Second,
+			[]renewal{{105 * time.Second, 5 * time.Second, nil}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				w.faulty.Delay = 5 * time.Second
+				h := w.acquire()
+				w.faulty.SetPlan(tc.plan)
+				var all []renewal
+				err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+					select {
+					case <-ctx.Done():
+					case <-time.After(tc.end):
+					}
+					return nil
+				}, w.recorder(&all))
+				if errors.Is(err, lease.ErrLost) != tc.lost || !tc.lost && err != nil || len(all) != len(tc.want) {
+					w.Fatalf("run: %v; renewals %+v; want %+v", err, all, tc.want)
+				}
+				for i, got := range all {
+					want := tc.want[i]
+					if !errors.Is(got.err, want.err) || got.at.Truncate(time.Second) != want.at || got.took.Truncate(time.Second) != want.took {
+						w.Errorf("renewals %+v; want %+v", all, tc.want)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A callback that blocks delays no cancellation.
@@ -64,50 +74,15 @@ func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
-		var when time.Duration
-		var why error
-		slow := func(context.Context, time.Duration, error) { time.Sleep(50 * time.Second) }
-		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why), slow), lease.Taken)
-		if when < 100*time.Second || when > 101*time.Second { // the heartbeat and its conflict's pause
-			w.Errorf("ended at %v, want with the renewal, at 100s", when)
+		slow := func(_ context.Context, _ time.Duration, err error) {
+			var lost *lease.LostError
+			if !errors.As(err, &lost) {
+				w.Errorf("renewal: %v; want the loss", err)
+			}
+			time.Sleep(50 * time.Second)
 		}
-		var lost *lease.LostError
-		if !errors.As(why, &lost) || lost.KillAfter() != 5*time.Second {
-			w.Errorf("cause %#v; want one with KillAfter 5s", why)
-		}
-	})
-}
-
-// A renewal that is in progress when the run ends has not failed.
-func TestARenewalThatTheRunsEndCancelsIsNotReported(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
-		var all []renewal
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.at(101 * time.Second)
-			synctest.Wait()
-			return nil
-		}, w.recorder(&all))
-		if err != nil || len(all) != 0 {
-			w.Errorf("renewals %+v, %v; want none", all, err)
-		}
-	})
-}
-
-// A renewal that succeeds after the run has ended is reported like any other.
-func TestARenewalThatSucceedsAsTheRunEndsIsReported(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		w.faulty.Delay = 5 * time.Second
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
-		var all []renewal
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.at(101 * time.Second)
-			return nil
-		}, w.recorder(&all))
-		if err != nil || len(all) != 1 || all[0].err != nil || all[0].took != w.faulty.Delay {
-			w.Errorf("renewals %+v, %v; want one", all, err)
+		if at := w.lostAt(h, lease.Taken, slow); at < 100*time.Second || at > 101*time.Second { // the heartbeat and its conflict's pause
+			w.Errorf("ended at %v, want with the renewal, at 100s", at)
 		}
 	})
 }

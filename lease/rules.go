@@ -89,14 +89,14 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Raise makes the token at least least, after a restore of the store: tokens that the restored
-// record does not know may have been used elsewhere. It returns a *HeldError while the record
-// is held.
-func Raise(l Lease, now time.Time, least int64) (Lease, error) {
+// Raise sets the token to minimum if it is lower. It is for a restore of the store: other systems
+// may have seen tokens that are higher than the restored one. It returns a *HeldError while the
+// record is held.
+func Raise(l Lease, now time.Time, minimum int64) (Lease, error) {
 	if Held(l, now) {
 		return l, heldError(l, now)
 	}
-	l.Token = max(l.Token, least)
+	l.Token = max(l.Token, minimum)
 	return l, nil
 }
 

@@ -234,7 +234,7 @@ func TestPolicyCheck(t *testing.T) {
 			if err := c.policy.Check(); (err == nil) != c.ok {
 				t.Errorf("check: %v; want ok %v", err, c.ok)
 			}
-			if _, err := lease.NewLessor(&lease.Memory[job]{}, of, c.policy); (err == nil) != c.ok {
+			if _, err := lease.NewLessor(&lease.Memory[job]{}, leaseOf, c.policy); (err == nil) != c.ok {
 				t.Errorf("new lessor: %v; want ok %v", err, c.ok)
 			}
 		})

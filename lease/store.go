@@ -123,11 +123,9 @@ type edit[D any] struct {
 	unmarked  bool // see EditUnmarked
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	uncertain bool  // the next reading may show a write of this call: ask landed
-	doubted   bool  // the outcome of some write was unknown: it may still arrive
-	refused   error // the store's last refusal, final unless the write has landed
+	uncertain bool  // a later reading may show a write of this call: ask landed
+	refused   error // the last refusal of a Swap: final unless that write has landed
 	trySwap   bool  // Exclude was refused, and the next try is a Swap to confirm that
-	confirmed bool  // a Swap was tried after a refusal of Exclude
 	tries     int
 	conflicts int
 }
@@ -154,7 +152,6 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 		if e.uncertain && e.landed(c) {
 			return true, nil
 		}
-		e.uncertain = false
 		if e.refused != nil {
 			return true, e.refused
 		}
@@ -188,9 +185,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	}
 
 	done, err = e.wrote(c, err)
-	if e.refused != nil && !e.confirmed {
-		e.refused, e.trySwap, e.confirmed = nil, true, true
-	}
+	e.trySwap, e.refused = e.refused != nil, nil
 	return done, err
 }
 
@@ -200,8 +195,8 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 		e.cell = c
 		return true, nil
 	}
-	e.doubted = e.doubted || !errors.Is(err, ErrUnwritten)
-	e.fresh, e.uncertain = false, e.doubted || !e.unmarked
+	e.fresh = false
+	e.uncertain = e.uncertain || !e.unmarked || !errors.Is(err, ErrUnwritten)
 
 	switch {
 	case permanent(err):

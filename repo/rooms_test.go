@@ -71,7 +71,7 @@ func byDocuments[D any](suite *leasetest.Suite[D], of func(lease.Store[D]) *fire
 func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[document.Lock] {
 	s := leasetest.Suite[document.Lock]{
 		New:     func(t testing.TB) lease.Store[document.Lock] { return openRooms(t, backend(t)) },
-		Of:      func(l *document.Lock) *lease.Lease { return &l.Lease },
+		Lease:   func(l *document.Lock) *lease.Lease { return &l.Lease },
 		Note:    func(l document.Lock) string { return l.Holder },
 		SetNote: func(l *document.Lock, note string) { l.Holder = note },
 	}

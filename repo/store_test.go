@@ -36,7 +36,7 @@ func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[analy
 			n, _ := at(s).Fields(t, key)["touched"].(int64)
 			return int(n)
 		},
-		Of: func(a *analysislock.Analysis) *lease.Lease { return &a.Lock },
+		Lease: func(a *analysislock.Analysis) *lease.Lease { return &a.Lock },
 		Note: func(a analysislock.Analysis) string {
 			if a.LastError == nil {
 				return ""

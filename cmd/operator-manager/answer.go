@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 	"text/tabwriter"
@@ -27,11 +26,10 @@ func (c *call) text(japanese, english string) string {
 
 // name returns how a text names an operator: in English with the ID, as names are Japanese.
 func (c *call) name(o operator.Operator) string {
-	name := printable.Line(o.Name)
 	if c.english && o.Name != o.ID {
-		name = printable.Line(o.ID) + " (" + name + ")"
+		return o.ID + " (" + o.Name + ")"
 	}
-	return name
+	return o.Name
 }
 
 // answer is a command's output: text for people, or document as JSON.
@@ -40,21 +38,22 @@ type answer struct {
 	document any
 }
 
-func (a answer) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
-		return e.Encode(a.document)
+func (a answer) format(asJSON bool) (string, error) {
+	if !asJSON {
+		return printable.Lines(a.text) + "\n", nil
 	}
-	_, err := io.WriteString(w, a.text+"\n")
-	return err
+	var out strings.Builder
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(a.document)
+	return out.String(), err
 }
 
 func available(ctx context.Context, c *call, _ string) (answer, error) {
 	free, err := c.pool.Available(ctx)
 	ids := make([]string, len(free))
 	for i, o := range free {
-		ids[i] = printable.Line(o.ID)
+		ids[i] = o.ID
 	}
 
 	text := c.text("利用可能なオペレータ: ", "available operators: ") + strings.Join(ids, ", ")
@@ -71,8 +70,8 @@ func assign(ctx context.Context, c *call, id string) (answer, error) {
 }
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
-	freed, ok, err := c.pool.Release(ctx)
-	if !ok {
+	freed, err := c.pool.Release(ctx)
+	if freed.ID == "" {
 		text := c.text("割り当てられたオペレータはありません", "no operator is assigned")
 		return answer{text, map[string]any{"wasAssigned": false}}, err
 	}
@@ -92,8 +91,7 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	if s.Operator.ID != "" {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
 		format := c.text("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n")
-		name, id := printable.Line(s.Operator.Name), printable.Line(s.Operator.ID)
-		text = fmt.Sprintf(format, name, id, s.ExpiresAt.Local().Format(time.DateTime))
+		text = fmt.Sprintf(format, s.Operator.Name, s.Operator.ID, s.ExpiresAt.Local().Format(time.DateTime))
 	}
 
 	labels := map[string]string{
@@ -103,20 +101,20 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	var table strings.Builder // its errors are nil
 	columns := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
-		_, _ = fmt.Fprintf(columns, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name))
+		_, _ = fmt.Fprintf(columns, "\n%s\t%s\t%s", o.ID, labels[o.State], o.Name)
 	}
 	_ = columns.Flush()
 	return answer{text + table.String(), document}, nil
 }
 
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
-	own, ok, err := c.pool.Refresh(ctx)
-	if err == nil && !ok {
+	s, err := c.pool.Status(ctx) // every use extends the reservation
+	if err == nil && s.Operator.ID == "" {
 		err = errors.New(c.text("オペレータは割り当てられていません", "no operator is assigned"))
 	}
-	name := c.name(own)
+	name := c.name(s.Operator)
 	text := c.text(name+"の期限を更新しました", "extended "+name)
-	return answer{text, map[string]any{"refreshed": true, "operator": own}}, err
+	return answer{text, map[string]any{"refreshed": true, "operator": s.Operator}}, err
 }
 
 func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
@@ -134,8 +132,7 @@ func (c *call) message(err error) string {
 		name := c.name(busy.Operator)
 		return c.text(name+"は他のセッションで使用中です", name+" is in use by another session")
 	case errors.As(err, &unknown):
-		id := printable.Line(unknown.ID)
-		return c.text(id+"というオペレータはいません", "unknown operator: "+id)
+		return c.text(unknown.ID+"というオペレータはいません", "unknown operator: "+unknown.ID)
 	case errors.Is(err, operator.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):

@@ -3,10 +3,9 @@
 // commands.
 //
 // A session is identified by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the
-// process that started this one: the shell, whose end frees the operator. Where that
-// process is the go tool (go run), which ends with this one, it is the process that
-// started the go tool. A program that starts each command from a new shell, such as
-// cron or an editor, must pass --session.
+// process that started this one: the shell, whose end frees the operator. A program that
+// starts each command from a new process, such as cron, an editor or go run, must pass
+// --session.
 //
 // Its texts are in Japanese, as in seed 004, unless LC_ALL, else LC_MESSAGES, else LANG
 // names another language: then they are in English. C and POSIX name none.
@@ -15,7 +14,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -26,6 +24,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"taskguard/cmd/internal/printable"
 	"taskguard/locks/operator"
@@ -89,58 +88,55 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
 	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
 
-	var out bytes.Buffer
-	err := c.dispatch(ctx, args, &out)
+	out, err := c.dispatch(ctx, args)
 	if err == nil {
-		_, err = s.out.Write(out.Bytes())
+		_, err = io.WriteString(s.out, out)
 	}
 	if err == nil {
 		return exitDone
 	}
 
-	lines := strings.Split(c.message(err), "\n")
-	for i, line := range lines {
-		lines[i] = printable.Line(line)
-	}
-	_, _ = fmt.Fprintf(s.err, c.text("エラー", "error")+": %s\n", strings.Join(lines, "\n"))
+	_, _ = fmt.Fprintf(s.err, c.text("エラー", "error")+": %s\n", printable.Lines(c.message(err)))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
 	return exitFailed
 }
 
-// dispatch runs the command in args, which writes to out.
-func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
+// dispatch runs the command in args and returns its output.
+func (c *call) dispatch(ctx context.Context, args []string) (out string, err error) {
 	flags := c.flags()
-	positional, err := parse(flags, args)
+	words, err := parse(flags, args)
 	switch {
-	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0:
-		return c.usage(out, flags, strings.Join(positional, " "))
+	case errors.Is(err, flag.ErrHelp), err == nil && (len(words) == 0 || words[0] == "help"):
+		return c.usage(flags), nil
 	case err != nil:
-		return usageError(c.text("フラグが正しくありません: ", "") + err.Error())
-	case positional[0] == "help":
-		return c.usage(out, flags, strings.Join(positional[1:], " "))
+		return "", usageError(c.text("フラグが正しくありません: ", "") + err.Error())
 	}
 
-	i := slices.IndexFunc(commands, func(known command) bool { return known.name == positional[0] })
+	i := slices.IndexFunc(commands, func(known command) bool { return known.name == words[0] })
 	if i < 0 {
-		return c.unknown(positional[0])
+		return "", c.misuse("%q というコマンドはありません", "no command %q", words[0])
 	}
-	arguments := positional[1:]
+	arguments := words[1:]
 	if len(arguments) > 1 || len(arguments) == 1 && (commands[i].arguments == "" || arguments[0] == "") {
-		format := c.text("余分な引数です: %q (使い方: operator-manager help)",
-			"unexpected argument %q (see: operator-manager help)")
-		return usageError(fmt.Sprintf(format, arguments[len(arguments)-1]))
+		return "", c.misuse("余分な引数です: %q", "unexpected argument %q", words[len(words)-1])
 	}
 
 	if err := c.open(); err != nil {
-		return err
+		return "", err
 	}
 	a, err := commands[i].do(ctx, c, strings.Join(arguments, ""))
 	if err != nil {
-		return err
+		return "", err
 	}
-	return a.print(out, c.json)
+	return a.format(c.json)
+}
+
+// misuse returns the error of a wrong invocation; word is the wrong word.
+func (c *call) misuse(japanese, english, word string) error {
+	format := c.text(japanese+" (使い方: operator-manager help)", english+" (see: operator-manager help)")
+	return usageError(fmt.Sprintf(format, word))
 }
 
 // flags returns the flags of every command, which set c's fields.
@@ -161,25 +157,13 @@ func (c *call) flags() *flag.FlagSet {
 	return flags
 }
 
-func (c *call) unknown(name string) error {
-	format := c.text("%q というコマンドはありません (使い方: operator-manager help)",
-		"no command %q (see: operator-manager help)")
-	return usageError(fmt.Sprintf(format, name))
-}
-
-// parse reads flags, which may stand before, between and after the positional
-// arguments, and returns those.
-func parse(flags *flag.FlagSet, args []string) (positional []string, err error) {
-	for {
-		if err := flags.Parse(args); err != nil {
-			return positional, err
-		}
-		left := flags.Args()
-		if ended := len(args) - len(left); ended > 0 && args[ended-1] == "--" || len(left) == 0 {
-			return append(positional, left...), nil
-		}
-		positional, args = append(positional, left[0]), left[1:]
+// parse reads flags, which may stand before, between and after the words of a command, and
+// returns the words.
+func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
+	for err = flags.Parse(args); err == nil && flags.NArg() > 0; err = flags.Parse(flags.Args()[1:]) {
+		words = append(words, flags.Arg(0))
 	}
+	return words, err
 }
 
 // open opens the pool that the flags and the environment name.
@@ -199,7 +183,7 @@ func (c *call) open() error {
 		c.state = operator.Path(host)
 	}
 	if c.session == "" {
-		c.session = operator.SessionID(c.getenv, parent)
+		c.session = operator.SessionID(c.getenv, os.Getppid)
 	}
 
 	file, err := operator.Open(c.state)
@@ -212,24 +196,22 @@ func (c *call) open() error {
 	return err
 }
 
-// usage prints the help of one command, or of all if it is empty.
-func (c *call) usage(w io.Writer, flags *flag.FlagSet, name string) error {
-	text := ""
-	for _, d := range commands {
-		if name == "" || name == d.name {
-			usage := strings.TrimSpace(d.name + " " + d.arguments)
-			text += fmt.Sprintf("  %-14s %s\n", usage, c.text(d.japanese, d.english))
-		}
-	}
-	if text == "" {
-		return c.unknown(name)
-	}
+// alive reports whether the process exists.
+func alive(pid int) bool {
+	return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) // EPERM: another user's
+}
 
-	text = "operator-manager " + cmp.Or(name, "COMMAND") + " [FLAG…]\n\n" + text + c.text(
-		"\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
-		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n")
-	_, _ = io.WriteString(w, text) // a buffer
-	flags.SetOutput(w)
+// usage returns the help.
+func (c *call) usage(flags *flag.FlagSet) string {
+	var help strings.Builder // its errors are nil
+	help.WriteString("operator-manager COMMAND [FLAG…]\n\n")
+	for _, known := range commands {
+		usage := strings.TrimSpace(known.name + " " + known.arguments)
+		_, _ = fmt.Fprintf(&help, "  %-14s %s\n", usage, c.text(known.japanese, known.english))
+	}
+	help.WriteString(c.text("\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
+		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n"))
+	flags.SetOutput(&help)
 	flags.PrintDefaults()
-	return nil
+	return help.String()
 }

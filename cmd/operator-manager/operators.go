@@ -5,9 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"time"
 
@@ -26,7 +24,7 @@ const operatorsExample = `{"operators": [{"id": "tsukuyomi", "name": "つくよ�
 // operators is the content of that file.
 type operators struct {
 	Operators []operator.Operator `json:"operators"`
-	Timeout   *int64              `json:"operatorTimeout"` // milliseconds
+	Timeout   int64               `json:"operatorTimeout"` // milliseconds; zero: operator.DefaultTimeout
 }
 
 // readOperators returns the operators of the file at path, and their timeout; empty:
@@ -44,14 +42,7 @@ func readOperators(path string) ([]operator.Operator, time.Duration, error) {
 	if err := json.Unmarshal(data, &o); err != nil {
 		return nil, 0, err
 	}
-	timeout := operator.DefaultTimeout
-	if o.Timeout != nil {
-		timeout = time.Duration(*o.Timeout) * time.Millisecond
-		if *o.Timeout <= 0 || *o.Timeout > math.MaxInt64/int64(time.Millisecond) {
-			return nil, 0, fmt.Errorf("operatorTimeout is %d: want milliseconds, 1 or more", *o.Timeout)
-		}
-	}
-
+	timeout := time.Duration(o.Timeout) * time.Millisecond
 	if o.Operators == nil {
 		_ = json.Unmarshal(builtIn, &o) // a test reads it
 	}

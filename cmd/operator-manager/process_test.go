@@ -34,18 +34,6 @@ func TestWithoutATerminalsNameTheShellIsTheSession(t *testing.T) { // O4, O9
 	other.prints("かなを割り当てました", "assign", "kana")
 }
 
-func TestUnderGoRunTheShellIsTheSession(t *testing.T) { // O4
-	x := open(t, newState(t), "")
-	delete(x.env, "TERM_SESSION_ID")
-	script := `go run . "$@" assign kana && go run . "$@" assign --json; true`
-	shell := x.in(exec.Command("sh", append([]string{"-c", script, "sh"}, x.flags...)...))
-	shell.Stderr = t.Output()
-	out, err := shell.Output()
-	if want := "かなを割り当てました\n" + `{"operator":{"id":"kana","name":"かな"},"kept":true}` + "\n"; err != nil || string(out) != want {
-		t.Errorf("%s%v; want %s", out, err, want)
-	}
-}
-
 func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 	state := newState(t)
 	var wg sync.WaitGroup

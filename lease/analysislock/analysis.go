@@ -132,18 +132,14 @@ const (
 // unrecordable makes the analysis, which is unfinished and free, FAILED. It drops first what
 // was reported about its attempts, then also the checkpoint and what FAILED adds.
 func (d *Analysis) unrecordable(drop int) {
-	token := d.Lock.Token
 	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
 	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
 
 	if drop >= dropReports {
 		d.History, d.Progress, d.LastError = nil, nil, nil
 	}
-	if drop == dropAll { // then it needs no more room than a mark
+	if drop == dropAll {
 		d.Checkpoint, d.Error.Message, d.Lock.FinishedBy = &Checkpoint{}, "", ""
-		if token == 0 { // nobody has ever held it
-			d.Lock.Token = 0
-		}
 	}
 }
 

@@ -46,18 +46,16 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		refusals int
-		token    int64
 		others   func(d *analysislock.Analysis)
 		err      error
 		want     string
 	}{
-		{1, 3, nil, nil, ""},
-		{2, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: true true true true`},
-		{3, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false true`},
-		{4, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  4: false false false false`},
-		{4, 0, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  0: false false false false`},
-		{5, 3, nil, lease.ErrRefused, `QUEUED "" false  3: true true true true`},
-		{2, 3, held, lease.ErrConflict, `QUEUED "" false  9them: true true true true`},
+		{1, nil, nil, ""},
+		{2, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: true true true true`},
+		{3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false true`},
+		{4, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  4: false false false false`},
+		{5, nil, lease.ErrRefused, `QUEUED "" false  3: true true true true`},
+		{2, held, lease.ErrConflict, `QUEUED "" false  9them: true true true true`},
 	} {
 		for name, do := range map[string]func(ctx context.Context, l *analysislock.Locks, c lease.Cell[analysislock.Analysis]) error{
 			"acquire": func(ctx context.Context, l *analysislock.Locks, _ lease.Cell[analysislock.Analysis]) error {
@@ -72,11 +70,11 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 				return err
 			},
 		} {
-			t.Run(fmt.Sprint(name, tc.refusals, tc.token), func(t *testing.T) {
+			t.Run(fmt.Sprint(name, tc.refusals), func(t *testing.T) {
 				inBubble(t, queued(), func(w *fixture) {
 					d := queued()
 					d.History, d.Progress, d.LastError = []analysislock.Attempt{{}}, &analysislock.Progress{}, &analysislock.Error{}
-					d.Checkpoint, d.Lock.Token = &analysislock.Checkpoint{Value: "c"}, tc.token
+					d.Checkpoint, d.Lock.Token = &analysislock.Checkpoint{Value: "c"}, 3
 					w.Put("x", d)
 					c, err := w.Load(w.Context(), "x")
 					if err != nil {

@@ -35,12 +35,7 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) 
 		return nil
 	}
 	return l.edit(ctx, id, seen, unlock, func(before, after Analysis) bool {
-		if seen == nil {
-			return after.Lock.Grant() != before.Lock.Grant()
-		}
-		// A later change by others is not this one.
-		freed := after.Lock.Grant() == lease.Break(before.Lock).Grant()
-		return freed && !after.Lock.Finished && after.Status != Processing
+		return after.Lock.Grant() != before.Lock.Grant()
 	})
 }
 
@@ -84,13 +79,13 @@ func (d *Analysis) open(lock lease.Lease, task string) {
 	d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
 }
 
-// RaiseToken makes the token of an analysis at least least, also of a finished one. While the
-// lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
-func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysis, error) {
+// RaiseToken sets the token of an analysis, also of a finished one, to minimum if it is lower.
+// While the lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
+func (l *Locks) RaiseToken(ctx context.Context, id string, minimum int64) (Analysis, error) {
 	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
-		d.Lock, err = lease.Raise(d.Lock, now, least)
+		d.Lock, err = lease.Raise(d.Lock, now, minimum)
 		return err
-	}, func(_, after Analysis) bool { return after.Lock.Token >= least })
+	}, func(_, after Analysis) bool { return after.Lock.Token >= minimum })
 }
 
 // MarkDue records that the next attempt at an orphaned analysis may begin now, and the name of
@@ -192,9 +187,8 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 }
 
 // edit changes an analysis if it is in the state that was seen. landed compares the
-// first reading with the present one, and reports whether this change has been made
-// already. If its reply was lost and it were made again, it could undo later changes by
-// others.
+// first reading with a later one, and reports whether this change is made. If it were made
+// again after its reply was lost, it could undo later changes by others.
 func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
 	landed func(before, after Analysis) bool,
 ) (before Analysis, err error) {

@@ -66,13 +66,13 @@ func (h *Hold) carry(every time.Duration, done func(error)) {
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
-	without := func(d *Analysis) {
+	progressOnly := func(d *Analysis) {
 		if !progress.At.IsZero() {
 			d.Progress = &progress
 		}
 	}
-	whole := func(d *Analysis) {
-		without(d)
+	everything := func(d *Analysis) {
+		progressOnly(d)
 		if checkpoint != nil {
 			d.Checkpoint = checkpoint
 		}
@@ -80,29 +80,21 @@ func (h *Hold) carry(every time.Duration, done func(error)) {
 			d.mark(effects)
 		}
 	}
-	h.lease.Carry(every, func(err error) {
-		h.marked(effects, marks, err)
-		h.written(checkpoint, n, err)
-	}, whole, without)
+	h.lease.Carry(every, func(err error) { h.written(checkpoint, effects, marks, n, err) }, everything, progressOnly)
 }
 
-// marked handles the outcome of a commit with these acts, which were those after so many marks.
-// If the document has no room for them, they are those of the last commit again.
-func (h *Hold) marked(effects Effects, marks int, err error) {
+// written handles the outcome of a commit that contained checkpoint, effects as they were after
+// so many calls of Mark, and the first n reports of the Hold. If the document had no room for the
+// effects, those of the last commit count again.
+func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, err error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	switch {
 	case err == nil:
 		h.stored = effects
 	case errors.Is(err, lease.ErrRefused) && marks == h.marks:
 		h.effects = h.stored
 	}
-}
 
-// written handles the outcome of a commit with this checkpoint, and with the first n of
-// all reports that have waited.
-func (h *Hold) written(checkpoint *Checkpoint, n int, err error) {
-	h.mu.Lock()
 	n = max(0, n-h.settled)
 	done := h.waiting[:n:n]
 	h.waiting, h.settled = h.waiting[n:], h.settled+n

@@ -131,8 +131,7 @@ func TestAReportThatWaitsIsAnswered(t *testing.T) {
 		"lost during the run": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			w.run(h, lease.ErrLost, func() { steal(w); report(); time.Sleep(time.Hour) })
 		}, "r lost"},
-		"flushed":   {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r"},
-		"completed": {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Complete(w.Context(), 1)) }, "r"},
+		"flushed": {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r"},
 		"released, lost": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
 			steal(w)

@@ -47,7 +47,7 @@ func suite(open func() lease.Store[job]) leasetest.Suite[job] {
 			}
 			return c.Doc.Touches
 		},
-		Of:      func(j *job) *lease.Lease { return &j.Lease },
+		Lease:   func(j *job) *lease.Lease { return &j.Lease },
 		Note:    func(j job) string { return j.Note },
 		SetNote: func(j *job, note string) { j.Note = note },
 		TTL:     lease.DefaultTTL,

@@ -15,11 +15,10 @@ import (
 // Op is a kind of call to a store.
 type Op string
 
-// The calls of a lease.Store and of a lease.Excluder.
+// The calls of a lease.Store.
 const (
-	Load    Op = "load"
-	Swap    Op = "swap"
-	Exclude Op = "exclude"
+	Load Op = "load"
+	Swap Op = "swap"
 )
 
 // Call is one call, as a Plan sees it.
@@ -31,22 +30,21 @@ type Call struct {
 // Fault is a way in which a call fails.
 type Fault string
 
-// The faults. Duplicate, Deliver and DeliverFirst are about writes.
+// The faults. Late and Duplicate are faults of writes.
 const (
-	None         Fault = ""
-	DropBefore   Fault = "drop before"   // not applied; ErrDropped
-	DropAfter    Fault = "drop after"    // applied, the reply lost; ErrDropped
-	Late         Fault = "late"          // applied only by the next Deliver; ErrDropped
-	Deliver      Fault = "deliver"       // applies late calls after this call, before its reply
-	DeliverFirst Fault = "deliver first" // applies late calls before this call
-	Unavailable  Fault = "unavailable"   // not applied; returns the context's error when the context ends
-	SlowFailure  Fault = "slow failure"  // not applied; ErrDropped after Delay, even if the context has ended
-	SlowRequest  Fault = "slow request"  // applied after Delay, even if the context has ended
-	SlowReply    Fault = "slow reply"    // applied at once, returns after Delay, even if the context has ended
-	Duplicate    Fault = "duplicate"     // sent twice; returns the second reply
-	Refuse       Fault = "refuse"        // not applied; ErrRefused
-	RefuseAfter  Fault = "refuse after"  // applied; ErrRefused
-	Conflict     Fault = "conflict"      // not applied; ErrConflict
+	None        Fault = ""
+	DropBefore  Fault = "drop before"  // not applied; ErrDropped
+	DropAfter   Fault = "drop after"   // applied, the reply lost; ErrDropped
+	Late        Fault = "late"         // applied only by the next Deliver; ErrDropped
+	Deliver     Fault = "deliver"      // applies late calls after this call, before its reply
+	Unavailable Fault = "unavailable"  // not applied; returns the context's error when the context ends
+	SlowFailure Fault = "slow failure" // not applied; ErrDropped after Delay, even if the context has ended
+	SlowRequest Fault = "slow request" // applied after Delay, even if the context has ended
+	SlowReply   Fault = "slow reply"   // applied at once, returns after Delay, even if the context has ended
+	Duplicate   Fault = "duplicate"    // sent twice; returns the second reply
+	Refuse      Fault = "refuse"       // not applied; ErrRefused
+	RefuseAfter Fault = "refuse after" // applied; ErrRefused
+	Conflict    Fault = "conflict"     // not applied; ErrConflict
 )
 
 // Plan chooses the fault of each call. It is called once a call, by one
@@ -106,8 +104,8 @@ type Faulty[D any] struct {
 	late   []func()
 }
 
-// NewFaulty wraps s. The result is no Excluder, whatever s is; for that there
-// is NewFaultyExcluder. With a nil plan no call fails.
+// NewFaulty wraps s. The result is no Excluder, whatever s is. With a nil plan no call
+// fails.
 func NewFaulty[D any](s lease.Store[D], plan Plan) *Faulty[D] {
 	return &Faulty[D]{store: s, plan: plan, calls: map[Op]int{}, faults: map[Fault]int{}}
 }
@@ -198,8 +196,6 @@ func (f *Faulty[D]) call(ctx context.Context, op Op,
 	case SlowRequest:
 		time.Sleep(delay)
 		ctx = context.WithoutCancel(ctx)
-	case DeliverFirst:
-		f.Deliver()
 	case Duplicate:
 		_, _ = do(ctx)
 	}
@@ -229,27 +225,3 @@ func failure(op Op, fault Fault) error {
 	}
 	return fmt.Errorf("%s: %s: %w", op, fault, err)
 }
-
-// FaultyExcluder is an Excluder whose calls fail by a Plan. Make it with
-// NewFaultyExcluder.
-type FaultyExcluder[D any] struct {
-	*Faulty[D]
-	excluder lease.Excluder[D]
-}
-
-// NewFaultyExcluder wraps x.
-func NewFaultyExcluder[D any](x lease.Excluder[D], plan Plan) *FaultyExcluder[D] {
-	return &FaultyExcluder[D]{Faulty: NewFaulty[D](x, plan), excluder: x}
-}
-
-// Exclude fails by the plan. A duplicated one decides twice.
-func (f *FaultyExcluder[D]) Exclude(ctx context.Context, key string,
-	decide func(lease.Cell[D]) (D, error),
-) (lease.Cell[D], error) {
-	return f.call(ctx, Exclude, func(ctx context.Context) (lease.Cell[D], error) {
-		return f.excluder.Exclude(ctx, key, decide)
-	})
-}
-
-// Exclusive is the wrapped store's.
-func (f *FaultyExcluder[D]) Exclusive() bool { return f.excluder.Exclusive() }

@@ -1,7 +1,6 @@
 package leasetest
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func (b *fixture[D]) lease() lease.Lease {
 	if !c.Exists {
 		b.Fatal("the record is missing")
 	}
-	return *b.Of(&c.Doc)
+	return *b.Lease(&c.Doc)
 }
 
 // owned returns c's record leased to owner.
@@ -55,7 +54,7 @@ func (b *fixture[D]) owned(c lease.Cell[D], owner string) D {
 // take leases d to owner, whatever its present owner is, as another program does once a
 // lease has expired.
 func (b *fixture[D]) take(d *D, now time.Time, owner string) {
-	l := b.Of(d)
+	l := b.Lease(d)
 	l.Owner = owner
 	l.Token++
 	l.Attempts++
@@ -87,7 +86,7 @@ func (b *fixture[D]) rewrite(change func(d *D, now time.Time)) D {
 func (b *fixture[D]) takeOver(owner string) lease.Lease {
 	b.Helper()
 	d := b.rewrite(func(d *D, now time.Time) { b.take(d, now, owner) })
-	return *b.Of(&d)
+	return *b.Lease(&d)
 }
 
 // lessor returns a new Lessor, which stands for one more process.
@@ -96,7 +95,7 @@ func (b *fixture[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 	if p.TTL == 0 {
 		p.TTL = b.TTL
 	}
-	l, err := lease.NewLessor(b.leased, b.Of, p)
+	l, err := lease.NewLessor(b.leased, b.Lease, p)
 	if err != nil {
 		b.Fatalf("lessor: %v", err)
 	}
@@ -128,23 +127,12 @@ func (b *fixture[D]) expire() {
 	b.Helper()
 	for {
 		c := b.load()
-		left := b.Of(&c.Doc).ExpiresAt.Sub(c.At)
+		left := b.Lease(&c.Doc).ExpiresAt.Sub(c.At)
 		if left <= 0 {
 			return
 		}
 		time.Sleep(left)
 	}
-}
-
-// cancelled waits until ctx ends, and returns its cause.
-func (b *fixture[D]) cancelled(ctx context.Context) error {
-	b.Helper()
-	select {
-	case <-ctx.Done():
-	case <-time.After(10 * b.TTL):
-		b.Error("the run was not cancelled within ten TTLs")
-	}
-	return context.Cause(ctx)
 }
 
 // wantLease compares two leases: times to the millisecond, all else exactly.
@@ -161,12 +149,12 @@ func (b *fixture[D]) wantLease(got, want lease.Lease) {
 // millis returns t in whole milliseconds, such that times can be compared by ==.
 func millis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
-// wantLost checks that err reports the loss of the lease for this reason.
-func (b *fixture[D]) wantLost(err error, reason string) {
+// wantLost checks that err reports the loss of the lease to another owner.
+func (b *fixture[D]) wantLost(err error) {
 	b.Helper()
 	var lost *lease.LostError
-	if !errors.As(err, &lost) || !errors.Is(err, lease.ErrLost) || lost.Reason != reason {
-		b.Errorf("err = %v; want %v (%s)", err, lease.ErrLost, reason)
+	if !errors.As(err, &lost) || lost.Reason != lease.Taken {
+		b.Errorf("err = %v; want %v (%s)", err, lease.ErrLost, lease.Taken)
 	}
 }
 

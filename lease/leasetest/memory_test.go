@@ -10,7 +10,3 @@ import (
 func TestMemoryPassesTheSuite(t *testing.T) {
 	leasetest.Run(t, suite(func() lease.Store[job] { return &lease.Memory[job]{} }))
 }
-
-func TestAnExcluderPassesTheSuite(t *testing.T) {
-	leasetest.Run(t, suite(func() lease.Store[job] { return newExcluder(&lease.Memory[job]{}) }))
-}

@@ -71,7 +71,7 @@ func replies[D any](b *fixture[D]) {
 			if !c.Exists || b.Note(c.Doc) != note {
 				b.Errorf("swap %s: cell = %+v", note, c)
 			}
-			b.wantLease(*b.Of(&c.Doc), b.lease())
+			b.wantLease(*b.Lease(&c.Doc), b.lease())
 			b.wantNote(note)
 		}
 		time.Sleep(400 * time.Millisecond)
@@ -93,7 +93,7 @@ func conflict[D any](b *fixture[D], change func()) {
 		if got.Exists != want.Exists || b.Note(got.Doc) != b.Note(want.Doc) {
 			b.Errorf("the record = %+v; want %+v", got, want)
 		}
-		b.wantLease(*b.Of(&got.Doc), *b.Of(&want.Doc))
+		b.wantLease(*b.Lease(&got.Doc), *b.Lease(&want.Doc))
 	}
 }
 
@@ -124,12 +124,12 @@ func roundTrip[D any](b *fixture[D]) {
 		b.wantLease(b.lease(), lease.Lease{})
 
 		d := b.rewrite(func(d *D, _ time.Time) {
-			*b.Of(d) = l
+			*b.Lease(d) = l
 			if l.Finished {
 				b.Close(d)
 			}
 		})
-		b.wantLease(*b.Of(&d), l)
+		b.wantLease(*b.Lease(&d), l)
 		b.wantLease(b.lease(), l)
 	}
 }

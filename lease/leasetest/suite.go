@@ -28,7 +28,7 @@ type Suite[D any] struct {
 	// Touched counts the Touches that the record shows.
 	Touched func(t testing.TB, s lease.Store[D], key string) int
 
-	Of      func(*D) *lease.Lease   // the lease inside a record
+	Lease   func(*D) *lease.Lease   // the lease inside a record
 	Note    func(D) string          // a field of the record's own, empty in a new record
 	SetNote func(d *D, note string) // sets that field by assignment, not through a pointer inside d
 	// Close sets what the record needs so that Lease.Finished is stored, such
@@ -41,15 +41,9 @@ type Suite[D any] struct {
 
 // testCase tests one behaviour.
 type testCase[D any] struct {
-	name  string
-	run   func(b *fixture[D])
-	waits bool // time must pass
-}
-
-// group is a list of test cases under one name.
-type group[D any] struct {
 	name      string
-	cases     []testCase[D]
+	run       func(b *fixture[D])
+	waits     bool // time must pass
 	exclusive bool // every decision is made in Exclude
 }
 
@@ -58,41 +52,28 @@ type group[D any] struct {
 // store that is Exclusive skips the case of 128 acquirers: they would wait for each
 // other for longer than an acquisition may take.
 //
-// In real time the cases that wait run all at once, in parallel with the others, in
-// groups of the same name followed by InRealTime. They take about one and a half TTLs.
+// In real time the cases that wait run all at once, in parallel with the others. They
+// take about one and a half TTLs.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
 	if s.Close == nil {
 		s.Close = func(*D) {}
 	}
-	groups := s.groups(t)
 
-	// Goroutines and not t.Parallel, which runs only as many as there are processors.
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
-	for _, g := range groups {
-		for _, c := range g.cases {
-			if c.waits && !s.Bubble {
-				waiting.Go(func() {
-					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
-				})
-			}
+	for _, c := range s.cases(t) {
+		run := func() { t.Run(c.name, func(t *testing.T) { s.one(t, c) }) }
+		if c.waits && !s.Bubble {
+			waiting.Go(run) // not t.Parallel, which runs only as many as there are processors
+		} else {
+			run()
 		}
-	}
-
-	for _, g := range groups {
-		t.Run(g.name, func(t *testing.T) {
-			for _, c := range g.cases {
-				if !c.waits || s.Bubble {
-					t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
-				}
-			}
-		})
 	}
 }
 
-// groups returns the groups of test cases that apply to the store.
-func (s Suite[D]) groups(t *testing.T) []group[D] {
+// cases returns the test cases that apply to the store.
+func (s Suite[D]) cases(t *testing.T) (all []testCase[D]) {
 	t.Helper()
 	var excluder, exclusive bool
 	s.in(t, func(t *testing.T) {
@@ -102,28 +83,42 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 		x, excluder = store.(lease.Excluder[D])
 		exclusive = excluder && x.Exclusive()
 	})
-	groups := []group[D]{{name: "Store", cases: storeCases[D]()}, {name: "Lease", cases: leaseCases[D]()}}
+	add := func(group string, cases []testCase[D], exclusive bool) {
+		for _, c := range cases {
+			c.name, c.exclusive = group+c.name, exclusive
+			all = append(all, c)
+		}
+	}
+
+	add("Store/", storeCases[D](), false)
+	add("Lease/", leaseCases[D](), false)
 	if !exclusive {
-		groups[1].cases = append(groups[1].cases, testCase[D]{
-			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})
+		at128 := func(b *fixture[D]) { acquireAtOnce(b, 128) }
+		add("Lease/", []testCase[D]{{name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: at128}}, false)
 	}
 	if excluder && !exclusive {
-		groups = append(groups, group[D]{"LeaseInsideExclude", leaseCases[D](), true})
+		add("LeaseInsideExclude/", leaseCases[D](), true)
 	}
-	return groups
+	return all
 }
 
-func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
+func (s Suite[D]) one(t *testing.T, c testCase[D]) {
 	t.Helper()
 	s.in(t, func(t *testing.T) {
 		b := &fixture[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
-		if exclusive {
-			b.leased = NewFaultyExcluder(b.store.(lease.Excluder[D]), Every(Swap, Conflict))
+		if c.exclusive {
+			b.leased = exclusive[D]{b.store.(lease.Excluder[D])}
 		}
 		c.run(b)
 	})
 }
+
+// exclusive is an Excluder that is Exclusive.
+type exclusive[D any] struct{ lease.Excluder[D] }
+
+// Exclusive implements lease.Excluder.
+func (exclusive[D]) Exclusive() bool { return true }
 
 // in runs f in a bubble if the suite asks for one.
 func (s Suite[D]) in(t *testing.T, f func(t *testing.T)) {

@@ -3,9 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 
@@ -14,59 +12,59 @@ import (
 
 // view is the state as one session sees it in one edit.
 type view struct {
-	entries   map[string]entry
-	busy      map[string]bool // other sessions' operators
-	free      []Operator
-	own       string    // the session's operator
-	expiresAt time.Time // of its reservation
-	now       time.Time
+	Status
+	entries map[string]entry // to be changed
+	now     time.Time
 }
 
 // edit removes expired entries, refreshes the session's own one, calls change with the
-// others, and writes the state back.
-func (p *Pool) edit(ctx context.Context, change func(*view)) error {
+// others, and writes the state back, also after an error of change, which it returns.
+func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
 
-	var before, after State
+	corrupt := 0
+	var refused error
 	decide := func(c lease.Cell[State]) (State, error) {
-		before, after = c.Doc, State{storage: p.live(c.Doc.storage, c.At), rest: c.Doc.rest}
-		change(p.view(after.storage, c.At))
-		return after, nil
+		next := State{storage: p.live(c.Doc.storage, c.At), rest: c.Doc.rest}
+		corrupt, refused = c.Doc.corrupt, change(p.view(next.storage, c.At))
+		return next, nil
 	}
-	landed := func(c lease.Cell[State]) bool { return c.Doc.shows(before, after) }
+	landed := func(lease.Cell[State]) bool { return false } // to make a change twice does no harm
 	_, err := lease.Edit(ctx, p.store, p.path, nil, decide, landed)
-
-	switch {
-	case errors.Is(err, lease.ErrMalformed):
-		return fmt.Errorf("operator: %s is left unchanged: %w", p.path, err)
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("operator: %w", err)
-	case before.damaged != nil:
-		size := len(before.damaged)
-		p.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", p.path, "bytes", size)
 	}
-	return nil
+
+	if corrupt > 0 {
+		p.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", p.path, "bytes", corrupt)
+	}
+	return refused
 }
 
 // view refreshes the session's entry and returns what the session sees.
 func (p *Pool) view(entries map[string]entry, now time.Time) *view {
-	v := &view{entries: entries, busy: map[string]bool{}, free: []Operator{}, now: now}
+	v := &view{entries: entries, now: now}
+	busy := map[string]bool{}
 	for session, e := range entries {
-		switch {
-		case session == p.session:
-			e = e.with(now)
-			entries[session] = e
-			v.own, v.expiresAt = e.data, e.updated.Add(p.o.Timeout)
-		case e.data != "":
-			v.busy[e.data] = true
+		if session != p.session {
+			busy[e.data] = true
+			continue
 		}
+		e = e.usedAt(now)
+		entries[session] = e
+		v.Operator, v.ExpiresAt = Operator{ID: e.data, Name: e.data}, e.updated.Add(p.o.Timeout)
 	}
 
 	for _, o := range p.operators {
-		if !v.busy[o.ID] {
-			v.free = append(v.free, o)
+		state := Available
+		if o.ID == v.Operator.ID {
+			state, v.Operator = Own, o
 		}
+		if busy[o.ID] {
+			state = Busy
+		}
+		v.Operators = append(v.Operators, Listed{o, state})
 	}
 	return v
 }
@@ -77,7 +75,7 @@ func (p *Pool) live(entries map[string]entry, now time.Time) map[string]entry {
 	live := make(map[string]entry, len(entries))
 	for session, e := range entries {
 		if e.updated.After(now) {
-			e = e.with(now)
+			e = e.usedAt(now)
 		}
 		l := lease.Lease{Owner: session, HeartbeatAt: e.updated, ExpiresAt: e.updated.Add(p.o.Timeout)}
 		if lease.Held(l, now) && (session == p.session || p.alive(session)) {
@@ -90,8 +88,7 @@ func (p *Pool) live(entries map[string]entry, now time.Time) map[string]entry {
 // alive reports false if session is the ID of a dead process.
 func (p *Pool) alive(session string) bool {
 	pid, err := strconv.Atoi(session)
-	process := err == nil && pid > 0 && pid <= math.MaxInt32 && strconv.Itoa(pid) == session
-	return !process || p.o.Alive == nil || p.o.Alive(pid)
+	return err != nil || pid <= 0 || p.o.Alive == nil || p.o.Alive(pid)
 }
 
 // SessionID returns the ID that all processes of a terminal session share: its

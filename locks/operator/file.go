@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"taskguard/lease"
 )
@@ -36,28 +35,12 @@ func Open(path string) (*File, error) {
 	return &File{lease.NewFile(dir, name+guard, format{})}, nil
 }
 
-// Swap is lease.File's Swap, which first keeps the content of a corrupt file.
+// Swap is lease.File's Swap, which first keeps a corrupt file under another name.
 func (f *File) Swap(ctx context.Context, path string, prev lease.Cell[State], next State) (lease.Cell[State], error) {
-	if len(prev.Doc.damaged) > 0 {
-		if err := keep(path+".corrupt", prev.Doc.damaged); err != nil {
-			return lease.Cell[State]{}, fmt.Errorf("operator: keeping the damaged state: %w", err)
+	if prev.Doc.corrupt > 0 {
+		if err := os.Link(path, path+".corrupt"); err != nil && !errors.Is(err, fs.ErrExist) {
+			return lease.Cell[State]{}, fmt.Errorf("operator: keeping the corrupt state: %w", err)
 		}
 	}
 	return f.File.Swap(ctx, path, prev, next)
-}
-
-// keep makes a file at path, unless one exists.
-func keep(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		err = errors.Join(err, os.Remove(path)) // half a copy would prevent a whole one
-	}
-	return err
 }

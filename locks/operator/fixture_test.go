@@ -43,14 +43,12 @@ func (w *fixture) file() *operator.File {
 	return f
 }
 
-// pool returns a session's Pool, which chooses the last free operator.
+// pool returns a session's Pool.
 func (w *fixture) pool(session string) *operator.Pool { return w.over(w.file(), session) }
 
 func (w *fixture) over(store lease.Store[operator.State], session string) *operator.Pool {
 	w.Helper()
-	o := w.o
-	o.Random = func(n int) int { return n - 1 }
-	return must(operator.New(store, w.path, session, six, o))(w)
+	return must(operator.New(store, w.path, session, six, w.o))(w)
 }
 
 // assign assigns an operator, or fails the test.

@@ -55,13 +55,12 @@ var errWaited = fmt.Errorf("gave up after %v", wait)
 type Options struct {
 	Timeout time.Duration      // zero: DefaultTimeout
 	Alive   func(pid int) bool // whether a process of this host is alive; nil: all are
-	Random  func(n int) int    // a number in [0,n); nil: math/rand/v2's
 	Log     *slog.Logger       // nil: none
 }
 
 // Pool is the operators as one session sees them, in a state that sessions share.
-// Each method is one commit of at most 2 s, and refreshes the session's own
-// reservation. Its errors: lease.ErrUnavailable after that time, with the reason;
+// Each method is one commit of at most 2 s, and extends the session's own reservation to
+// one timeout from then. Its errors: lease.ErrUnavailable after that time, with the reason;
 // lease.ErrRefused where another attempt cannot help, such as without permission.
 // It is safe for concurrent use (SEEDS O5).
 type Pool struct {
@@ -84,9 +83,6 @@ func New(store lease.Store[State], path, session string, operators []Operator, o
 		return nil, err
 	}
 
-	if o.Random == nil {
-		o.Random = rand.IntN
-	}
 	o.Timeout, o.Log = cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Pool{store: store, path: path, session: session, operators: slices.Clone(operators), o: o}, nil
 }
@@ -107,8 +103,14 @@ func Check(operators []Operator) error {
 }
 
 // Available returns the operators that no other session has.
-func (p *Pool) Available(ctx context.Context) (free []Operator, err error) {
-	err = p.edit(ctx, func(v *view) { free = v.free })
+func (p *Pool) Available(ctx context.Context) ([]Operator, error) {
+	s, err := p.Status(ctx)
+	free := []Operator{}
+	for _, o := range s.Operators {
+		if o.State != Busy {
+			free = append(free, o.Operator)
+		}
+	}
 	return free, err
 }
 
@@ -123,56 +125,58 @@ type Assignment struct {
 // operator or, without one, gets any that is available: ErrNoneFree if there is none.
 // After an error it has the operator that it had.
 func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) {
-	if id != "" && !slices.ContainsFunc(p.operators, func(o Operator) bool { return o.ID == id }) {
-		return a, &UnknownError{ID: id}
+	err = p.edit(ctx, func(v *view) error {
+		chosen, err := v.choose(id)
+		if err != nil {
+			a = Assignment{}
+			return err
+		}
+		a = Assignment{Operator: chosen, Kept: chosen.ID == v.Operator.ID}
+		v.entries[p.session] = v.entries[p.session].set("data", chosen.ID).usedAt(v.now)
+		return nil
+	})
+	return a, err
+}
+
+// choose returns the operator that Assign gives to the session.
+func (s *Status) choose(id string) (Operator, error) {
+	var free []Operator
+	for _, o := range s.Operators {
+		switch {
+		case o.ID == id && o.State == Busy:
+			return Operator{}, &BusyError{Operator: o.Operator}
+		case o.ID == id, id == "" && o.State == Own:
+			return o.Operator, nil
+		case o.State == Available:
+			free = append(free, o.Operator)
+		}
 	}
 
-	var refused error
-	err = p.edit(ctx, func(v *view) {
-		a, refused = Assignment{}, nil
-
-		target := id
-		switch {
-		case v.busy[id]:
-			refused = &BusyError{Operator: p.named(id)}
-		case id == "" && v.own != "" && !v.busy[v.own]:
-			target = v.own
-		case id == "" && len(v.free) == 0:
-			refused = ErrNoneFree
-		case id == "":
-			target = v.free[p.o.Random(len(v.free))].ID
-		}
-		if refused != nil {
-			return
-		}
-
-		a = Assignment{Operator: p.named(target), Kept: target == v.own}
-		v.entries[p.session] = v.entries[p.session].holding(target).with(v.now)
-	})
-	return a, cmp.Or(err, refused)
+	switch {
+	case id != "":
+		return Operator{}, &UnknownError{ID: id}
+	case len(free) == 0:
+		return Operator{}, ErrNoneFree
+	}
+	return free[rand.IntN(len(free))], nil
 }
 
-// Release frees the session's operator. It returns false if there was none.
-func (p *Pool) Release(ctx context.Context) (freed Operator, ok bool, err error) {
-	err = p.edit(ctx, func(v *view) {
-		freed, ok = p.named(v.own), v.own != ""
+// Release frees the session's operator, and returns it; zero: there was none.
+func (p *Pool) Release(ctx context.Context) (freed Operator, err error) {
+	err = p.edit(ctx, func(v *view) error {
+		freed = v.Operator
 		delete(v.entries, p.session)
+		return nil
 	})
-	return freed, ok && err == nil, err
-}
-
-// Refresh extends the session's reservation to one timeout from now. It returns false
-// if there is none.
-func (p *Pool) Refresh(ctx context.Context) (own Operator, ok bool, err error) {
-	err = p.edit(ctx, func(v *view) { own, ok = p.named(v.own), v.own != "" })
-	return own, ok && err == nil, err
+	return freed, err
 }
 
 // Clear frees every session's operator, and returns their number.
 func (p *Pool) Clear(ctx context.Context) (cleared int, err error) {
-	err = p.edit(ctx, func(v *view) {
+	err = p.edit(ctx, func(v *view) error {
 		cleared = len(v.entries)
 		clear(v.entries)
+		return nil
 	})
 	return cleared, err
 }
@@ -192,29 +196,9 @@ type Listed struct {
 
 // Status returns the current Status.
 func (p *Pool) Status(ctx context.Context) (s Status, err error) {
-	err = p.edit(ctx, func(v *view) {
-		s = Status{Operators: make([]Listed, 0, len(p.operators))}
-		if v.own != "" {
-			s.Operator, s.ExpiresAt = p.named(v.own), v.expiresAt
-		}
-		for _, o := range p.operators {
-			state := Available
-			switch {
-			case v.busy[o.ID]:
-				state = Busy
-			case o.ID == v.own:
-				state = Own
-			}
-			s.Operators = append(s.Operators, Listed{o, state})
-		}
+	err = p.edit(ctx, func(v *view) error {
+		s = v.Status
+		return nil
 	})
 	return s, err
-}
-
-// named returns the operator of that ID, also for an ID that is not in the pool.
-func (p *Pool) named(id string) Operator {
-	if i := slices.IndexFunc(p.operators, func(o Operator) bool { return o.ID == id }); i >= 0 {
-		return p.operators[i]
-	}
-	return Operator{ID: id, Name: id}
 }

@@ -2,12 +2,9 @@ package operator_test
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"taskguard/lease/leasetest"
 	"taskguard/locks/operator"
 )
 
@@ -28,15 +25,14 @@ func TestAnOperatorBelongsToOneSession(t *testing.T) { // O1
 
 func TestTheRandomChoiceExcludesOperatorsInUse(t *testing.T) { // O1
 	w := newFixture(t)
-	var got []string
-	for _, session := range []string{"A", "B", "C", "D", "E", "F"} { // always the last that is free
-		got = append(got, w.assign(session, "").Operator.ID)
+	chosen := map[string]bool{}
+	for _, session := range []string{"A", "B", "C", "D", "E", "F"} {
+		chosen[w.assign(session, "").Operator.ID] = true
 	}
-	if want := "kana dia akane alma angie tsukuyomi"; strings.Join(got, " ") != want {
-		t.Errorf("got %v; want %s", got, want)
+	if len(chosen) != len(six) {
+		t.Errorf("got %v; want each of six", chosen)
 	}
-	_, err := w.pool("G").Assign(t.Context(), "")
-	if !errors.Is(err, operator.ErrNoneFree) {
+	if _, err := w.pool("G").Assign(t.Context(), ""); !errors.Is(err, operator.ErrNoneFree) {
 		t.Errorf("err = %v; want none free", err)
 	}
 }
@@ -57,26 +53,26 @@ func TestASessionsOwnOperatorIsAvailableToIt(t *testing.T) { // O7
 func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
 	w := newFixture(t)
 	w.assign("A", "angie")
-	if a := w.assign("A", ""); a.Operator.ID != "angie" || !a.Kept {
-		t.Errorf("%+v; want angie kept", a)
+	for _, id := range []string{"", "angie"} {
+		if a := w.assign("A", id); a.Operator.ID != "angie" || !a.Kept {
+			t.Errorf("%q: %+v; want angie kept", id, a)
+		}
 	}
 }
 
 func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 	w := newFixture(t)
-	if _, ok, err := w.pool("A").Refresh(t.Context()); ok || err != nil {
-		t.Errorf("refresh: %v, %v; want not assigned, and no error", ok, err)
-	}
-	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
-		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
-	}
-	w.assign("A", "kana")
-	for _, want := range []string{"kana", "retired"} {
-		if was, ok, err := w.pool("A").Release(t.Context()); !ok || err != nil || was.ID != want {
-			t.Errorf("%+v, %v, %v; want %s", was, ok, err, want)
+	for _, want := range []string{"", "kana", "retired"} {
+		if was, err := w.pool("A").Release(t.Context()); err != nil || was.ID != want {
+			t.Errorf("%+v, %v; want %q", was, err, want)
 		}
 		w.wantWritten()
-		w.put(`{"storage":{"A":{"data":"retired"}}}`) // no longer in the pool
+		switch want {
+		case "":
+			w.assign("A", "kana")
+		case "kana":
+			w.put(`{"storage":{"A":{"data":"retired"}}}`) // no longer in the pool
+		}
 	}
 	w.assign("B", "kana")
 }
@@ -95,15 +91,7 @@ func TestEveryUseRefreshesAndRemovesExpiredReservations(t *testing.T) { // O5, O
 	for name, use := range map[string]func(p *operator.Pool, ctx ctx) error{
 		"available": func(p *operator.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
 		"status":    func(p *operator.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
-		"refresh":   func(p *operator.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
 		"assign":    func(p *operator.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
-		"assign its own": func(p *operator.Pool, ctx ctx) error {
-			a, err := p.Assign(ctx, "kana")
-			if err == nil && !a.Kept {
-				return fmt.Errorf("%+v; want it kept", a)
-			}
-			return err
-		},
 		"a refused assign": func(p *operator.Pool, ctx ctx) error {
 			if _, err := p.Assign(ctx, "dia"); err == nil {
 				return errors.New("assigned")
@@ -148,28 +136,6 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 	w.wantWritten("A=kana", "B=alma")
 }
 
-func TestALostReplyChangesNoResult(t *testing.T) {
-	w := newFixture(t)
-	losingReply := func() *operator.Pool {
-		return w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A")
-	}
-	for _, id := range []string{"kana", "dia"} { // in the same millisecond
-		if a, err := losingReply().Assign(t.Context(), id); err != nil || a.Operator.ID != id || a.Kept {
-			t.Errorf("assign: %+v, %v", a, err)
-		}
-	}
-	if s, err := losingReply().Status(t.Context()); err != nil || len(s.Operators) != len(six) {
-		t.Errorf("status: %+v, %v; want each operator once", s, err)
-	}
-	if _, ok, err := losingReply().Release(t.Context()); !ok || err != nil {
-		t.Errorf("release: %v, %v", ok, err)
-	}
-	w.assign("B", "")
-	if n, err := losingReply().Clear(t.Context()); n != 1 || err != nil {
-		t.Errorf("clear: %v, %v", n, err)
-	}
-}
-
 func TestAPoolNeedsASessionATimeoutAndOperatorsOfDifferentIDs(t *testing.T) {
 	w := newFixture(t)
 	for name, c := range map[string]struct {
@@ -194,8 +160,8 @@ func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
 	w := newFixture(t)
 	entry := `{"data":"kana","updated_at":"2025-08-18T12:00:00.000Z"}`
 	w.put(`{"storage":{"A":` + entry + `,"B":` + entry + `}}`)
-	if a := w.assign("A", ""); a.Operator.ID != "dia" || a.Kept {
-		t.Errorf("A got %+v; want dia", a)
+	if a := w.assign("A", ""); a.Operator.ID == "kana" || a.Kept {
+		t.Errorf("A got %+v; want another than kana", a)
 	}
 	if b := w.assign("B", ""); b.Operator.ID != "kana" || !b.Kept {
 		t.Errorf("B got %+v; want to keep kana", b)
@@ -206,9 +172,9 @@ func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
 func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
 	w := newFixture(t)
 	w.assign("B", "dia")
-	_, err := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B").Assign(t.Context(), "kana")
-	if !errors.As(err, new(*operator.BusyError)) {
-		t.Errorf("err = %v; want it busy", err)
+	a, err := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B").Assign(t.Context(), "kana")
+	if !errors.As(err, new(*operator.BusyError)) || a != (operator.Assignment{}) {
+		t.Errorf("%+v, %v; want it busy", a, err)
 	}
 	w.wantWritten("A=kana", "B=dia")
 	must(w.over(&between{w.file(), func() { w.assign("A", "alma") }}, "B").Assign(t.Context(), "kana"))(t)
@@ -233,7 +199,7 @@ func TestAReservationEndsAtExactlyItsTimeout(t *testing.T) { // O6
 
 func TestTheReservationOfADeadProcessIsDropped(t *testing.T) { // O9
 	for session, process := range map[string]int{
-		"4711": 4711, "2147483647": 2147483647, "0": 0, "-1": 0, "007": 0, "2147483648": 0, "w0t0p0:8A1B": 0,
+		"4711": 4711, "0": 0, "-1": 0, "w0t0p0:8A1B": 0,
 	} {
 		for _, alive := range []bool{true, false} {
 			w := newFixture(t)

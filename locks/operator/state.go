@@ -17,7 +17,7 @@ import (
 type State struct {
 	storage map[string]entry
 	rest    map[string]json.RawMessage // all fields of the file; storage is superseded
-	damaged []byte                     // the content of a corrupt file
+	corrupt int                        // the size of a corrupt file
 }
 
 // entry is one session's value.
@@ -27,55 +27,18 @@ type entry struct {
 	updated time.Time
 }
 
-// with returns e as updated at now.
-func (e entry) with(now time.Time) entry {
+// usedAt returns e as last used at now.
+func (e entry) usedAt(now time.Time) entry {
 	e.updated = now.UTC().Truncate(time.Millisecond)
-	return e.set("updated_at", quoted(iso8601.Format(e.updated)))
+	return e.set("updated_at", iso8601.Format(e.updated))
 }
 
-// holding returns e with data.
-func (e entry) holding(data string) entry {
-	e.data = data
-	return e.set("data", quoted(data))
-}
-
-func (e entry) set(field string, raw []byte) entry {
-	e.fields = maps.Clone(e.fields)
-	if e.fields == nil {
-		e.fields = map[string]json.RawMessage{}
-	}
-	e.fields[field] = raw
+func (e entry) set(field, text string) entry {
+	fields := map[string]json.RawMessage{}
+	maps.Copy(fields, e.fields)
+	fields[field], _ = json.Marshal(text)
+	e.fields = fields
 	return e
-}
-
-// quoted returns text as JSON.
-func quoted(text string) json.RawMessage {
-	raw, _ := json.Marshal(text)
-	return raw
-}
-
-// same reports whether a and b have the same entry of session.
-func same(a, b State, session string) bool {
-	x, inA := a.storage[session]
-	y, inB := b.storage[session]
-	equal := func(field string) bool { return bytes.Equal(x.fields[field], y.fields[field]) }
-	return inA == inB && equal("data") && equal("updated_at")
-}
-
-// shows reports whether there are changes from was to next, and s has them all.
-func (s State) shows(was, next State) (changed bool) {
-	for _, entries := range []map[string]entry{was.storage, next.storage} {
-		for session := range entries {
-			switch {
-			case same(was, next, session):
-			case !same(s, next, session):
-				return false
-			default:
-				changed = true
-			}
-		}
-	}
-	return changed
 }
 
 // format is the state file's lease.Format; the key is the path.
@@ -125,7 +88,7 @@ func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time
 		s.storage[session] = entryOf(fields, modified)
 	}
 	if !sound {
-		s.damaged = data
+		s.corrupt = len(data)
 	}
 	return s, time.Time{}, nil
 }
@@ -137,7 +100,7 @@ func entryOf(fields map[string]json.RawMessage, modified time.Time) entry {
 	_ = json.Unmarshal(fields["updated_at"], &text)
 	updated, ok := iso8601.Parse(text)
 	if !ok {
-		return e.with(modified)
+		return e.usedAt(modified)
 	}
 	e.updated = updated
 	return e

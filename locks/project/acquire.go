@@ -18,8 +18,8 @@ import (
 // holder of the remote lease in the same outage has lost it.
 //
 // Its errors are an *Error, after which the Locker is read-only; the cause of ctx,
-// after which it is idle; and ErrState if it is not idle now. Records of failed
-// attempts are removed, which may take 3 s more. The caller renews the lease by
+// after which it is idle; and ErrState if it is not idle now. The record of an aborted
+// attempt is removed, which may take 3 s more. The caller renews the lease by
 // Renew, or uses WithProjectLock; otherwise the Locker becomes read-only when trust
 // in the lease ends (SEEDS R6).
 func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
@@ -37,8 +37,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	}
 	o = o.filled()
 	h := &holding{
-		id: newID(), options: o, began: time.Now(), automatic: automatic,
-		written: map[Strategy]bool{}, done: make(chan struct{}),
+		id: newID(), options: o, began: time.Now(), automatic: automatic, done: make(chan struct{}),
 	}
 	h.owner = ownerOf(o.OwnerID, h.id)
 
@@ -63,21 +62,20 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	case err == nil:
 		return h, nil
 	case e == nil:
-		l.removeRecords(h)
+		l.removeRecord(h)
 		l.step(h, Idle)
 	default:
 		l.mu.Lock()
 		l.lose(h, e)
 		l.mu.Unlock()
 		l.announce(h)
-		l.removeRecords(h)
 	}
 	return nil, err
 }
 
 // acquireBy makes the attempts with one strategy.
 func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
-	h.strategy, h.policy = s, h.options.policy(s)
+	h.strategy, h.policy, h.written = s, h.options.policy(s), false
 	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
 		err := l.take(once, h)
 		if err == nil {
@@ -89,29 +87,24 @@ func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 
 // take makes one attempt.
 func (l *Locker) take(ctx context.Context, h *holding) error {
-	if h.strategy == FileLock {
-		if err := makeDir(l.dir); err != nil {
-			return err
-		}
-	}
 	store := l.stores[h.strategy]
 	if store == nil {
 		return errNoRemote
 	}
 
-	var err error
-	if h.locks, err = document.New(store, h.policy.TTL); err != nil {
+	locks, err := document.New(store, h.policy.TTL)
+	if err != nil {
 		return err
 	}
-	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
+	h.hold, err = locks.Hold(ctx, l.room, h.owner)
 	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
 	}
-	h.written[h.strategy] = true
+	h.written = true
 
 	if err == nil && h.strategy == WebLock {
 		if err = l.checkFile(ctx, h); err != nil {
-			l.removeRecords(h)
+			l.removeRecord(h)
 		}
 	}
 	return err
@@ -120,9 +113,6 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
-	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
-		return nil
-	}
 	c, err := l.stores[FileLock].Load(ctx, l.room)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
@@ -144,7 +134,6 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 	l.mu.Lock()
 	h.acquired, h.running = time.Now(), running
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
-	h.written = map[Strategy]bool{h.strategy: true}
 	doc := h.hold.Doc()
 	h.lease = Lease{
 		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,
@@ -166,9 +155,6 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return aborted(ctx, s)
 		}
 		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
-			if _, lost := l.current(h); lost != nil {
-				return lost
-			}
 			return &Error{Code: LeaseStale, Cause: errOther} // released
 		}
 
@@ -188,12 +174,12 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 		if !held || time.Since(h.began) >= h.options.Wait {
 			counted++
 		}
-		wait, again := h.again(e, limit-counted)
+		wait, another := h.nextAttempt(e, limit-counted)
 		if s == acquiring[h.strategy] {
-			e.Retryable = again
+			e.Retryable = another
 		}
 		l.step(h, s, h.failed(e)...)
-		if !again {
+		if !another {
 			return e
 		}
 
@@ -205,14 +191,14 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 	}
 }
 
-// again decides whether another attempt follows the failure e, if left attempts
-// remain, and how long to wait for it. In an outage of the remote store there is
+// nextAttempt decides whether another attempt follows the failure e, of which remaining
+// are left, and how long to wait for it. In an outage of the remote store there is
 // one more, when trust in any lease from before the outage has ended.
-func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
+func (h *holding) nextAttempt(e *Error, remaining int) (wait time.Duration, another bool) {
 	switch {
-	case !e.Retryable || left < 0:
+	case !e.Retryable || remaining < 0:
 		return 0, false
-	case left > 0:
+	case remaining > 0:
 		return h.options.wait(e.retry), true
 	}
 	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)

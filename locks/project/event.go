@@ -13,7 +13,7 @@ import (
 type EventType string
 
 // The events, with the fields that each sets besides Time, Strategy and, once
-// there is one, LeaseID and Lease.
+// there is one, Lease.
 const (
 	Attempt          EventType = "lock:attempt"           // Retry, from 0
 	Acquired         EventType = "lock:acquired"          // none
@@ -43,8 +43,7 @@ type Event struct {
 	Type     EventType     // which step; it determines the other fields that are set
 	Time     time.Time     // by the local clock
 	Strategy Strategy      // in use at this step
-	LeaseID  string        // Lease.ID
-	Lease    Lease         // as last renewed
+	Lease    Lease         // as last renewed; zero: not acquired yet
 	Retry    int           // failed attempts before this one
 	Wait     time.Duration // until the next attempt or heartbeat
 	Duration time.Duration // from the acquisition
@@ -61,8 +60,8 @@ func (e Event) MarshalJSON() ([]byte, error) { return json.Marshal(e.fields()) }
 
 func (e *Event) fields() map[string]any {
 	f := map[string]any{"type": e.Type, "time": iso8601.Format(e.Time), "strategy": e.Strategy}
-	if e.LeaseID != "" {
-		f["leaseId"] = e.LeaseID
+	if e.Lease.ID != "" {
+		f["leaseId"] = e.Lease.ID
 	}
 
 	switch e.Type {
@@ -115,7 +114,7 @@ func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {
 func (l *Locker) add(h *holding, events ...Event) {
 	for i := range events {
 		e := &events[i]
-		e.Time, e.Lease, e.LeaseID = time.Now(), h.lease, h.lease.ID
+		e.Time, e.Lease = time.Now(), h.lease
 		e.Strategy = cmp.Or(e.Strategy, h.strategy)
 		l.pending = append(l.pending, *e)
 	}

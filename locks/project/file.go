@@ -1,6 +1,7 @@
 package project
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,6 +51,28 @@ func checkDir(dir string) error {
 		return fmt.Errorf("%w: %s is not a directory", lease.ErrRefused, filepath.Base(dir))
 	}
 	return err
+}
+
+// lockFileStore is project/.lock as a store. It makes project, and refuses one that is a link.
+type lockFileStore struct {
+	*lease.File[document.Lock]
+	dir string
+}
+
+func (s lockFileStore) Load(ctx context.Context, key string) (lease.Cell[document.Lock], error) {
+	if err := checkDir(s.dir); err != nil {
+		return lease.Cell[document.Lock]{}, err
+	}
+	return s.File.Load(ctx, key)
+}
+
+func (s lockFileStore) Swap(ctx context.Context, key string, prev lease.Cell[document.Lock],
+	next document.Lock,
+) (lease.Cell[document.Lock], error) {
+	if err := makeDir(s.dir); err != nil {
+		return lease.Cell[document.Lock]{}, err
+	}
+	return s.File.Swap(ctx, key, prev, next)
 }
 
 // format is the format of project/.lock.

@@ -1,11 +1,10 @@
 package project_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +25,6 @@ type fixture struct {
 	dir    string
 	memory *lease.Memory[document.Lock]
 	remote *leasetest.Faulty[document.Lock]
-	log    *strings.Builder
 	*project.Locker
 
 	mu     sync.Mutex
@@ -39,7 +37,7 @@ func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		m := &lease.Memory[document.Lock]{}
-		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil), log: &strings.Builder{}}
+		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil)}
 		s.Locker = s.another(remote)
 		s.Subscribe(s.record)
 		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
@@ -50,12 +48,11 @@ func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 // another returns a Locker of another program for the same project.
 func (s *fixture) another(remote bool) *project.Locker {
 	s.Helper()
-	c := project.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	c := project.Config{Project: "imgponic", Dir: s.dir}
 	if remote {
 		c.Remote = s.remote
 	}
-	l := must(project.New(c))(s)
-	return l
+	return must(project.New(c))(s)
 }
 
 func (s *fixture) record(e project.Event) {
@@ -77,35 +74,23 @@ func (s *fixture) reported() []string {
 }
 
 func short(e *project.Event) string {
-	words := []string{strings.TrimPrefix(string(e.Type), "lock:")}
-	switch e.Type {
-	case project.Attempt:
-		words = append(words, string(e.Strategy), fmt.Sprint(e.Retry))
-	case project.Acquired, project.FallbackEngaged:
-		words = append(words, string(e.Strategy))
-	case project.Renewed:
-		words = append(words, fmt.Sprint(e.Retry))
-	case project.RenewScheduled, project.Waiting:
-		words = append(words, e.Wait.Round(100*time.Millisecond).String()) // an engine's pause is up to 100 ms
-	case project.Released:
-		words = append(words, e.Duration.String())
-	case project.Failed:
-		words = append(words, string(e.Err.Code), fmt.Sprint(e.Err.Retryable))
-	case project.ReleaseAttempt:
-		words = append(words, fmt.Sprint(e.Retry), fmt.Sprint(e.Force))
-	case project.ReadonlyEntered:
-		words = append(words, string(e.Reason))
-	case project.Warned:
-		words = append(words, string(e.Warning))
+	e.Err = cmp.Or(e.Err, &project.Error{})
+	details := map[project.EventType][]any{
+		project.Attempt: {e.Strategy, e.Retry}, project.Acquired: {e.Strategy}, project.FallbackEngaged: {e.Strategy},
+		project.Renewed: {e.Retry}, project.Released: {e.Duration}, project.ReadonlyEntered: {e.Reason}, project.Warned: {e.Warning},
+		project.Waiting:        {e.Wait.Round(100 * time.Millisecond)}, // an engine's pause is up to 100 ms
+		project.RenewScheduled: {e.Wait.Round(100 * time.Millisecond)},
+		project.Failed:         {e.Err.Code, e.Err.Retryable}, project.ReleaseAttempt: {e.Retry, e.Force},
 	}
-	return strings.Join(words, " ")
+	return strings.TrimSpace(strings.TrimPrefix(fmt.Sprintln(append([]any{e.Type}, details[e.Type]...)...), "lock:"))
 }
 
-// wantEvents fails unless exactly these events were reported since the last call.
+// wantEvents fails unless exactly these events, separated by commas, were reported since the last
+// call.
 func (s *fixture) wantEvents(want ...string) {
 	s.Helper()
-	if got := s.reported(); !slices.Equal(got, want) {
-		s.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	if got, want := strings.Join(s.reported(), ", "), strings.Join(want, ", "); got != want {
+		s.Errorf("events:\n%s\nwant:\n%s", got, want)
 	}
 }
 
@@ -119,8 +104,7 @@ func (s *fixture) wantState(want project.State) {
 // acquired acquires the lock, or fails the test.
 func (s *fixture) acquired(l *project.Locker, o project.AcquireOptions) project.Lease {
 	s.Helper()
-	ls := must(l.Acquire(s.Context(), o))(s)
-	return ls
+	return must(l.Acquire(s.Context(), o))(s)
 }
 
 // released releases the lock, or fails the test.
@@ -155,13 +139,6 @@ func (s *fixture) wantOwner(want string) {
 	s.Helper()
 	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
 		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
-	}
-}
-
-func (s *fixture) wantReadonlyOnce() {
-	s.Helper()
-	if n := s.count(project.ReadonlyEntered); n != 1 {
-		s.Errorf("%d events readonly-entered; want one", n)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/locks/document"
 )
 
 // WithProjectLock acquires the lock, runs fn while it renews the lock, and
@@ -48,7 +47,7 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 
 	<-h.done // lost, or released by fn
 	if _, lost := l.current(h); lost != nil {
-		l.removeRecords(h)
+		l.removeRecord(h)
 		return lost
 	}
 	return err
@@ -82,11 +81,7 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 	if !automatic {
 		return h.policy.TTL, nil
 	}
-	if _, err = l.begin(ctx, ls, Renewing, false); err != nil {
-		return h.policy.Heartbeat, err
-	}
-	err = l.renew(ctx, h)
-	<-l.turn
+	_, err = l.heartbeat(ctx, ls)
 	ls, _ = l.current(h)
 	return time.Until(ls.NextHeartbeatAt), err
 }
@@ -97,12 +92,10 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 // RenewFailed it is read-only after the second such heartbeat in a row, and otherwise the
 // next heartbeat is scheduled. Any other error is the cause of ctx (SEEDS R5).
 func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
-	h, err := l.begin(ctx, ls, Renewing, false)
-	if err != nil {
+	h, err := l.heartbeat(ctx, ls)
+	if h == nil {
 		return Lease{}, err
 	}
-	err = l.renew(ctx, h)
-	<-l.turn
 	ls, lost := l.current(h)
 	if lost != nil {
 		<-h.done // OnReadonly has returned
@@ -111,6 +104,16 @@ func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 		return Lease{}, err
 	}
 	return ls, nil
+}
+
+// heartbeat makes one heartbeat of ls. Its holding is nil if the heartbeat has not begun.
+func (l *Locker) heartbeat(ctx context.Context, ls Lease) (*holding, error) {
+	h, err := l.begin(ctx, ls, Renewing, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { <-l.turn }()
+	return h, l.renew(ctx, h)
 }
 
 // renew makes one heartbeat of h, in the state Renewing.
@@ -165,12 +168,12 @@ func (l *Locker) renewed(h *holding, err error) error {
 }
 
 // extended records that h's lease was acquired or renewed, with mu held.
-func (l *Locker) extended(h *holding, how EventType) {
+func (l *Locker) extended(h *holding, event EventType) {
 	l.move(active[h.strategy])
 	failures := h.lease.RenewAttempt
 	h.lease.ExpiresAt, h.lease.TrustedUntil, h.lease.RenewAttempt = h.hold.Doc().ExpiresAt, h.hold.TrustedUntil(), 0
 	h.missed = 0
-	l.add(h, Event{Type: how, Retry: failures})
+	l.add(h, Event{Type: event, Retry: failures})
 	l.schedule(h)
 }
 
@@ -214,11 +217,19 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 		<-h.done
 	}
 
-	limit, try := h.options.RetryLimit, l.freeing(h)
+	limit, stores := h.options.RetryLimit, []Strategy{h.strategy}
 	if force {
-		limit, try = 1, func(ctx context.Context) error {
-			return errors.Join(l.remove(ctx, FileLock, h.owner, true), l.remove(ctx, h.strategy, h.owner, false))
+		limit, stores = 1, []Strategy{FileLock, h.strategy}
+	}
+	tried := force // a lease that is gone is an error, unless an earlier attempt may have freed it
+	try := func(ctx context.Context) (err error) {
+		for _, s := range stores {
+			if failed := l.remove(ctx, s, h.owner, force); !tried || !errors.Is(failed, errGone) {
+				err = errors.Join(err, failed)
+			}
 		}
+		tried = true
+		return err
 	}
 	err := l.attempts(ctx, h, Releasing, limit, try)
 	if err == nil {
@@ -230,22 +241,4 @@ func (l *Locker) release(ctx context.Context, h *holding, force bool) error {
 	defer l.mu.Unlock()
 	l.lose(h, asError(err))
 	return err
-}
-
-// freeing returns one attempt to free h's lease. A lease that is gone is an error, unless
-// an earlier attempt may have freed it, whose reply was lost.
-func (l *Locker) freeing(h *holding) func(context.Context) error {
-	tried := false
-	return func(ctx context.Context) error {
-		freed, err := h.locks.Release(ctx, l.room, h.owner)
-		gone := errors.Is(err, document.ErrNotYours) || err == nil && !freed
-		if gone && !tried {
-			return errGone
-		}
-		tried = true
-		if gone {
-			return nil
-		}
-		return err
-	}
 }

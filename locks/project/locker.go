@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
@@ -23,8 +22,6 @@ type Config struct {
 	Remote lease.Store[document.Lock]
 	// Dir is the parent of project/.lock; empty: the working directory.
 	Dir string
-	// Log gets the problems that no caller gets as an error; nil: none.
-	Log *slog.Logger
 }
 
 // Lease describes one acquisition as last renewed (SEEDS P4). The zero Lease is none.
@@ -46,9 +43,7 @@ type Lease struct {
 // at a time. It is safe for concurrent use.
 type Locker struct {
 	room   string
-	dir    string // project
 	stores map[Strategy]lease.Store[document.Lock]
-	log    *slog.Logger
 	turn   chan struct{} // held during a renewal or release
 
 	mu         sync.Mutex
@@ -67,10 +62,9 @@ type holding struct {
 	began     time.Time
 	strategy  Strategy
 	policy    lease.Policy
-	denied    bool              // another was seen to hold the lock
-	written   map[Strategy]bool // stores that may have a record of it
+	denied    bool // another was seen to hold the lock
+	written   bool // the strategy's store may have a record of it
 
-	locks    *document.Locks
 	hold     *lease.Hold[document.Lock]
 	acquired time.Time
 	running  context.Context // of fn; ends when the lease is lost or released, or the acquisition's context ends
@@ -93,14 +87,12 @@ func New(c Config) (*Locker, error) {
 	}
 
 	dir := filepath.Join(c.Dir, projectDir)
-	stores := map[Strategy]lease.Store[document.Lock]{FileLock: lease.NewFile(dir, guardFile, format{})}
+	file := lockFileStore{lease.NewFile(dir, guardFile, format{}), dir}
+	stores := map[Strategy]lease.Store[document.Lock]{FileLock: file}
 	if c.Remote != nil {
 		stores[WebLock] = c.Remote
 	}
-	return &Locker{
-		room: room, dir: dir, stores: stores, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
-		turn: make(chan struct{}, 1), state: Idle,
-	}, nil
+	return &Locker{room: room, stores: stores, turn: make(chan struct{}, 1), state: Idle}, nil
 }
 
 // State returns the current state.
@@ -120,7 +112,7 @@ func (l *Locker) Reset() bool {
 	remove := ok && !h.automatic
 	l.mu.Unlock()
 	if remove {
-		l.removeRecords(h)
+		l.removeRecord(h)
 	}
 	return ok
 }
@@ -217,39 +209,24 @@ func (l *Locker) announce(h *holding) {
 	l.deliver()
 }
 
-// removeRecords removes h's records from the stores that may have one. Each
-// store has 3 s for it.
-func (l *Locker) removeRecords(h *holding) {
-	for s := range h.written {
+// removeRecord removes h's record, within 3 s. One that it cannot remove expires.
+func (l *Locker) removeRecord(h *holding) {
+	if h.written {
 		ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
-		if err := l.remove(ctx, s, h.owner, false); err != nil {
-			const message = "the record of a lease could not be removed; it expires by itself"
-			l.log.WarnContext(ctx, message, "resource", l.room, "err", err)
-		}
-		cancel()
+		defer cancel()
+		_ = l.remove(ctx, h.strategy, h.owner, false)
 	}
 }
 
 // remove frees the record of owner in a store, expired or not. With force it also
-// removes any expired record.
+// removes any expired record. It returns errGone if there is none of these.
 func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force bool) error {
-	if s == FileLock {
-		if err := checkDir(l.dir); err != nil {
-			return err
-		}
-	}
-
 	_, err := lease.Edit(ctx, l.stores[s], l.room, nil, func(c lease.Cell[document.Lock]) (document.Lock, error) {
-		ours := c.Exists && c.Doc.Owner == owner
-		expired := c.Exists && !lease.Held(c.Doc.Lease, c.At)
-		if !ours && (!force || !expired) {
-			return c.Doc, errOther
+		if !c.Exists || c.Doc.Owner != owner && (!force || lease.Held(c.Doc.Lease, c.At)) {
+			return c.Doc, errGone
 		}
 		return document.Lock{Lease: lease.Break(c.Doc.Lease)}, nil
 	}, func(c lease.Cell[document.Lock]) bool { return c.Doc.Owner != owner })
-	if errors.Is(err, errOther) {
-		return nil
-	}
 	return err
 }
 

@@ -74,12 +74,8 @@ type ReadonlyInfo struct {
 
 // check refuses options that cannot work.
 func (o AcquireOptions) check() error {
-	switch {
-	case o.Preferred != "" && o.Preferred != WebLock && o.Preferred != FileLock:
+	if o.Preferred != "" && o.Preferred != WebLock && o.Preferred != FileLock {
 		return fmt.Errorf("project: no strategy %q", o.Preferred)
-	case o.RetryLimit < 0 || o.Backoff < 0 || o.Wait < 0:
-		const format = "project: negative options: %d attempts, backoff %v, wait %v"
-		return fmt.Errorf(format, o.RetryLimit, o.Backoff, o.Wait)
 	}
 	for _, s := range []Strategy{WebLock, FileLock} {
 		if err := o.policy(s).Check(); err != nil {

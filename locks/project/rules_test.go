@@ -1,8 +1,6 @@
 package project
 
 import (
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -44,27 +42,5 @@ func TestTheDefaultAttemptsAndWaits(t *testing.T) {
 	}
 	if got := (AcquireOptions{Backoff: time.Minute}).wait(3); got != time.Minute {
 		t.Errorf("a backoff over the bound: %v; want as it is", got)
-	}
-}
-
-// P5: the allowed transitions succeed, and all others are refused.
-func TestTheStateMachineAllowsExactlyTheTransitionsOfP5(t *testing.T) {
-	allowed := map[State]string{
-		Idle:            "AcquireWebLock AcquireFileLock",
-		AcquireWebLock:  "ActiveWebLock AcquireFileLock Idle Readonly",
-		AcquireFileLock: "ActiveFileLock Idle Readonly",
-		ActiveWebLock:   "HeartbeatQueued Releasing Readonly",
-		ActiveFileLock:  "HeartbeatQueued Releasing Readonly",
-		HeartbeatQueued: "Renewing Releasing Readonly",
-		Renewing:        "ActiveWebLock ActiveFileLock HeartbeatQueued Readonly",
-		Releasing:       "Idle Readonly",
-		Readonly:        "Idle Releasing",
-	}
-	for from, targets := range allowed {
-		for to := range allowed {
-			if got, want := from.leads(to), slices.Contains(strings.Fields(targets), string(to)); got != want {
-				t.Errorf("%s → %s: %t; want %t", from, to, got, want)
-			}
-		}
 	}
 }

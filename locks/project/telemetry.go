@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -35,7 +36,7 @@ func (t *Telemetry) Record(e Event) {
 
 // write appends the line by one write, so that the lines of programs that share
 // the file do not mix.
-func (t *Telemetry) write(e *Event) (err error) {
+func (t *Telemetry) write(e *Event) error {
 	f := e.fields()
 	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
 	if e.Type == ReadonlyEntered {
@@ -46,20 +47,14 @@ func (t *Telemetry) write(e *Event) (err error) {
 		return err
 	}
 
-	if err := makeDir(t.project); err != nil {
-		return err
+	dir := filepath.Join(t.project, "autosave")
+	for _, made := range []string{t.project, dir} { // one after the other: a link is not followed
+		if err := makeDir(made); err != nil {
+			return err
+		}
 	}
-	root, err := os.OpenRoot(t.project) // no link leads out of it
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	if err := root.Mkdir("autosave", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-
-	name := filepath.Join("autosave", "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	name := filepath.Join(dir, "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

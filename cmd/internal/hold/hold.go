@@ -97,7 +97,7 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 		return err
 	}
 	defer closeRemote()
-	l, err := project.New(project.Config{Project: o.project, Remote: remote, Dir: o.dir, Log: c.Log()})
+	l, err := project.New(project.Config{Project: o.project, Remote: remote, Dir: o.dir})
 	if err != nil {
 		return cli.UsageError(err.Error())
 	}

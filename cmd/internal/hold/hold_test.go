@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,7 +59,7 @@ func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errs bytes.Buffer
 		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
-		l, err := project.New(project.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		l, err := project.New(project.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}
