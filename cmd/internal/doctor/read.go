@@ -8,8 +8,8 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 
-	"cloud.google.com/go/auth"
 	"google.golang.org/api/option"
 
 	"taskguard/worker"
@@ -24,17 +24,18 @@ type Options struct {
 	Kinds   []worker.Kind // of work, filled; none: analysis
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
-	// Credentials returns those of the clients; nil: Application Default Credentials.
-	Credentials func() (*auth.Credentials, error)
 }
 
 // Read collects what the options and the environment name. A part that it cannot read
 // it leaves out, with the reason. It returns an error only for wrong usage: a name that
 // is not valid, or nothing to read. If a file is named, Read asks Google only for
 // services that an option names, otherwise for all that the worker's environment names,
-// or else this process's. Calls are sequential, each of at most 15 s.
+// or else this process's. Calls are sequential, those for one part take at most 15 s.
 func Read(ctx context.Context, o Options) (Facts, error) {
-	r := reader{Options: o, facts: Facts{Status: map[Part]Status{}}}
+	r := reader{
+		Options: o, facts: Facts{Status: map[Part]Status{}},
+		connect: sync.OnceValues(func() (google, error) { return connect(ctx, o.Google) }),
+	}
 	if slices.ContainsFunc([]string{o.Service, o.Doclock, o.Queue, o.Indexes}, isFile) {
 		r.offline = "files are named, so Google is asked only for what a flag names"
 	}
@@ -63,7 +64,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	r.askLive(ctx, queue, project)
+	r.readOptional(ctx, queue, "projects/"+project)
 
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
@@ -72,6 +73,32 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, " +
 		"or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
+}
+
+type reader struct {
+	Options
+	facts   Facts
+	connect func() (google, error)
+	offline string              // why Google is asked only for what a flag names; empty: for everything
+	env     func(string) string // names the queue and the database
+}
+
+// online reports whether to ask Google for a part that the environment names, or
+// records why not.
+func (r *reader) online(p Part, named bool, unnamed string) bool {
+	if r.offline == "" && named {
+		return true
+	}
+	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
+	return false
+}
+
+// done records that a part was read, or why not.
+func (r *reader) done(p Part, from string, err error) {
+	r.facts.Status[p] = Status{From: from}
+	if err != nil {
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts(), p)}
+	}
 }
 
 // readQueue reads the queue's file, or the queue of this name.
@@ -105,28 +132,21 @@ func (r *reader) readIndexes(ctx context.Context, project string) {
 	f.Indexes.Database = database
 }
 
-type reader struct {
-	Options
-	facts   Facts
-	offline string              // why Google is asked only for what a flag names; empty: for everything
-	env     func(string) string // names the queue and the database
-}
-
-// online reports whether to ask Google for a part that the environment names, or
-// records why not.
-func (r *reader) online(p Part, named bool, unnamed string) bool {
-	if r.offline == "" && named {
-		return true
+// readOptional asks Google for the optional parts of a worker with a queue.
+func (r *reader) readOptional(ctx context.Context, queue, project string) {
+	account := r.facts.Worker.Account
+	calls := map[Part]func(context.Context, google) error{
+		QueueTasks: func(ctx context.Context, api google) error { return r.askTasks(ctx, api, queue) },
+		AccountRoles: func(ctx context.Context, api google) error {
+			return r.askGrants(ctx, api, neededGrants(account, queue, r.env("TASK_CALLER")), project)
+		},
+		AlertPolicies: func(ctx context.Context, api google) error { return r.askAlerts(ctx, api, project) },
 	}
-	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
-	return false
-}
-
-// done records that a part was read, or why not.
-func (r *reader) done(p Part, from string, err error) {
-	r.facts.Status[p] = Status{From: from}
-	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(liveParts(), p)}
+	const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
+	for _, p := range optionalParts() {
+		if r.online(p, queue != "" && account != "", unnamed) {
+			r.ask(ctx, p, project, calls[p])
+		}
 	}
 }
 

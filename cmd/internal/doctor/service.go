@@ -66,21 +66,15 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 
 	found = Settings{
 		Name:         s.Metadata.Name,
+		Environment:  environment(container),
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
 		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
-		Secrets:      secrets(spec),
 	}
 	found.Serving, found.Newest, found.NewestShare = serving(s)
-	found.addVariables(container.Env)
-	for _, p := range []*run.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		if p != nil && p.HttpGet != nil {
-			found.Probes = append(found.Probes, cmp.Or(p.HttpGet.Path, "/"))
-		}
-	}
 
 	// The service and the revision have a limit each: the lower one counts.
 	whole := annotations["run.googleapis.com/maxScale"]
@@ -91,20 +85,15 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 	return found, errors.Join(err, err2)
 }
 
-// addVariables adds a container's environment.
-func (s *Settings) addVariables(all []*run.EnvVar) {
-	s.Environment = map[string]string{}
-	for _, v := range all {
-		if v == nil {
-			continue
-		}
-		if _, known := s.Environment[v.Name]; known {
-			s.Twice = append(s.Twice, v.Name)
-		}
-		if s.Environment[v.Name] = v.Value; v.ValueFrom != nil {
-			s.Environment[v.Name] = Secret
+// environment returns a container's variables.
+func environment(c *run.Container) map[string]string {
+	all := map[string]string{}
+	for _, v := range c.Env {
+		if all[v.Name] = v.Value; v.ValueFrom != nil {
+			all[v.Name] = Secret
 		}
 	}
+	return all
 }
 
 // ingressContainer returns the container that gets the requests: the only one, or the
@@ -118,7 +107,7 @@ func ingressContainer(all []*run.Container) (*run.Container, error) {
 	return nil, fmt.Errorf("none of %d containers has a port", len(all))
 }
 
-var quantity = regexp.MustCompile(`^([0-9]{1,10})(k|Ki|Mi?|Gi?)?$`)
+var quantity = regexp.MustCompile(`^([0-9]{1,10})([MG]i?)$`)
 
 // memory returns a container's limit in bytes; 0 for a quantity of another form.
 func memory(r *run.ResourceRequirements) int64 {
@@ -130,5 +119,5 @@ func memory(r *run.ResourceRequirements) int64 {
 		return 0
 	}
 	n, _ := strconv.ParseInt(m[1], 10, 64) // of digits
-	return n * map[string]int64{"": 1, "k": 1e3, "Ki": 1 << 10, "M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
+	return n * map[string]int64{"M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
 }
