@@ -2,7 +2,6 @@ package env
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
@@ -79,21 +78,6 @@ func (e *Environment) KeysURL() string {
 		e.Problem(keysURL, "is not an http or https URL")
 	}
 	return v
-}
-
-// Verifier returns the verifier of tokens. ours is false if this service verifies none.
-func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
-	switch a.Mode {
-	case "oidc":
-		o := a.Token
-		o.Log = log
-		v, err = taskauth.New(o)
-		return v, true, err
-	case "iam", "none":
-		a.Warn(ctx, log)
-		return nil, false, nil
-	}
-	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)
 }
 
 // Warn logs a warning if the callers seem to be unchecked.

@@ -3,7 +3,9 @@ package service
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -120,6 +122,7 @@ func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
 }
 
 func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
+	metadataServer(t)
 	for url, want := range map[string]bool{
 		"https://telemetry.googleapis.com/v1/traces": true, "https://Telemetry.GoogleAPIs.com:443/v1/metrics": true,
 		"https://telemetry.europe-west1.rep.googleapis.com/v1/traces": true,
@@ -130,9 +133,9 @@ func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
 	} {
 		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
 		_, named := sender.Set().Value("gcp.project_id")
-		c := Telemetry{}.client(url)
-		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || err != nil {
-			t.Errorf("%q: project %v, client %v, %v", url, named, c, err)
+		c, clientErr := Telemetry{}.client(url)
+		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || errors.Join(err, clientErr) != nil {
+			t.Errorf("%q: project %v, client %v, %v, %v", url, named, c, err, clientErr)
 		}
 	}
 }
@@ -150,28 +153,29 @@ func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
 	}
 }
 
-func TestMissingCredentialsAndAnUnresponsiveMetadataServerDelayNeitherStartNorStop(t *testing.T) {
+func TestAnUnresponsiveMetadataServerDelaysNeitherStartNorStop(t *testing.T) {
 	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unresponsive.Close()
-	for name, set := range map[string][2]string{
-		"no credentials":                  {"GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing.json")},
-		"an unresponsive metadata server": {"GCE_METADATA_HOST", unresponsive.Addr().String()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
-			t.Setenv("HOME", t.TempDir())
-			t.Setenv(set[0], set[1])
-			theirs := &arrivals{}
-			log, start, stop := sent(t, redirected(t, theirs))
-			if start > 200*time.Millisecond || stop > time.Second {
-				t.Errorf("start after %v, stop after %v", start, stop)
-			}
-			if len(theirs.all) > 0 || strings.Count(log, `"message":"telemetry not exported"`) != 2 {
-				t.Errorf("%+v arrived; log: %s", theirs.all, log)
-			}
-		})
+	metadataServer(t)
+	t.Setenv("GCE_METADATA_HOST", unresponsive.Addr().String())
+	theirs := &arrivals{}
+	log, start, stop := sent(t, redirected(t, theirs))
+	if start > 200*time.Millisecond || stop > time.Second {
+		t.Errorf("start after %v, stop after %v", start, stop)
+	}
+	if len(theirs.all) > 0 || strings.Count(log, `"message":"telemetry not exported"`) != 2 {
+		t.Errorf("%+v arrived; log: %s", theirs.all, log)
+	}
+}
+
+func TestGooglesEndpointNeedsCredentials(t *testing.T) {
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing.json"))
+	for _, to := range []Telemetry{{Traces: "https://telemetry.googleapis.com/"}, {Metrics: "https://telemetry.googleapis.com/"}} {
+		if _, err := to.Export(t.Context(), slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "OTEL_EXPORTER_OTLP_ENDPOINT: no credentials: ") {
+			t.Errorf("%+v: %v", to, err)
+		}
 	}
 }
