@@ -3,10 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"taskguard/internal/env"
@@ -100,12 +98,8 @@ func Reach(ctx context.Context, name, address, advice string) error {
 // Listen listens on address. what names the server in the error.
 func Listen(what, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		const advice = "is in use by another program, or by this one already running; choose others with --port"
-		return nil, fmt.Errorf("%s: %s %s", what, address, advice)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; --port chooses another port", what, err)
 	}
 	return l, nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/cmd/internal/doctor"
@@ -44,7 +45,7 @@ func shipped(t testing.TB) doctor.Facts {
 	f := files(t)
 	f.Queue.State = "RUNNING"
 	f.Worker.Callers = []string{"serviceAccount:" + caller}
-	f.Jobs = []doctor.Job{{Name: "taskguard-recover", State: "ENABLED"}}
+	f.Jobs = []*scheduler.Job{{Name: "x/taskguard-recover", State: "ENABLED"}}
 	f.Tasks = []doctor.Task{
 		{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 		{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
@@ -212,7 +213,7 @@ func seeded() []misconfiguration {
 		}},
 		{"no recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs = nil }},
 		{"paused recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].State = "PAUSED" }},
-		{"recovery refused", "recovery-failed", problem, func(f *doctor.Facts) { f.Jobs[0].Failure = "PermissionDenied" }},
+		{"recovery refused", "recovery-failed", problem, func(f *doctor.Facts) { f.Jobs[0].Status = &scheduler.Status{Code: 7} }},
 		{"task to another service", "task-url", problem, func(f *doctor.Facts) { f.Tasks[1].URL = strings.Replace(workerURL, "worker", "worker2", 1) }},
 		{"task to a malformed URL", "task-url", problem, func(f *doctor.Facts) { f.Tasks[1].URL = "https://%" }},
 		{"task without a token", "task-audience", problem, func(f *doctor.Facts) { f.Tasks[1].Audience = "" }},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/worker"
@@ -16,10 +17,10 @@ type Facts struct {
 	Kinds           []worker.Kind // of work
 	Queue           Queue
 	Indexes         Indexes
-	Jobs            []Job   // that call recovery, in the queue's region
-	Tasks           []Task  // the first of the queue
-	Grants          []Grant // of the worker's account, as far as they could be evaluated
-	Alerts, Unsent  int     // the alert policies of this deployment; those without a channel, or disabled
+	Jobs            []*scheduler.Job // that call recovery, in the queue's region
+	Tasks           []Task           // the first of the queue
+	Grants          []Grant          // of the worker's account, as far as they could be evaluated
+	Alerts, Unsent  int              // the alert policies of this deployment; those without a channel, or disabled
 	Status          map[Part]Status
 }
 
@@ -130,12 +131,6 @@ type Queue struct {
 	MaxAttempts int64         // of a task; -1: no limit
 	MaxDuration time.Duration // of a task's retries; 0: no limit
 	MinBackoff  time.Duration
-}
-
-// Job is a job of Cloud Scheduler that calls recovery.
-type Job struct {
-	Name, State string // state: ENABLED, PAUSED, DISABLED, UPDATE_FAILED
-	Failure     string // of the last call; empty: it succeeded, or there was none
 }
 
 // Task holds a task's settings, without its body.

@@ -12,7 +12,7 @@ import (
 // isFile reports whether a flag names an existing file.
 func isFile(name string) bool {
 	_, err := os.Stat(name)
-	return name != "" && err == nil
+	return err == nil
 }
 
 // decodeFile reads a file of YAML or JSON that has no field that v lacks. kind names

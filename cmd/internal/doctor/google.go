@@ -158,15 +158,9 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 func (r *reader) askJobs(ctx context.Context, parent string) {
 	add := func(p *scheduler.ListJobsResponse) error {
 		for _, j := range p.Jobs {
-			if j.HttpTarget == nil || !strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
-				continue
+			if j.HttpTarget != nil && strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
+				r.facts.Jobs = append(r.facts.Jobs, j)
 			}
-			job := Job{Name: path.Base(j.Name), State: j.State}
-			if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
-				code := codes.Code(uint32(s.Code)) //nolint:gosec // above 0
-				job.Failure = oneLine(fmt.Sprintf("%s %s", code, s.Message))
-			}
-			r.facts.Jobs = append(r.facts.Jobs, job)
 		}
 		return nil
 	}

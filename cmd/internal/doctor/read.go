@@ -36,13 +36,8 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 		Options: o, facts: Facts{Status: map[Part]Status{}},
 		connect: sync.OnceValues(func() (google, error) { return connect(ctx, o.Google) }),
 	}
-	if slices.ContainsFunc([]string{o.Service, o.Doclock, o.Queue, o.Indexes}, isFile) {
+	if o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock) {
 		r.offline = "files are named, so Google is asked only for what a flag names"
-	}
-	for flag, name := range map[string]string{"--queue": o.Queue, "--indexes": o.Indexes} {
-		if name != "" && !isFile(name) {
-			return Facts{}, fmt.Errorf("%s: %q is not a file", flag, name)
-		}
 	}
 
 	f := &r.facts

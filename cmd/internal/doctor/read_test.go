@@ -440,8 +440,6 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestWrongUsageIsAnError(t *testing.T) {
 	for want, o := range map[string]doctor.Options{
 		"nothing is named":            {},
-		`--queue: "no.yaml" is not`:   {Queue: "no.yaml"},
-		`--indexes: "no.json" is not`: {Indexes: "no.json"},
 		`--service: "A/b" is neither`: {Service: "A/b"},
 		"the short name needs":        {Service: "w", Lookup: lookup(map[string]string{"GOOGLE_CLOUD_PROJECT": "p"})},
 		`--doclock: "d" is neither`:   {Doclock: "d", Lookup: lookup(map[string]string{"CLOUDSDK_RUN_REGION": "r"})},

@@ -3,10 +3,12 @@ package doctor
 import (
 	"cmp"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
+	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/grpc/codes"
 )
 
@@ -52,7 +54,7 @@ func (d *diagnosis) checkRecovery() {
 		return
 	}
 
-	enabled := func(j Job) bool { return j.State == "" || j.State == "ENABLED" }
+	enabled := func(j *scheduler.Job) bool { return j.State == "" || j.State == "ENABLED" }
 	queue := d.config.Options.Queue
 	if d.read(WorkerSettings) && queue.Name != "" && !slices.ContainsFunc(d.Jobs, enabled) {
 		url, caller := cmp.Or(queue.TargetURL, "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
@@ -65,11 +67,12 @@ func (d *diagnosis) checkRecovery() {
 	}
 
 	for _, j := range d.Jobs {
-		if j.Failure != "" {
-			d.problem("recovery-failed", "The last call of %s failed: %s. Analyses are not recovered.",
-				j.Name, strings.TrimRight(j.Failure, ". ")).
+		if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
+			code := codes.Code(s.Code) //nolint:gosec // above 0
+			d.problem("recovery-failed", "The last call of %s failed: %s %s. Analyses are not recovered.",
+				path.Base(j.Name), code, strings.TrimRight(oneLine(s.Message), ". ")).
 				fix("See its log (gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%s'), "+
-					"then correct its account, audience or URL (gcloud scheduler jobs update http).", j.Name)
+					"then correct its account, audience or URL (gcloud scheduler jobs update http).", path.Base(j.Name))
 		}
 	}
 }

@@ -30,18 +30,14 @@ func serving(s *run.Service) (most, newest string, share int64) {
 	if s.Status == nil || len(s.Status.Traffic) == 0 {
 		return "", "", 0
 	}
-	newest = s.Status.LatestCreatedRevisionName
-
 	shares := map[string]int64{} // a revision may have several entries, such as a tag's
 	for _, t := range s.Status.Traffic {
-		name := t.RevisionName
-		if t.LatestRevision {
-			name = s.Status.LatestReadyRevisionName
-		}
+		name := cmp.Or(t.RevisionName, s.Status.LatestReadyRevisionName)
 		if shares[name] += t.Percent; most == "" || shares[name] > shares[most] {
 			most = name
 		}
 	}
+	newest = s.Status.LatestCreatedRevisionName
 	return most, newest, shares[newest]
 }
 
