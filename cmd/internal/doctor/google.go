@@ -199,9 +199,7 @@ func (s Settings) deployment() string { return strings.TrimSuffix(s.Name, "-work
 
 // askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".
 func (r *reader) askAlerts(ctx context.Context, api google, project string) error {
-	list := api.alerts.Projects.AlertPolicies.List(project)
-	list.Fields("nextPageToken", "alertPolicies(enabled,notificationChannels,displayName)")
-	return list.Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
+	return api.alerts.Projects.AlertPolicies.List(project).Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
 		for _, a := range p.AlertPolicies {
 			deployment, _, _ := strings.Cut(a.DisplayName, ": ")
 			if !strings.EqualFold(deployment, r.facts.Worker.deployment()) {

@@ -85,8 +85,12 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 func environment(c *run.Container) map[string]string {
 	all := map[string]string{}
 	for _, v := range c.Env {
-		if all[v.Name] = v.Value; v.ValueFrom != nil {
+		switch {
+		case v == nil: // a dash alone
+		case v.ValueFrom != nil:
 			all[v.Name] = Secret
+		default:
+			all[v.Name] = v.Value
 		}
 	}
 	return all
