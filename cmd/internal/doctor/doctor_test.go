@@ -48,7 +48,7 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 		{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
 	}
-	f.Grants, f.Alerts = doctor.NeededGrants(workerAccount, queueName, caller), 2
+	f.Grants, f.Alerts = doctor.NeededGrants(queueName, caller), 2
 	for i := range f.Grants {
 		f.Grants[i].Given = true
 	}
@@ -142,8 +142,6 @@ func seeded() []misconfiguration {
 		{"malformed address", "environment", problem, func(f *doctor.Facts) { set("TASK_TARGET_URL", "https://%")(f); f.Tasks = nil }},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
 		{"a byte too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 700<<20 - 1 }},
-		{"memory for one delivery", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 250 << 20 }},
-		{"memory for no delivery", "memory", problem, func(f *doctor.Facts) { f.Worker.Memory = 250<<20 - 1 }},
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
@@ -152,14 +150,12 @@ func seeded() []misconfiguration {
 		{"as many dispatches as places", "dispatches", problem, func(f *doctor.Facts) { f.Queue.Concurrent = 100 }},
 		{"queue with a limit of attempts", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxAttempts = 5 }},
 		{"queue with a limit of time", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxDuration = 3600e9 }},
-		{"queue's default backoff", "queue-hot", problem, func(f *doctor.Facts) { f.Queue.MinBackoff = 1e8 }},
 		{"no index", "index-missing", problem, func(f *doctor.Facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) }},
 		{"no index of another kind", "index-missing", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[1])[2]) }},
 		{"index being built", "index-missing", problem, indexState("CREATING")},
 		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
 		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
 		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
-		{"indexed history", "field-indexed", advice, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/history") }},
 		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
 		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) {
 			orders(f)
@@ -208,7 +204,7 @@ func orders(f *doctor.Facts) {
 func TestWhatIsRightIsNoFinding(t *testing.T) {
 	for name, change := range map[string]func(f *doctor.Facts){
 		"limits of the worker":     func(f *doctor.Facts) { set("MAX_RUNS", "10")(f); f.Worker.Memory = 700 << 20 },
-		"limits of the queue":      func(f *doctor.Facts) { f.Queue.Concurrent, f.Queue.MinBackoff = 99, 10e9 },
+		"limits of the queue":      func(f *doctor.Facts) { f.Queue.Concurrent = 99 },
 		"no limit of attempts":     func(f *doctor.Facts) { f.Queue.MaxAttempts = 0 },
 		"unknown memory":           func(f *doctor.Facts) { f.Worker.Memory = 0 },
 		"unknown queue":            set("TASK_QUEUE", doctor.Secret),

@@ -130,7 +130,6 @@ type Queue struct {
 	Concurrent  int64         // dispatches at once
 	MaxAttempts int64         // of a task; -1: no limit
 	MaxDuration time.Duration // of a task's retries; 0: no limit
-	MinBackoff  time.Duration
 }
 
 // Task holds a task's settings, without its body.

@@ -23,34 +23,34 @@ type Grant struct {
 	rule               string
 	severity           Severity
 	permission, effect string // effect: of its absence
-	account, resource  string
+	resource           string
 	command            string   // of gcloud, that grants a role
 	roles              []string // that contain the permission, the narrowest first
 }
 
 // neededGrants returns what an account needs to book tasks in a queue that are signed as caller.
-func neededGrants(account, queue, caller string) []Grant {
+func neededGrants(queue, caller string) []Grant {
 	const editor, owner = "roles/editor", "roles/owner"
 	_, region := place(queue)
 	ofQueue := fmt.Sprintf("tasks queues add-iam-policy-binding %s --location=%s", path.Base(queue), region)
 	return []Grant{
 		{
 			rule: "account-cannot-book", severity: Problem, permission: "cloudtasks.tasks.create",
-			effect:  "the next attempts and recovered analyses are not booked",
-			account: account, resource: queue, command: ofQueue,
+			effect:   "the next attempts and recovered analyses are not booked",
+			resource: queue, command: ofQueue,
 			roles: []string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner},
 		},
 		{
 			rule: "account-cannot-sign", severity: Problem, permission: "iam.serviceAccounts.actAs",
-			effect:  "it cannot create tasks with this account's token",
-			account: account, resource: "projects/-/serviceAccounts/" + caller,
-			command: "iam service-accounts add-iam-policy-binding " + caller,
-			roles:   []string{"roles/iam.serviceAccountUser", editor, owner},
+			effect:   "it cannot create tasks with this account's token",
+			resource: "projects/-/serviceAccounts/" + caller,
+			command:  "iam service-accounts add-iam-policy-binding " + caller,
+			roles:    []string{"roles/iam.serviceAccountUser", editor, owner},
 		},
 		{
 			rule: "account-cannot-find-tasks", severity: Advice, permission: "cloudtasks.tasks.get",
-			effect:  "each analysis that waits in the queue is booked again after each TTL",
-			account: account, resource: queue, command: ofQueue,
+			effect:   "each analysis that waits in the queue is booked again after each TTL",
+			resource: queue, command: ofQueue,
 			roles: []string{"roles/cloudtasks.viewer", "roles/cloudtasks.admin", "roles/cloudtasks.editor",
 				"roles/viewer", editor, owner},
 		},
@@ -62,7 +62,7 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 	ofProject, errProject := api.policy(ctx, project)
 	for _, g := range needed {
 		ofResource, err := api.policy(ctx, g.resource)
-		given, errRole := api.give(ctx, slices.Concat(ofResource, ofProject), g)
+		given, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
 		if err = cmp.Or(err, errProject, errRole); err != nil && !given {
 			unknown = cmp.Or(unknown, err)
 			continue
@@ -100,11 +100,11 @@ func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, er
 	return p.Bindings, err
 }
 
-// give reports whether bindings may give the account of g its permission. A condition and the
+// give reports whether bindings may give an account the permission of g. A condition and the
 // members of a group are unknown, so such a binding counts. It reads custom roles.
-func (api google) give(ctx context.Context, bindings []*iam.Binding, g Grant) (bool, error) {
+func (api google) give(ctx context.Context, account string, bindings []*iam.Binding, g Grant) (bool, error) {
 	for _, b := range bindings {
-		if !slices.ContainsFunc(b.Members, func(m string) bool { return mayBe(m, g.account) }) {
+		if !slices.ContainsFunc(b.Members, func(m string) bool { return mayBe(m, account) }) {
 			continue
 		}
 		if slices.Contains(g.roles, b.Role) {

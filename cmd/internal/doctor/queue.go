@@ -17,7 +17,7 @@ func queueFile(name string) (Queue, error) {
 		PerSecond   any    `json:"--max-dispatches-per-second"`
 		MaxAttempts int64  `json:"--max-attempts"`
 		MaxDuration string `json:"--max-retry-duration"`
-		MinBackoff  string `json:"--min-backoff"`
+		MinBackoff  any    `json:"--min-backoff"`
 		MaxBackoff  any    `json:"--max-backoff"`
 		Doublings   int64  `json:"--max-doublings"`
 		Sampling    any    `json:"--log-sampling-ratio"`
@@ -28,10 +28,8 @@ func queueFile(name string) (Queue, error) {
 	}
 
 	q, err := parseQueue(&cloudtasks.Queue{
-		RateLimits: &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
-		RetryConfig: &cloudtasks.RetryConfig{
-			MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration, MinBackoff: f.MinBackoff,
-		},
+		RateLimits:  &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
+		RetryConfig: &cloudtasks.RetryConfig{MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration},
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
@@ -43,13 +41,11 @@ func queueFile(name string) (Queue, error) {
 func parseQueue(api *cloudtasks.Queue) (Queue, error) {
 	limits := cmp.Or(api.RateLimits, &cloudtasks.RateLimits{})
 	retries := cmp.Or(api.RetryConfig, &cloudtasks.RetryConfig{})
-	shortest, err := time.ParseDuration(cmp.Or(retries.MinBackoff, "100ms"))
-	longest, err2 := time.ParseDuration(cmp.Or(retries.MaxRetryDuration, "0s"))
+	longest, err := time.ParseDuration(cmp.Or(retries.MaxRetryDuration, "0s"))
 	return Queue{
 		State:       api.State,
 		Concurrent:  cmp.Or(limits.MaxConcurrentDispatches, 1000),
 		MaxAttempts: cmp.Or(retries.MaxAttempts, 100),
-		MinBackoff:  shortest,
 		MaxDuration: longest,
-	}, cmp.Or(err, err2)
+	}, err
 }

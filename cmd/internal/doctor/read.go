@@ -133,7 +133,7 @@ func (r *reader) readOptional(ctx context.Context, queue, project string) {
 	calls := map[Part]func(context.Context, google) error{
 		QueueTasks: func(ctx context.Context, api google) error { return r.askTasks(ctx, api, queue) },
 		AccountRoles: func(ctx context.Context, api google) error {
-			return r.askGrants(ctx, api, neededGrants(account, queue, r.env("TASK_CALLER")), project)
+			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
 		},
 		AlertPolicies: func(ctx context.Context, api google) error { return r.askAlerts(ctx, api, project) },
 	}

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"path"
-	"slices"
 
 	"taskguard/worker"
 )
@@ -32,20 +31,13 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
-	// No query needs the index of one of these fields.
-	large := []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result"), "checkpoint"}
-	small := []string{cmp.Or(k.Fields.Error, "error"), "lastError", "progress", "history"}
-	for i, name := range slices.Concat(large, small) {
-		if !d.Indexes.indexed(group, name) {
-			continue
+	for _, name := range []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result"), "checkpoint"} {
+		if d.Indexes.indexed(group, name) {
+			d.problem("field-indexed",
+				"The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group).
+				fix("Exempt it (gcloud firestore indexes fields update %s --database='%s' --collection-group=%s "+
+					"--disable-indexes).", name, database, group)
 		}
-		severity, effect := Advice, "its index costs storage and makes writes slower, and no query needs it"
-		if i < len(large) {
-			severity, effect = Problem, "Firestore refuses a document with more than 40,000 index entries"
-		}
-		d.add(severity, "field-indexed", "The field %s of %s is indexed: %s.", name, group, effect).
-			fix("Exempt it (gcloud firestore indexes fields update %s --database='%s' --collection-group=%s "+
-				"--disable-indexes).", name, database, group)
 	}
 
 	if d.read(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {

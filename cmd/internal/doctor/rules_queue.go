@@ -6,7 +6,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/grpc/codes"
@@ -37,12 +36,6 @@ func (d *diagnosis) checkQueue() {
 				"or failed for now. MAX_ATTEMPTS limits an analysis, and records that in its document.",
 			q.MaxAttempts, q.MaxDuration).
 			fix("Set --max-attempts=-1 and --max-retry-duration=0s on the queue.")
-	}
-	if q.MinBackoff < 10*time.Second {
-		d.problem("queue-hot",
-			"The queue waits only %v before its first retry: without TASK_QUEUE, a short outage uses up MAX_ATTEMPTS.",
-			q.MinBackoff).
-			fix("Set --min-backoff=30s, --max-backoff=600s and --max-doublings=5 on the queue.")
 	}
 }
 
@@ -145,8 +138,8 @@ func (d *diagnosis) checkGrants() {
 		if !g.Given {
 			d.add(g.severity, g.rule,
 				"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
-				g.account, g.permission, g.resource, g.effect).
-				fix("Grant it (gcloud %s --member=serviceAccount:%s --role=%s).", g.command, g.account, g.roles[0])
+				d.Worker.Account, g.permission, g.resource, g.effect).
+				fix("Grant it (gcloud %s --member=serviceAccount:%s --role=%s).", g.command, d.Worker.Account, g.roles[0])
 		}
 	}
 }

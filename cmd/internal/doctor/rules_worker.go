@@ -53,11 +53,7 @@ func (d *diagnosis) checkWorker() {
 	}
 	runs := min(w.Concurrency, int64(o.MaxRuns))
 	if need := memoryAlone + runs*memoryPerRun; w.Memory > 0 && w.Memory < need {
-		severity := Advice
-		if w.Memory < memoryAlone+memoryPerRun { // one delivery can kill it
-			severity = Problem
-		}
-		d.add(severity, "memory",
+		d.advice("memory",
 			"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.",
 			w.Name, w.Memory>>20, runs, need>>20).
 			fix("Set memory: %dMi (--memory=%[1]dMi), or a smaller containerConcurrency.", need>>20)
