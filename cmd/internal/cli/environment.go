@@ -60,9 +60,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	f := e.Firestore()
 	collection := e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
 	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
-	if f.Project == "" {
-		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
-	}
+	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, f, err
 	}

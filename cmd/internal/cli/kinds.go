@@ -81,9 +81,7 @@ func (c *Call) TakesKind(without string) {
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
-	if store.Project == "" {
-		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
-	}
+	e.Refuse(store.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, err
 	}

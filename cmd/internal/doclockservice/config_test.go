@@ -60,7 +60,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"an emulator":               {[]string{"FIRESTORE_EMULATOR_HOST=h:1", secret}, nil},
 		"none without an emulator":  {[]string{"TASK_AUTH=none", secret}, []string{"TASK_AUTH: none is for emulators"}},
 		"a sweep without a caller":  {[]string{secret, "SWEEP_INTERVAL=10s"}, []string{"TASK_AUTH: must be set"}},
-		"a secret too short":        {[]string{"TASK_AUTH=iam", "SESSION_SECRET=0123456789abcdef0123456789abcde"}, []string{"SESSION_SECRET: has 31 bytes"}},
+		"a secret too short":        {[]string{"TASK_AUTH=iam", "SESSION_SECRET=0123456789abcdef0123456789abcde"}, []string{"SESSION_SECRET: must be set, to at least 32 random bytes"}},
 		"a misspelt auth":           {[]string{"TASK_AUTH=iam", secret, "SESSION_AUTH=OIDC"}, []string{`SESSION_AUTH: "OIDC" is not one of cookie, application, oidc`}},
 		"the application's":         {[]string{"TASK_AUTH=iam", "SESSION_AUTH=application", secret}, nil},
 		"without a secret":          {[]string{"TASK_AUTH=iam", "SESSION_AUTH=application"}, []string{"SESSION_SECRET: must be set"}},

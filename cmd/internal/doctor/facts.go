@@ -81,14 +81,9 @@ func (f Facts) Readings() (read, unread []Reading) {
 	return read, unread
 }
 
-// Service holds a service's settings and callers.
+// Service holds the callers and the settings of a Cloud Run service, those of the revision that serves.
 type Service struct {
-	Settings
-	Callers []string // members that may invoke it by its own policy, such as allUsers
-}
-
-// Settings are those of a Cloud Run service, of the revision that serves.
-type Settings struct {
+	Callers      []string // members that may invoke it by its own policy, such as allUsers
 	Name         string
 	Environment  map[string]string // a secret's value is Secret
 	Timeout      time.Duration
@@ -108,12 +103,12 @@ type Settings struct {
 const Secret = "unknown-unknown-unknown-unknown-unknown-unknown-"
 
 // value returns a variable's value; empty: unset or unknown.
-func (s Settings) value(name string) string { return strings.TrimPrefix(s.Environment[name], Secret) }
+func (s Service) value(name string) string { return strings.TrimPrefix(s.Environment[name], Secret) }
 
 type lookup = func(string) (string, bool)
 
 // lookup returns a variable as the service reads it on Cloud Run.
-func (s Settings) lookup(name string) (string, bool) {
+func (s Service) lookup(name string) (string, bool) {
 	v, ok := s.Environment[name]
 	switch {
 	case name == "K_SERVICE":

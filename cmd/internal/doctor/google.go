@@ -94,8 +94,8 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 		if err != nil {
 			return err
 		}
-		s.Settings, err = parseService(got, serves)
-		if reflect.DeepEqual(template, s.Settings) { // such as after a roll-back: nothing waits for traffic
+		*s, err = parseService(got, serves)
+		if reflect.DeepEqual(template, *s) { // such as after a roll-back: nothing waits for traffic
 			s.Newest = s.Serving
 		}
 		return err
@@ -169,6 +169,19 @@ func (r *reader) askJobs(ctx context.Context, parent string) {
 	})
 }
 
+// askOptional reads one of the optional parts.
+func (r *reader) askOptional(ctx context.Context, p Part, queue, project string) {
+	r.ask(ctx, p, project, func(ctx context.Context, api google) error {
+		switch p {
+		case QueueTasks:
+			return r.askTasks(ctx, api, queue)
+		case AccountRoles:
+			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
+		}
+		return r.askAlerts(ctx, api, project)
+	})
+}
+
 // askTasks reads a page of a queue's tasks, without their bodies.
 func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
 	const fields = "tasks(name,dispatchDeadline,httpRequest(url,oidcToken),lastAttempt/responseStatus/code)"
@@ -195,7 +208,7 @@ func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
 }
 
 // deployment returns the name of the deployment of which the worker is NAME-worker.
-func (s Settings) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
+func (s Service) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
 
 // askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".
 func (r *reader) askAlerts(ctx context.Context, api google, project string) error {

@@ -59,7 +59,12 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	r.readOptional(ctx, queue, "projects/"+project)
+	for _, p := range optionalParts() {
+		const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
+		if r.online(p, queue != "" && f.Worker.Account != "", unnamed) {
+			r.askOptional(ctx, p, queue, "projects/"+project)
+		}
+	}
 
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
@@ -127,24 +132,6 @@ func (r *reader) readIndexes(ctx context.Context, project string) {
 	f.Indexes.Database = database
 }
 
-// readOptional asks Google for the optional parts of a worker with a queue.
-func (r *reader) readOptional(ctx context.Context, queue, project string) {
-	account := r.facts.Worker.Account
-	calls := map[Part]func(context.Context, google) error{
-		QueueTasks: func(ctx context.Context, api google) error { return r.askTasks(ctx, api, queue) },
-		AccountRoles: func(ctx context.Context, api google) error {
-			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
-		},
-		AlertPolicies: func(ctx context.Context, api google) error { return r.askAlerts(ctx, api, project) },
-	}
-	const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
-	for _, p := range optionalParts() {
-		if r.online(p, queue != "" && account != "", unnamed) {
-			r.ask(ctx, p, project, calls[p])
-		}
-	}
-}
-
 // process returns a variable of this process.
 func (r *reader) process(name string) string {
 	v, _ := r.Lookup(name)
@@ -179,7 +166,7 @@ func (r *reader) readService(
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
-		s.Settings, err = serviceFile(name)
+		*s, err = serviceFile(name)
 		r.done(settings, name, err)
 		return nil
 	case fullName.MatchString(name):

@@ -13,7 +13,7 @@ import (
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
 // `gcloud run services describe --format=export` prints it.
-func serviceFile(name string) (found Settings, err error) {
+func serviceFile(name string) (found Service, err error) {
 	var s run.Service
 	if err := decodeFile(name, "a Cloud Run service", &s); err != nil {
 		return found, err
@@ -43,7 +43,7 @@ func serving(s *run.Service) (most, newest string, share int64) {
 
 // parseService reads a Knative service: the settings of the revision that serves, or of the
 // template if that is nil. What is unset has Cloud Run's default.
-func parseService(s *run.Service, serves *run.Revision) (found Settings, err error) {
+func parseService(s *run.Service, serves *run.Revision) (found Service, err error) {
 	switch {
 	case s.Kind != "Service":
 		return found, fmt.Errorf("a %q is not a Service", s.Kind)
@@ -60,7 +60,7 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 		return found, err
 	}
 
-	found = Settings{
+	found = Service{
 		Name:         s.Metadata.Name,
 		Environment:  environment(container),
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
