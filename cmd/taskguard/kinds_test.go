@@ -120,7 +120,7 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 		`[{"name":"order"}] []`: "want a JSON array of kinds",
 		`@/none`:                "or @FILE: open /none: no such file",
 		`[{"name":"order"}]`:    `the kind at index 0: kind "order": no Collection`,
-		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `the kind at index 1: json: unknown field "colection"`,
+		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `json: unknown field "colection"`,
 		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
 		`[{"name":"a","collection":"as","path":"/t"},{"name":"b","collection":"bs","path":"/t"}]`:                   `kind "b" has the name`,
 		`[{"name":"a","collection":"as","fields":{"finished":"DONE","failed":"DONE"}},{"name":"","collection":""}]`: `kind "a": repo: fields: two words of the status are equal`,

@@ -195,7 +195,7 @@ func TestLocalNamesThePortThatIsTaken(t *testing.T) {
 	if n, err := strconv.Atoi(port); err != nil || n > 65530 {
 		t.Skip("no room above the port")
 	}
-	taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed, "the embedded Firestore: 127.0.0.1:"+port+" is in use by another program, or by this one already running; choose others with --port")
+	taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed, "the embedded Firestore: listen tcp 127.0.0.1:"+port+": ", "; --port chooses another port")
 }
 
 // analyze runs the demo's analyzer as a worker would.

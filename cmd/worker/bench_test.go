@@ -61,7 +61,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 			}
 			out.Wait()
 			b.ReportMetric(0, "ns/op")
-			got := float64(memory(b, p.cmd.Process.Pid, peak)) / mib
+			got := float64(peakMemory(b, p)) / mib
 			b.ReportMetric(got, "MB-peak")
 			if got > 10*c.aim { // machines are noisy, regressions are not
 				b.Errorf("%.0f MB, more than ten times the aim of %.0f", got, c.aim)

@@ -11,16 +11,6 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-func TestArgumentsExit2(t *testing.T) {
-	t.Parallel()
-	cmd := newCloud(t).command()
-	cmd.Args = append(cmd.Args, "--help")
-	out, _ := cmd.CombinedOutput()
-	if code := cmd.ProcessState.ExitCode(); code != 2 || !strings.Contains(string(out), "environment") {
-		t.Errorf("exit %d, %q", code, out)
-	}
-}
-
 func TestWhatPreventsAStartIsOneLineAndTheExitCode(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)

@@ -23,7 +23,7 @@ func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 			t.Fatal(err)
 		}
 		delivered.Go(func() {
-			if code, body, err := w.worker.Load().deliver(t.Context(), id); code != http.StatusOK {
+			if code, body, err := w.worker.deliver(t.Context(), id); code != http.StatusOK {
 				t.Errorf("%s: %d %s %v", id, code, body, err)
 			}
 		})
@@ -34,7 +34,7 @@ func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 			t.Errorf("%d: %s after %d attempts, %v; want READY", i, a.Status, a.Attempts, a.Error)
 		}
 	}
-	if w.worker.Load().killed.Load() {
+	if w.killed.Load() {
 		t.Errorf("a worker died of %d MiB", enough/mib)
 	}
 }
@@ -48,8 +48,8 @@ func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	}
 	for attempt := 1; attempt <= mostAttempts; attempt++ {
 		w.start(t, tooLittle)
-		code, _, _ := w.worker.Load().deliver(t.Context(), "x")
-		if code != 0 || !w.worker.Load().killed.Load() {
+		code, _, _ := w.worker.deliver(t.Context(), "x")
+		if code != 0 || !w.killed.Load() {
 			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)
 		}
 		w.expire(t)
@@ -58,7 +58,7 @@ func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 		}
 	}
 	w.start(t, tooLittle)
-	if code, body, err := w.worker.Load().deliver(t.Context(), "x"); code != http.StatusOK {
+	if code, body, err := w.worker.deliver(t.Context(), "x"); code != http.StatusOK {
 		t.Errorf("the delivery after the last attempt: %d %s %v", code, body, err)
 	}
 	if a := w.get(t, "x"); a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {

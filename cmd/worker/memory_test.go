@@ -2,17 +2,14 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,8 +19,7 @@ import (
 )
 
 const (
-	mib  = 1 << 20
-	peak = "VmHWM" // the most that a process has had resident
+	mib = 1 << 20
 	// hostile is the number of values of a hostile input: a quarter of what a document
 	// can hold, so that the tests are fast.
 	hostile = 260_000
@@ -50,21 +46,15 @@ func hostileInput(n int) map[string]any {
 	return map[string]any{"a": a}
 }
 
-// memory returns a field of the kernel's status of a process, in bytes; 0 once it has
-// ended.
-func memory(t testing.TB, pid int, field string) int64 {
+// peakMemory returns the most memory in bytes that a process has had resident.
+func peakMemory(t testing.TB, p *process) int64 {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0
-	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		t.Error(err)
-	}
-	_, rest, found := bytes.Cut(status, []byte(field+":"))
-	if !found {
 		return 0
 	}
+	_, rest, _ := bytes.Cut(status, []byte("VmHWM:"))
 	kb, err := strconv.ParseInt(string(bytes.Fields(rest)[0]), 10, 64)
 	if err != nil {
 		t.Error(err)
@@ -72,61 +62,15 @@ func memory(t testing.TB, pid int, field string) int64 {
 	return kb << 10
 }
 
-// container is a worker whose memory is limited: the test kills it as a kernel would.
-type container struct {
-	*process
-	t      testing.TB
-	limit  int64
-	killed atomic.Bool
-	ended  chan struct{}
-	checks sync.WaitGroup
-}
-
-// contain starts a worker and checks its memory every millisecond. Its runtime has the
-// limit, as from a cgroup.
-func (c *cloud) contain(t testing.TB, limit int64, env ...string) *container {
-	t.Helper()
-	p := c.start(t, append(env, fmt.Sprintf("GOMEMLIMIT=%d", limit/10*9))...)
-	k := &container{process: p, t: t, limit: limit, ended: make(chan struct{})}
-	k.checks.Go(func() {
-		for {
-			select {
-			case <-k.ended:
-				return
-			case <-time.After(time.Millisecond):
-				k.check()
-			}
-		}
-	})
-	t.Cleanup(k.release)
-	return k
-}
-
-// check kills the worker if it has ever had more memory than its limit. A kernel would
-// have killed it at that moment.
-func (k *container) check() {
-	if memory(k.t, k.cmd.Process.Pid, peak) > k.limit && !k.killed.Swap(true) {
-		_ = k.cmd.Process.Kill()
-	}
-}
-
-// release ends the checks. Only then may the caller wait for the process.
-func (k *container) release() {
-	select {
-	case <-k.ended:
-	default:
-		close(k.ended)
-	}
-	k.checks.Wait()
-}
-
 // small is a cloud whose clock can be advanced, with one worker of limited memory at a
-// time.
+// time, which the test kills as a kernel would.
 type small struct {
 	*cloud
 	ahead    atomic.Int64 // of the store's clock, a time.Duration
 	analyzer *httptest.Server
-	worker   atomic.Pointer[container]
+	worker   *process
+	limit    int64
+	killed   atomic.Bool
 }
 
 func newSmall(t *testing.T) *small {
@@ -138,10 +82,13 @@ func newSmall(t *testing.T) *small {
 	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }})
 	t.Cleanup(s.Close)
 	w.cloud = newCloudOn(t, &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}})
-	// It only reads its input, so that the worker needs memory only to send that.
+	// It only reads its input, so that the worker needs memory only to send that. A worker that has
+	// needed more than its limit by then is killed, as a kernel would have done at that moment.
 	w.analyzer = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		w.worker.Load().check()
+		if !w.killed.Load() && peakMemory(t, w.worker) > w.limit && !w.killed.Swap(true) {
+			_ = w.worker.cmd.Process.Kill()
+		}
 		_, _ = io.WriteString(out, `"read"`)
 	}))
 	t.Cleanup(w.analyzer.Close)
@@ -161,19 +108,17 @@ func slowWithoutRace(t *testing.T) {
 	}
 }
 
-// start starts a worker of limit bytes.
-func (w *small) start(t testing.TB, limit int64, env ...string) {
+// start starts a worker of limit bytes, which its runtime has as from a cgroup.
+func (w *small) start(t testing.TB, limit int64) {
 	t.Helper()
-	w.worker.Store(w.contain(t, limit, append([]string{
-		"ANALYZER=" + w.analyzer.URL, "LOCK_TTL=" + ttlInTests.String(), fmt.Sprint("MAX_ATTEMPTS=", mostAttempts),
-	}, env...)...))
+	w.killed.Store(false)
+	w.limit, w.worker = limit, w.cloud.start(t, "ANALYZER="+w.analyzer.URL, "LOCK_TTL="+ttlInTests.String(),
+		fmt.Sprint("MAX_ATTEMPTS=", mostAttempts), fmt.Sprintf("GOMEMLIMIT=%d", limit/10*9))
 }
 
 // expire waits for the end of the worker, and lets its locks expire.
 func (w *small) expire(t testing.TB) {
 	t.Helper()
-	k := w.worker.Load()
-	k.release()
-	k.wait(t)
+	w.worker.wait(t)
 	w.ahead.Add(int64(ttlInTests + time.Second))
 }

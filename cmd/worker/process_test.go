@@ -54,16 +54,7 @@ func newCloud(t testing.TB) *cloud {
 
 func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 	t.Helper()
-	l := listen(t, "127.0.0.1:0")
-	c := &cloud{Backend: b, host: l.Addr().String()}
-	served := make(chan error, 1)
-	go func() { served <- c.Server.Serve(l) }()
-	t.Cleanup(func() {
-		c.Server.Close()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	c := &cloud{Backend: b, host: b.Listen(t)}
 	var err error
 	if c.analyses, err = repo.Open(t.Context(), c.Project, repo.Options{}, c.Client(t)...); err != nil {
 		t.Fatal(err)

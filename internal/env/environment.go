@@ -33,6 +33,13 @@ func (e *Environment) Problem(name, format string, args ...any) {
 	e.Add(fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 }
 
+// Refuse adds a problem of a variable that is wrong.
+func (e *Environment) Refuse(wrong bool, name, format string, args ...any) {
+	if wrong {
+		e.Problem(name, format, args...)
+	}
+}
+
 // Add adds one problem or several joined ones, each of which begins with its variable's name. It
 // ignores nil and problems that it has.
 func (e *Environment) Add(problems error) {
@@ -170,9 +177,8 @@ func (e *Environment) List(name string) (all []string) {
 
 // Level reads a log level; info by default.
 func (e *Environment) Level(name string) (l slog.Level) {
-	if v := e.Text(name, "info"); l.UnmarshalText([]byte(v)) != nil {
-		e.Problem(name, "%q is not one of debug, info, warn, error", v)
-	}
+	v := e.Text(name, "info")
+	e.Refuse(l.UnmarshalText([]byte(v)) != nil, name, "%q is not one of debug, info, warn, error", v)
 	return l
 }
 
@@ -189,8 +195,6 @@ func (e *Environment) ForTests(name string) {
 // Unused refuses variables that have no effect, and gives the reason.
 func (e *Environment) Unused(reason string, names ...string) {
 	for _, name := range names {
-		if e.Text(name, "") != "" {
-			e.Problem(name, "%s", reason)
-		}
+		e.Refuse(e.Text(name, "") != "", name, "%s", reason)
 	}
 }

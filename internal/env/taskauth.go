@@ -2,10 +2,10 @@ package env
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"taskguard/internal/taskauth"
@@ -26,19 +26,12 @@ type TaskAuth struct {
 func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
 	e.ForTests("FIRESTORE_EMULATOR_HOST")
-	switch a.Mode {
-	case "":
-		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), "+
-			"iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
-	case "oidc", "iam":
-	case "none":
-		if emulator == "" || e.onCloudRun() {
-			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST, "+
-				"and not to be on Cloud Run, where K_SERVICE is set")
-		}
-	default:
-		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
-	}
+	e.Refuse(a.Mode == "", "TASK_AUTH", "must be set: oidc (this service verifies tokens), "+
+		"iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+	e.Refuse(!slices.Contains([]string{"", "oidc", "iam", "none"}, a.Mode),
+		"TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
+	e.Refuse(a.Mode == "none" && (emulator == "" || e.onCloudRun()), "TASK_AUTH", "none is for emulators: "+
+		"it needs FIRESTORE_EMULATOR_HOST, and not to be on Cloud Run, where K_SERVICE is set")
 
 	if a.Mode != "oidc" {
 		e.Unused("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
@@ -54,17 +47,13 @@ func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAu
 // token reads the claims that a valid token has.
 func (e *Environment) token() taskauth.Options {
 	o := taskauth.Options{Audience: e.Text("TASK_AUDIENCE", ""), Accounts: e.List("TASK_SERVICE_ACCOUNTS")}
-	if o.Audience == "" {
-		e.Problem("TASK_AUDIENCE", "must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
-	}
-	if len(o.Accounts) == 0 {
-		e.Problem("TASK_SERVICE_ACCOUNTS",
-			"must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
-	}
+	e.Refuse(o.Audience == "", "TASK_AUDIENCE",
+		"must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
+	e.Refuse(len(o.Accounts) == 0, "TASK_SERVICE_ACCOUNTS",
+		"must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
 	for _, account := range o.Accounts {
-		if !strings.Contains(account, "@") {
-			e.Problem("TASK_SERVICE_ACCOUNTS", "%q is not the e-mail address of a service account", account)
-		}
+		e.Refuse(!strings.Contains(account, "@"), "TASK_SERVICE_ACCOUNTS",
+			"%q is not the e-mail address of a service account", account)
 	}
 	o.KeysURL = e.KeysURL()
 	return o
@@ -75,25 +64,9 @@ func (e *Environment) KeysURL() string {
 	e.ForTests(keysURL)
 	v := e.Text(keysURL, "")
 	u, err := url.Parse(v)
-	if v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
-		e.Problem(keysURL, "is not an http or https URL")
-	}
+	e.Refuse(v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil),
+		keysURL, "is not an http or https URL")
 	return v
-}
-
-// Verifier returns the verifier of tokens. ours is false if this service verifies none.
-func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
-	switch a.Mode {
-	case "oidc":
-		o := a.Token
-		o.Log = log
-		v, err = taskauth.New(o)
-		return v, true, err
-	case "iam", "none":
-		a.Warn(ctx, log)
-		return nil, false, nil
-	}
-	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)
 }
 
 // Warn logs a warning if the callers seem to be unchecked.

@@ -3,10 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"taskguard/internal/env"
@@ -62,9 +60,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	f := e.Firestore()
 	collection := e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
 	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
-	if f.Project == "" {
-		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
-	}
+	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, f, err
 	}
@@ -100,12 +96,8 @@ func Reach(ctx context.Context, name, address, advice string) error {
 // Listen listens on address. what names the server in the error.
 func Listen(what, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		const advice = "is in use by another program, or by this one already running; choose others with --port"
-		return nil, fmt.Errorf("%s: %s %s", what, address, advice)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; --port chooses another port", what, err)
 	}
 	return l, nil
 }

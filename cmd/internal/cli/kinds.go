@@ -27,13 +27,16 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 		return []worker.Kind{k}
 	}
 
-	list, err := kindList(text)
+	list, err := decodeKinds(text)
 	if err != nil {
 		const want = `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE`
 		e.Problem("KINDS", "%s: %v", want, err)
 	}
 	for i := range list {
-		k, err := parseKind(list[i], collection)
+		if cmp.Or(list[i].Name, analysis) == analysis {
+			list[i].Collection = cmp.Or(list[i].Collection, collection)
+		}
+		k, err := list[i].Filled()
 		same := slices.IndexFunc(all, func(other worker.Kind) bool {
 			return k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path
 		})
@@ -49,33 +52,24 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 	return all
 }
 
-// kindList returns the elements of KINDS.
-func kindList(text string) (list []json.RawMessage, err error) {
+// decodeKinds returns the elements of KINDS.
+func decodeKinds(text string) (list []worker.Kind, err error) {
 	data := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		if data, err = os.ReadFile(file); err != nil {
 			return nil, err
 		}
 	}
-	err = json.Unmarshal(data, &list)
-	if err == nil && len(list) == 0 {
-		err = errors.New("none")
-	}
-	return list, err
-}
 
-// parseKind decodes a kind. collection is the default for analysis.
-func parseKind(text []byte, collection string) (k worker.Kind, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
+	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	err = d.Decode(&k)
-	if cmp.Or(k.Name, analysis) == analysis {
-		k.Collection = cmp.Or(k.Collection, collection)
+	if err := d.Decode(&list); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return k, err
+	if len(list) == 0 || d.More() {
+		return nil, errors.New("none, or more than an array")
 	}
-	return k.Filled()
+	return list, nil
 }
 
 // TakesKind declares --kind. without describes the default.
@@ -87,9 +81,7 @@ func (c *Call) TakesKind(without string) {
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
-	if store.Project == "" {
-		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
-	}
+	e.Refuse(store.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package doclockservice
 import (
 	"log/slog"
 	"regexp"
-	"strings"
 	"time"
 
 	"taskguard/cmd/internal/service"
@@ -53,9 +52,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Sockets:    e.Integer("SOCKETS_PER_SESSION", 100, 1, 1_000_000),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authApplication, authOIDC),
 	}
-	if _, err := document.New(nil, c.TTL); err != nil {
-		e.Problem("DOCUMENT_LOCK_TTL", "%s", strings.TrimPrefix(err.Error(), "lease: "))
-	}
+	_, err := document.New(nil, c.TTL)
+	e.Add(env.Named("DOCUMENT_LOCK_TTL", err))
 
 	fallback := ""
 	if c.Emulator != "" {
@@ -71,29 +69,24 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 func (c *Config) sessions(e *env.Environment) {
 	if c.Sessions == authOIDC {
 		e.Unused("belongs to SESSION_AUTH=cookie and application", "SESSION_SECRET")
-		c.Token = taskauth.Options{AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", "")}
-		if c.Token.Audience = e.Text("SESSION_AUDIENCE", ""); c.Token.Audience == "" {
-			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
+		c.Token = taskauth.Options{
+			AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", ""), Audience: e.Text("SESSION_AUDIENCE", ""),
+			KeySource: taskauth.KeySource{KeysURL: e.KeysURL()},
 		}
-		if c.Token.KeysURL = c.Tasks.Token.KeysURL; c.Tasks.Mode != "oidc" {
-			c.Token.KeysURL = e.KeysURL()
-		}
+		e.Refuse(c.Token.Audience == "", "SESSION_AUDIENCE",
+			"must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
 		return
 	}
 
 	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE", "SESSION_NAME_CLAIM")
 	c.Secret = e.Text("SESSION_SECRET", "")
-	switch {
-	case c.Secret == "":
-		e.Problem("SESSION_SECRET", "must be set, to at least %d random bytes that every instance shares, "+
-			"such as `openssl rand -base64 33`", server.MinSecret)
-	case len(c.Secret) < server.MinSecret:
-		e.Problem("SESSION_SECRET", "has %d bytes, at least %d are needed", len(c.Secret), server.MinSecret)
-	}
+	e.Refuse(len(c.Secret) < server.MinSecret, "SESSION_SECRET",
+		"must be set, to at least %d random bytes that every instance shares, such as `openssl rand -base64 33`; "+
+			"it has %d", server.MinSecret, len(c.Secret))
 }
 
 var (
-	pusherKey   = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+	pusherKey   = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
 	origin      = regexp.MustCompile(`^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
 	channel     = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+\{room\}[A-Za-z0-9_=@,.;-]*$`)
 	otherKind   = regexp.MustCompile(`^(private|presence)-`)
@@ -106,11 +99,9 @@ var (
 func (c *Config) browsers(e *env.Environment) {
 	c.Origins = e.List("ALLOWED_ORIGINS")
 	for _, text := range c.Origins {
-		if !origin.MatchString(text) || defaultPort.MatchString(text) {
-			const format = "%q is not an origin as a browser sends it, such as https://app.example: in lower case, " +
-				"other letters as xn--…, no slash after the host, no :80 with http or :443 with https"
-			e.Problem("ALLOWED_ORIGINS", format, text)
-		}
+		e.Refuse(!origin.MatchString(text) || defaultPort.MatchString(text), "ALLOWED_ORIGINS",
+			"%q is not an origin as a browser sends it, such as https://app.example: in lower case, "+
+				"other letters as xn--…, no slash after the host, no :80 with http or :443 with https", text)
 	}
 
 	c.Pusher = server.Pusher{
@@ -121,22 +112,17 @@ func (c *Config) browsers(e *env.Environment) {
 	if c.Pusher.Key == "" {
 		e.Unused("is used only with PUSHER_APP_KEY", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE")
 	}
-	if !channel.MatchString(c.Pusher.Channel) || otherKind.MatchString(c.Pusher.Channel) {
-		e.Problem("PUSHER_CHANNEL", "%q is not the name of a public channel with {room} once and not first, such as %s",
-			c.Pusher.Channel, server.DefaultChannel)
-	}
-	if c.Pusher.Namespace != "" && !namespace.MatchString(c.Pusher.Namespace) {
-		e.Problem("PUSHER_EVENT_NAMESPACE", "%q is not a namespace such as %s", c.Pusher.Namespace, `App\Events`)
-	}
+	e.Refuse(!channel.MatchString(c.Pusher.Channel) || otherKind.MatchString(c.Pusher.Channel), "PUSHER_CHANNEL",
+		"%q is not the name of a public channel with {room} once and not first, such as %s",
+		c.Pusher.Channel, server.DefaultChannel)
+	e.Refuse(c.Pusher.Namespace != "" && !namespace.MatchString(c.Pusher.Namespace), "PUSHER_EVENT_NAMESPACE",
+		"%q is not a namespace such as %s", c.Pusher.Namespace, `App\Events`)
 
-	switch {
-	case c.Pusher.Key == "" && c.Pusher.Secret != "":
-		e.Problem("PUSHER_APP_KEY", "must be set with PUSHER_APP_SECRET")
-	case c.Pusher.Key != "" && c.Pusher.Secret == "":
-		e.Problem("PUSHER_APP_SECRET", "must be set with PUSHER_APP_KEY, to random text such as `openssl rand -hex 20`")
-	case c.Pusher.Key != "" && !pusherKey.MatchString(c.Pusher.Key):
-		e.Problem("PUSHER_APP_KEY", "has a character that is not a letter, a digit, _ or -")
-	}
+	key, secret := c.Pusher.Key, c.Pusher.Secret
+	e.Refuse(key == "" && secret != "", "PUSHER_APP_KEY", "must be set with PUSHER_APP_SECRET")
+	e.Refuse(key != "" && secret == "", "PUSHER_APP_SECRET",
+		"must be set with PUSHER_APP_KEY, to random text such as `openssl rand -hex 20`")
+	e.Refuse(!pusherKey.MatchString(key), "PUSHER_APP_KEY", "has a character that is not a letter, a digit, _ or -")
 }
 
 // attrs returns the configuration for the log.

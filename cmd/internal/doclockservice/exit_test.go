@@ -1,6 +1,7 @@
 package doclockservice
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -9,18 +10,6 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 )
-
-// environ is a whole environment of settings such as PORT=1.
-func environ(words ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for _, w := range words {
-			if k, v, _ := strings.Cut(w, "="); k == name {
-				return v, true
-			}
-		}
-		return "", false
-	}
-}
 
 func TestAConfigurationErrorExits2(t *testing.T) {
 	for _, env := range [][]string{
@@ -36,15 +25,11 @@ func TestAConfigurationErrorExits2(t *testing.T) {
 func TestSIGTERMExits0(t *testing.T) {
 	project := embedded(t)
 	log := &emulatortest.Log{}
-	type exit struct {
-		code int
-		err  error
-	}
-	exited := make(chan exit, 1)
+	exited := make(chan string, 1)
 	go func() {
 		code, err := Main(t.Context(), environ(secret, "FIRESTORE_EMULATOR_HOST="+os.Getenv("FIRESTORE_EMULATOR_HOST"),
 			"GOOGLE_CLOUD_PROJECT="+project, "PORT=0"), log)
-		exited <- exit{code, err}
+		exited <- fmt.Sprint(code, err)
 	}()
 	for deadline := time.Now().Add(hang); !strings.Contains(log.String(), `"serving"`); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -52,8 +37,8 @@ func TestSIGTERMExits0(t *testing.T) {
 		}
 	}
 	check(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	if e := <-exited; e.code != 0 || e.err != nil {
-		t.Errorf("exit %d, %v", e.code, e.err)
+	if exit := <-exited; exit != "0 <nil>" {
+		t.Errorf("exit %s", exit)
 	}
 	if !strings.Contains(log.String(), `"severity":"INFO"`) || strings.Contains(log.String(), "0123456789abcdef") {
 		t.Errorf("not Cloud Logging's, or with the secret: %s", log)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -19,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"go.uber.org/goleak"
 
+	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -65,7 +65,7 @@ func start(t testing.TB, project string, more ...string) *instance {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		i.returned <- Serve(ctx, cfg, i.l, slog.New(slog.NewTextHandler(i.log, nil)))
+		i.returned <- Serve(ctx, cfg, i.l, telemetry.NewLogger(i.log, "json", 0))
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 	return i
@@ -186,7 +186,7 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 		t.Error(err)
 	}
 	log := i.log.String()
-	if !strings.Contains(log, "operation=subscribe outcome=ok") || strings.Contains(log, "0123456789abcdef") {
+	if !strings.Contains(log, `"operation":"subscribe","outcome":"ok"`) || strings.Contains(log, "0123456789abcdef") {
 		t.Errorf("the stop has not waited for the socket, or the secret is in the log: %s", log)
 	}
 }
@@ -206,7 +206,7 @@ func TestTheSweepRunsByItself(t *testing.T) {
 	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
 		t.Fatal(status, body)
 	}
-	for deadline := time.Now().Add(hang); !strings.Contains(i.log.String(), "swept=1"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(hang); !strings.Contains(i.log.String(), `"swept":1`); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing is swept: %s", i.log)
 		}

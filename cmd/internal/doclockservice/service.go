@@ -1,5 +1,5 @@
-// Package doclockservice runs the document lock as a process: environment → Config → wire
-// → serve. It is all of cmd/doclock, and part of taskguard local.
+// Package doclockservice runs the document lock as a process: it reads the environment, assembles the
+// server and serves it. cmd/doclock runs only this package; taskguard local starts it too.
 package doclockservice
 
 import (
@@ -36,26 +36,23 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // progress. It returns the listener's error, or that of opening its parts; the end of
 // ctx is no error.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
+	defer func() { _ = l.Close() }() // where nothing was served
 	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{
 		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log,
 	})
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return err
 	}
-
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	running, err := wire(ctx, work, cfg, rooms, log)
-	if err != nil {
-		return errors.Join(err, rooms.Close(), l.Close())
+	running, err := assemble(ctx, cfg, rooms, log)
+	if err == nil {
+		err = running.Serve(ctx, l, cfg.attrs()...)
 	}
-	running.Stop = stop
-	return errors.Join(running.Serve(ctx, l, cfg.attrs()...), rooms.Close())
+	return errors.Join(err, rooms.Close())
 }
 
-// wire returns the service that cfg describes, without a call to any of its parts. work is the
-// context of all sockets.
-func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (s service.Service, err error) {
+// assemble returns the service that cfg describes, without a call to any of its parts.
+func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (s service.Service, err error) {
+	s.Limits, s.Log = cfg.Limits, log
 	locks, err := document.New(rooms, cfg.TTL)
 	if err != nil {
 		return s, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
@@ -64,14 +61,14 @@ func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Lo
 		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins,
 		SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
 	}
-	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
-	if err != nil {
-		return s, err
+
+	cfg.Tasks.Warn(ctx, log)
+	if cfg.Tasks.Mode == "oidc" {
+		if o.Tasks, err = verifier(&s, cfg.Tasks.Token); err != nil {
+			return s, err
+		}
 	}
-	if ours {
-		o.Tasks, s.Background = verifier, append(s.Background, verifier.Run)
-	}
-	sessions, fetch, err := cfg.identify(log)
+	sessions, err := cfg.identify(&s)
 	if err != nil {
 		return s, err
 	}
@@ -79,40 +76,50 @@ func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Lo
 	if err != nil {
 		return s, err
 	}
+	if s.Flush = exports.Stop; exports.Tracers != nil {
+		o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
+	}
 
-	o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx)) // of all sockets
 	feed := document.NewFeed(locks, rooms, log)
 	doclock := server.NewServer(work, locks, feed, sessions, o)
-	s.Handler, s.Limits, s.Flush, s.Log = doclock, cfg.Limits, exports.Stop, log
+	s.Handler = doclock
 	s.Drain = func(ctx context.Context) {
+		stop()
 		if left := doclock.Drain(ctx); left > 0 {
 			log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
 		}
 	}
 
 	ping := func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) }
-	s.Background = append(s.Background, fetch, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
+	s.Background = append(s.Background, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
 	if cfg.Sweep > 0 {
 		s.Background = append(s.Background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
 	}
 	return s, nil
 }
 
-// identify returns how sessions are proved, and what has to run meanwhile.
-func (c Config) identify(log *slog.Logger) (_ server.Sessions, run func(context.Context), _ error) {
+// identify returns how sessions are proved.
+func (c Config) identify(s *service.Service) (server.Sessions, error) {
 	if c.Sessions == authOIDC {
-		c.Token.Log = log
-		people, err := taskauth.New(c.Token)
-		if err != nil {
-			return nil, nil, err
-		}
-		return server.Accounts{Verifier: people}, people.Run, nil
+		people, err := verifier(s, c.Token)
+		return server.Accounts{Verifier: people}, err
 	}
-
 	cookies, err := server.NewCookies([]byte(c.Secret))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cookies.Application = c.Sessions == authApplication
-	return cookies, func(context.Context) {}, nil
+	return cookies, nil
+}
+
+// verifier returns a verifier of tokens, which fetches its keys in the background of s.
+func verifier(s *service.Service, o taskauth.Options) (*taskauth.Verifier, error) {
+	o.Log = s.Log
+	v, err := taskauth.New(o)
+	if err != nil {
+		return nil, err
+	}
+	s.Background = append(s.Background, v.Run)
+	return v, nil
 }

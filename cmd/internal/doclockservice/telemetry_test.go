@@ -1,7 +1,6 @@
 package doclockservice
 
 import (
-	"context"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -11,9 +10,6 @@ import (
 
 	tracecollector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
-
-	"taskguard/internal/telemetry"
-	"taskguard/internal/testing/emulatortest"
 )
 
 // A request's line is of the caller's trace, but its span, which a collector gets,
@@ -31,22 +27,16 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 		}
 	}))
 	defer collector.Close()
-	cfg := must(parse(secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT="+embedded(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))(t)
-	log, l, returned := &emulatortest.Log{}, listen(t), make(chan error, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	go func() { returned <- Serve(ctx, cfg, l, telemetry.NewLogger(log, "json", 0)) }()
-	r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/internal/sweep", http.NoBody))(t)
+	i := start(t, embedded(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL)
+	r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+"/internal/sweep", http.NoBody))(t)
 	r.Header.Set("traceparent", "00-"+trace+"-"+caller+"-00")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	stop()
-	if err := <-returned; err != nil {
-		t.Error(err)
-	}
+	i.stop()
+	check(t, i.wait(t))
 	if len(paths) != 1 || paths[0] != "/v1/traces" || len(received.ResourceSpans) != 1 {
 		t.Fatalf("requests %v, want one of traces", paths)
 	}
@@ -61,7 +51,7 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 		t.Errorf("resource = %s", who)
 	}
 	want := `"logging.googleapis.com/trace":"` + trace + `","logging.googleapis.com/spanId":"` + caller + `"`
-	if text := log.String(); strings.Count(text, want) != 1 {
+	if text := i.log.String(); strings.Count(text, want) != 1 {
 		t.Errorf("log: %s\nwant one line with %s", text, want)
 	}
 }

@@ -2,7 +2,12 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+
+	doclock "taskguard/cmd/internal/doclockservice"
+	worker "taskguard/cmd/internal/workerservice"
+	guarded "taskguard/worker"
 )
 
 // Severity is a finding's weight.
@@ -23,49 +28,62 @@ type Finding struct {
 	Fix      string   `json:"fix"`
 }
 
-// Unchecked lists rules that were skipped because parts were not read.
-type Unchecked struct {
-	Parts  []string `json:"parts"`
-	Why    string   `json:"why"`
-	Failed bool     `json:"failed"` // reading was tried
-	Rules  []string `json:"rules"`
+// fix sets the Fix.
+func (f *Finding) fix(text string, args ...any) { f.Fix = fmt.Sprintf(text, args...) }
+
+// Check applies each rule whose parts were read. Problems come first.
+func Check(f Facts) []Finding {
+	d := diagnosis{Facts: f}
+	// Where the environment is wrong the configuration holds defaults, and the rule
+	// "environment" reports it.
+	d.config, _ = worker.ParseConfig(f.Worker.lookup)
+
+	d.checkService(service{
+		Service: f.Worker, title: "the worker", settings: WorkerSettings, callers: WorkerCallers,
+		parse: func(l lookup) error { _, err := worker.ParseConfig(l); return err },
+		own:   slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
+	})
+	d.checkWorker()
+	d.checkQueue()
+	d.checkIndexes()
+	d.checkRecovery()
+	d.checkTasks()
+	d.checkGrants()
+	d.checkAlerts()
+	d.checkService(service{
+		Service: f.Doclock, title: "doclock", settings: DoclockSettings, callers: DoclockCallers,
+		parse: func(l lookup) error { _, err := doclock.ParseConfig(l); return err },
+	})
+
+	for i, one := range d.found {
+		d.found[i].Problem, d.found[i].Fix = scrub(one.Problem), scrub(one.Fix)
+	}
+	slices.SortStableFunc(d.found, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
+	return d.found
 }
 
-// Check applies each rule whose parts were read.
-func Check(f Facts) (found []Finding, unchecked []Unchecked) {
-	missing := map[Part]int{} // the index in unchecked
-	for _, p := range parts() {
-		s := f.Status[p]
-		if s.From != "" {
-			continue
-		}
-		i := slices.IndexFunc(unchecked, func(u Unchecked) bool { return u.Why == s.Why && u.Failed == s.Failed })
-		if i < 0 {
-			i, unchecked = len(unchecked), append(unchecked, Unchecked{Why: s.Why, Failed: s.Failed})
-		}
-		unchecked[i].Parts = append(unchecked[i].Parts, string(p))
-		missing[p] = i
-	}
+// diagnosis collects findings.
+type diagnosis struct {
+	Facts
+	config worker.Config // of the worker
+	found  []Finding
+}
 
-	for _, r := range rules(f) {
-		complete := true
-		for _, need := range r.needs {
-			i, absent := missing[need]
-			complete = complete && !absent
-			if absent && !slices.Contains(unchecked[i].Rules, r.name) {
-				unchecked[i].Rules = append(unchecked[i].Rules, r.name)
-			}
-		}
-		if !complete {
-			continue
-		}
+// read reports whether all of the parts were read.
+func (d *diagnosis) read(parts ...Part) bool {
+	return !slices.ContainsFunc(parts, func(p Part) bool { return d.Status[p].From == "" })
+}
 
-		for _, one := range r.check() {
-			one.Rule, one.Problem, one.Fix = r.name, scrub(one.Problem), scrub(one.Fix)
-			found = append(found, one)
-		}
-	}
+// add adds a finding, and returns it for its fix.
+func (d *diagnosis) add(s Severity, rule, problem string, args ...any) *Finding {
+	d.found = append(d.found, Finding{Rule: rule, Severity: s, Problem: fmt.Sprintf(problem, args...)})
+	return &d.found[len(d.found)-1]
+}
 
-	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
-	return found, unchecked
+func (d *diagnosis) problem(rule, text string, args ...any) *Finding {
+	return d.add(Problem, rule, text, args...)
+}
+
+func (d *diagnosis) advice(rule, text string, args ...any) *Finding {
+	return d.add(Advice, rule, text, args...)
 }

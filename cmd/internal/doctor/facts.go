@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	scheduler "google.golang.org/api/cloudscheduler/v1"
+	"google.golang.org/grpc/codes"
+
 	"taskguard/worker"
 )
 
@@ -14,9 +17,11 @@ type Facts struct {
 	Kinds           []worker.Kind // of work
 	Queue           Queue
 	Indexes         Indexes
-	Jobs            []Job // of Cloud Scheduler in the queue's region
-	Live
-	Status map[Part]Status
+	Jobs            []*scheduler.Job // that call recovery, in the queue's region
+	Tasks           []Task           // the first of the queue
+	Grants          []Grant          // of the worker's account, as far as they could be evaluated
+	Alerts, Unsent  int              // the alert policies of this deployment; those without a channel, or disabled
+	Status          map[Part]Status
 }
 
 // Part names a part of Facts in the output.
@@ -31,30 +36,54 @@ const (
 	WorkerCallers   Part = "who may call the worker"
 	DoclockSettings Part = "doclock's settings"
 	DoclockCallers  Part = "who may call doclock"
+	QueueTasks      Part = "the queue's tasks"
+	AccountRoles    Part = "the roles of the worker's account"
+	AlertPolicies   Part = "the alert policies"
 )
 
 // parts returns all parts in the order of the output.
 func parts() []Part {
 	return append([]Part{
 		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
-	}, liveParts()...)
+	}, optionalParts()...)
 }
+
+// optionalParts returns the parts that an operator may lack the right to read. It is no failure if
+// one of them could not be read.
+func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {
-	From   string // the file or resource; empty: not read
-	Why    string // why it was not read
-	Failed bool   // reading was tried
+	From   string `json:"from,omitempty"` // the file or resource; empty: not read
+	Why    string `json:"why,omitempty"`  // why it was not read
+	Failed bool   `json:"failed"`         // reading was tried
 }
 
-// Service holds a service's settings and callers.
+// Reading lists the parts that have the same status.
+type Reading struct {
+	Parts []string `json:"parts"`
+	Status
+}
+
+// Readings returns what was read, and what was not.
+func (f Facts) Readings() (read, unread []Reading) {
+	for _, p := range parts() {
+		list, status := &unread, f.Status[p]
+		if status.From != "" {
+			list = &read
+		}
+		i := slices.IndexFunc(*list, func(r Reading) bool { return r.Status == status })
+		if i < 0 {
+			i, *list = len(*list), append(*list, Reading{Status: status})
+		}
+		(*list)[i].Parts = append((*list)[i].Parts, string(p))
+	}
+	return read, unread
+}
+
+// Service holds the callers and the settings of a Cloud Run service, those of the revision that serves.
 type Service struct {
-	Settings
-	Callers []string // members that may invoke it by its own policy, such as allUsers
-}
-
-// Settings are those of a Cloud Run service, of the revision that serves.
-type Settings struct {
+	Callers      []string // members that may invoke it by its own policy, such as allUsers
 	Name         string
 	Environment  map[string]string // a secret's value is Secret
 	Timeout      time.Duration
@@ -64,9 +93,6 @@ type Settings struct {
 	URLs         string // a JSON list of all its addresses; empty: unknown
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
-	Secrets      []string // that its containers use
-	Twice        []string // variables that the container sets more than once
-	Probes       []string // the paths of the container's probes
 	// Serving is the revision that gets the most requests, Newest has the settings that were
 	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
 	Serving, Newest string
@@ -77,45 +103,33 @@ type Settings struct {
 const Secret = "unknown-unknown-unknown-unknown-unknown-unknown-"
 
 // value returns a variable's value; empty: unset or unknown.
-func (s Settings) value(name string) string { return strings.TrimPrefix(s.Environment[name], Secret) }
+func (s Service) value(name string) string { return strings.TrimPrefix(s.Environment[name], Secret) }
+
+type lookup = func(string) (string, bool)
+
+// lookup returns a variable as the service reads it on Cloud Run.
+func (s Service) lookup(name string) (string, bool) {
+	v, ok := s.Environment[name]
+	switch {
+	case name == "K_SERVICE":
+		return s.Name, true
+	case name == "ANALYZER" && strings.HasPrefix(v, "exec:") && strings.TrimSpace(v) != "exec:":
+		v = "exec:true" // the program is in the image, not here
+	}
+	return v, ok
+}
 
 // Queue holds a queue's settings.
 type Queue struct {
-	Project     string        // of a flags file; empty: unknown
-	Region      string        // likewise
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
 	MaxAttempts int64         // of a task; -1: no limit
 	MaxDuration time.Duration // of a task's retries; 0: no limit
-	MinBackoff  time.Duration
-	MaxBackoff  time.Duration
 }
 
-// Job is a job of Cloud Scheduler that calls by HTTP.
-type Job struct {
-	Name, State string // state: ENABLED, PAUSED, DISABLED, UPDATE_FAILED
-	Method, URI string
-	Failure     string // of the last call; empty: it succeeded, or there was none
-}
-
-// Source lists the parts that were read from one place.
-type Source struct {
-	Parts []string `json:"parts"`
-	From  string   `json:"from"`
-}
-
-// Sources lists what was read.
-func (f Facts) Sources() (all []Source) {
-	for _, p := range parts() {
-		from := f.Status[p].From
-		if from == "" {
-			continue
-		}
-		i := slices.IndexFunc(all, func(o Source) bool { return o.From == from })
-		if i < 0 {
-			i, all = len(all), append(all, Source{From: from})
-		}
-		all[i].Parts = append(all[i].Parts, string(p))
-	}
-	return all
+// Task holds a task's settings, without its body.
+type Task struct {
+	Name, URL, Audience string // the audience is empty if there is no token
+	Deadline            time.Duration
+	Last                codes.Code // of its last attempt; OK: there was none
 }

@@ -12,22 +12,54 @@ import (
 	"strings"
 	"time"
 
+	projects "google.golang.org/api/cloudresourcemanager/v1"
 	scheduler "google.golang.org/api/cloudscheduler/v1"
 	cloudtasks "google.golang.org/api/cloudtasks/v2"
 	firestore "google.golang.org/api/firestore/v1"
 	"google.golang.org/api/googleapi"
+	iam "google.golang.org/api/iam/v1"
+	monitoring "google.golang.org/api/monitoring/v3"
+	"google.golang.org/api/option"
 	run "google.golang.org/api/run/v1"
 	"google.golang.org/grpc/codes"
 )
 
+// google has the clients of Google's APIs.
+type google struct {
+	run       *run.APIService
+	tasks     *cloudtasks.Service
+	firestore *firestore.Service
+	scheduler *scheduler.Service
+	projects  *projects.Service
+	iam       *iam.Service
+	alerts    *monitoring.Service
+}
+
+// connect makes the clients.
+func connect(ctx context.Context, options []option.ClientOption) (api google, err error) {
+	var errs [7]error
+	api.run, errs[0] = run.NewService(ctx, options...)
+	api.tasks, errs[1] = cloudtasks.NewService(ctx, options...)
+	api.firestore, errs[2] = firestore.NewService(ctx, options...)
+	api.scheduler, errs[3] = scheduler.NewService(ctx, options...)
+	api.projects, errs[4] = projects.NewService(ctx, options...)
+	api.iam, errs[5] = iam.NewService(ctx, options...)
+	api.alerts, errs[6] = monitoring.NewService(ctx, options...)
+	return api, cmp.Or(errs[:]...)
+}
+
 // callTimeout bounds the calls for one part.
 const callTimeout = 15 * time.Second
 
-// ask reads a part by a call of Google's APIs.
-func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context) error) {
+// ask reads a part by calls of Google's APIs.
+func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context, google) error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := call(ctx)
+	clients, err := r.connect()
+	if err == nil {
+		err = call(ctx, clients)
+	}
+
 	var api *googleapi.Error
 	switch {
 	case err == nil:
@@ -43,14 +75,8 @@ func (r *reader) ask(ctx context.Context, p Part, from string, call func(context
 
 // askService reads projects/P/locations/L/services/S and its IAM policy.
 func (r *reader) askService(ctx context.Context, name string, s *Service, settings, callers Part) {
-	api, err := run.NewService(ctx, r.Google...)
-	if err != nil {
-		r.done(settings, name, err)
-		r.done(callers, name, err)
-		return
-	}
-	r.ask(ctx, settings, name, func(ctx context.Context) error {
-		got, err := api.Projects.Locations.Services.Get(name).Context(ctx).Do()
+	r.ask(ctx, settings, name, func(ctx context.Context, api google) error {
+		got, err := api.run.Projects.Locations.Services.Get(name).Context(ctx).Do()
 		if err != nil {
 			return err
 		}
@@ -59,7 +85,7 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 		if revision, newest, _ := serving(got); revision != newest {
 			parent, _, _ := strings.Cut(name, "/services/")
 			revision = parent + "/revisions/" + revision
-			if serves, err = api.Projects.Locations.Revisions.Get(revision).Context(ctx).Do(); err != nil {
+			if serves, err = api.run.Projects.Locations.Revisions.Get(revision).Context(ctx).Do(); err != nil {
 				return err
 			}
 		}
@@ -68,15 +94,15 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 		if err != nil {
 			return err
 		}
-		s.Settings, err = parseService(got, serves)
-		if reflect.DeepEqual(template, s.Settings) { // such as after a roll-back: nothing waits for traffic
+		*s, err = parseService(got, serves)
+		if reflect.DeepEqual(template, *s) { // such as after a roll-back: nothing waits for traffic
 			s.Newest = s.Serving
 		}
 		return err
 	})
 
-	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {
-		services := api.Projects.Locations.Services
+	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context, api google) error {
+		services := api.run.Projects.Locations.Services
 		policy, err := services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
 		if err != nil {
 			return err
@@ -92,12 +118,8 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 
 // askQueue reads projects/P/locations/L/queues/Q.
 func (r *reader) askQueue(ctx context.Context, name string) {
-	r.ask(ctx, QueueSettings, name, func(ctx context.Context) error {
-		api, err := cloudtasks.NewService(ctx, r.Google...)
-		if err != nil {
-			return err
-		}
-		got, err := api.Projects.Locations.Queues.Get(name).Context(ctx).Do()
+	r.ask(ctx, QueueSettings, name, func(ctx context.Context, api google) error {
+		got, err := api.tasks.Projects.Locations.Queues.Get(name).Context(ctx).Do()
 		if err != nil {
 			return err
 		}
@@ -112,13 +134,8 @@ const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
 // askIndexes reads the indexes of the kinds' collection groups, and the settings of ownFields in
 // all groups, which include those that a group inherits.
 func (r *reader) askIndexes(ctx context.Context, database string) {
-	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
-		api, err := firestore.NewService(ctx, r.Google...)
-		if err != nil {
-			return err
-		}
-
-		all, groups := newIndexes(), api.Projects.Databases.CollectionGroups
+	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context, api google) error {
+		all, groups := newIndexes(), api.firestore.Projects.Databases.CollectionGroups
 		for i := range r.facts.Kinds {
 			group := path.Base(r.facts.Kinds[i].Collection)
 			add := func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
@@ -127,41 +144,84 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 				}
 				return nil
 			}
-			if err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, add); err != nil {
+			if err := groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, add); err != nil {
 				return err
 			}
 		}
 
-		fields := groups.Fields.List(database + "/collectionGroups/-").Filter(ownFields)
-		err = fields.Pages(ctx, all.addFields)
 		r.facts.Indexes = all
-		return err
+		return groups.Fields.List(database+"/collectionGroups/-").Filter(ownFields).Pages(ctx, all.addFields)
 	})
 }
 
-// askJobs reads the jobs of projects/P/locations/L that call by HTTP.
+// askJobs reads the jobs of projects/P/locations/L that call recovery.
 func (r *reader) askJobs(ctx context.Context, parent string) {
-	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context) error {
-		api, err := scheduler.NewService(ctx, r.Google...)
-		if err != nil {
-			return err
+	add := func(p *scheduler.ListJobsResponse) error {
+		for _, j := range p.Jobs {
+			if j.HttpTarget != nil && strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
+				r.facts.Jobs = append(r.facts.Jobs, j)
+			}
 		}
-		return api.Projects.Locations.Jobs.List(parent).Pages(ctx, r.addJobs)
+		return nil
+	}
+	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context, api google) error {
+		return api.scheduler.Projects.Locations.Jobs.List(parent).Pages(ctx, add)
 	})
 }
 
-func (r *reader) addJobs(p *scheduler.ListJobsResponse) error {
-	for _, j := range p.Jobs {
-		if j.HttpTarget == nil {
-			continue
+// askOptional reads one of the optional parts.
+func (r *reader) askOptional(ctx context.Context, p Part, queue, project string) {
+	r.ask(ctx, p, project, func(ctx context.Context, api google) error {
+		switch p {
+		case QueueTasks:
+			return r.askTasks(ctx, api, queue)
+		case AccountRoles:
+			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
 		}
-		job := Job{Name: path.Base(j.Name), State: j.State, URI: j.HttpTarget.Uri}
-		job.Method = cmp.Or(j.HttpTarget.HttpMethod, http.MethodPost)
-		if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
-			code := codes.Code(uint32(s.Code)) //nolint:gosec // above 0
-			job.Failure = oneLine(fmt.Sprintf("%s %s", code, s.Message))
+		return r.askAlerts(ctx, api, project)
+	})
+}
+
+// askTasks reads a page of a queue's tasks, without their bodies.
+func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
+	const fields = "tasks(name,dispatchDeadline,httpRequest(url,oidcToken),lastAttempt/responseStatus/code)"
+	list := api.tasks.Projects.Locations.Queues.Tasks.List(queue).ResponseView("FULL").PageSize(100)
+	got, err := list.Fields(fields).Context(ctx).Do()
+	if err != nil {
+		return err
+	}
+
+	for _, t := range got.Tasks {
+		request := cmp.Or(t.HttpRequest, &cloudtasks.HttpRequest{})
+		last := cmp.Or(cmp.Or(t.LastAttempt, &cloudtasks.Attempt{}).ResponseStatus, &cloudtasks.Status{})
+		code := codes.Code(last.Code) //nolint:gosec // small and not negative
+		task := Task{Name: path.Base(t.Name), URL: request.Url, Last: code}
+		if request.OidcToken != nil {
+			task.Audience = cmp.Or(request.OidcToken.Audience, request.Url)
 		}
-		r.facts.Jobs = append(r.facts.Jobs, job)
+		if task.Deadline, err = time.ParseDuration(cmp.Or(t.DispatchDeadline, "10m")); err != nil {
+			return fmt.Errorf("task %s: %w", task.Name, err)
+		}
+		r.facts.Tasks = append(r.facts.Tasks, task)
 	}
 	return nil
+}
+
+// deployment returns the name of the deployment of which the worker is NAME-worker.
+func (s Service) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
+
+// askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".
+func (r *reader) askAlerts(ctx context.Context, api google, project string) error {
+	return api.alerts.Projects.AlertPolicies.List(project).Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
+		for _, a := range p.AlertPolicies {
+			deployment, _, _ := strings.Cut(a.DisplayName, ": ")
+			if !strings.EqualFold(deployment, r.facts.Worker.deployment()) {
+				continue
+			}
+			if r.facts.Alerts++; !a.Enabled || len(a.NotificationChannels) == 0 {
+				r.facts.Unsent++
+			}
+		}
+		return nil
+	})
 }

@@ -93,9 +93,6 @@ func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) 
 func (all *Indexes) addFields(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
 	for _, f := range p.Fields {
 		parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
-		if len(parts) != 8 {
-			continue
-		}
 		name := parts[5] + "/" + parts[7]
 		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig {
 			all.Fields[name] = len(c.Indexes) > 0

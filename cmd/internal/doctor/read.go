@@ -8,8 +8,8 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 
-	"cloud.google.com/go/auth"
 	"google.golang.org/api/option"
 
 	"taskguard/worker"
@@ -24,24 +24,20 @@ type Options struct {
 	Kinds   []worker.Kind // of work, filled; none: analysis
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
-	// Credentials returns those of the clients; nil: Application Default Credentials.
-	Credentials func() (*auth.Credentials, error)
 }
 
 // Read collects what the options and the environment name. A part that it cannot read
 // it leaves out, with the reason. It returns an error only for wrong usage: a name that
 // is not valid, or nothing to read. If a file is named, Read asks Google only for
 // services that an option names, otherwise for all that the worker's environment names,
-// or else this process's. Calls are sequential, each of at most 15 s.
+// or else this process's. Calls are sequential, those for one part take at most 15 s.
 func Read(ctx context.Context, o Options) (Facts, error) {
-	r := reader{Options: o, facts: Facts{Status: map[Part]Status{}}}
-	if slices.ContainsFunc([]string{o.Service, o.Doclock, o.Queue, o.Indexes}, isFile) {
-		r.offline = "files are named, so Google is asked only for what a flag names"
+	r := reader{
+		Options: o, facts: Facts{Status: map[Part]Status{}},
+		connect: sync.OnceValues(func() (google, error) { return connect(ctx, o.Google) }),
 	}
-	for flag, name := range map[string]string{"--queue": o.Queue, "--indexes": o.Indexes} {
-		if name != "" && !isFile(name) {
-			return Facts{}, fmt.Errorf("%s: %q is not a file", flag, name)
-		}
+	if o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock) {
+		r.offline = "files are named, so Google is asked only for what a flag names"
 	}
 
 	f := &r.facts
@@ -63,7 +59,12 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	r.askLive(ctx, queue, project)
+	for _, p := range optionalParts() {
+		const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
+		if r.online(p, queue != "" && f.Worker.Account != "", unnamed) {
+			r.askOptional(ctx, p, queue, "projects/"+project)
+		}
+	}
 
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
@@ -72,6 +73,32 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, " +
 		"or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
+}
+
+type reader struct {
+	Options
+	facts   Facts
+	connect func() (google, error)
+	offline string              // why Google is asked only for what a flag names; empty: for everything
+	env     func(string) string // names the queue and the database
+}
+
+// online reports whether to ask Google for a part that the environment names, or
+// records why not.
+func (r *reader) online(p Part, named bool, unnamed string) bool {
+	if r.offline == "" && named {
+		return true
+	}
+	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
+	return false
+}
+
+// done records that a part was read, or why not.
+func (r *reader) done(p Part, from string, err error) {
+	r.facts.Status[p] = Status{From: from}
+	if err != nil {
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts(), p)}
+	}
 }
 
 // readQueue reads the queue's file, or the queue of this name.
@@ -103,31 +130,6 @@ func (r *reader) readIndexes(ctx context.Context, project string) {
 		r.askIndexes(ctx, "projects/"+project+"/databases/"+database)
 	}
 	f.Indexes.Database = database
-}
-
-type reader struct {
-	Options
-	facts   Facts
-	offline string              // why Google is asked only for what a flag names; empty: for everything
-	env     func(string) string // names the queue and the database
-}
-
-// online reports whether to ask Google for a part that the environment names, or
-// records why not.
-func (r *reader) online(p Part, named bool, unnamed string) bool {
-	if r.offline == "" && named {
-		return true
-	}
-	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
-	return false
-}
-
-// done records that a part was read, or why not.
-func (r *reader) done(p Part, from string, err error) {
-	r.facts.Status[p] = Status{From: from}
-	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(liveParts(), p)}
-	}
 }
 
 // process returns a variable of this process.
@@ -164,7 +166,7 @@ func (r *reader) readService(
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
-		s.Settings, err = serviceFile(name)
+		*s, err = serviceFile(name)
 		r.done(settings, name, err)
 		return nil
 	case fullName.MatchString(name):

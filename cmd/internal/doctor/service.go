@@ -13,7 +13,7 @@ import (
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
 // `gcloud run services describe --format=export` prints it.
-func serviceFile(name string) (found Settings, err error) {
+func serviceFile(name string) (found Service, err error) {
 	var s run.Service
 	if err := decodeFile(name, "a Cloud Run service", &s); err != nil {
 		return found, err
@@ -30,24 +30,20 @@ func serving(s *run.Service) (most, newest string, share int64) {
 	if s.Status == nil || len(s.Status.Traffic) == 0 {
 		return "", "", 0
 	}
-	newest = s.Status.LatestCreatedRevisionName
-
 	shares := map[string]int64{} // a revision may have several entries, such as a tag's
 	for _, t := range s.Status.Traffic {
-		name := t.RevisionName
-		if t.LatestRevision {
-			name = s.Status.LatestReadyRevisionName
-		}
+		name := cmp.Or(t.RevisionName, s.Status.LatestReadyRevisionName)
 		if shares[name] += t.Percent; most == "" || shares[name] > shares[most] {
 			most = name
 		}
 	}
+	newest = s.Status.LatestCreatedRevisionName
 	return most, newest, shares[newest]
 }
 
 // parseService reads a Knative service: the settings of the revision that serves, or of the
 // template if that is nil. What is unset has Cloud Run's default.
-func parseService(s *run.Service, serves *run.Revision) (found Settings, err error) {
+func parseService(s *run.Service, serves *run.Revision) (found Service, err error) {
 	switch {
 	case s.Kind != "Service":
 		return found, fmt.Errorf("a %q is not a Service", s.Kind)
@@ -64,23 +60,17 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 		return found, err
 	}
 
-	found = Settings{
+	found = Service{
 		Name:         s.Metadata.Name,
+		Environment:  environment(container),
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
 		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
-		Secrets:      secrets(spec),
 	}
 	found.Serving, found.Newest, found.NewestShare = serving(s)
-	found.addVariables(container.Env)
-	for _, p := range []*run.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		if p != nil && p.HttpGet != nil {
-			found.Probes = append(found.Probes, cmp.Or(p.HttpGet.Path, "/"))
-		}
-	}
 
 	// The service and the revision have a limit each: the lower one counts.
 	whole := annotations["run.googleapis.com/maxScale"]
@@ -91,20 +81,19 @@ func parseService(s *run.Service, serves *run.Revision) (found Settings, err err
 	return found, errors.Join(err, err2)
 }
 
-// addVariables adds a container's environment.
-func (s *Settings) addVariables(all []*run.EnvVar) {
-	s.Environment = map[string]string{}
-	for _, v := range all {
-		if v == nil {
-			continue
-		}
-		if _, known := s.Environment[v.Name]; known {
-			s.Twice = append(s.Twice, v.Name)
-		}
-		if s.Environment[v.Name] = v.Value; v.ValueFrom != nil {
-			s.Environment[v.Name] = Secret
+// environment returns a container's variables.
+func environment(c *run.Container) map[string]string {
+	all := map[string]string{}
+	for _, v := range c.Env {
+		switch {
+		case v == nil: // a dash alone
+		case v.ValueFrom != nil:
+			all[v.Name] = Secret
+		default:
+			all[v.Name] = v.Value
 		}
 	}
+	return all
 }
 
 // ingressContainer returns the container that gets the requests: the only one, or the
@@ -118,7 +107,7 @@ func ingressContainer(all []*run.Container) (*run.Container, error) {
 	return nil, fmt.Errorf("none of %d containers has a port", len(all))
 }
 
-var quantity = regexp.MustCompile(`^([0-9]{1,10})(k|Ki|Mi?|Gi?)?$`)
+var quantity = regexp.MustCompile(`^([0-9]{1,10})([MG]i?)$`)
 
 // memory returns a container's limit in bytes; 0 for a quantity of another form.
 func memory(r *run.ResourceRequirements) int64 {
@@ -130,5 +119,5 @@ func memory(r *run.ResourceRequirements) int64 {
 		return 0
 	}
 	n, _ := strconv.ParseInt(m[1], 10, 64) // of digits
-	return n * map[string]int64{"": 1, "k": 1e3, "Ki": 1 << 10, "M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
+	return n * map[string]int64{"M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
 }

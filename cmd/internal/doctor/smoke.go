@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +12,13 @@ import (
 	"google.golang.org/api/option"
 )
 
-// Logs finds log lines of a project in Cloud Logging.
+// Logs finds log lines of a project in Cloud Logging. It waits 2 min for a line.
 type Logs struct {
-	Project  string
-	Patience time.Duration         // how long to wait for a line; zero: 2 min
-	Google   []option.ClientOption // for the client
+	Project string
+	Google  []option.ClientOption // for the client
 }
 
-// ErrNoLine is the error of Logs for a line that does not come.
-var ErrNoLine = errors.New("no such line in Cloud Logging")
+var errNoLine = errors.New("no such line in Cloud Logging")
 
 // recoveryWindow is the age of the oldest recovery that counts. Cloud Scheduler calls it each minute.
 const recoveryWindow = 10 * time.Minute
@@ -45,7 +42,7 @@ func (l Logs) Recovered(ctx context.Context, service string) error {
 
 // find asks for the newest line of Cloud Run that matches all terms, every 5 s until there is one.
 func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (service string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(l.Patience, 2*time.Minute), ErrNoLine)
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errNoLine)
 	defer cancel()
 	api, err := logging.NewService(ctx, l.Google...)
 	if err != nil {
@@ -76,7 +73,7 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 		select {
 		case <-ctx.Done():
 			return "", context.Cause(ctx)
-		case <-time.After(min(5*time.Second, cmp.Or(l.Patience, time.Hour))):
+		case <-time.After(5 * time.Second):
 		}
 	}
 }

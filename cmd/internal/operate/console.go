@@ -170,13 +170,14 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
 	}
 	drain := func(ctx context.Context) {
+		stop()
 		for _, page := range pages {
 			page.Drain(ctx)
 		}
 	}
 	err := service.Service{
 		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Background: s.background,
-		Stop: stop, Drain: drain, Log: s.options.Log,
+		Drain: drain, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.clients[0].close())
 }

@@ -11,9 +11,9 @@ import (
 
 // diagnosis is the output of doctor --json.
 type diagnosis struct {
-	Read      []doctor.Source    `json:"read"`
-	Findings  []doctor.Finding   `json:"findings"`
-	Unchecked []doctor.Unchecked `json:"unchecked"`
+	Read      []doctor.Reading `json:"read"`
+	Findings  []doctor.Finding `json:"findings"`
+	Unchecked []doctor.Reading `json:"unchecked"`
 }
 
 // Doctor checks whether the settings of a deployment fit each other.
@@ -62,11 +62,11 @@ func check(ctx context.Context, c *cli.Call, o doctor.Options) error {
 		return ctx.Err() // what was not read was not refused
 	}
 
-	found, unchecked := doctor.Check(facts)
+	read, unread := facts.Readings()
 	d := diagnosis{ // no list is null
-		append([]doctor.Source{}, facts.Sources()...),
-		append([]doctor.Finding{}, found...),
-		append([]doctor.Unchecked{}, unchecked...),
+		append([]doctor.Reading{}, read...),
+		append([]doctor.Finding{}, doctor.Check(facts)...),
+		append([]doctor.Reading{}, unread...),
 	}
 	if c.JSON {
 		err = c.PrintJSON(d)

@@ -13,16 +13,13 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/metric"
-	nometric "go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
-	notrace "go.opentelemetry.io/otel/trace/noop"
 )
 
-// Exports sends a process's traces and metrics to a collector, until Stop. Its methods may be
-// called concurrently.
+// Exports sends a process's traces and metrics to a collector, until Stop.
 //
 // Cloud Run gives CPU only while a request is open. Between two requests the SDK's timers do not
 // run, and data that is due is sent during the next request or at the stop. Metrics are not lost,
@@ -31,20 +28,19 @@ import (
 // OpenTelemetry's global providers are not set: Google's client libraries would add
 // spans of their own, under names that change with their versions.
 type Exports struct {
-	Tracers trace.TracerProvider // records nothing if no traces are sent
-	Meters  metric.MeterProvider // records nothing if no metrics are sent
-	On      bool                 // traces or metrics are sent
+	Tracers trace.TracerProvider // nil: no traces are sent
+	Meters  metric.MeterProvider // nil: no metrics are sent
 
 	shutdown []func(context.Context) error
 	end      context.CancelFunc // ends every export
-	stop     sync.Once
 }
 
-// Export starts the exports. It makes no call yet, and its errors are those of the configuration.
-// Later failures are warnings in the log.
+// Export starts the exports. It makes no call yet, and its errors are those of the configuration
+// and of missing credentials. Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
-	x := &Exports{Tracers: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider(), end: func() {}}
-	if x.On = t.Traces != "" || t.Metrics != ""; !x.On {
+	until, end := context.WithCancel(context.WithoutCancel(ctx))
+	x := &Exports{end: end}
+	if t.Traces == "" && t.Metrics == "" {
 		return x, nil
 	}
 	sender, err := t.resource(ctx)
@@ -52,8 +48,6 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 		return nil, err
 	}
 
-	until, end := context.WithCancel(context.WithoutCancel(ctx))
-	x.end = end
 	// The SDK's first retry comes after 5 s by default, and a stop has 2 s for the flush.
 	retries := otlptracehttp.RetryConfig{
 		Enabled: true, InitialInterval: 300 * time.Millisecond,
@@ -61,8 +55,12 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	}
 
 	if t.Traces != "" {
+		client, err := t.client(t.Traces)
+		if err != nil {
+			return nil, err
+		}
 		exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
-			otlptracehttp.WithHTTPClient(t.client(t.Traces)), otlptracehttp.WithRetry(retries))
+			otlptracehttp.WithHTTPClient(client), otlptracehttp.WithRetry(retries))
 		if err != nil {
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
 		}
@@ -72,9 +70,12 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	}
 
 	if t.Metrics != "" {
+		client, err := t.client(t.Metrics)
+		if err != nil {
+			return nil, err
+		}
 		exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
-			otlpmetrichttp.WithHTTPClient(t.client(t.Metrics)),
-			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig(retries)))
+			otlpmetrichttp.WithHTTPClient(client), otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig(retries)))
 		if err != nil {
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
 		}
@@ -106,17 +107,14 @@ func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	return sender, nil
 }
 
-// Stop sends the remaining data until ctx ends. When it returns, no export is in progress. Only
-// the first call has an effect.
+// Stop sends the remaining data until ctx ends. When it returns, no export is in progress.
 func (x *Exports) Stop(ctx context.Context) {
-	x.stop.Do(func() {
-		defer x.end()
-		defer context.AfterFunc(ctx, x.end)()
-		var all sync.WaitGroup
-		for _, shutdown := range x.shutdown {
-			// With ctx, shutdown would return before the exports end. A failure is logged by the sink.
-			all.Go(func() { _ = shutdown(context.WithoutCancel(ctx)) })
-		}
-		all.Wait()
-	})
+	defer x.end()
+	defer context.AfterFunc(ctx, x.end)()
+	var all sync.WaitGroup
+	for _, shutdown := range x.shutdown {
+		// With ctx, shutdown would return before the exports end. A failure is logged by the sink.
+		all.Go(func() { _ = shutdown(context.WithoutCancel(ctx)) })
+	}
+	all.Wait()
 }

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/auth/credentials"
@@ -26,46 +25,25 @@ func google(endpoint string) bool {
 }
 
 // client returns a client for Google's own endpoint that sends the token of the service's account
-// (Application Default Credentials). For another endpoint it returns nil, for the SDK's client.
-func (t Telemetry) client(endpoint string) *http.Client {
+// (Application Default Credentials). For another endpoint the client is nil: it is the SDK's.
+func (t Telemetry) client(endpoint string) (c *http.Client, err error) {
 	if !google(endpoint) {
-		return nil
+		return nil, nil
 	}
-	transport := cmp.Or(t.transport, http.DefaultTransport)
-	return &http.Client{
-		Transport: account(sync.OnceValues(func() (http.RoundTripper, error) { return withToken(transport) })),
-		Timeout:   10 * time.Second, // the default of the SDK's own client
-		// The token is only for Google, so a redirect is a failure.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
-// account returns a transport that sends the token of the service's account. It is called for
-// each request, not at the start, so that without an account only exports fail.
-type account func() (http.RoundTripper, error)
-
-// RoundTrip implements http.RoundTripper.
-func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
-	transport, err := a()
-	if err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close()
-		}
-		return nil, fmt.Errorf("no credentials: %w", err)
-	}
-	return transport.RoundTrip(r)
-}
-
-func withToken(transport http.RoundTripper) (http.RoundTripper, error) {
 	found, err := credentials.DetectDefault(&credentials.DetectOptions{
 		Scopes:              []string{"https://www.googleapis.com/auth/cloud-platform"},
 		DisableAsyncRefresh: true,                          // a goroutine that no stop would wait for
 		Logger:              slog.New(slog.DiscardHandler), // GOOGLE_SDK_GO_LOGGING_LEVEL=debug shows tokens
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: no credentials: %w", err)
 	}
-	c := &http.Client{Transport: transport}
-	err = httptransport.AddAuthorizationMiddleware(c, found)
-	return c.Transport, err
+
+	c = &http.Client{
+		Transport: cmp.Or(t.transport, http.DefaultTransport),
+		Timeout:   10 * time.Second, // the default of the SDK's own client
+		// The token is only for Google, so a redirect is a failure.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, httptransport.AddAuthorizationMiddleware(c, found)
 }

@@ -11,11 +11,8 @@ import (
 	"time"
 )
 
-func TestDefaultLimitsStopWithinNineSeconds(t *testing.T) {
+func TestTheLimitsAreTheServersExceptForAnswers(t *testing.T) {
 	m := DefaultLimits()
-	if want := (Limits{10 * time.Second, 30 * time.Second, 2 * time.Minute, 65536, 8 * time.Second, time.Second / 2, 2 * time.Second}); m != want {
-		t.Errorf("limits = %+v", m)
-	}
 	s := m.Server(nil, slog.New(slog.DiscardHandler))
 	if s.ReadHeaderTimeout != m.Header || s.ReadTimeout != m.Request || s.IdleTimeout != m.Idle || s.MaxHeaderBytes != m.HeaderBytes || s.WriteTimeout != 0 {
 		t.Errorf("server = %+v", s)

@@ -56,8 +56,7 @@ type Service struct {
 	Handler    http.Handler
 	Limits     Limits
 	Background []func(context.Context) // run in the background until their context ends
-	Stop       func()                  // prevents the begin of work, called once before Drain; nil: Drain does that
-	Drain      func(context.Context)   // waits for the work in progress, until its context ends
+	Drain      func(context.Context)   // lets no work begin, and waits for that in progress until its context ends
 	Flush      func(context.Context)   // called once after Drain, and returns soon after its context ends; nil: none
 	Log        *slog.Logger
 }
@@ -88,9 +87,6 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 
 	s.Log.InfoContext(ctx, "stopping")
 	stop()
-	if s.Stop != nil {
-		s.Stop()
-	}
 	s.shut(context.WithoutCancel(ctx), server)
 	others.Wait()
 	return err

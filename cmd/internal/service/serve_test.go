@@ -35,7 +35,7 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			s := Service{
-				Limits: DefaultLimits(), Log: telemetry.NewLogger(&log, "json", 0), Stop: func() { done <- "stop" },
+				Limits: DefaultLimits(), Log: telemetry.NewLogger(&log, "json", 0),
 				Drain: func(ctx context.Context) { done <- fmt.Sprint("drain ", ctx.Err()) },
 				Flush: func(ctx context.Context) {
 					deadline, _ := ctx.Deadline()
@@ -60,7 +60,7 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 			for event := range done {
 				events = append(events, event)
 			}
-			if want := []string{"stop", "drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
+			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
 				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
 			}
 			if text := log.String(); !strings.Contains(text, `"message":"serving","address":":1","memory_limit":`) || !strings.Contains(text, `"setting":"x"`) || !strings.Contains(text, `"stopping"`) {

@@ -16,8 +16,6 @@ import (
 // warnEvery is the shortest time between two warnings. Without a collector, each batch fails.
 const warnEvery = 5 * time.Minute
 
-var errNoTime = errors.New("the process stopped before the export had ended")
-
 // sink ends the exports of one signal with the process, and logs their failures.
 type sink struct {
 	until  context.Context // its end ends the exports
@@ -34,13 +32,9 @@ func (s *sink) export(parent context.Context, do func(context.Context) error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	defer context.AfterFunc(s.until, cancel)()
-
 	err := do(ctx)
-	switch {
-	case err == nil || errors.Is(parent.Err(), context.Canceled): // the SDK exports again as it stops
+	if err == nil || errors.Is(parent.Err(), context.Canceled) { // the SDK exports again as it stops
 		return
-	case s.until.Err() != nil:
-		err = errNoTime
 	}
 
 	s.mu.Lock()

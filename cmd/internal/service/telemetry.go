@@ -91,11 +91,5 @@ func checkHeaders(e *env.Environment, name string) {
 // validName matches the name of an HTTP header.
 var validName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
-// Attr returns the collector's scheme and host, for the log.
-func (t Telemetry) Attr() slog.Attr {
-	collector := ""
-	if u, err := url.Parse(cmp.Or(t.Traces, t.Metrics)); err == nil && u.Host != "" {
-		collector = u.Scheme + "://" + u.Host
-	}
-	return slog.String("otlp", collector)
-}
+// Attr returns the collector's URL, for the log.
+func (t Telemetry) Attr() slog.Attr { return slog.String("otlp", cmp.Or(t.Traces, t.Metrics)) }

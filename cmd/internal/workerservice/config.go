@@ -41,9 +41,9 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
 	}
 	for name := range strings.SplitSeq(e.Text("ANALYZER_ENV", "*"), ",") {
-		if name = strings.TrimSpace(name); !variable.MatchString(name) {
-			e.Problem("ANALYZER_ENV", "%q is not a variable's name, or the beginning of one and a *", name)
-		}
+		name = strings.TrimSpace(name)
+		e.Refuse(!variable.MatchString(name), "ANALYZER_ENV",
+			"%q is not a variable's name, or the beginning of one and a *", name)
 	}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
 		e.Problem("ANALYZER", "%s", strings.TrimPrefix(err.Error(), "orchestrator: "))

@@ -44,15 +44,8 @@ type served struct {
 func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config), more ...string) *served {
 	t.Helper()
 	b := emulatortest.Embedded(t)
-	firestore := listen(t)
-	ended := make(chan error, 1)
-	go func() { ended <- b.Server.Serve(firestore) }()
-	t.Cleanup(func() {
-		b.Server.Close()
-		<-ended
-	})
+	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	t.Setenv("FIRESTORE_EMULATOR_HOST", firestore.Addr().String())
 	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +107,7 @@ func (s *served) send(t *testing.T, text string) net.Conn {
 	return conn
 }
 
-func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
+func TestServeReturnsWhatPreventsIt(t *testing.T) {
 	closed := listen(t)
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
@@ -148,15 +141,15 @@ func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
 	if !strings.Contains(log.String(), "anybody who reaches this process may call") {
 		t.Errorf("log: %s", &log)
 	}
-	env := map[string]string{"TASK_AUTH": "none", "GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "PORT": "0", "LOG_LEVEL": "error", "OTEL_TRACES_EXPORTER": "x"}
-	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	if code, err := Main(t.Context(), lookup, io.Discard); code != 2 || err == nil || !strings.HasPrefix(err.Error(), "OTEL_TRACES_EXPORTER: ") {
-		t.Errorf("a wrong variable: %d, %v", code, err)
-	}
-	env["OTEL_TRACES_EXPORTER"], env["OTEL_EXPORTER_OTLP_ENDPOINT"] = "otlp", "http://127.0.0.1:1"
-	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x")
-	if code, err := Main(t.Context(), lookup, io.Discard); code != 1 || err == nil {
-		t.Errorf("Serve's error: %d, %v", code, err)
+}
+
+func TestMainReturnsTheExitCode(t *testing.T) {
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x") // which Serve refuses
+	env := []string{"TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1", "PORT=0", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"}
+	for want, port := range map[int]string{2: "PORT=x", 1: "PORT=0"} {
+		if code, err := Main(t.Context(), environ(append(env, port)...), io.Discard); code != want || err == nil {
+			t.Errorf("%s: %d, %v, want %d", port, code, err, want)
+		}
 	}
 }
 

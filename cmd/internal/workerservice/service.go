@@ -5,7 +5,6 @@ package workerservice
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -30,19 +29,17 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // runs, and gives them 8 s to release their locks, book deliveries and answer. Its error is that
 // of the listener, or of a connection that it could not open. After the end of ctx it is nil.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
+	defer func() { _ = l.Close() }() // where nothing was served
 	o := cfg.Options
 	o.Project, o.Log = cfg.Project, log
 	exports, err := cfg.Telemetry.Export(ctx, log)
-	if err == nil && exports.On {
-		o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
-	}
-
-	var guard *worker.Guard
-	if err == nil {
-		guard, err = worker.Open(ctx, o)
-	}
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return err
+	}
+	o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
+	guard, err := worker.Open(ctx, o)
+	if err != nil {
+		return err
 	}
 
 	cfg.Auth.Warn(ctx, log)

@@ -1,0 +1,127 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	projects "google.golang.org/api/cloudresourcemanager/v1"
+	cloudtasks "google.golang.org/api/cloudtasks/v2"
+	iam "google.golang.org/api/iam/v1"
+)
+
+// Grant is a permission that the worker's account needs on a resource, but not for its first
+// delivery, so that its absence shows late.
+type Grant struct {
+	Given bool
+
+	rule               string
+	severity           Severity
+	permission, effect string // effect: of its absence
+	resource           string
+	command            string   // of gcloud, that grants a role
+	roles              []string // that contain the permission, the narrowest first
+}
+
+// neededGrants returns what an account needs to book tasks in a queue that are signed as caller.
+func neededGrants(queue, caller string) []Grant {
+	const editor, owner = "roles/editor", "roles/owner"
+	_, region := place(queue)
+	ofQueue := fmt.Sprintf("tasks queues add-iam-policy-binding %s --location=%s", path.Base(queue), region)
+	return []Grant{
+		{
+			rule: "account-cannot-book", severity: Problem, permission: "cloudtasks.tasks.create",
+			effect:   "the next attempts and recovered analyses are not booked",
+			resource: queue, command: ofQueue,
+			roles: []string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner},
+		},
+		{
+			rule: "account-cannot-sign", severity: Problem, permission: "iam.serviceAccounts.actAs",
+			effect:   "it cannot create tasks with this account's token",
+			resource: "projects/-/serviceAccounts/" + caller,
+			command:  "iam service-accounts add-iam-policy-binding " + caller,
+			roles:    []string{"roles/iam.serviceAccountUser", editor, owner},
+		},
+		{
+			rule: "account-cannot-find-tasks", severity: Advice, permission: "cloudtasks.tasks.get",
+			effect:   "each analysis that waits in the queue is booked again after each TTL",
+			resource: queue, command: ofQueue,
+			roles: []string{"roles/cloudtasks.viewer", "roles/cloudtasks.admin", "roles/cloudtasks.editor",
+				"roles/viewer", editor, owner},
+		},
+	}
+}
+
+// askGrants evaluates grants of a project. It returns the error of the first that it cannot evaluate.
+func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, project string) (unknown error) {
+	ofProject, errProject := api.policy(ctx, project)
+	for _, g := range needed {
+		ofResource, err := api.policy(ctx, g.resource)
+		given, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
+		if err = cmp.Or(err, errProject, errRole); err != nil && !given {
+			unknown = cmp.Or(unknown, err)
+			continue
+		}
+		g.Given = given
+		r.facts.Grants = append(r.facts.Grants, g)
+	}
+	return unknown
+}
+
+// policy reads the bindings of a project, a queue or a service account.
+func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, err error) {
+	const version = 3 // an earlier one has other names for the roles of bindings with a condition
+	var got any
+	switch path.Base(path.Dir(name)) {
+	case "projects":
+		options := &projects.GetPolicyOptions{RequestedPolicyVersion: version}
+		request := &projects.GetIamPolicyRequest{Options: options}
+		got, err = api.projects.Projects.GetIamPolicy(path.Base(name), request).Context(ctx).Do()
+	case "queues":
+		options := &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version}
+		request := &cloudtasks.GetIamPolicyRequest{Options: options}
+		got, err = api.tasks.Projects.Locations.Queues.GetIamPolicy(name, request).Context(ctx).Do()
+	case "serviceAccounts":
+		accounts := api.iam.Projects.ServiceAccounts
+		got, err = accounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(version).Context(ctx).Do()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the IAM policy of %s: %w", name, err)
+	}
+
+	var p iam.Policy
+	text, err := json.Marshal(got)
+	err = errors.Join(err, json.Unmarshal(text, &p))
+	return p.Bindings, err
+}
+
+// give reports whether bindings may give an account the permission of g. A condition and the
+// members of a group are unknown, so such a binding counts. It reads custom roles.
+func (api google) give(ctx context.Context, account string, bindings []*iam.Binding, g Grant) (bool, error) {
+	for _, b := range bindings {
+		if !slices.ContainsFunc(b.Members, func(m string) bool { return mayBe(m, account) }) {
+			continue
+		}
+		if slices.Contains(g.roles, b.Role) {
+			return true, nil
+		}
+		if strings.HasPrefix(b.Role, "roles/") {
+			continue
+		}
+
+		custom, err := api.iam.Roles.Get(b.Role).Context(ctx).Do() // of a project or an organization
+		if err != nil {
+			return false, err
+		}
+		effective := !custom.Deleted && custom.Stage != "DISABLED"
+		if effective && slices.Contains(custom.IncludedPermissions, g.permission) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,68 @@
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+
+	"taskguard/cmd/internal/doctor"
+)
+
+func TestAnAccountHasThePermissionsOfItsCustomRoles(t *testing.T) {
+	const role = "/v1/projects/my-project/roles/taskguardTaskFinder"
+	for answer, want := range map[string]string{
+		`{"includedPermissions":["cloudtasks.tasks.create","cloudtasks.tasks.get"]}`:                    "",
+		`{"includedPermissions":["cloudtasks.tasks.create"]}`:                                           "account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get"]}`:                                              "account-cannot-book",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"deleted":true}`:     "account-cannot-book account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"stage":"DISABLED"}`: "account-cannot-book account-cannot-find-tasks",
+	} {
+		c := newCloud(t)
+		c.answers["/v2/"+queueName+":getIamPolicy"] = strings.ReplaceAll(c.answers["/v2/"+queueName+":getIamPolicy"], "cloudtasks.enqueuer", "cloudtasks.taskDeleter")
+		c.answers[role] = answer
+		if got := rulesOf(doctor.Check(c.ask(t, t.Context()))); got != want {
+			t.Errorf("%s: %q, want %q", answer, got, want)
+		}
+	}
+}
+
+// Each command can be run as it is printed.
+func TestTheFixNamesItsResource(t *testing.T) {
+	lost := func(i int) func(*doctor.Facts) { return func(f *doctor.Facts) { f.Grants[i].Given = false } }
+	for want, change := range map[string]func(*doctor.Facts){
+		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                                               lost(0),
+		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                                                         lost(1),
+		"--member=serviceAccount:" + workerAccount + " --role=roles/cloudtasks.viewer)":                                                       lost(2),
+		"Correct LOCK_TTL, LOCK_HEARTBEAT (":                                                                                                  set("LOCK_TTL", "1s"),
+		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")": func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
+		"composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)": func(f *doctor.Facts) {
+			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2])
+		},
+	} {
+		f := shipped(t)
+		change(&f)
+		if found := doctor.Check(f); len(found) != 1 || !strings.Contains(found[0].Fix, want) {
+			t.Errorf("%+v, want %q", found, want)
+		}
+	}
+}
+
+func TestARoleOnTheProjectOrOfAGroupIsOneOnItsResources(t *testing.T) {
+	for _, member := range []string{"serviceAccount:" + workerAccount, "group:workers@example.com"} {
+		c := newCloud(t)
+		c.answers["/v1/projects/my-project:getIamPolicy"] = policy("editor", member)
+		c.answers["/v2/"+queueName+":getIamPolicy"] = "" // refused
+		c.answers["/v1/projects/-/serviceAccounts/"+caller+":getIamPolicy"] = `{}`
+		if f := c.ask(t, t.Context()); len(doctor.Check(f)) > 0 || len(f.Grants) != 3 {
+			t.Errorf("%s: %+v, %+v", member, doctor.Check(f), f.Status)
+		}
+	}
+}
+
+func TestARoleThatCannotBeReadIsNotJudged(t *testing.T) {
+	c := newCloud(t)
+	delete(c.answers, "/v1/projects/my-project/roles/taskguardTaskFinder")
+	f := c.ask(t, t.Context())
+	if found := doctor.Check(f); len(found) > 0 || f.Status[doctor.AccountRoles].Why == "" || len(f.Grants) != 2 {
+		t.Errorf("%+v, %+v", found, f)
+	}
+}
