@@ -34,8 +34,16 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	}()
 	r := a.analyze(ctx)
 	exited = false
+	return a.end(ctx, r)
+}
 
-	o := a.end(ctx, r)
+// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
+// only deferred functions run.
+var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
+
+// end ends the analysis or the attempt after the run r, and reports the acts that it has left open.
+func (a *attempt) end(ctx context.Context, r run) Outcome {
+	o := a.record(ctx, r)
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
 	}
@@ -47,12 +55,8 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	return o
 }
 
-// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
-// only deferred functions run.
-var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
-
-// end records how the run has ended: it finishes the analysis or releases the lock.
-func (a *attempt) end(ctx context.Context, r run) Outcome {
+// record records how the run has ended: it finishes the analysis or releases the lock.
+func (a *attempt) record(ctx context.Context, r run) Outcome {
 	var lost *lease.LostError
 	var uncertain *orchestrator.UncertainError
 	var permanent *orchestrator.PermanentError
@@ -100,6 +104,9 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	return a.retry(ctx, code, message, wait)
 }
 
+// UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
+const UncertainMessage = "an act is uncertain"
+
 // uncertain reports so many open acts of an analysis that has ended, with what is known of them: an
 // operator must answer them. A later attempt would ask for an act by itself.
 func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
@@ -107,7 +114,7 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
-	a.Log.With(known...).ErrorContext(ctx, "an act is uncertain", "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+	a.Log.With(known...).ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // failure measures a temporary failure, and returns its code and its message for the document.
