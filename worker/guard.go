@@ -20,7 +20,6 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/env"
-	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/repo"
@@ -85,9 +84,6 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	g.server = newServer(g.work, o.Log, auth, g.telemetry)
 	g.server.maxRuns = o.MaxRuns
-	if keys, ok := auth.(*taskauth.Verifier); ok {
-		g.background.Go(func() { keys.Run(g.work) })
-	}
 	return g, nil
 }
 

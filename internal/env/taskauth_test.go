@@ -2,14 +2,13 @@ package env
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"taskguard/internal/taskauth"
 )
@@ -42,10 +41,10 @@ func TestAVerifierLogsItsFetchesAndAWrongModeHasNone(t *testing.T) {
 		if !ours || err != nil {
 			t.Fatalf("%t, %v", ours, err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if v.Run(ctx); !strings.Contains(log.String(), "task keys not fetched") {
-			t.Errorf("log: %s", &log)
+		r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
+		r.Header.Set("Authorization", "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA")
+		if err := v.Check(r); !errors.Is(err, taskauth.ErrNoKeys) || !strings.Contains(log.String(), "keys not fetched") {
+			t.Errorf("%v, log: %s", err, &log)
 		}
 		for _, wrong := range []TaskAuth{{Mode: "oidc"}, {Mode: ""}, {Mode: "OIDC"}} {
 			if v, _, err := wrong.Verifier(t.Context(), nil); err == nil || v != nil {

@@ -69,9 +69,9 @@ func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Lo
 		return s, err
 	}
 	if ours {
-		o.Tasks, s.Background = verifier, append(s.Background, verifier.Run)
+		o.Tasks = verifier
 	}
-	sessions, fetch, err := cfg.identify(log)
+	sessions, err := cfg.identify(log)
 	if err != nil {
 		return s, err
 	}
@@ -91,28 +91,28 @@ func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Lo
 	}
 
 	ping := func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) }
-	s.Background = append(s.Background, fetch, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
+	s.Background = append(s.Background, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
 	if cfg.Sweep > 0 {
 		s.Background = append(s.Background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
 	}
 	return s, nil
 }
 
-// identify returns how sessions are proved, and what has to run meanwhile.
-func (c Config) identify(log *slog.Logger) (_ server.Sessions, run func(context.Context), _ error) {
+// identify returns how sessions are proved.
+func (c Config) identify(log *slog.Logger) (server.Sessions, error) {
 	if c.Sessions == authOIDC {
 		c.Token.Log = log
 		people, err := taskauth.New(c.Token)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return server.Accounts{Verifier: people}, people.Run, nil
+		return server.Accounts{Verifier: people}, nil
 	}
 
 	cookies, err := server.NewCookies([]byte(c.Secret))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cookies.Application = c.Sessions == authApplication
-	return cookies, func(context.Context) {}, nil
+	return cookies, nil
 }
