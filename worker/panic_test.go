@@ -144,11 +144,6 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		{[]string{known}, true},
 		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-01"}, true},
 		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-00"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=1"}, true},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=1"}, true},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=0"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=0"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/0;o=0"}, false},
 		{[]string{"traceparent: 00-" + id + "-b7ad6b7169203331-01"}, false},
 		{nil, false},
 	} {

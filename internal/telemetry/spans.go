@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"crypto/rand"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -40,13 +39,6 @@ type Span struct{ trace.Span }
 
 // Serve begins the span of a request.
 func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Span) {
-	caller := trace.SpanContextFromContext(ctx)
-	if t != nil && caller.HasTraceID() && !caller.HasSpanID() && !caller.IsSampled() {
-		// Without a span id, the SDK ignores the caller's decision not to sample.
-		var parent trace.SpanID
-		_, _ = rand.Read(parent[:])
-		ctx = trace.ContextWithRemoteSpanContext(ctx, caller.WithSpanID(parent))
-	}
 	return t.start(ctx, name, trace.SpanKindServer)
 }
 
