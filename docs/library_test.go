@@ -81,7 +81,7 @@ func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
 		"Fields": reflect.TypeFor[worker.Fields](), "Job": reflect.TypeFor[worker.Job](), "Policy": reflect.TypeFor[worker.Policy](),
 		"PanicError": reflect.TypeFor[worker.PanicError](), "PermanentError": reflect.TypeFor[worker.PermanentError](),
 		"Queue": reflect.TypeFor[worker.Queue](), "Recovery": reflect.TypeFor[worker.Recovery](),
-		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](), "Submission": reflect.TypeFor[worker.Submission](),
+		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](),
 		"UncertainError": reflect.TypeFor[worker.UncertainError](),
 	}
 	fset, sources := token.NewFileSet(), must(filepath.Glob("../worker/*.go"))(t)

@@ -133,9 +133,9 @@ func (q *cloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log 
 		return "done", ctx.Err()
 	})
 	q.serve(w.process)
-	docs := w.guard.Orphans.(*repo.Analyses)
+	kind := &guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}
 	for i := range n {
-		if _, err := w.guard.Submit(t.Context(), docs, repo.ErrExists, fmt.Sprint(i), "input"); err != nil {
+		if _, err := kind.submit(t.Context(), fmt.Sprint(i), "input"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -253,7 +253,7 @@ func TestASubmissionIsBookedUnderTheNameOfItsDocumentAndForItsTime(t *testing.T)
 			kept   bool
 		}{{"own", true}, {"projects/p/locations/l/queues/q/tasks/own", false}, {7, false}, {nil, false}} {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i", "bookedTask": tc.booked, "nextAttemptAt": next})
-			_, err := w.guard.Submit(t.Context(), w.guard.Orphans.(*repo.Analyses), repo.ErrExists, "x", "i")
+			_, err := (&guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}).submit(t.Context(), "x", "i")
 			task := q.tasks[len(q.tasks)-1]
 			if err != nil || (task.Name == "own") != tc.kept || !taskqueue.ValidName(task.Name) || !task.At.Equal(next) {
 				t.Errorf("%v: booked %+v, %v", tc.booked, task, err)

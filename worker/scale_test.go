@@ -211,7 +211,7 @@ func (s *simulation) serve(instances []*mortal) {
 // submit creates the analyses.
 func (s *simulation) submit(t *testing.T) {
 	began, application := time.Now(), s.start(t).guard
-	docs := application.Locks.(*repo.Analyses)
+	kind := &guarded{analyses: application.Locks.(*repo.Analyses), guard: application}
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range s.created {
 		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)
@@ -225,7 +225,7 @@ func (s *simulation) submit(t *testing.T) {
 	for i, at := range s.created {
 		time.Sleep(time.Until(at))
 		calls.Go(func() {
-			if _, err := application.Submit(t.Context(), docs, repo.ErrExists, strconv.Itoa(i), "input"); err != nil {
+			if _, err := kind.submit(t.Context(), strconv.Itoa(i), "input"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -55,7 +55,7 @@ func (a *attempt) locked(ctx context.Context) Outcome {
 // handled: it must not be acknowledged, so followUp returns false.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	at := expires.UTC().Format(time.RFC3339Nano)
-	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), at) + followSuffix
+	name := a.Kind.Task("follow", a.id, strconv.FormatInt(token, 10), at) + followSuffix
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}
@@ -82,7 +82,7 @@ func (a *attempt) replace(ctx context.Context, outcome, purpose string) bool {
 		a.release(ctx, outcome, true, "")
 		return false
 	}
-	name := a.Kind.task(purpose, a.id, a.owner)
+	name := a.Kind.Task(purpose, a.id, a.owner)
 	return a.release(ctx, outcome, true, name) && a.book(ctx, taskqueue.Task{Name: name})
 }
 
@@ -159,7 +159,7 @@ func (a *attempt) isNext(d analysislock.Analysis) bool {
 }
 
 func (g *Guard) nextName(id string, token int64, next time.Time) string {
-	return g.Kind.task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+	return g.Kind.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
 // backoff returns the wait after an attempt. The wait after attempt 1 is shortest. Each further
@@ -222,7 +222,7 @@ func (a *attempt) forward(ctx context.Context) Outcome {
 	if err := analysislock.CheckID(a.id); err != nil {
 		return refusal(a.id, err)
 	}
-	if !a.bookAt(ctx, a.Kind.task("push", a.id, a.task), time.Time{}) {
+	if !a.bookAt(ctx, a.Kind.Task("push", a.id, a.task), time.Time{}) {
 		return Outcome{Case: Unavailable, ID: a.id}
 	}
 	return Outcome{Case: Forwarded, ID: a.id}

@@ -101,8 +101,8 @@ func (k Kind) other() string {
 	return k.Name
 }
 
-// task returns the name of a task. Tasks of two kinds have different names.
-func (k Kind) task(parts ...string) string {
+// Task returns the name of a task. Tasks of two kinds have different names.
+func (k Kind) Task(parts ...string) string {
 	if other := k.other(); other != "" {
 		parts = append(parts, "kind "+other)
 	}
