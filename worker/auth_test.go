@@ -41,7 +41,7 @@ func TestACallerIsCheckedBeforeAnythingIsRead(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := startLogged(t, b, nil, succeed)
 		w.restart(callers{})
-		w.routeSelfTest(w.guard, w.analyze, nil)
+		w.testedWith(nil)
 		before := b.Calls.Total()
 		for _, path := range []string{deliveryRoute, "/internal/tasks/recover", "/internal/self-test"} {
 			for authorization, want := range map[string]struct {

@@ -25,7 +25,7 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 			return "done", nil
 		})
 		w.restart(callers{})
-		w.maxRuns = 2
+		w.options.MaxRuns = 2
 		var runs sync.WaitGroup
 		for _, id := range []string{"a", "b"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
@@ -62,7 +62,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
-		w.maxRuns, w.guard.Queue = 1, startQueue(t).Queue
+		w.options.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
 		w.unavailable.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup

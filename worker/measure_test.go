@@ -133,7 +133,7 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		}
 		job := *w.guard
 		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
-		w.route(&job, w.analyze)
+		w.handle(&job, w.analyze)
 		w.line(t, "/jobs", "long", map[string]any{"kind": "job", "outcome": "already_finished"})
 
 		for _, always := range []string{"time", "level", "msg"} {

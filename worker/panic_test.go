@@ -94,9 +94,9 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	}, CheckedByProxy(), succeed)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", "a-task")
-	(&process{server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
+	(&process{Guard: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
 	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") ||
-		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.Drain(t.Context()) != 0 { // the stack, not the value
+		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.lifecycle.Drain(t.Context()) != 0 { // the stack, not the value
 		t.Errorf("log: %s", said)
 	}
 	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {

@@ -24,7 +24,7 @@ import (
 
 // process is one worker, as on Cloud Run.
 type process struct {
-	*server
+	*Guard
 	stop        context.CancelCauseFunc
 	unavailable atomic.Bool // no call of this worker reaches Firestore
 	guard       *delivery.Guard
@@ -156,19 +156,25 @@ func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 func (w *process) restart(auth Authenticator) {
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
-	w.server = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	w.Guard = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		return w.analyze(ctx, job)
 	})
 }
 
-// serverOf returns a server of one kind.
-func serverOf(work context.Context, g *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *server {
-	g.Kind.IDField = cmp.Or(g.Kind.IDField, taskqueue.DefaultIDField)
-	g.Kind.Path = cmp.Or(g.Kind.Path, taskqueue.DefaultPath)
-	s := newServer(work, g.Log, auth, g.Telemetry)
-	s.route(g, analyze)
-	return s
+// serverOf returns a Guard that serves one kind.
+func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
+	d.Kind.IDField = cmp.Or(d.Kind.IDField, taskqueue.DefaultIDField)
+	d.Kind.Path = cmp.Or(d.Kind.Path, taskqueue.DefaultPath)
+	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
+	g.route()
+	g.handle(d, analyze)
+	return g
 }
 
-// ServeHTTP makes server an http.Handler.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+// handle adds the route of d's kind.
+func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.Analyzer) {
+	g.echo.POST(d.Kind.Path, g.deliveries(d, analyze, readTask))
+}
+
+// ServeHTTP makes Guard an http.Handler.
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.echo.ServeHTTP(w, r) }

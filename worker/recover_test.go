@@ -215,7 +215,7 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 		began := time.Now()
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if left := s.Drain(soon); left != 1 || time.Since(began) != time.Second {
+		if left := s.lifecycle.Drain(soon); left != 1 || time.Since(began) != time.Second {
 			t.Errorf("%d left after %v, want the recovery after 1 s", left, time.Since(began))
 		}
 	})
@@ -347,12 +347,12 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
 				if tc.other != nil {
-					s.route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+					s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
 				}
 				ctx, hangUp := context.WithCancel(t.Context())
 				hangUp()
 				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
-				(&process{server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
+				(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 			})
 		})
 	}

@@ -51,7 +51,7 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 				log := &strings.Builder{}
 				w.guard.Log = slog.New(slog.NewJSONHandler(log, nil))
 				w.restart(CheckedByProxy())
-				w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`{"text":"s3cret"}`))
+				w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
 				w.unavailable.Store(true) // Firestore is not needed
 				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
 				if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
@@ -69,8 +69,8 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		w.restart(callers{})
-		w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`1`))
-		w.maxRuns = 1
+		w.testedWith(json.RawMessage(`1`))
+		w.options.MaxRuns = 1
 
 		running := make(chan reply)
 		go func() { running <- w.as(t, "/internal/self-test", "Bearer x") }()
@@ -82,7 +82,13 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 		answered.check(t, 500, map[string]any{"reason": "shutting_down"})
 
 		w.restart(CheckedByProxy())
-		w.routeSelfTest(w.guard, w.analyze, nil)
+		w.testedWith(nil)
 		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 404, map[string]any{"reason": "not_configured"})
 	})
+}
+
+// testedWith adds the route of self-tests on this input.
+func (w *process) testedWith(input json.RawMessage) {
+	w.options.SelfTest = input
+	w.echo.POST("/internal/self-test", w.selfTest(w.guard, w.analyze))
 }

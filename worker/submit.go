@@ -58,7 +58,7 @@ func NewDocument(k Kind, input any) (map[string]any, error) {
 // Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue, after which Book may be called
 // again, or recovery books it; lease.ErrInvalidKey; lease.ErrUnavailable; ErrStopping after Shutdown.
 func Book(ctx context.Context, g *Guard, k Kind, id string) error {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
 		return ErrStopping
 	}
@@ -90,7 +90,7 @@ func Book(ctx context.Context, g *Guard, k Kind, id string) error {
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
 // after which the document may exist; ErrNotBooked; ErrStopping after Shutdown.
 func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Submission, err error) {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
 		return s, ErrStopping
 	}
