@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -208,6 +209,26 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	}
 	g.records[k.Collection] = kind.analyses
 	return kind, nil
+}
+
+// maxUncertain limits the records of one collection that one report counts.
+const maxUncertain = 1000
+
+// reportUncertain logs how many records of Do have an act that may have been done, and no lock, for
+// each collection that this process uses. Their callers may not call again.
+func (g *Guard) reportUncertain(ctx context.Context) {
+	g.mu.Lock()
+	records := maps.Clone(g.records)
+	g.mu.Unlock()
+	for collection, analyses := range records {
+		found, err := analyses.Uncertain(ctx, maxUncertain)
+		switch {
+		case err != nil:
+			g.options.Log.WarnContext(ctx, "records of Do not counted", "collection", collection, "error", err)
+		case len(found) > 0:
+			g.options.Log.WarnContext(ctx, "acts of Do are uncertain", "collection", collection, "records", len(found))
+		}
+	}
 }
 
 // hash returns a hash of params as JSON with sorted fields, or "" for nil.

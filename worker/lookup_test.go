@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -329,6 +330,52 @@ func TestAnUncertainActReachesTheCallerOfDo(t *testing.T) {
 		checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "QUEUED", "lockOwner": nil, "expireAt": nil})
 		if acts != 1 {
 			t.Errorf("the act was done %d times", acts)
+		}
+	})
+}
+
+// Nobody else would report a record whose caller does not call again.
+func TestRecoveryReportsTheRecordsWithAnActThatMayHaveBeenDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := ahead(t)
+		var log bytes.Buffer
+		g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		now := time.Now().Add(clockAhead)
+		record := func(collected, key string, expires time.Duration) {
+			t.Helper()
+			set(t, collection(t, b, collected).Doc("op:"+key), map[string]any{
+				"status": "QUEUED", "openEffects": 1, "lockOwner": "o", "lockToken": 1, "lockExpiresAt": now.Add(expires),
+			})
+		}
+		record("idempotency", "crashed", -time.Second)
+		record("idempotency", "crashed too", -time.Hour)
+		record("idempotency", "running", time.Hour)
+		record("others", "crashed", -time.Second)
+		record("unused", "crashed", -time.Second)
+		set(t, collection(t, b, "idempotency").Doc("op:done"), map[string]any{"status": "READY", "openEffects": 0})
+
+		recovery := g.Recovery()
+		reports := func() (lines []string) {
+			log.Reset()
+			post(t, recovery, "/", "")
+			for line := range strings.Lines(log.String()) {
+				if _, after, found := strings.Cut(line, `level=WARN msg="acts of Do are uncertain" `); found {
+					lines = append(lines, strings.TrimSpace(after))
+				}
+			}
+			slices.Sort(lines)
+			return lines
+		}
+		if got := reports(); len(got) > 0 {
+			t.Errorf("without a call of Do: %q", got)
+		}
+		for _, used := range []string{"", "others", "none"} {
+			if _, err := worker.Lookup[int](t.Context(), g, "op", "new", worker.DoOptions{Collection: used}); !errors.Is(err, lease.ErrNotFound) {
+				t.Error(err)
+			}
+		}
+		if got, want := reports(), []string{"collection=idempotency records=2", "collection=others records=1"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -183,6 +184,9 @@ func (c *call) recover() delivery.Outcome {
 	c.mu.Lock()
 	guards := slices.Clone(c.handled)
 	c.mu.Unlock()
+	var report sync.WaitGroup
+	report.Go(func() { c.reportUncertain(c.context()) })
+	defer report.Wait()
 	r, err := delivery.RecoverAll(c.context(), guards)
 	o := delivery.Outcome{Case: delivery.Recovered, Recovery: r, Err: err}
 	switch {
