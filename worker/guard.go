@@ -92,13 +92,6 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	return g, nil
 }
 
-// route makes the lifecycle, and the routes of health and recovery.
-func (g *Guard) route() {
-	g.lifecycle = lifecycle.New(g.work, g.options.Log)
-	g.echo = g.newEcho()
-	g.echo.POST("/internal/tasks/recover", g.recovery())
-}
-
 // connect makes the clients of Firestore and of the queue.
 func (g *Guard) connect(ctx context.Context) (err error) {
 	o := g.options

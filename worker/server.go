@@ -22,6 +22,13 @@ import (
 // busyRetry is the Retry-After of Busy.
 const busyRetry = 10 * time.Second
 
+// route makes the lifecycle, and the routes of health and recovery.
+func (g *Guard) route() {
+	g.lifecycle = lifecycle.New(g.work, g.options.Log)
+	g.echo = g.newEcho()
+	g.echo.POST("/internal/tasks/recover", g.recovery())
+}
+
 // newEcho returns an Echo that has the routes of health, and answers errors in JSON.
 func (g *Guard) newEcho() *echo.Echo {
 	e := echo.New()
