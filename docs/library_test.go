@@ -82,7 +82,7 @@ func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
 		"PanicError": reflect.TypeFor[worker.PanicError](), "PermanentError": reflect.TypeFor[worker.PermanentError](),
 		"Queue": reflect.TypeFor[worker.Queue](), "Recovery": reflect.TypeFor[worker.Recovery](),
 		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](),
-		"UncertainError": reflect.TypeFor[worker.UncertainError](),
+		"UncertainError":  reflect.TypeFor[worker.UncertainError](),
 	}
 	fset, sources := token.NewFileSet(), must(filepath.Glob("../worker/*.go"))(t)
 	var files []*ast.File
