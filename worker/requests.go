@@ -57,19 +57,15 @@ func readID(body []byte, field string) (id string, err error) {
 		return "", errors.New("the body is not UTF-8")
 	}
 
-	var task map[string]json.RawMessage // a struct would also accept ANALYSIS_ID as the field
+	var task map[string]any // a struct would also accept ANALYSIS_ID as the field
 	if json.Unmarshal(body, &task) != nil || task == nil {
 		return "", fmt.Errorf(`the body is not the JSON object {%q: "…"}`, field)
 	}
-
-	var value *string
-	switch raw, found := task[field]; {
-	case !found:
-		return "", fmt.Errorf("%s is missing", field)
-	case json.Unmarshal(raw, &value) != nil || value == nil:
-		return "", fmt.Errorf("%s is not a string", field)
+	id, ok := task[field].(string)
+	if !ok {
+		return "", fmt.Errorf("%s is missing, or is not a string", field)
 	}
-	return *value, nil
+	return id, nil
 }
 
 // readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is an attribute of

@@ -102,7 +102,7 @@ func (g *Guard) internal(
 		if c.Request().Method != http.MethodPost {
 			return echo.ErrMethodNotAllowed
 		}
-		current := &call{Guard: g, name: name, guard: d, echo: c, started: time.Now()}
+		current := &call{Guard: g, name: name, guard: d, echo: c, started: time.Now(), span: telemetry.NoSpan()}
 		defer current.end()
 		current.serve(handle)
 		return send(c, current.record)
