@@ -15,6 +15,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/orchestrator"
 )
@@ -160,7 +161,7 @@ func refusal(err error) delivery.Outcome {
 func (c *call) deliver(analyzer orchestrator.Analyzer, read reader) delivery.Outcome {
 	d, err := read(c.echo.Response(), c.echo.Request(), c.guard.Kind.IDField)
 	c.record.Tries = d.Tries
-	if taskName.MatchString(d.Task) {
+	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.record.Task = d.Task
 	}
 	switch {
