@@ -126,7 +126,7 @@ func TestARecoveryFindsWhatItHasTimeFor(t *testing.T) {
 
 // backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
 // minute until all are READY, and returns the latest start and the warnings.
-func (q *cloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
+func (q *CloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
 	t.Helper()
 	w := startLogged(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(20 * time.Minute)

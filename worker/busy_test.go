@@ -62,7 +62,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
-		w.options.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
+		w.options.MaxRuns, w.guard.Queue = 1, StartQueue(t).Queue
 		w.unavailable.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup

@@ -49,7 +49,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		if b.Collection != "" {
 			return // the documents of another kind cost the same
 		}
-		q := startQueue(t)
+		q := StartQueue(t)
 		lasts := map[string]time.Duration{"short": time.Second, "long": 350 * time.Second, "reporting": 100 * time.Second, "checkpointing": time.Second}
 		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "failing" {

@@ -360,23 +360,23 @@ func TestIdempotentGoesOnWithoutItsClient(t *testing.T) {
 // handler runs again once its lock has expired, 30 s after its last heartbeat.
 func TestIdempotentWithoutFirestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, w, calls := ahead(t), &wall{}, &atomic.Int32{}
-		g, other := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) }), open(t, b, nil)
+		b, w, calls := ahead(t), &worker.Wall{}, &atomic.Int32{}
+		g, other := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.Client(t, b) }), open(t, b, nil)
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			w.up.Store(true)
+			w.Up.Store(true)
 			counting(t, calls).ServeHTTP(rw, r)
 		}))
 		there := other.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, calls))
 
-		w.up.Store(true)
+		w.Up.Store(true)
 		answer(t, h, order(t, "a", "x"), "503 not-processed")
-		w.up.Store(false)
+		w.Up.Store(false)
 		go answer(t, h, order(t, "a", "x"), "500 outcome-unknown")
 		time.Sleep(29 * time.Second)
 		answer(t, there, order(t, "a", "x"), "409 in-progress")
 		time.Sleep(time.Second)
 		answer(t, there, order(t, "a", "x"), "201 2x")
-		w.up.Store(false)
+		w.Up.Store(false)
 		answer(t, h, order(t, "a", "x"), "201 replayed 2x")
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/iso8601"
@@ -74,7 +76,7 @@ const deliveryRoute = "/internal/tasks/analysis"
 // The lines have all fields of LogFields, and no other.
 func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
 			case "deleted":
@@ -122,10 +124,10 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		w.line(t, deliveryRoute, "taken", map[string]any{"outcome": "lock_lost", "lost": "taken", "heartbeats": 0.0})
 		w.line(t, deliveryRoute, "flaky", map[string]any{"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1"})
 		b.Put(t, "old", map[string]any{"status": "QUEUED", "createdAt": time.Now().Add(-time.Hour)})
-		q.setUnavailable(true)
+		q.Fail(codes.Unavailable)
 		held(t, b, "held", time.Hour)
 		w.line(t, deliveryRoute, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 409.0, "follow_up": "failed"})
-		q.setUnavailable(false)
+		q.Fail(codes.OK)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "oldest_ms": "*", "acquire_ms": nil})
 		w.line(t, deliveryRoute, "resumable", map[string]any{"level": "INFO", "outcome": "continued", "status": 200.0, "attempt": 1.0, "heartbeats": 17.0, "checkpoints": 3.0, "follow_up": "booked"})
 		if strings.Contains(w.log.String(), "s3cret") {

@@ -192,9 +192,9 @@ func kindsOf(t *testing.T, reader *sdkmetric.ManualReader) (kinds map[string]boo
 // Each step would go otherwise with the default of an option.
 func TestEachOptionReachesTheRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q, reader := ahead(t), newQueue(t), sdkmetric.NewManualReader()
+		b, q, reader := ahead(t), worker.StartQueue(t), sdkmetric.NewManualReader()
 		g := open(t, b, func(o *worker.Options) {
-			q.use(o)
+			q.Use(o)
 			o.Collection, o.Lock = "mine", lease.Policy{TTL: 100 * time.Second, MaxAttempts: 3}
 			o.RunTimeout, o.MaxRunTime, o.StallTimeout, o.CheckpointInterval = 2*time.Minute, time.Hour, 30*time.Second, 5*time.Second
 			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns, o.Pessimistic = time.Minute, 90*time.Second, 900*time.Hour, 1, true

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
@@ -26,7 +28,7 @@ import (
 type process struct {
 	*Guard
 	stop        context.CancelCauseFunc
-	unavailable atomic.Bool // no call of this worker reaches Firestore
+	unavailable *atomic.Bool // no call of this worker reaches Firestore
 	guard       *delivery.Guard
 	analyze     orchestrator.AnalyzerFunc
 }
@@ -50,31 +52,12 @@ func startWith(
 	t testing.TB, b *emulatortest.Backend, attempts int, body orchestrator.AnalyzerFunc, opts ...grpc.DialOption,
 ) *process {
 	t.Helper()
-	w := &process{analyze: body}
-	wall := func(ctx context.Context) error {
-		if w.unavailable.Load() {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
-	}
-	policy := lease.Policy{TTL: ttl(b), MaxAttempts: attempts}
+	wall := &Wall{}
+	w := &process{analyze: body, unavailable: &wall.Up}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{
-		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime,
-	}, b.Client(t, append([]grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if err := wall(ctx); err != nil {
-				return err
-			}
-			return invoke(ctx, m, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if err := wall(ctx); err != nil {
-				return nil, err
-			}
-			return open(ctx, d, cc, m, opts...)
-		}),
-	}, opts...)...)...)
+		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary),
+		Policy: lease.Policy{TTL: ttl(b), MaxAttempts: attempts}, MaxRunTime: delivery.DefaultMaxRunTime,
+	}, wall.Client(t, b, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +67,35 @@ func startWith(
 	}
 	w.restart(CheckedByProxy())
 	return w
+}
+
+// Wall makes the calls of a client of Firestore hang while it is up.
+type Wall struct{ Up atomic.Bool }
+
+// Client returns the options of the client's connection to b.
+func (w *Wall) Client(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) []option.ClientOption {
+	t.Helper()
+	hang := func(ctx context.Context) error {
+		if w.Up.Load() {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return nil
+	}
+	return b.Client(t, append([]grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if err := hang(ctx); err != nil {
+				return err
+			}
+			return invoke(ctx, m, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if err := hang(ctx); err != nil {
+				return nil, err
+			}
+			return open(ctx, d, cc, m, opts...)
+		}),
+	}, opts...)...)
 }
 
 // reply is a decoded answer.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
@@ -185,14 +186,14 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 
 func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		var runs atomic.Int32
-		g := open(t, b, q.use)
-		q.handler = g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
+		g := open(t, b, q.Use)
+		q.Serve(g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
 			runs.Add(1)
 			time.Sleep(20 * time.Minute) // longer than any acknowledgement deadline
 			return "done", nil
-		}))
+		})))
 		client := program(t, b)
 		for _, document := range []string{"jobs/x", "jobs/y"} {
 			if _, err := client.Doc(document).Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
@@ -215,15 +216,15 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if names := q.tasks(); runs.Load() != 2 || len(names) != 2 {
+		if names := q.Tasks(); runs.Load() != 2 || len(names) != 2 {
 			t.Errorf("%d runs, tasks %v", runs.Load(), names)
 		}
 		another := strings.Replace(message(`"attributes":{"job_id":"x"}`), `"7"`, `"8"`, 1)
-		if code, answer := post(t, messages, "/", another); code != 200 || !strings.Contains(answer, want) || len(q.tasks()) != 3 {
-			t.Errorf("another message for the same document: %d %s, tasks %v", code, answer, q.tasks())
+		if code, answer := post(t, messages, "/", another); code != 200 || !strings.Contains(answer, want) || len(q.Tasks()) != 3 {
+			t.Errorf("another message for the same document: %d %s, tasks %v", code, answer, q.Tasks())
 		}
-		if code, answer := deliver(t, events, strings.Replace(event("jobs/y"), "3f0c-1", "3f0c-2", 1)); code != 200 || len(q.tasks()) != 4 {
-			t.Errorf("another event of the same document: %d %s, tasks %v", code, answer, q.tasks())
+		if code, answer := deliver(t, events, strings.Replace(event("jobs/y"), "3f0c-1", "3f0c-2", 1)); code != 200 || len(q.Tasks()) != 4 {
+			t.Errorf("another event of the same document: %d %s, tasks %v", code, answer, q.Tasks())
 		}
 		for _, document := range []string{"jobs/x", "jobs/y"} {
 			if doc, err := client.Doc(document).Get(t.Context()); err != nil || doc.Data()["state"] != "DONE" {
@@ -234,10 +235,10 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 			t.Errorf("an id that is a path: %d %s", code, answer)
 		}
 		other := message(`"attributes":{"other_id":"x"}`) // of the same id, for the same id of another kind
-		if code, answer := post(t, g.PubSub(worker.Kind{Name: "other", Collection: "others"}), "/", other); code != 200 || len(q.tasks()) != 5 {
-			t.Errorf("a message of another kind: %d %s, tasks %v", code, answer, q.tasks())
+		if code, answer := post(t, g.PubSub(worker.Kind{Name: "other", Collection: "others"}), "/", other); code != 200 || len(q.Tasks()) != 5 {
+			t.Errorf("a message of another kind: %d %s, tasks %v", code, answer, q.Tasks())
 		}
-		q.broken.Store(true)
+		q.Fail(codes.PermissionDenied)
 		if code, answer := post(t, messages, "/", message(data(`{"job_id":"y"}`))); code != 503 || !strings.Contains(answer, `"acquired":false,"reason":"unavailable"`) {
 			t.Errorf("not booked: %d %s", code, answer)
 		}

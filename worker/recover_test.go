@@ -31,7 +31,7 @@ func (w *process) recover(t *testing.T) reply {
 // Their workers died after the delivery was acknowledged, or no delivery was ever booked.
 func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue // nothing is delivered yet
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
@@ -105,7 +105,7 @@ type cost struct {
 // analysis. A booking takes latency.
 func recoverAll(t testing.TB, b *emulatortest.Backend, n, limit int, latency time.Duration) (c cost) {
 	t.Helper()
-	q := startThrottled(t, cloudtasks.AsDocumented) // it has no worker
+	q := startLimited(t, cloudtasks.AsDocumented, 0) // it has no worker
 	for i := range n {
 		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
 	}

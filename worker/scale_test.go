@@ -120,7 +120,7 @@ func (x *growingIndex) reserve(n int) time.Duration {
 type simulation struct {
 	scenario
 	b     *emulatortest.Backend
-	queue *cloudQueue
+	queue *CloudQueue
 	index growingIndex
 
 	mu      sync.Mutex

@@ -31,10 +31,10 @@ func get(t *testing.T, h http.Handler, path string) (code int) {
 
 func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, w := emulatortest.Embedded(t), &wall{}
-		w.up.Store(true)
+		b, w := emulatortest.Embedded(t), &worker.Wall{}
+		w.Up.Store(true)
 		ctx, end := context.WithCancel(t.Context())
-		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.options(t, b)})
+		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b)})
 		end() // as by a signal: only Shutdown ends the Guard
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 			t.Errorf("another route: %d", code)
 		}
 		check("without Firestore", http.StatusServiceUnavailable)
-		w.up.Store(false)
+		w.Up.Store(false)
 		check("with Firestore", http.StatusOK)
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
@@ -63,9 +63,9 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 // A run ignores the stop.
 func TestShutdownReportsWhatItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
-		q.use(&o)
+		q.Use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		if cause := <-stops; !errors.As(cause, &stop) || stop.Deadline.Sub(began) != 8500*time.Millisecond {
 			t.Errorf("the run ended by %v, want that locks are released until 8.5 s after the stop", cause)
 		}
-		if state := q.conn.GetState(); state != connectivity.Shutdown {
+		if state := q.Conn.GetState(); state != connectivity.Shutdown {
 			t.Errorf("the queue's connection: %v", state)
 		}
 		time.Sleep(2 * time.Minute)
@@ -100,11 +100,11 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 
 func TestShutdownWaitsForASubmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
-		q.slow = time.Second
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		q.Slow = time.Second
 		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
 		o.Collection = "other"
-		q.use(&o)
+		q.Use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -115,8 +115,8 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 			submitted <- err
 		}()
 		synctest.Wait()
-		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.tasks()) != 1 {
-			t.Errorf("%v, tasks %v", err, q.tasks())
+		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.Tasks()) != 1 {
+			t.Errorf("%v, tasks %v", err, q.Tasks())
 		}
 		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})
 		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {

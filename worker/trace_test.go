@@ -51,7 +51,7 @@ func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner stri
 
 func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := startQueue(t), measured(t)
+		q, m := StartQueue(t), measured(t)
 		var w *logged
 		w = startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
@@ -133,7 +133,7 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 
 func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := startQueue(t), measured(t)
+		q, m := StartQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
 		w.restart(CheckedByProxy())
@@ -167,7 +167,7 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 
 func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := startQueue(t), measured(t)
+		q, m := StartQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
 		w.restart(CheckedByProxy())
