@@ -128,11 +128,11 @@ func TestARecoveryFindsWhatItHasTimeFor(t *testing.T) {
 // minute until all are READY, and returns the latest start and the warnings.
 func (q *CloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
 	t.Helper()
-	w := startLogged(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	w := startOn(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(20 * time.Minute)
 		return "done", ctx.Err()
 	})
-	q.serve(w.process)
+	q.serve(w)
 	kind := &guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}
 	for i := range n {
 		if _, err := kind.submit(t.Context(), fmt.Sprint(i), "input"); err != nil {

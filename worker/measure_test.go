@@ -1,11 +1,9 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -23,24 +21,8 @@ import (
 	"taskguard/repo"
 )
 
-// logged is a worker on b, and the log lines of its requests.
-type logged struct {
-	*process
-	log  *bytes.Buffer
-	seen map[string]bool // fields
-}
-
-func startLogged(t *testing.T, b *emulatortest.Backend, q delivery.Queue, body orchestrator.AnalyzerFunc) *logged {
-	t.Helper()
-	w := &logged{start(t, b, body), &bytes.Buffer{}, map[string]bool{}}
-	w.guard.Queue = q
-	w.guard.Log = slog.New(slog.NewJSONHandler(w.log, nil))
-	w.restart(CheckedByProxy())
-	return w
-}
-
 // line delivers id and compares its line's fields as answer.check does.
-func (w *logged) line(t *testing.T, path, id string, want map[string]any, headers ...string) {
+func (w *process) line(t *testing.T, path, id string, want map[string]any, headers ...string) (seen map[string]any) {
 	t.Helper()
 	w.log.Reset()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"analysis_id":"`+id+`"}`))
@@ -49,26 +31,21 @@ func (w *logged) line(t *testing.T, path, id string, want map[string]any, header
 		r.Header.Set(name, value)
 	}
 	w.send(t, r)
-	lines := 0
-	defer func() {
-		if lines != 1 {
-			t.Errorf("%s %s: %d lines, want 1", path, id, lines)
-		}
-	}()
 	for l := range strings.Lines(w.log.String()) {
 		var entry map[string]any
 		if err := json.Unmarshal([]byte(l), &entry); err != nil {
 			t.Fatal(err)
 		}
-		if entry["msg"] != "delivery" && entry["msg"] != "rejected" && entry["msg"] != "recovery" {
-			continue
-		}
-		lines++
-		reply{Body: entry}.check(t, 0, want)
-		for name := range entry {
-			w.seen[name] = true
+		switch entry["msg"] {
+		case "delivery", "rejected", "recovery":
+			if seen != nil {
+				t.Errorf("%s %s: several lines", path, id)
+			}
+			seen = entry
 		}
 	}
+	reply{Body: seen}.check(t, 0, want)
+	return seen
 }
 
 const deliveryRoute = "/internal/tasks/analysis"
@@ -77,9 +54,9 @@ const deliveryRoute = "/internal/tasks/analysis"
 func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 	type line = map[string]any
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := StartQueue(t), measured(t)
-		var w *logged
-		w = startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		q, seen := StartQueue(t), map[string]any{}
+		var w *process
+		w = startOn(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
 			case "deleted":
 				b.Delete(t, "deleted")
@@ -110,9 +87,8 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			}
 			return "done", nil
 		})
-		w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 6*time.Minute
+		w.guard.RunTimeout = 6 * time.Minute
 		w.guard.Locks = lateAcquisition{w.guard.Locks, 100 * time.Millisecond}
-		w.restart(CheckedByProxy())
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "cancelled", "resumable", "unreachable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
@@ -167,18 +143,20 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 				headers = []string{"X-CloudTasks-TaskName: a-task", "X-CloudTasks-TaskRetryCount: 2"}
 			}
 			q.Fail(map[bool]codes.Code{true: codes.Unavailable}[tc.id == "long-held"])
-			w.line(t, deliveryRoute, tc.id, tc.want, headers...)
-			if got := m.trace(); got != tc.spans || strings.Contains(w.log.String(), "s3cret") {
+			maps.Copy(seen, w.line(t, deliveryRoute, tc.id, tc.want, headers...))
+			if got := w.trace(); got != tc.spans || strings.Contains(w.log.String(), "s3cret") {
 				t.Errorf("%s: spans %q, want %q; log %s", tc.id, got, tc.spans, w.log)
 			}
 		}
 		w.unavailable.Store(false)
-		w.line(t, "/internal/tasks/recover", "", line{"level": "INFO", "outcome": "recovered", "found": 2.0, "booked": 1.0, "waiting": 1.0, "stuck": 1.0, "oldest_ms": "*", "acquire_ms": nil})
+		maps.Copy(seen, w.line(t, "/internal/tasks/recover", "", line{
+			"level": "INFO", "outcome": "recovered", "found": 2.0, "booked": 1.0, "waiting": 1.0, "stuck": 1.0, "oldest_ms": "*", "acquire_ms": nil,
+		}))
 		w.line(t, deliveryRoute, "long", line{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
 		job := *w.guard
 		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
 		w.handle(&job, w.analyze)
-		w.line(t, "/jobs", "long", line{"kind": "job", "outcome": "already_finished"})
+		maps.Copy(seen, w.line(t, "/jobs", "long", line{"kind": "job", "outcome": "already_finished"}))
 
 		for metric, want := range map[string]string{
 			"taskguard.deliveries":              "200 already_finished :3 200 continued :1 200 failed :2 200 lock_lost :4 200 locked :2 200 ready :2 200 retry :1 404 not_found :1 409 locked :1 503 unavailable :1",
@@ -192,36 +170,33 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			"taskguard.checkpoint.size":         ":24",
 			"taskguard.followups":               "already :1 booked :5 failed :1",
 		} {
-			if got := m.counts(t, metric); got != want {
+			if got := w.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
 			}
 		}
 		for _, always := range []string{"time", "level", "msg"} {
-			delete(w.seen, always)
+			delete(seen, always)
 		}
 		var named []string
 		for _, f := range delivery.LogFields() {
 			named = append(named, f.Name)
 		}
-		if seen := slices.Sorted(maps.Keys(w.seen)); !slices.Equal(seen, slices.Sorted(slices.Values(named))) {
-			t.Errorf("fields %v, want LogFields %v", seen, named)
+		if all := slices.Sorted(maps.Keys(seen)); !slices.Equal(all, slices.Sorted(slices.Values(named))) {
+			t.Errorf("fields %v, want LogFields %v", all, named)
 		}
 	})
 }
 
 func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		m := measured(t)
 		failures := 1
-		w := startLogged(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		w := startOn(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(10 * time.Second)
 			if failures--; failures >= 0 {
 				return nil, errors.New("not yet")
 			}
 			return "done", nil
 		})
-		w.guard.Telemetry = m.Telemetry
-		w.restart(CheckedByProxy())
 		now := time.Now()
 		b.Put(t, "text", map[string]any{"status": "QUEUED", "createdAt": iso8601.Format(now)})
 		b.Put(t, "stamp", map[string]any{"status": "QUEUED", "createdAt": now})
@@ -239,7 +214,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 		}
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "attempt": 1.0, "time_to_start_ms": nil, "time_to_ready_ms": 170_000.0})
 		for metric, want := range map[string]string{"taskguard.analysis.start.duration": ":220", "taskguard.analysis.ready.duration": ":440"} {
-			if got := m.counts(t, metric); got != want {
+			if got := w.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
 			}
 		}

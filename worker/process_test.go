@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -24,9 +25,11 @@ import (
 	"taskguard/repo"
 )
 
-// process is one worker, as on Cloud Run.
+// process is one worker, as on Cloud Run, with its log lines, metrics and spans.
 type process struct {
 	*Guard
+	gauges
+	log         *bytes.Buffer
 	stop        context.CancelCauseFunc
 	unavailable *atomic.Bool // no call of this worker reaches Firestore
 	guard       *delivery.Guard
@@ -47,13 +50,21 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	return startWith(t, b, 3, body)
 }
 
+// startOn is like start, with a queue.
+func startOn(t testing.TB, b *emulatortest.Backend, q delivery.Queue, body orchestrator.AnalyzerFunc) *process {
+	t.Helper()
+	w := start(t, b, body)
+	w.guard.Queue = q
+	return w
+}
+
 // startWith is like start, with so many attempts, and with opts for the connection to Firestore.
 func startWith(
 	t testing.TB, b *emulatortest.Backend, attempts int, body orchestrator.AnalyzerFunc, opts ...grpc.DialOption,
 ) *process {
 	t.Helper()
 	wall := &Wall{}
-	w := &process{analyze: body, unavailable: &wall.Up}
+	w := &process{analyze: body, unavailable: &wall.Up, gauges: measured(t), log: &bytes.Buffer{}}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{
 		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary),
 		Policy: lease.Policy{TTL: ttl(b), MaxAttempts: attempts}, MaxRunTime: delivery.DefaultMaxRunTime,
@@ -63,7 +74,8 @@ func startWith(
 	}
 	w.guard = &delivery.Guard{
 		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Instance: "test/1",
-		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
+		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval,
+		Log: slog.New(slog.NewJSONHandler(w.log, nil)), Telemetry: w.Telemetry,
 	}
 	w.restart(CheckedByProxy())
 	return w

@@ -248,7 +248,7 @@ func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[s
 func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
-		w := startLogged(t, b, q, succeed)
+		w := startOn(t, b, q, succeed)
 		for room := range 28 {
 			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2}, len("lockToken/")+8)
 		}

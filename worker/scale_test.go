@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -142,6 +143,8 @@ func (s *simulation) start(t *testing.T) *mortal {
 	w := startWith(t, s.b, 10, s.analyze, grpc.WithChainUnaryInterceptor(s.index.intercept))
 	w.guard.Queue, w.guard.Orphans = s.queue.Queue, atMost{w.guard.Orphans, s.recovered}
 	w.guard.RetryMin, w.guard.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
+	w.guard.Log, w.guard.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
+	w.restart(CheckedByProxy())
 	return &mortal{process: w, load: s}
 }
 

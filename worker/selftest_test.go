@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -48,13 +47,10 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				w := start(t, b, c.analyze)
-				log := &strings.Builder{}
-				w.guard.Log = slog.New(slog.NewJSONHandler(log, nil))
-				w.restart(CheckedByProxy())
 				w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
 				w.unavailable.Store(true) // Firestore is not needed
 				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
-				if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
+				if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
 					t.Errorf("log: %s, want one line with %s", s, c.log)
 				}
 			})

@@ -49,17 +49,15 @@ func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner stri
 
 func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := StartQueue(t), measured(t)
-		w := startLogged(t, b, q.Queue, succeed)
-		w.guard.Telemetry = m.Telemetry
-		w.restart(CheckedByProxy())
+		q := StartQueue(t)
+		w := startOn(t, b, q.Queue, succeed)
 		w.handle(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, nil
 		}}, nil)
 		want := func(age, gauge any) {
 			t.Helper()
 			w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age})
-			if got := m.counts(t, "taskguard.oldest.age"); got != gauge {
+			if got := w.counts(t, "taskguard.oldest.age"); got != gauge {
 				t.Errorf("%q, want %q", got, gauge)
 			}
 		}
@@ -83,21 +81,19 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 
 func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q, m := StartQueue(t), measured(t)
-		w := startLogged(t, b, q.Queue, succeed)
-		w.guard.Telemetry = m.Telemetry
-		w.restart(CheckedByProxy())
+		q := StartQueue(t)
+		w := startOn(t, b, q.Queue, succeed)
 		held(t, b, "x", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		held(t, b, "y", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		w.unavailable.Store(true)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
-		if got, want := m.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
+		if got, want := w.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
 			t.Errorf("spans %q, want %q", got, want)
 		}
 		for metric, want := range map[string]string{"taskguard.stuck": ":1", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
-			if got := m.counts(t, metric); got != want {
+			if got := w.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
 			}
 		}
