@@ -101,29 +101,6 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 	}
 }
 
-// Firestore takes 500 writes a second of a value that grows, and has others to write.
-func TestRecoveryMarks250ASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		g := &delivery.Guard{Orphans: overdue(1001), Queue: &recordingQueue{}}
-		r, err := g.Recover(t.Context())
-		if took := time.Since(began); r.Booked != 1001 || err != nil || took != 4*time.Second {
-			t.Errorf("%+v, %v in %v; want 1001 in 4 s", r, err, took)
-		}
-	})
-}
-
-// What a call had no time for is neither found nor stuck.
-func TestARecoveryFindsWhatItHasTimeFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &delivery.Guard{Orphans: overdue(10_000), Queue: &slow{by: 200 * time.Millisecond}}
-		r, err := g.Recover(t.Context())
-		if r.Found > r.Booked+40 || r.Booked < 7000 || !r.More || err == nil {
-			t.Errorf("%+v, %v; want 8,000 found, and more", r, err)
-		}
-	})
-}
-
 // backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
 // minute until all are READY, and returns the latest start and the warnings.
 func (q *CloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {

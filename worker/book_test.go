@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -96,29 +95,6 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 			book(g, "finished", nil, 2)
 		})
 	}
-}
-
-func TestRecoveryBooksWhatACrashLeftBetweenTheCommitAndTheBooking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-		k := jobs(succeed)
-		h := open(t, b, q.Use).Routes(k)
-		q.Serve(h)
-		doc := collection(t, b, "jobs").Doc("x")
-		submitOrder(t, b, k, doc)
-
-		for _, step := range []struct {
-			after time.Duration
-			want  string
-		}{{lease.DefaultTTL, `"found":0,`}, {time.Millisecond, `"found":1,"booked":1,`}, {0, `"found":0,`}} {
-			time.Sleep(step.after)
-			if code, answer := post(t, h, "/internal/tasks/recover", ""); code != http.StatusOK || !strings.Contains(answer, step.want) {
-				t.Errorf("recovery answers %d %s, want %s", code, answer, step.want)
-			}
-		}
-		time.Sleep(time.Minute)
-		checkRecord(t, doc, map[string]any{"state": "DONE", "attempts": int64(1)})
-	})
 }
 
 func TestANewDocumentIsRefusedLikeASubmission(t *testing.T) {
