@@ -1,12 +1,10 @@
 package worker_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
@@ -373,11 +371,10 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				// StallTimeout is for kinds.
-				var log bytes.Buffer
-				g, runs := open(t, b, func(o *worker.Options) {
-					o.RunTimeout, o.StallTimeout, o.Log = 10*time.Minute, time.Minute, slog.New(slog.NewTextHandler(&log, nil))
-				}), 0
+				g, log := openLogged(t, b, func(o *worker.Options) {
+					o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute // StallTimeout is for kinds
+				})
+				runs := 0
 				got, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (string, error) {
 					if runs++; job.Resume != nil {
 						return "from " + string(job.Resume), nil
@@ -392,7 +389,7 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 				})
 				record := collection(t, b, "idempotency").Doc("op:key")
 				if failed := strings.Contains(log.String(), "msg=delivery"); failed == checkpoint {
-					t.Errorf("logged as a failure: %v: %s", failed, &log)
+					t.Errorf("logged as a failure: %v: %s", failed, log)
 				}
 				if checkpoint {
 					if err != nil || got != "from 7" || runs != 2 {

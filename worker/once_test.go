@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"runtime"
 	"strings"
@@ -61,8 +60,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				var lines strings.Builder
-				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+				g, lines := openLogged(t, b, nil)
 				provider, attempt := &charges{err: c.act}, 0
 				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 					attempt++
@@ -94,7 +92,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 					t.Errorf("error %v, want code %s", failure, c.code)
 				}
 				if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
-					t.Errorf("%d ERROR lines:\n%s", alarms, &lines)
+					t.Errorf("%d ERROR lines:\n%s", alarms, lines)
 				}
 			})
 		})
@@ -108,8 +106,7 @@ func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				var lines strings.Builder
-				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+				g, lines := openLogged(t, b, nil)
 				record := map[string]any{"state": "RUNNING", "attempts": attempts, "lockToken": 10}
 				if name == "died" {
 					record["effects"] = map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}

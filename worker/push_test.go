@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -83,8 +82,7 @@ func TestAMessageOfPubSubIsHandledAsATask(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log emulatortest.Log
-				g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+				g, log := openLogged(t, emulatortest.Embedded(t), nil)
 				if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
 					t.Fatal(err)
 				}
@@ -92,8 +90,8 @@ func TestAMessageOfPubSubIsHandledAsATask(t *testing.T) {
 				if code != c.code || !strings.Contains(answer, c.answer) || strings.Contains(answer, rejected) != c.rejected {
 					t.Errorf("%d %s, want %d %s", code, answer, c.code, c.answer)
 				}
-				if errs := strings.Count(log.String(), `"level":"ERROR","msg":"rejected"`); errs != 1 && c.rejected || errs > 0 && !c.rejected {
-					t.Errorf("log: %s", &log)
+				if errs := strings.Count(log.String(), "level=ERROR msg=rejected"); errs != 1 && c.rejected || errs > 0 && !c.rejected {
+					t.Errorf("log: %s", log)
 				}
 			})
 		})
