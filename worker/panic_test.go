@@ -42,12 +42,14 @@ func measured(t testing.TB) gauges {
 	return g
 }
 
-// counts returns the values of a metric, such as "booked=1 failed=2". Of a histogram it returns
+func (g gauges) counts(t *testing.T, metric string) string { return Counts(t, g.reader, metric) }
+
+// Counts returns the values of a metric, such as "booked :1 failed :2". Of a histogram it returns
 // the sums, in tenths.
-func (g gauges) counts(t *testing.T, metric string) string {
+func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := g.reader.Collect(context.Background(), &all); err != nil {
+	if err := reader.Collect(context.Background(), &all); err != nil {
 		t.Fatal(err)
 	}
 	counts := map[string]float64{}
