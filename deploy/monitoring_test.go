@@ -92,7 +92,7 @@ func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
 		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
 			field, value := c[1], strings.Trim(c[3], `"`)
 			wrong := types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") ||
-				field == "message" && value != "^(delivery|rejected)$" && value != "rejected" && value != "recovery" && value != "an act is uncertain" || field == "code" && value != "^("+analysislock.AttemptsExhausted+"|"+analysislock.RunTimeExhausted+")$"
+				field == "message" && value != "^(delivery|rejected)$" && value != "rejected" && value != "recovery" && value != delivery.UncertainMessage || field == "code" && value != "^("+analysislock.AttemptsExhausted+"|"+analysislock.RunTimeExhausted+")$"
 			if wrong {
 				t.Errorf("%s: %s of a field of type %q", name, c[0], types[field])
 			}
@@ -128,7 +128,7 @@ func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
 		{line{"message": "delivery", "code": "run_timeout", "lost": "taken", "follow_up": "booked"}, []string{"deliveries", "follow_ups", "losses"}},
 		{line{"message": "delivery", "analysis_id": "a", "outcome": "not_found"}, []string{"deliveries"}},
 		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "not_found"}, nil},
-		{line{"message": "an act is uncertain", "analysis_id": "a"}, []string{"uncertain"}},
+		{line{"message": delivery.UncertainMessage, "analysis_id": "a"}, []string{"uncertain"}},
 		{line{"message": "rejected", "outcome": "not_found"}, []string{"deliveries", "rejected"}},
 		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "unavailable"}, []string{"deliveries"}}, // it is a 5xx of the service, too
 	} {

@@ -81,8 +81,8 @@ func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
 		"Fields": reflect.TypeFor[worker.Fields](), "Job": reflect.TypeFor[worker.Job](), "Policy": reflect.TypeFor[worker.Policy](),
 		"PanicError": reflect.TypeFor[worker.PanicError](), "PermanentError": reflect.TypeFor[worker.PermanentError](),
 		"Queue": reflect.TypeFor[worker.Queue](), "Recovery": reflect.TypeFor[worker.Recovery](),
-		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](), "Submission": reflect.TypeFor[worker.Submission](),
-		"UncertainError": reflect.TypeFor[worker.UncertainError](),
+		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](),
+		"UncertainError":  reflect.TypeFor[worker.UncertainError](),
 	}
 	fset, sources := token.NewFileSet(), must(filepath.Glob("../worker/*.go"))(t)
 	var files []*ast.File

@@ -74,7 +74,7 @@ var (
 
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../worker/server.go", "../internal/taskqueue/queue.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
+	for _, path := range []string{"../worker/server.go", "../worker/guard.go", "../internal/taskqueue/queue.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
 		src := read(t, path)
 		for _, r := range route.FindAllStringSubmatch(src, -1) {
 			code[r[1]+" "+r[2]] = true

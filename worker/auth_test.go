@@ -35,13 +35,15 @@ func (w *process) as(t *testing.T, path, authorization string) reply {
 }
 
 // No route that changes something admits a caller that is not let in, and no such call reaches
-// Firestore. internal/taskauth tests all kinds of invalid tokens. The 503 makes a queue try again.
+// Firestore or decides what is traced. internal/taskauth tests all kinds of invalid tokens. The 503
+// makes a queue try again.
 func TestACallerIsCheckedBeforeAnythingIsRead(t *testing.T) {
+	const id = "0af7651916cd43dd8448eb211c80319c"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		w := startLogged(t, b, nil, succeed)
+		w := start(t, b, succeed)
 		w.restart(callers{})
-		w.routeSelfTest(w.guard, w.analyze, nil)
+		w.testedWith(nil)
 		before := b.Calls.Total()
 		for _, path := range []string{deliveryRoute, "/internal/tasks/recover", "/internal/self-test"} {
 			for authorization, want := range map[string]struct {
@@ -52,6 +54,7 @@ func TestACallerIsCheckedBeforeAnythingIsRead(t *testing.T) {
 			} {
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, unreadBody{t})
 				r.Header.Set("Authorization", authorization)
+				r.Header.Set("traceparent", "00-"+id+"-b7ad6b7169203331-01")
 				got := w.send(t, r)
 				got.check(t, want.code, map[string]any{"reason": want.reason, "analysis_id": nil, "error": nil})
 				if got.Challenge != want.challenge {
@@ -62,8 +65,19 @@ func TestACallerIsCheckedBeforeAnythingIsRead(t *testing.T) {
 		if n := b.Calls.Total() - before; n != 0 || strings.Count(w.log.String(), "\n") != 9 {
 			t.Errorf("%d calls to Firestore, want none; log, want a line a call: %s", n, w.log)
 		}
+		if spans := w.trace(); spans != "" {
+			t.Errorf("spans %s", spans)
+		}
+		for sampled, want := range map[string]string{"0": "", "1": "recovery no_queue!"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/recover", http.NoBody)
+			r.Header.Set("Authorization", "mine")
+			r.Header.Set("traceparent", "00-"+id+"-b7ad6b7169203331-0"+sampled)
+			w.send(t, r).check(t, 501, nil)
+			if spans := w.trace(); spans != want {
+				t.Errorf("spans %q of a trace with the flag %s, want %q", spans, sampled, want)
+			}
+		}
 		w.as(t, deliveryRoute, "mine").check(t, 200, map[string]any{"status": "READY"})
-		w.as(t, "/internal/tasks/recover", "mine").check(t, 501, nil)
 		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
 	})
 }

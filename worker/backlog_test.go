@@ -101,41 +101,18 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 	}
 }
 
-// Firestore takes 500 writes a second of a value that grows, and has others to write.
-func TestRecoveryMarks250ASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		g := &delivery.Guard{Orphans: overdue(1001), Queue: &recordingQueue{}}
-		r, err := g.Recover(t.Context())
-		if took := time.Since(began); r.Booked != 1001 || err != nil || took != 4*time.Second {
-			t.Errorf("%+v, %v in %v; want 1001 in 4 s", r, err, took)
-		}
-	})
-}
-
-// What a call had no time for is neither found nor stuck.
-func TestARecoveryFindsWhatItHasTimeFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &delivery.Guard{Orphans: overdue(10_000), Queue: &slow{by: 200 * time.Millisecond}}
-		r, err := g.Recover(t.Context())
-		if r.Found > r.Booked+40 || r.Booked < 7000 || !r.More || err == nil {
-			t.Errorf("%+v, %v; want 8,000 found, and more", r, err)
-		}
-	})
-}
-
 // backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
 // minute until all are READY, and returns the latest start and the warnings.
-func (q *cloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
+func (q *CloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
 	t.Helper()
-	w := startLogged(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	w := startOn(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(20 * time.Minute)
 		return "done", ctx.Err()
 	})
-	q.serve(w.process)
-	docs := w.guard.Orphans.(*repo.Analyses)
+	q.serve(w)
+	kind := &guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}
 	for i := range n {
-		if _, err := w.guard.Submit(t.Context(), docs, repo.ErrExists, fmt.Sprint(i), "input"); err != nil {
+		if _, err := kind.submit(t.Context(), fmt.Sprint(i), "input"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -253,7 +230,7 @@ func TestASubmissionIsBookedUnderTheNameOfItsDocumentAndForItsTime(t *testing.T)
 			kept   bool
 		}{{"own", true}, {"projects/p/locations/l/queues/q/tasks/own", false}, {7, false}, {nil, false}} {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i", "bookedTask": tc.booked, "nextAttemptAt": next})
-			_, err := w.guard.Submit(t.Context(), w.guard.Orphans.(*repo.Analyses), repo.ErrExists, "x", "i")
+			_, err := (&guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}).submit(t.Context(), "x", "i")
 			task := q.tasks[len(q.tasks)-1]
 			if err != nil || (task.Name == "own") != tc.kept || !taskqueue.ValidName(task.Name) || !task.At.Equal(next) {
 				t.Errorf("%v: booked %+v, %v", tc.booked, task, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -40,25 +40,25 @@ func submitOrder(t *testing.T, b *emulatortest.Backend, k worker.Kind, doc *fire
 func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 	for name, k := range map[string]worker.Kind{"analysis": {Run: succeed}, "another vocabulary": jobs(succeed)} {
 		synctest.Test(t, func(t *testing.T) {
-			b, q := emulatortest.Embedded(t), newQueue(t)
-			g, without := open(t, b, q.use), open(t, b, nil)
+			b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+			g, without := open(t, b, q.Use), open(t, b, nil)
 			var serving atomic.Bool
 			routes := g.Routes(k)
-			q.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			q.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if !serving.Load() {
 					w.WriteHeader(http.StatusServiceUnavailable)
 					return
 				}
 				routes.ServeHTTP(w, r)
-			})
+			}))
 			docs, status, queued, ready := collection(t, b, "analyses"), "status", "QUEUED", "READY"
 			if k.Name == "job" {
 				docs, status, queued, ready = collection(t, b, "jobs"), "state", "PENDING", "DONE"
 			}
 			book := func(g *worker.Guard, id string, want error, tasks int) {
 				t.Helper()
-				if err := worker.Book(t.Context(), g, k, id); !errors.Is(err, want) || len(q.tasks()) != tasks {
-					t.Errorf("%s: book %s: %v, want %v; tasks %q, want %d", name, id, err, want, q.tasks(), tasks)
+				if err := worker.Book(t.Context(), g, k, id); !errors.Is(err, want) || len(q.Tasks()) != tasks {
+					t.Errorf("%s: book %s: %v, want %v; tasks %q, want %d", name, id, err, want, q.Tasks(), tasks)
 				}
 			}
 
@@ -69,9 +69,9 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 			submitOrder(t, b, k, docs.Doc("y")) // at the same time
 			checkRecord(t, docs.Doc("x"), map[string]any{status: queued, "createdAt": committed, "updatedAt": committed})
 			book(without, "x", worker.ErrNotBooked, 0)
-			q.broken.Store(true)
+			q.Fail(codes.PermissionDenied)
 			book(g, "x", worker.ErrNotBooked, 0)
-			q.broken.Store(false)
+			q.Fail(codes.OK)
 
 			var both sync.WaitGroup
 			for range 2 {
@@ -95,28 +95,6 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 			book(g, "finished", nil, 2)
 		})
 	}
-}
-
-func TestRecoveryBooksWhatACrashLeftBetweenTheCommitAndTheBooking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
-		g, k := open(t, b, q.use), jobs(succeed)
-		q.handler = g.Routes(k)
-		doc := collection(t, b, "jobs").Doc("x")
-		submitOrder(t, b, k, doc)
-
-		for _, step := range []struct {
-			after time.Duration
-			want  string
-		}{{lease.DefaultTTL, `"found":0,`}, {time.Millisecond, `"found":1,"booked":1,`}, {0, `"found":0,`}} {
-			time.Sleep(step.after)
-			if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || !strings.Contains(answer, step.want) {
-				t.Errorf("recovery answers %d %s, want %s", code, answer, step.want)
-			}
-		}
-		time.Sleep(time.Minute)
-		checkRecord(t, doc, map[string]any{"state": "DONE", "attempts": int64(1)})
-	})
 }
 
 func TestANewDocumentIsRefusedLikeASubmission(t *testing.T) {

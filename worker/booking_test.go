@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
@@ -27,7 +29,7 @@ func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (ex
 
 func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
 		began := time.Now()
@@ -53,7 +55,7 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 
 func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
 		held(t, b, "x", 100*time.Second)
@@ -82,7 +84,7 @@ func (w *process) asTask(t *testing.T, task string) reply {
 // If the lock was renewed, its follow-up books the next follow-up, until the run has ended.
 func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		runs := 0
 		body := func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -144,25 +146,26 @@ func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
 
 func TestAStoppedRunIsBookedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
-		queueUnavailable, storeUnavailable bool
-		code                               int
-		tasks                              int
-		status                             string
+		queueFails       codes.Code
+		storeUnavailable bool
+		code             int
+		tasks            int
+		status           string
 	}{
 		"booked":                    {code: 200, tasks: 1, status: "QUEUED"},
-		"the queue does not answer": {queueUnavailable: true, code: 500, tasks: 1, status: "QUEUED"},
+		"the queue does not answer": {queueFails: codes.Unavailable, code: 500, tasks: 1, status: "QUEUED"},
 		"Firestore does not answer, so the lock is kept": {storeUnavailable: true, code: 500, status: "PROCESSING"},
-		"neither answers": {storeUnavailable: true, queueUnavailable: true, code: 500, status: "PROCESSING"},
+		"neither answers": {storeUnavailable: true, queueFails: codes.Unavailable, code: 500, status: "PROCESSING"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := startQueue(t)
+				q := StartQueue(t)
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
 				var w *process
 				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					w.unavailable.Store(tc.storeUnavailable)
-					q.setUnavailable(tc.queueUnavailable)
+					q.Fail(tc.queueFails)
 					stopped = time.Now()
 					w.stop(delivery.ErrStopping)
 					<-ctx.Done()
@@ -236,7 +239,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 // A name stays taken for a day, and the tokens of a recreated document begin at 1 again.
 func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		next := start(t, b, succeed)
 		q.serve(next)
 		for round := range 2 {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,50 +26,48 @@ import (
 
 const queuePath = "projects/p/locations/l/queues/q"
 
-// cloudQueue is an embedded Cloud Tasks that calls the workers one after another, in this process.
-type cloudQueue struct {
+// CloudQueue is an embedded Cloud Tasks that calls the workers one after another, in this process.
+type CloudQueue struct {
 	*cloudtasks.Server
 	*taskqueue.Queue
+	Conn *grpc.ClientConn
+	Slow time.Duration // which CreateTask takes
 
-	mu          sync.Mutex
-	unavailable bool // CreateTask does not answer
-	refuses     bool // GetTask
-	lose        int  // one of so many created tasks is lost; zero: none
-	purged      map[string]bool
-	created     []string
-	asked       int // calls of GetTask
-	workers     []http.Handler
-	deliveries  []cloudtasks.Delivery
+	mu         sync.Mutex
+	fails      codes.Code // of CreateTask
+	refuses    bool       // GetTask
+	lose       int        // one of so many created tasks is lost; zero: none
+	purged     map[string]bool
+	created    []string // the names, also of those that failed
+	booked     []*cloudtaskspb.Task
+	asked      int // calls of GetTask
+	workers    []http.Handler
+	deliveries []cloudtasks.Delivery
 }
 
-// startQueue makes a queue that retries as the shipped one does.
-func startQueue(t *testing.T) *cloudQueue {
+// StartQueue makes a queue that retries as the shipped one does.
+func StartQueue(t testing.TB) *CloudQueue {
 	t.Helper()
-	return startThrottled(t, cloudtasks.Unthrottled)
+	return startLimited(t, cloudtasks.Unthrottled, 0)
 }
 
-// startThrottled is like startQueue, with that throttling.
-func startThrottled(t testing.TB, how cloudtasks.Throttling) *cloudQueue {
+// startLimited is like StartQueue, with that throttling, and so many deliveries at once; zero: the
+// default.
+func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQueue {
 	t.Helper()
-	return startLimited(t, how, 0)
-}
-
-// startLimited is like startThrottled, with so many deliveries at once; zero: the default.
-func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *cloudQueue {
-	t.Helper()
-	q := &cloudQueue{}
+	q := &CloudQueue{}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.deliveries = append(q.deliveries, d)
 	}})
 	t.Cleanup(q.Server.Close)
-	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
-	if err != nil {
+	var err error
+	if q.Conn, err = q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
+	t.Cleanup(func() { _ = q.Conn.Close() })
+	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,52 +80,64 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *cloudQ
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Queue, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}, option.WithGRPCConn(conn))
+	q.Queue, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}, option.WithGRPCConn(q.Conn))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return q
 }
 
-func (q *cloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok {
-		q.mu.Lock()
-		unavailable := q.unavailable
-		q.created = append(q.created, r.GetTask().GetName())
-		lost := q.lose > 0 && len(q.created)%q.lose == 0
-		q.mu.Unlock()
-		switch {
-		case unavailable:
-			return status.Error(codes.Unavailable, "unavailable")
-		case lost:
-			return nil
-		}
-	}
-	if r, ok := req.(*cloudtaskspb.GetTaskRequest); ok {
-		q.mu.Lock()
+// Use makes a Guard book in q.
+func (q *CloudQueue) Use(o *Options) {
+	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(q.Conn)}
+	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
+}
+
+func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	q.mu.Lock()
+	var fails codes.Code
+	lost := false
+	switch r := req.(type) {
+	case *cloudtaskspb.CreateTaskRequest:
+		fails, q.created = q.fails, append(q.created, r.GetTask().GetName())
+		lost = q.lose > 0 && len(q.created)%q.lose == 0
+	case *cloudtaskspb.GetTaskRequest:
 		q.asked++
-		refuses, purged := q.refuses, q.purged[r.GetName()]
-		q.mu.Unlock()
-		switch {
-		case refuses:
-			return status.Error(codes.PermissionDenied, "no permission")
-		case purged:
-			return status.Error(codes.NotFound, "purged")
+		if q.refuses {
+			fails = codes.PermissionDenied
+		} else if q.purged[r.GetName()] {
+			fails = codes.NotFound
 		}
 	}
-	return invoke(ctx, method, req, reply, cc, opts...)
+	q.mu.Unlock()
+	time.Sleep(q.Slow)
+	if fails != codes.OK || lost {
+		return status.Error(fails, "injected")
+	}
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok && err == nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.booked = append(q.booked, r.GetTask())
+	}
+	return err
 }
 
 // serve makes q call w, and w book in q.
-func (q *cloudQueue) serve(w *process) {
+func (q *CloudQueue) serve(w *process) {
 	w.guard.Queue = q.Queue
+	q.Serve(w)
+}
+
+// Serve makes q call h.
+func (q *CloudQueue) Serve(h http.Handler) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.workers = append(q.workers, w)
+	q.workers = append(q.workers, h)
 }
 
 // RoundTrip sends the request to the next worker.
-func (q *cloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
+func (q *CloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.mu.Lock()
 	switch {
 	case q.purged[queuePath+"/tasks/"+r.Header.Get("X-CloudTasks-TaskName")]: // the queue forgets the task
@@ -139,12 +151,13 @@ func (q *cloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.workers = append(q.workers[1:], w)
 	q.mu.Unlock()
 	rec := httptest.NewRecorder()
+	r.URL.Path = strings.TrimPrefix(r.URL.Path, "/base")
 	w.ServeHTTP(rec, r)
 	return rec.Result(), nil
 }
 
 // purge removes all tasks. As with Cloud Tasks, deliveries that are underway end.
-func (q *cloudQueue) purge() {
+func (q *CloudQueue) purge() {
 	names := q.tasks()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,7 +165,7 @@ func (q *cloudQueue) purge() {
 }
 
 // submit books the first delivery of id.
-func (q *cloudQueue) submit(t *testing.T, id string) {
+func (q *CloudQueue) submit(t *testing.T, id string) {
 	t.Helper()
 	if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("submit", id), AnalysisID: id}); err != nil {
 		t.Fatal(err)
@@ -160,7 +173,7 @@ func (q *cloudQueue) submit(t *testing.T, id string) {
 }
 
 // tasks returns the distinct names of the bookings.
-func (q *cloudQueue) tasks() map[string]bool {
+func (q *CloudQueue) tasks() map[string]bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	names := map[string]bool{}
@@ -170,7 +183,14 @@ func (q *cloudQueue) tasks() map[string]bool {
 	return names
 }
 
-func (q *cloudQueue) statuses() (all []int) {
+// Tasks returns the tasks that have been booked, in order.
+func (q *CloudQueue) Tasks() []*cloudtaskspb.Task {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.booked)
+}
+
+func (q *CloudQueue) statuses() (all []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range q.deliveries {
@@ -179,10 +199,11 @@ func (q *cloudQueue) statuses() (all []int) {
 	return all
 }
 
-func (q *cloudQueue) setUnavailable(unavailable bool) {
+// Fail makes CreateTask fail with this code, or succeed again: codes.OK.
+func (q *CloudQueue) Fail(code codes.Code) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.unavailable = unavailable
+	q.fails = code
 }
 
-var _ delivery.Queue = (*cloudQueue)(nil)
+var _ delivery.Queue = (*CloudQueue)(nil)

@@ -136,11 +136,9 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 					tc.report(job)
 					return until(ctx, nothing)
 				})
-				m := measured(t)
-				w.guard.Queue, w.guard.Telemetry = &recordingQueue{}, m.Telemetry
-				w.restart(CheckedByProxy())
+				w.guard.Queue = &recordingQueue{}
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
-				if got := m.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
+				if got := w.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
 					t.Errorf("timeouts %q", got)
 				}
 				checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
@@ -166,18 +164,15 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				began := time.Now()
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "startedAt": began.Add(-tc.began), "checkpoint": 7})
-				m := measured(t)
-				w := startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					return until(ctx, func() { report(job, int64(8)) })
 				})
-				w.guard.Telemetry = m.Telemetry
-				w.restart(CheckedByProxy())
 				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
 				checkpoint, timeouts := int64(7), ""
 				if tc.history != "" {
 					checkpoint, timeouts = 8, "run_time_exhausted :1"
 				}
-				if got := m.counts(t, "taskguard.run.timeouts"); got != timeouts {
+				if got := w.counts(t, "taskguard.run.timeouts"); got != timeouts {
 					t.Errorf("timeouts %q, want %q", got, timeouts)
 				}
 				checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})

@@ -49,9 +49,9 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		if b.Collection != "" {
 			return // the documents of another kind cost the same
 		}
-		q := startQueue(t)
+		q := StartQueue(t)
 		lasts := map[string]time.Duration{"short": time.Second, "long": 350 * time.Second, "reporting": 100 * time.Second, "checkpointing": time.Second}
-		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		w := startOn(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "failing" {
 				return nil, &orchestrator.FailureError{Message: "unavailable"}
 			}
@@ -142,7 +142,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 // A retry and a follow-up are probably skips, which must not move the input.
 func TestTheFirstDeliveryReadsTheInputWithTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		w := startLogged(t, b, nil, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
 		follow := taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
 		for name, c := range map[string]struct {
 			task, retries string

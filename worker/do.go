@@ -16,8 +16,7 @@ import (
 	"taskguard/repo"
 )
 
-// DoOptions configures a call of DoOutcome, Lookup or Reset. Do uses the zero value. A Guard keeps
-// something for each different Collection, Keep, Lock and RunTimeout together, so use few values.
+// DoOptions configures a call of DoOutcome, Lookup or Reset. Do uses the zero value.
 type DoOptions struct {
 	Collection string // of the records; empty: idempotency
 	// Params are the parameters of the call. encoding/json must be able to encode them. The
@@ -80,7 +79,7 @@ func DoOutcome[T any](
 	ctx context.Context, g *Guard, operation, key string, o DoOptions,
 	fn func(ctx context.Context, job Job) (T, error),
 ) (out Outcome[T], err error) {
-	defer g.server.Track()() // which does not count towards MaxRuns
+	defer g.lifecycle.Track()() // which does not count towards MaxRuns
 	returned := false
 	run := func(ctx context.Context, job Job) (_ any, err error) {
 		out.Ran, out.Token, returned = true, job.LockToken, false

@@ -1,12 +1,10 @@
 package worker_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
@@ -18,7 +16,6 @@ import (
 
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -116,8 +113,8 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := newQueue(t) // Do books nothing in it
-				g := open(t, b, func(o *worker.Options) { q.use(o); o.Lock.MaxAttempts = 3 })
+				q := worker.StartQueue(t) // Do books nothing in it
+				g := open(t, b, func(o *worker.Options) { q.Use(o); o.Lock.MaxAttempts = 3 })
 				for i, c := range calls {
 					ran := false
 					got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
@@ -131,7 +128,7 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 						t.Errorf("call %d: error %v, want %q, %v", i, err, c.err, c.is)
 					}
 				}
-				if tasks := q.tasks(); len(tasks) > 0 {
+				if tasks := q.Tasks(); len(tasks) > 0 {
 					t.Errorf("tasks %v", tasks)
 				}
 			})
@@ -374,11 +371,10 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				// StallTimeout is for kinds.
-				var log bytes.Buffer
-				g, runs := open(t, b, func(o *worker.Options) {
-					o.RunTimeout, o.StallTimeout, o.Log = 10*time.Minute, time.Minute, slog.New(slog.NewTextHandler(&log, nil))
-				}), 0
+				g, log := openLogged(t, b, func(o *worker.Options) {
+					o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute // StallTimeout is for kinds
+				})
+				runs := 0
 				got, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (string, error) {
 					if runs++; job.Resume != nil {
 						return "from " + string(job.Resume), nil
@@ -393,7 +389,7 @@ func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 				})
 				record := collection(t, b, "idempotency").Doc("op:key")
 				if failed := strings.Contains(log.String(), "msg=delivery"); failed == checkpoint {
-					t.Errorf("logged as a failure: %v: %s", failed, &log)
+					t.Errorf("logged as a failure: %v: %s", failed, log)
 				}
 				if checkpoint {
 					if err != nil || got != "from 7" || runs != 2 {
@@ -467,53 +463,28 @@ func TestALateResultIsRefused(t *testing.T) {
 	})
 }
 
-// wall makes calls hang while it is up.
-type wall struct{ up atomic.Bool }
-
-func (w *wall) options(t *testing.T, b *emulatortest.Backend) []option.ClientOption {
-	t.Helper()
-	hang := func(ctx context.Context) error {
-		if w.up.Load() {
-			<-ctx.Done()
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		return nil
-	}
-	return b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if err := hang(ctx); err != nil {
-			return err
-		}
-		return invoke(ctx, m, req, reply, cc, opts...)
-	}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		if err := hang(ctx); err != nil {
-			return nil, err
-		}
-		return open(ctx, d, cc, m, opts...)
-	}))
-}
-
 func TestDoWithoutFirestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, w, runs := ahead(t), &wall{}, 0
-		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) })
+		b, w, runs := ahead(t), &worker.Wall{}, 0
+		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.Client(t, b) })
 		do := func(then bool) (int, error) {
 			return worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
 				runs++
-				w.up.Store(then)
+				w.Up.Store(then)
 				return runs, nil
 			})
 		}
-		w.up.Store(true)
+		w.Up.Store(true)
 		if got, err := do(true); got != 0 || !errors.Is(err, worker.ErrNotRun) || !errors.Is(err, lease.ErrUnavailable) || runs != 0 {
 			t.Errorf("before the run: Do = %d, %v after %d runs", got, err, runs)
 		}
-		w.up.Store(false)
+		w.Up.Store(false)
 		got, err := do(true)
 		notStored, ok := errors.AsType[*worker.NotStoredError](err)
 		if got != 1 || !ok || notStored.Value != 1 || errors.Is(err, worker.ErrNotRun) || !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("at the finish: Do = %d, %v; want 1, which is not stored", got, err)
 		}
-		w.up.Store(false)
+		w.Up.Store(false)
 		var running *worker.RunningError
 		if _, err := do(false); !errors.As(err, &running) {
 			t.Fatalf("error %v while the lock is kept", err)

@@ -14,7 +14,7 @@ import (
 )
 
 // entry returns the one line with this message, or nil.
-func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
+func (w *process) entry(t *testing.T, message string) (found map[string]any) {
 	t.Helper()
 	for line := range bytes.Lines(w.log.Bytes()) {
 		var entry map[string]any
@@ -34,8 +34,8 @@ func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
 // The log line of the delivery does not contain these failures.
 func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		var w *logged
-		w = startLogged(t, b, refusing{}, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		var w *process
+		w = startOn(t, b, refusing{}, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "full" {
 				return strings.Repeat("y", 600_000), nil
 			}

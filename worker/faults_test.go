@@ -3,7 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"path"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -112,5 +115,43 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 			})
 		})
+	}
+}
+
+// Each instance has owners of its own: of one name, two runs of two instances could overlap.
+func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/instance/id") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Metadata-Flavor", "Google")
+		_, _ = w.Write([]byte("0123456789abcdefABCDEF"))
+	}))
+	defer host.Close()
+	seen := map[string]bool{}
+	for _, c := range []struct{ revision, metadata, want string }{
+		{"", "", `^local/[A-Z2-7]{8}$`},
+		{"", "", `^local/[A-Z2-7]{8}$`},
+		{"r-1", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}$`}, // no metadata server
+		{"r-1", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef$`},
+	} {
+		t.Setenv("K_REVISION", c.revision)
+		t.Setenv("GCE_METADATA_HOST", c.metadata)
+		g, err := Open(t.Context(), Options{Project: "p", Emulator: "127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, err := g.register(Kind{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := kind.guard.Instance; !regexp.MustCompile(c.want).MatchString(got) || seen[got] {
+			t.Errorf("the instance %q, want %s and no other's", got, c.want)
+		}
+		seen[kind.guard.Instance] = true
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -22,8 +22,8 @@ func TestADocumentWithAFinalWordIsLeftAlone(t *testing.T) {
 	}
 	for name, k := range map[string]worker.Kind{"analysis": {}, "another vocabulary": jobs(nil)} {
 		synctest.Test(t, func(t *testing.T) {
-			b, q := emulatortest.Embedded(t), newQueue(t)
-			g := open(t, b, q.use)
+			b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+			g := open(t, b, q.Use)
 			docs, field, result, path := collection(t, b, "analyses"), "status", "result", "/internal/tasks/analysis"
 			if k.Name == "job" {
 				docs, field, result, path = collection(t, b, "jobs"), "state", "output", "/tasks/job"
@@ -49,8 +49,8 @@ func TestADocumentWithAFinalWordIsLeftAlone(t *testing.T) {
 			if s, err := worker.Submit(t.Context(), g, k, "archived", nil); err != nil || s.Booked || s.Status != "ARCHIVED" {
 				t.Errorf("%s: submitted again: %+v, %v", name, s, err)
 			}
-			if err := worker.Book(t.Context(), g, k, "archived"); err != nil || len(q.tasks()) > 0 {
-				t.Errorf("%s: booked %q, %v", name, q.tasks(), err)
+			if err := worker.Book(t.Context(), g, k, "archived"); err != nil || len(q.Tasks()) > 0 {
+				t.Errorf("%s: booked %q, %v", name, q.Tasks(), err)
 			}
 			if _, answer := post(t, h, "/internal/tasks/recover", ""); !strings.Contains(answer, `"found":0,`) {
 				t.Errorf("%s: recovery answers %s", name, answer)

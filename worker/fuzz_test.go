@@ -83,7 +83,7 @@ func FuzzMessage(f *testing.F) {
 			t.Fatal(lockErr)
 		}
 		guard := &delivery.Guard{Kind: delivery.Kind{IDField: taskqueue.DefaultIDField}, Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler)}
-		s := newServer(t.Context(), guard.Log, CheckedByProxy(), nil)
+		s := serverOf(t.Context(), guard, CheckedByProxy(), succeed)
 		rec := httptest.NewRecorder()
 		r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
 		_ = s.deliveries(guard, orchestrator.AnalyzerFunc(succeed), readMessage)(echo.New().NewContext(r, rec))

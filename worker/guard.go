@@ -20,7 +20,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/env"
-	"taskguard/internal/taskauth"
+	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/repo"
@@ -32,18 +32,25 @@ type Guard struct {
 	db        *repo.Database
 	probe     *repo.Analyses   // for Health
 	queue     *taskqueue.Queue // nil: none
-	server    *server
 	telemetry *telemetry.Telemetry
 	instance  string
+	auth      Authenticator
+	echo      *echo.Echo // has the routes of Routes
+	// lifecycle counts the runs. A run begins when its request has been read, and ends when its
+	// answer has been written.
+	lifecycle *lifecycle.Lifecycle
 
-	work       context.Context //nolint:containedctx // of all runs; ends in Shutdown
+	// work is the context of all runs. It ends in Shutdown, with the cause ErrStopping. A client
+	// that hangs up does not end its run.
+	work       context.Context //nolint:containedctx // see above
 	stop       context.CancelCauseFunc
 	background sync.WaitGroup
 	ready      sync.Once
 
 	mu      sync.Mutex
-	kinds   map[string]*guarded  // by name
-	records map[records]*guarded // of Do
+	kinds   map[string]*guarded       // by name
+	records map[string]*repo.Analyses // of Do, by collection
+	handled []*delivery.Guard         // of the kinds that have a handler
 }
 
 // guarded is a kind with its documents and the guard of its deliveries.
@@ -66,14 +73,12 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
 		}
 	}
-	auth, err := o.authenticator()
-	if err != nil {
-		return nil, fmt.Errorf("worker: options: %w", err)
-	}
-
 	g := &Guard{
 		options: o, instance: instance(ctx),
-		kinds: map[string]*guarded{}, records: map[records]*guarded{},
+		kinds: map[string]*guarded{}, records: map[string]*repo.Analyses{},
+	}
+	if g.auth, err = o.authenticator(); err != nil {
+		return nil, fmt.Errorf("worker: options: %w", err)
 	}
 	if g.telemetry, err = newTelemetry(o); err != nil {
 		return nil, err
@@ -83,11 +88,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	}
 
 	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	g.server = newServer(g.work, o.Log, auth, g.telemetry)
-	g.server.maxRuns = o.MaxRuns
-	if keys, ok := auth.(*taskauth.Verifier); ok {
-		g.background.Go(func() { keys.Run(g.work) })
-	}
+	g.route()
 	return g, nil
 }
 
@@ -153,13 +154,13 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 			return nil, fmt.Errorf("worker: kind %q has the path or the collection of kind %q", k.Name, other.Name)
 		}
 	}
-	for used := range g.records {
-		if used.collection == k.Collection {
-			return nil, fmt.Errorf("worker: kind %q has the collection of records of Do", k.Name)
-		}
+	if g.records[k.Collection] != nil {
+		return nil, fmt.Errorf("worker: kind %q has the collection of records of Do", k.Name)
 	}
+	o := g.options
+	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
 	kind, err := g.newGuarded(k, g.store(k))
-	if err != nil {
+	if err = errors.Join(append(o.check(), err)...); err != nil {
 		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
 	}
 	g.kinds[k.Name] = kind
@@ -173,16 +174,11 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		return nil, err
 	}
 	o := g.options
-	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
-	if problems := o.check(); len(problems) > 0 {
-		return nil, problems[0]
-	}
-
 	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
 		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
 		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
-		RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
 		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
@@ -219,7 +215,7 @@ func (g *Guard) mustCheckCallers() {
 // acquires the lock, calls Run and then answers, as docs/reference.md describes. Echo panics if k
 // is not usable.
 func (g *Guard) Echo(k Kind) echo.HandlerFunc {
-	return g.server.deliveries(g.mustRegister(k, true).guard, k.analyzer(), readTask)
+	return g.deliveries(g.mustRegister(k, true).guard, k.analyzer(), readTask)
 }
 
 // Handler is like Echo, for net/http.
@@ -230,20 +226,20 @@ func (g *Guard) Handler(k Kind) http.Handler { return handler(g.Echo(k)) }
 // checks the callers.
 func (g *Guard) Recovery() http.Handler {
 	g.mustCheckCallers()
-	return handler(g.server.recovery())
+	return handler(g.recovery())
 }
 
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.
 func (g *Guard) Health() http.Handler {
 	g.awaitReady()
-	return g.server.newEcho()
+	return g.newEcho()
 }
 
 // awaitReady asks Firestore in the background until it has answered.
 func (g *Guard) awaitReady() {
 	ping := func(ctx context.Context) error { return env.Located(g.options.Emulator, g.probe.Ping(ctx)) }
-	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, ping) }) })
+	g.ready.Do(func() { g.background.Go(func() { g.lifecycle.AwaitReady(g.work, ping) }) })
 }
 
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery, Health,
@@ -253,13 +249,13 @@ func (g *Guard) Routes(kinds ...Kind) http.Handler {
 	g.mustCheckCallers()
 	for i := range kinds {
 		kind, analyzer := g.mustRegister(kinds[i], true), kinds[i].analyzer()
-		g.server.route(kind.guard, analyzer)
+		g.echo.POST(kind.Path, g.deliveries(kind.guard, analyzer, readTask))
 		if i == 0 {
-			g.server.routeSelfTest(kind.guard, analyzer, g.options.SelfTest)
+			g.echo.POST("/internal/self-test", g.selfTest(kind.guard, analyzer))
 		}
 	}
 	g.awaitReady()
-	return g.server.echo
+	return g.echo
 }
 
 // handler returns h as a handler of net/http.
@@ -286,7 +282,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	g.stop(stop)
 
 	var err error
-	if left := g.server.Drain(ctx); left > 0 {
+	if left := g.lifecycle.Drain(ctx); left > 0 {
 		err = fmt.Errorf("worker: %d runs are still going: their locks are kept until they expire", left)
 	}
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -92,7 +93,7 @@ func (e *ResultError) Unwrap() error { return e.Err }
 // ErrUnfinished; a *FailedError; and ErrParams, a *ResultError, lease.ErrInvalidKey,
 // lease.ErrUnavailable and ErrStopping as Do.
 func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOptions) (out Outcome[T], err error) {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	r, err := g.record(operation, key, o)
 	if err != nil {
 		return out, err
@@ -118,7 +119,7 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 // call runs the function; analysislock.ErrUncertain if an act of Once is uncertain; and
 // lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	r, err := g.record(operation, key, o)
 	if err != nil {
 		return err
@@ -176,50 +177,58 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 	return d, err
 }
 
-// records identifies records of Do: those of one collection with the same options.
-type records struct {
-	collection string
-	keep       time.Duration
-	lock       lease.Policy
-	runTimeout time.Duration
-}
-
 // recordsOf returns the guarded records of o. They are a kind without a name of its own.
 func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
-	r := records{
-		cmp.Or(o.Collection, "idempotency"), cmp.Or(o.Keep, 24*time.Hour),
-		cmp.Or(o.Lock, g.options.Lock), cmp.Or(o.RunTimeout, g.options.RunTimeout),
+	k := Kind{
+		Name: "do", Collection: cmp.Or(o.Collection, "idempotency"),
+		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
-	r.lock.MaxAttempts = 0 // each caller decides when to give up
-	if r.keep < time.Hour {
-		return nil, fmt.Errorf("the option Keep %v is under 1h", r.keep)
+	store := g.store(k)
+	store.Keep, store.KeepAll, store.Noun = cmp.Or(o.Keep, 24*time.Hour), true, "record"
+	store.Policy, store.MaxRunTime = cmp.Or(o.Lock, g.options.Lock), 0
+	store.Policy.MaxAttempts = 0 // each caller decides when to give up
+	switch {
+	case store.Keep < time.Hour:
+		return nil, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
+	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
+		return nil, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
 	}
-	if r.runTimeout < 0 || r.runTimeout > 24*time.Hour {
-		return nil, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", r.runTimeout)
-	}
-
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if known := g.records[r]; known != nil {
-		return known, nil
-	}
-	for _, other := range g.kinds {
-		if other.Collection == r.collection {
-			return nil, fmt.Errorf("the collection %q is that of kind %q", r.collection, other.Name)
-		}
-	}
-
-	store := g.store(Kind{Collection: r.collection})
-	store.Keep, store.KeepAll, store.Noun = r.keep, true, "record"
-	store.MaxRunTime, store.Policy = 0, r.lock
-	kind, err := g.newGuarded(Kind{Name: "do", Collection: r.collection}, store)
+	kind, err := g.newGuarded(k, store)
 	if err != nil {
 		return nil, err
 	}
 	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	kind.guard.RunTimeout, kind.guard.Answers = r.runTimeout, true
-	g.records[r] = kind
+	kind.guard.Answers = true
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, other := range g.kinds {
+		if other.Collection == k.Collection {
+			return nil, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
+		}
+	}
+	g.records[k.Collection] = kind.analyses
 	return kind, nil
+}
+
+// maxUncertain limits the records of one collection that one report counts.
+const maxUncertain = 1000
+
+// reportUncertain logs how many records of Do have an act that may have been done, and no lock, for
+// each collection that this process uses. Their callers may not call again.
+func (g *Guard) reportUncertain(ctx context.Context) {
+	g.mu.Lock()
+	records := maps.Clone(g.records)
+	g.mu.Unlock()
+	for collection, analyses := range records {
+		found, err := analyses.Uncertain(ctx, maxUncertain)
+		switch {
+		case err != nil:
+			g.options.Log.WarnContext(ctx, "records of Do not counted", "collection", collection, "error", err)
+		case len(found) > 0:
+			g.options.Log.WarnContext(ctx, "acts of Do are uncertain", "collection", collection, "records", len(found))
+		}
+	}
 }
 
 // hash returns a hash of params as JSON with sorted fields, or "" for nil.

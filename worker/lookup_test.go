@@ -1,13 +1,13 @@
 package worker_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"reflect"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,8 +107,7 @@ func TestAFunctionThatPanicsOrEndsItsGoroutineFreesTheLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, ended := emulatortest.Embedded(t), make(chan error)
-				var log bytes.Buffer
-				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+				g, log := openLogged(t, b, nil)
 				go func() {
 					err := errOwn // Do does not return
 					defer func() { ended <- err }()
@@ -126,7 +125,7 @@ func TestAFunctionThatPanicsOrEndsItsGoroutineFreesTheLock(t *testing.T) {
 					t.Errorf("record %v", got)
 				}
 				if n := strings.Count(log.String(), "msg=delivery"); n != 1 {
-					t.Errorf("%d lines: %s", n, &log)
+					t.Errorf("%d lines: %s", n, log)
 				}
 				if got, err := worker.Do(t.Context(), g, "op", "key", one); got != 1 || err != nil {
 					t.Errorf("the next call: %d, %v", got, err)
@@ -255,54 +254,28 @@ func TestEachCallOfDoHasItsOwnLockAndRunTimeout(t *testing.T) {
 	})
 }
 
+// The codes and the reasons are those of deliveries.
 func TestAFailureOfDoIsOneLineWithoutItsValues(t *testing.T) {
 	const secret = "s3cret"
 	for name, c := range map[string]struct {
-		result any
-		err    error
-		want   map[string]any // nil: no line
+		err  error
+		want string // empty: no line
 	}{
-		"success":    {result: secret},
-		"a failure":  {result: secret, err: errors.New(secret), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
-		"permanent":  {err: &orchestrator.PermanentError{Code: "declined", Message: secret}, want: map[string]any{"outcome": "failed", "code": "declined"}},
-		"unstorable": {result: [][]string{{secret}}, want: map[string]any{"outcome": "failed", "code": "result_invalid"}},
+		"success":   {nil, ""},
+		"a failure": {errors.New(secret), `outcome=retry duration_ms=1000 analysis_id=op:key kind=do lock_token=* code=analyzer_failed reason="the analyzer returned a *errors.errorString" attempt=1 `},
+		"permanent": {&orchestrator.PermanentError{Code: "declined", Message: secret}, `outcome=failed duration_ms=1000 analysis_id=op:key kind=do lock_token=* code=declined attempt=1 `},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
-				g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
-				call := func() {
-					_, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: secret}, func(context.Context, worker.Job) (any, error) {
-						time.Sleep(time.Second)
-						return c.result, c.err
-					})
-					if (err != nil) != (c.want != nil) {
-						t.Errorf("error %v", err)
-					}
-				}
-				call()
-				if strings.Contains(log.String(), secret) {
-					t.Errorf("the log shows it: %s", &log)
-				}
-				if c.want == nil {
-					if call(); log.Len() > 0 {
-						t.Errorf("a success is logged: %s", &log)
-					}
-					return
-				}
-				var line map[string]any
-				if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-					t.Fatalf("want one line: %v: %s", err, &log)
-				}
-				for field, value := range map[string]any{"msg": "delivery", "level": "WARN", "kind": "do", "analysis_id": "op:key", "run_ms": 1000.0, "status": nil} {
-					c.want[field] = value
-				}
-				for field, value := range c.want {
-					if line[field] != value {
-						t.Errorf("%s is %v, want %v", field, line[field], value)
-					}
-				}
+		synctest.Test(t, func(t *testing.T) {
+			g, log := openLogged(t, emulatortest.Embedded(t), nil)
+			_, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: secret}, func(context.Context, worker.Job) (any, error) {
+				time.Sleep(time.Second)
+				return secret, c.err
 			})
+			got := regexp.MustCompile(`lock_token=\d+`).ReplaceAllString(log.String(), "lock_token=*")
+			lines := strings.Count(got, "\n")
+			if (err == nil) != (c.err == nil) || strings.Contains(got, secret) || lines > 0 != (c.want != "") || lines > 1 || !strings.Contains(got, c.want) {
+				t.Errorf("%s: %v, log %s; want one line with %q", name, err, got, c.want)
+			}
 		})
 	}
 }
@@ -329,6 +302,51 @@ func TestAnUncertainActReachesTheCallerOfDo(t *testing.T) {
 		checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "QUEUED", "lockOwner": nil, "expireAt": nil})
 		if acts != 1 {
 			t.Errorf("the act was done %d times", acts)
+		}
+	})
+}
+
+// Nobody else would report a record whose caller does not call again.
+func TestRecoveryReportsTheRecordsWithAnActThatMayHaveBeenDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := ahead(t)
+		g, log := openLogged(t, b, nil)
+		now := time.Now().Add(clockAhead)
+		record := func(collected, key string, expires time.Duration) {
+			t.Helper()
+			set(t, collection(t, b, collected).Doc("op:"+key), map[string]any{
+				"status": "QUEUED", "openEffects": 1, "lockOwner": "o", "lockToken": 1, "lockExpiresAt": now.Add(expires),
+			})
+		}
+		record("idempotency", "crashed", -time.Second)
+		record("idempotency", "crashed too", -time.Hour)
+		record("idempotency", "running", time.Hour)
+		record("others", "crashed", -time.Second)
+		record("unused", "crashed", -time.Second)
+		set(t, collection(t, b, "idempotency").Doc("op:done"), map[string]any{"status": "READY", "openEffects": 0})
+
+		recovery := g.Recovery()
+		reports := func() (lines []string) {
+			before := len(log.String())
+			post(t, recovery, "/", "")
+			for line := range strings.Lines(log.String()[before:]) {
+				if _, after, found := strings.Cut(line, `level=WARN msg="acts of Do are uncertain" `); found {
+					lines = append(lines, strings.TrimSpace(after))
+				}
+			}
+			slices.Sort(lines)
+			return lines
+		}
+		if got := reports(); len(got) > 0 {
+			t.Errorf("without a call of Do: %q", got)
+		}
+		for _, used := range []string{"", "others", "none"} {
+			if _, err := worker.Lookup[int](t.Context(), g, "op", "new", worker.DoOptions{Collection: used}); !errors.Is(err, lease.ErrNotFound) {
+				t.Error(err)
+			}
+		}
+		if got, want := reports(), []string{"collection=idempotency records=2", "collection=others records=1"}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
 		}
 	})
 }

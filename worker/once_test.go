@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -60,8 +60,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				var lines strings.Builder
-				g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+				g, lines := openLogged(t, b, nil)
 				provider, attempt := &charges{err: c.act}, 0
 				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 					attempt++
@@ -93,32 +92,44 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 					t.Errorf("error %v, want code %s", failure, c.code)
 				}
 				if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
-					t.Errorf("%d ERROR lines:\n%s", alarms, &lines)
+					t.Errorf("%d ERROR lines:\n%s", alarms, lines)
 				}
 			})
 		})
 	}
 }
 
-// The last attempt died during its act: the next delivery records FAILED without a run.
+// The last attempt has died during its act, so the next delivery records FAILED without a run; or it
+// ends by runtime.Goexit, after which only deferred functions record anything.
 func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		var lines strings.Builder
-		g := open(t, b, func(o *worker.Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
-		started := map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
-		record := map[string]any{"state": "RUNNING", "attempts": 10, "lockToken": 10, "effects": started, "openEffects": 1}
-		if _, err := collection(t, b, "jobs").Doc("1").Create(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
-		h := g.Handler(jobs(func(context.Context, worker.Job) (any, error) { return nil, errBroken }))
-		post(t, h, "/tasks/job", `{"job_id":"1"}`)
+	for name, attempts := range map[string]int{"died": 10, "Goexit": 9} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				g, lines := openLogged(t, b, nil)
+				record := map[string]any{"state": "RUNNING", "attempts": attempts, "lockToken": 10}
+				if name == "died" {
+					record["effects"] = map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
+					record["openEffects"] = 1
+				}
+				set(t, collection(t, b, "jobs").Doc("1"), record)
+				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+					return worker.Once(ctx, job, "charge", func(context.Context) (any, error) {
+						runtime.Goexit()
+						return nil, nil
+					})
+				}))
+				go post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				time.Sleep(time.Minute)
 
-		const want = `level=ERROR msg="an act is uncertain" analysis_id=1 lock_token=11`
-		if !strings.Contains(lines.String(), want) {
-			t.Errorf("the log has no line %s:\n%s", want, &lines)
-		}
-	})
+				got := lines.String()
+				reported := strings.Count(got, `level=ERROR msg="an act is uncertain"`) == 1 && strings.Contains(got, " analysis_id=1 lock_token=11\n")
+				if !reported || strings.Contains(got, "effects=[charge]") != (name == "Goexit") {
+					t.Errorf("the log does not report the act:\n%s", got)
+				}
+			})
+		})
+	}
 }
 
 func TestAnActCostsTwoCommits(t *testing.T) {

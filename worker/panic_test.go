@@ -31,7 +31,7 @@ type gauges struct {
 	reader *sdkmetric.ManualReader
 }
 
-func measured(t *testing.T) gauges {
+func measured(t testing.TB) gauges {
 	t.Helper()
 	g := gauges{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	var err error
@@ -42,12 +42,14 @@ func measured(t *testing.T) gauges {
 	return g
 }
 
-// counts returns the values of a metric, such as "booked=1 failed=2". Of a histogram it returns
+func (g gauges) counts(t *testing.T, metric string) string { return Counts(t, g.reader, metric) }
+
+// Counts returns the values of a metric, such as "booked :1 failed :2". Of a histogram it returns
 // the sums, in tenths.
-func (g gauges) counts(t *testing.T, metric string) string {
+func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := g.reader.Collect(context.Background(), &all); err != nil {
+	if err := reader.Collect(context.Background(), &all); err != nil {
 		t.Fatal(err)
 	}
 	counts := map[string]float64{}
@@ -94,9 +96,9 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	}, CheckedByProxy(), succeed)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", "a-task")
-	(&process{server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
+	(&process{Guard: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
 	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") ||
-		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.Drain(t.Context()) != 0 { // the stack, not the value
+		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.lifecycle.Drain(t.Context()) != 0 { // the stack, not the value
 		t.Errorf("log: %s", said)
 	}
 	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
@@ -120,7 +122,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 // No acquisition has checked the id.
 func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 	for id, want := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
-		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
+		w := start(t, emulatortest.Embedded(t), succeed)
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
@@ -131,43 +133,6 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})
 		if w.log.Len() > 1000 {
 			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)
-		}
-	}
-}
-
-func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
-	const id, known = "0af7651916cd43dd8448eb211c80319c", "Authorization: me"
-	for _, tc := range []struct {
-		headers []string
-		traced  bool
-	}{
-		{[]string{known}, true},
-		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-01"}, true},
-		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-00"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=1"}, true},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=1"}, true},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=0"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=0"}, false},
-		{[]string{known, "X-Cloud-Trace-Context: " + id + "/0;o=0"}, false},
-		{[]string{"traceparent: 00-" + id + "-b7ad6b7169203331-01"}, false},
-		{nil, false},
-	} {
-		var log bytes.Buffer
-		m := measured(t)
-		h := telemetry.Traced(serverOf(t.Context(), &delivery.Guard{
-			Locks: new(memory).locks(t, nil), RunTimeout: time.Minute, Log: telemetry.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
-		}, callers{}, succeed))
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
-		for _, header := range tc.headers {
-			name, value, _ := strings.Cut(header, ": ")
-			r.Header.Set(name, value)
-		}
-		h.ServeHTTP(httptest.NewRecorder(), r)
-		if got := len(m.spans.Ended()) > 0; got != tc.traced {
-			t.Errorf("%v: traced %v, want %v", tc.headers, got, tc.traced)
-		}
-		if strings.Contains(strings.Join(tc.headers, ""), id) && !strings.Contains(log.String(), id) {
-			t.Errorf("%v: the line is of no trace: %s", tc.headers, &log)
 		}
 	}
 }

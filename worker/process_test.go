@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
@@ -22,11 +25,13 @@ import (
 	"taskguard/repo"
 )
 
-// process is one worker, as on Cloud Run.
+// process is one worker, as on Cloud Run, with its log lines, metrics and spans.
 type process struct {
-	*server
+	*Guard
+	gauges
+	log         *bytes.Buffer
 	stop        context.CancelCauseFunc
-	unavailable atomic.Bool // no call of this worker reaches Firestore
+	unavailable *atomic.Bool // no call of this worker reaches Firestore
 	guard       *delivery.Guard
 	analyze     orchestrator.AnalyzerFunc
 }
@@ -45,45 +50,64 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	return startWith(t, b, 3, body)
 }
 
+// startOn is like start, with a queue.
+func startOn(t testing.TB, b *emulatortest.Backend, q delivery.Queue, body orchestrator.AnalyzerFunc) *process {
+	t.Helper()
+	w := start(t, b, body)
+	w.guard.Queue = q
+	return w
+}
+
 // startWith is like start, with so many attempts, and with opts for the connection to Firestore.
 func startWith(
 	t testing.TB, b *emulatortest.Backend, attempts int, body orchestrator.AnalyzerFunc, opts ...grpc.DialOption,
 ) *process {
 	t.Helper()
-	w := &process{analyze: body}
-	wall := func(ctx context.Context) error {
-		if w.unavailable.Load() {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
-	}
-	policy := lease.Policy{TTL: ttl(b), MaxAttempts: attempts}
+	wall := &Wall{}
+	w := &process{analyze: body, unavailable: &wall.Up, gauges: measured(t), log: &bytes.Buffer{}}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{
-		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime,
-	}, b.Client(t, append([]grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if err := wall(ctx); err != nil {
-				return err
-			}
-			return invoke(ctx, m, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if err := wall(ctx); err != nil {
-				return nil, err
-			}
-			return open(ctx, d, cc, m, opts...)
-		}),
-	}, opts...)...)...)
+		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary),
+		Policy: lease.Policy{TTL: ttl(b), MaxAttempts: attempts}, MaxRunTime: delivery.DefaultMaxRunTime,
+	}, wall.Client(t, b, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.guard = &delivery.Guard{
 		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Instance: "test/1",
-		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
+		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval,
+		Log: slog.New(slog.NewJSONHandler(w.log, nil)), Telemetry: w.Telemetry,
 	}
 	w.restart(CheckedByProxy())
 	return w
+}
+
+// Wall makes the calls of a client of Firestore hang while it is up.
+type Wall struct{ Up atomic.Bool }
+
+// Client returns the options of the client's connection to b.
+func (w *Wall) Client(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) []option.ClientOption {
+	t.Helper()
+	hang := func(ctx context.Context) error {
+		if w.Up.Load() {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return nil
+	}
+	return b.Client(t, append([]grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if err := hang(ctx); err != nil {
+				return err
+			}
+			return invoke(ctx, m, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if err := hang(ctx); err != nil {
+				return nil, err
+			}
+			return open(ctx, d, cc, m, opts...)
+		}),
+	}, opts...)...)
 }
 
 // reply is a decoded answer.
@@ -156,19 +180,25 @@ func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 func (w *process) restart(auth Authenticator) {
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
-	w.server = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	w.Guard = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		return w.analyze(ctx, job)
 	})
 }
 
-// serverOf returns a server of one kind.
-func serverOf(work context.Context, g *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *server {
-	g.Kind.IDField = cmp.Or(g.Kind.IDField, taskqueue.DefaultIDField)
-	g.Kind.Path = cmp.Or(g.Kind.Path, taskqueue.DefaultPath)
-	s := newServer(work, g.Log, auth, g.Telemetry)
-	s.route(g, analyze)
-	return s
+// serverOf returns a Guard that serves one kind.
+func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
+	d.Kind.IDField = cmp.Or(d.Kind.IDField, taskqueue.DefaultIDField)
+	d.Kind.Path = cmp.Or(d.Kind.Path, taskqueue.DefaultPath)
+	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
+	g.route()
+	g.handle(d, analyze)
+	return g
 }
 
-// ServeHTTP makes server an http.Handler.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+// handle adds the route of d's kind.
+func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.Analyzer) {
+	g.echo.POST(d.Kind.Path, g.deliveries(d, analyze, readTask))
+}
+
+// ServeHTTP makes Guard an http.Handler.
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) { g.echo.ServeHTTP(w, r) }

@@ -33,5 +33,5 @@ func (g *Guard) Eventarc(k Kind) http.Handler {
 
 // push returns the handler of deliveries of k that read reads.
 func (g *Guard) push(k Kind, read reader) http.Handler {
-	return handler(g.server.deliveries(g.mustRegister(k, g.queue == nil).guard, k.analyzer(), read))
+	return handler(g.deliveries(g.mustRegister(k, g.queue == nil).guard, k.analyzer(), read))
 }

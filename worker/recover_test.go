@@ -31,7 +31,7 @@ func (w *process) recover(t *testing.T) reply {
 // Their workers died after the delivery was acknowledged, or no delivery was ever booked.
 func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
+		q := StartQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue // nothing is delivered yet
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
@@ -105,7 +105,7 @@ type cost struct {
 // analysis. A booking takes latency.
 func recoverAll(t testing.TB, b *emulatortest.Backend, n, limit int, latency time.Duration) (c cost) {
 	t.Helper()
-	q := startThrottled(t, cloudtasks.AsDocumented) // it has no worker
+	q := startLimited(t, cloudtasks.AsDocumented, 0) // it has no worker
 	for i := range n {
 		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
 	}
@@ -181,22 +181,9 @@ type partlyRefusing struct{ slow }
 
 func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 	if t.AnalysisID == "0" {
-		return false, errors.New("no")
+		return false, errRefusing
 	}
 	return p.slow.Book(ctx, t)
-}
-
-func TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		g := &delivery.Guard{Orphans: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
-		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 || !r.More {
-			t.Errorf("recovered %+v, %v; want 99 of 100, more, and an error", r, err)
-		}
-		if took := time.Since(began); took.Truncate(time.Second) != 4*time.Second {
-			t.Errorf("99 bookings of a second took %v, want 4 s", took)
-		}
-	})
 }
 
 func TestAStopWaitsForARecovery(t *testing.T) {
@@ -215,7 +202,7 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 		began := time.Now()
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if left := s.Drain(soon); left != 1 || time.Since(began) != time.Second {
+		if left := s.lifecycle.Drain(soon); left != 1 || time.Since(began) != time.Second {
 			t.Errorf("%d left after %v, want the recovery after 1 s", left, time.Since(began))
 		}
 	})
@@ -248,7 +235,7 @@ func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[s
 func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
-		w := startLogged(t, b, q, succeed)
+		w := startOn(t, b, q, succeed)
 		for room := range 28 {
 			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2}, len("lockToken/")+8)
 		}
@@ -279,9 +266,11 @@ func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 // refusing is a queue that refuses all tasks.
 type refusing struct{}
 
-func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return false, errors.New("no") }
+var errRefusing = errors.New("no")
+
+func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return false, errRefusing }
 func (refusing) Find(context.Context, string, time.Time) (taskqueue.Presence, error) {
-	return taskqueue.Absent, errors.New("no")
+	return taskqueue.Absent, errRefusing
 }
 
 // overdue is a backlog of n analyses.
@@ -347,34 +336,45 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
 				if tc.other != nil {
-					s.route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+					s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
 				}
 				ctx, hangUp := context.WithCancel(t.Context())
 				hangUp()
 				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
-				(&process{server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
+				(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 			})
 		})
 	}
 }
 
+// A call marks 250 analyses a second, and books 32 at a time, for 50 s. What it has no time for is
+// not found.
 func TestARecoveryIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &delivery.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
-		if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 || !r.More {
-			t.Errorf("recovered %+v, %v; want 10,000, and more", r, err)
-		}
-		g.Queue = refusing{}
-		if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
-			t.Errorf("recovered %+v, %v; want an error", r, err)
-		}
-
-		// 32 at a time, for 50 s
-		g.Queue = &slow{by: 3 * time.Second}
-		began := time.Now()
-		r, err := g.Recover(t.Context())
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || r.Found > 600 || r.Booked != 16*32 || !r.More || took != 50*time.Second {
-			t.Errorf("after %v: %+v, %v; want 512 booked in 50 s, and more", took, r, err)
-		}
-	})
+	for name, tc := range map[string]struct {
+		orphans       overdue
+		queue         delivery.Queue
+		found, booked int
+		more          bool
+		fails         error
+		took          time.Duration
+	}{
+		"its marks":                       {1001, &recordingQueue{}, 1001, 1001, false, nil, 4 * time.Second},
+		"its analyses":                    {1_000_000, &recordingQueue{}, 10_000, 10_000, true, nil, 39 * time.Second},
+		"its bookings at a time":          {1_000_000, &slow{by: 3 * time.Second}, 545, 512, true, context.DeadlineExceeded, 50 * time.Second},
+		"its time":                        {10_000, &slow{by: 200 * time.Millisecond}, 8000, 7968, true, context.DeadlineExceeded, 50 * time.Second},
+		"no booking":                      {100, refusing{}, 100, 0, true, errRefusing, 0},
+		"a booking that fails, no others": {100, &partlyRefusing{slow{by: time.Second}}, 100, 99, true, errRefusing, 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
+				took := time.Since(began).Truncate(time.Second)
+				around := tc.found / 200 // what ends when the time does
+				if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
+					t.Errorf("%+v, %v in %v; want %+v", r, err, took, tc)
+				}
+			})
+		})
+	}
 }

@@ -35,8 +35,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
-				m := measured(t)
-				w := startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					for range 10 {
 						select {
 						case <-ctx.Done():
@@ -47,8 +46,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 					}
 					return "done", nil
 				})
-				w.guard.StallTimeout, w.guard.Telemetry = time.Minute, m.Telemetry
-				w.restart(CheckedByProxy())
+				w.guard.StallTimeout = time.Minute
 				w.deliver(t, "x").check(t, tc.code, nil)
 				if got := attempts(t, b); got != tc.history {
 					t.Errorf("history %q, want %q", got, tc.history)
@@ -57,7 +55,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 				if tc.history == "ready" {
 					want = ""
 				}
-				if got := m.counts(t, "taskguard.run.timeouts"); got != want {
+				if got := w.counts(t, "taskguard.run.timeouts"); got != want {
 					t.Errorf("timeouts %q, want %q", got, want)
 				}
 			})
@@ -91,7 +89,7 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 					b.Put(t, "x", map[string]any{"status": "QUEUED"})
 					var over map[string]any
-					w := startLogged(t, b, tc.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					w := startOn(t, b, tc.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 						time.Sleep(time.Minute)
 						tc.meanwhile(t, b)
 						over = b.Fields(t, "x")
@@ -118,18 +116,18 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 // As the first implementation's orchestrator does, also behind http:.
 func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 	failed := map[string]any{"code": "own", "message": "theirs"}
-	ends := map[string]func(ctx context.Context, w *logged) (orchestrator.Result, error){
-		"with a result":    func(context.Context, *logged) (orchestrator.Result, error) { return "dropped", nil },
-		"at the heartbeat": func(ctx context.Context, _ *logged) (orchestrator.Result, error) { return until(ctx, nothing) },
-		"with an error":    func(context.Context, *logged) (orchestrator.Result, error) { return nil, errors.New("dropped") },
-		"with a permanent one": func(context.Context, *logged) (orchestrator.Result, error) { //nolint:unparam // as the others
+	ends := map[string]func(ctx context.Context, w *process) (orchestrator.Result, error){
+		"with a result":    func(context.Context, *process) (orchestrator.Result, error) { return "dropped", nil },
+		"at the heartbeat": func(ctx context.Context, _ *process) (orchestrator.Result, error) { return until(ctx, nothing) },
+		"with an error":    func(context.Context, *process) (orchestrator.Result, error) { return nil, errors.New("dropped") },
+		"with a permanent one": func(context.Context, *process) (orchestrator.Result, error) { //nolint:unparam // as the others
 			return nil, &orchestrator.PermanentError{Message: "dropped"}
 		},
-		"by a stop": func(ctx context.Context, w *logged) (orchestrator.Result, error) {
+		"by a stop": func(ctx context.Context, w *process) (orchestrator.Result, error) {
 			w.stop(delivery.ErrStopping)
 			return until(ctx, nothing)
 		},
-		"by its deadline": func(ctx context.Context, _ *logged) (orchestrator.Result, error) {
+		"by its deadline": func(ctx context.Context, _ *process) (orchestrator.Result, error) {
 			time.Sleep(time.Minute)
 			return until(ctx, nothing)
 		},
@@ -141,15 +139,13 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 			t.Run(status+" "+end, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 					b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4})
-					m := measured(t)
-					var w *logged
-					w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					var w *process
+					w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 						report(job, int64(7))
 						b.Merge(t, "x", theirs)
 						return analyze(ctx, w)
 					})
-					w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 2*time.Minute
-					w.restart(CheckedByProxy())
+					w.guard.RunTimeout = 2 * time.Minute
 					if end == "by its deadline" {
 						w.guard.RunTimeout = time.Minute
 					}
@@ -165,7 +161,7 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 					}
 					reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
 					reply{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
-					if got := m.counts(t, "taskguard.lock.losses"); got != "" {
+					if got := w.counts(t, "taskguard.lock.losses"); got != "" {
 						t.Errorf("losses %q", got)
 					}
 				})
@@ -192,8 +188,8 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
 		b.Put(t, "full", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 900_000)})
-		var w *logged
-		w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		var w *process
+		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for i := range int64(3) {
 				began := time.Now()
 				if err := job.Checkpoint(ctx, i); err != nil || time.Since(began) > time.Second || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
@@ -282,7 +278,7 @@ echo '"done"' >&4`
 	}
 	b := emulatortest.Embedded(t)
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	w := startLogged(t, b, nil, nil)
+	w := start(t, b, nil)
 	w.analyze = analyzer.Analyze
 	w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 	checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done"})

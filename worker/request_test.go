@@ -1,10 +1,8 @@
 package worker
 
 import (
-	"bytes"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -30,15 +28,12 @@ func (disconnected) Write([]byte) (int, error) { return 0, errors.New("broken pi
 
 func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
-	var log bytes.Buffer
-	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.restart(CheckedByProxy())
 	w.call(t, http.MethodGet, "/nothing", "")
-	if log.Len() > 0 {
-		t.Errorf("one that was sent is logged: %s", &log)
+	if w.log.Len() > 0 {
+		t.Errorf("one that was sent is logged: %s", w.log)
 	}
 	w.ServeHTTP(disconnected{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/nothing", http.NoBody))
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"level":"WARN","msg":"answer not sent","error":"broken pipe"`) {
+	if got := w.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"level":"WARN","msg":"answer not sent","error":"broken pipe"`) {
 		t.Errorf("log: %s", got)
 	}
 }
@@ -46,20 +41,17 @@ func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 // Any client can set the header.
 func TestATasksNameIsLoggedWhereItCanBeOne(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
-	var log bytes.Buffer
-	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.restart(CheckedByProxy())
 	for name, logged := range map[string]bool{
 		"azAZ09-_": true, strings.Repeat("a", 500): true, strings.Repeat("a", 501): false,
 		"a`": false, "a{": false, "a@": false, "a[": false, "a/": false, "a:": false, "a b": false, "é": false,
 	} {
-		log.Reset()
+		w.log.Reset()
 		w.asTask(t, name)
-		if got := strings.Contains(log.String(), `"task":"`+name+`"`); got != logged {
-			t.Errorf("%.10q is logged: %t, want %t: %s", name, got, logged, &log)
+		if got := strings.Contains(w.log.String(), `"task":"`+name+`"`); got != logged {
+			t.Errorf("%.10q is logged: %t, want %t: %s", name, got, logged, w.log)
 		}
-		if !logged && strings.Contains(log.String(), `"task"`) {
-			t.Errorf("%.10q: something of it is logged: %s", name, &log)
+		if !logged && strings.Contains(w.log.String(), `"task"`) {
+			t.Errorf("%.10q: something of it is logged: %s", name, w.log)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -57,19 +56,15 @@ func readID(body []byte, field string) (id string, err error) {
 		return "", errors.New("the body is not UTF-8")
 	}
 
-	var task map[string]json.RawMessage // a struct would also accept ANALYSIS_ID as the field
+	var task map[string]any // a struct would also accept ANALYSIS_ID as the field
 	if json.Unmarshal(body, &task) != nil || task == nil {
 		return "", fmt.Errorf(`the body is not the JSON object {%q: "…"}`, field)
 	}
-
-	var value *string
-	switch raw, found := task[field]; {
-	case !found:
-		return "", fmt.Errorf("%s is missing", field)
-	case json.Unmarshal(raw, &value) != nil || value == nil:
-		return "", fmt.Errorf("%s is not a string", field)
+	id, ok := task[field].(string)
+	if !ok {
+		return "", fmt.Errorf("%s is missing, or is not a string", field)
 	}
-	return *value, nil
+	return id, nil
 }
 
 // readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is an attribute of
@@ -112,9 +107,8 @@ func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delive
 const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
 
 // readEvent returns a reader of Firestore's events, in the binary mode of CloudEvents, that report
-// a new document of the collection. The reader uses only headers. It takes the project from
-// ce-project or ce-source. It does not decode the document's path, since Firestore does not
-// percent-encode it.
+// a new document of the collection. The reader uses only headers. It does not decode the document's
+// path, since Firestore does not percent-encode it.
 func readEvent(project, database, collection string) reader {
 	return func(w http.ResponseWriter, r *http.Request, _ string) (delivery.Delivery, error) {
 		// Reading the body keeps the connection usable for the next request.
@@ -122,13 +116,10 @@ func readEvent(project, database, collection string) reader {
 
 		d := delivery.Delivery{Task: r.Header.Get("Ce-Id")}
 		id, inside := strings.CutPrefix(r.Header.Get("Ce-Document"), collection+"/")
-		_, source, _ := strings.Cut(r.Header.Get("Ce-Source"), "/projects/")
-		source, _, _ = strings.Cut(source, "/")
-
 		switch {
 		case d.Task == "" || strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
 			return d, errors.New("the request is not an event with a ce-id and the type " + created)
-		case cmp.Or(r.Header.Get("Ce-Project"), source, project) != project:
+		case cmp.Or(r.Header.Get("Ce-Project"), project) != project:
 			return d, errors.New("the event is not from the project " + project)
 		case cmp.Or(r.Header.Get("Ce-Database"), database) != database:
 			return d, errors.New("the event is not from the database " + database)
@@ -139,6 +130,3 @@ func readEvent(project, database, collection string) reader {
 		return d, nil
 	}
 }
-
-// taskName matches a name that is logged: any client can set it.
-var taskName = regexp.MustCompile(`^[\w-]{1,500}$`)

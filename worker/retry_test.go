@@ -178,9 +178,8 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				})
-				q, task, m := &recordingQueue{}, "another", measured(t)
-				w.guard.Queue, w.guard.Telemetry = q, m.Telemetry
-				w.restart(CheckedByProxy())
+				q, task := &recordingQueue{}, "another"
+				w.guard.Queue = q
 				if tc.fails {
 					w.guard.Queue = refusing{}
 				}
@@ -188,7 +187,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
 				}
 				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
-				if got := m.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
+				if got := w.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
 					t.Errorf("losses %q, want one", got)
 				}
 				if tc.code != 200 {
@@ -241,13 +240,11 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 				b.Put(t, "x", map[string]any{"lockToken": "five"})
 				b.Put(t, "queued", map[string]any{"status": "QUEUED"})
 				held(t, b, "held", time.Hour)
-				w, m := startLogged(t, b, nil, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 					b.Merge(t, "queued", map[string]any{"lockToken": "?"})
 					return "done", nil
-				}), measured(t)
+				})
 				w.unavailable.Store(tc.down)
-				w.guard.Telemetry = m.Telemetry
-				w.restart(CheckedByProxy())
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
 				r.Header.Set("X-CloudTasks-TaskName", tc.task)
 				r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
@@ -261,7 +258,7 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 				if n := strings.Count(w.log.String(), "\n"); n != 1 {
 					t.Errorf("%d lines, want 1", n)
 				}
-				if got := m.counts(t, "taskguard.rejections"); got != metric {
+				if got := w.counts(t, "taskguard.rejections"); got != metric {
 					t.Errorf("rejections %q, want %q", got, metric)
 				}
 			})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -120,7 +121,7 @@ func (x *growingIndex) reserve(n int) time.Duration {
 type simulation struct {
 	scenario
 	b     *emulatortest.Backend
-	queue *cloudQueue
+	queue *CloudQueue
 	index growingIndex
 
 	mu      sync.Mutex
@@ -142,6 +143,8 @@ func (s *simulation) start(t *testing.T) *mortal {
 	w := startWith(t, s.b, 10, s.analyze, grpc.WithChainUnaryInterceptor(s.index.intercept))
 	w.guard.Queue, w.guard.Orphans = s.queue.Queue, atMost{w.guard.Orphans, s.recovered}
 	w.guard.RetryMin, w.guard.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
+	w.guard.Log, w.guard.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
+	w.restart(CheckedByProxy())
 	return &mortal{process: w, load: s}
 }
 
@@ -211,7 +214,7 @@ func (s *simulation) serve(instances []*mortal) {
 // submit creates the analyses.
 func (s *simulation) submit(t *testing.T) {
 	began, application := time.Now(), s.start(t).guard
-	docs := application.Locks.(*repo.Analyses)
+	kind := &guarded{analyses: application.Locks.(*repo.Analyses), guard: application}
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range s.created {
 		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)
@@ -225,7 +228,7 @@ func (s *simulation) submit(t *testing.T) {
 	for i, at := range s.created {
 		time.Sleep(time.Until(at))
 		calls.Go(func() {
-			if _, err := application.Submit(t.Context(), docs, repo.ErrExists, strconv.Itoa(i), "input"); err != nil {
+			if _, err := kind.submit(t.Context(), strconv.Itoa(i), "input"); err != nil {
 				t.Error(err)
 			}
 		})

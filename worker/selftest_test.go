@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -48,13 +47,10 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				w := start(t, b, c.analyze)
-				log := &strings.Builder{}
-				w.guard.Log = slog.New(slog.NewJSONHandler(log, nil))
-				w.restart(CheckedByProxy())
-				w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`{"text":"s3cret"}`))
+				w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
 				w.unavailable.Store(true) // Firestore is not needed
 				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
-				if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
+				if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
 					t.Errorf("log: %s, want one line with %s", s, c.log)
 				}
 			})
@@ -69,8 +65,8 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		w.restart(callers{})
-		w.routeSelfTest(w.guard, w.analyze, json.RawMessage(`1`))
-		w.maxRuns = 1
+		w.testedWith(json.RawMessage(`1`))
+		w.options.MaxRuns = 1
 
 		running := make(chan reply)
 		go func() { running <- w.as(t, "/internal/self-test", "Bearer x") }()
@@ -82,7 +78,13 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 		answered.check(t, 500, map[string]any{"reason": "shutting_down"})
 
 		w.restart(CheckedByProxy())
-		w.routeSelfTest(w.guard, w.analyze, nil)
+		w.testedWith(nil)
 		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 404, map[string]any{"reason": "not_configured"})
 	})
+}
+
+// testedWith adds the route of self-tests on this input.
+func (w *process) testedWith(input json.RawMessage) {
+	w.options.SelfTest = input
+	w.echo.POST("/internal/self-test", w.selfTest(w.guard, w.analyze))
 }

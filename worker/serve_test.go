@@ -2,18 +2,14 @@ package worker_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/oidc"
@@ -31,10 +27,10 @@ func get(t *testing.T, h http.Handler, path string) (code int) {
 
 func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, w := emulatortest.Embedded(t), &wall{}
-		w.up.Store(true)
+		b, w := emulatortest.Embedded(t), &worker.Wall{}
+		w.Up.Store(true)
 		ctx, end := context.WithCancel(t.Context())
-		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.options(t, b)})
+		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b)})
 		end() // as by a signal: only Shutdown ends the Guard
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +47,7 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 			t.Errorf("another route: %d", code)
 		}
 		check("without Firestore", http.StatusServiceUnavailable)
-		w.up.Store(false)
+		w.Up.Store(false)
 		check("with Firestore", http.StatusOK)
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
@@ -63,9 +59,9 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 // A run ignores the stop.
 func TestShutdownReportsWhatItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
-		q.use(&o)
+		q.Use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +87,7 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		if cause := <-stops; !errors.As(cause, &stop) || stop.Deadline.Sub(began) != 8500*time.Millisecond {
 			t.Errorf("the run ended by %v, want that locks are released until 8.5 s after the stop", cause)
 		}
-		if state := q.conn.GetState(); state != connectivity.Shutdown {
+		if state := q.Conn.GetState(); state != connectivity.Shutdown {
 			t.Errorf("the queue's connection: %v", state)
 		}
 		time.Sleep(2 * time.Minute)
@@ -100,11 +96,11 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 
 func TestShutdownWaitsForASubmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), newQueue(t)
-		q.slow = time.Second
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		q.Slow = time.Second
 		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
 		o.Collection = "other"
-		q.use(&o)
+		q.Use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -115,8 +111,8 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 			submitted <- err
 		}()
 		synctest.Wait()
-		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.tasks()) != 1 {
-			t.Errorf("%v, tasks %v", err, q.tasks())
+		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.Tasks()) != 1 {
+			t.Errorf("%v, tasks %v", err, q.Tasks())
 		}
 		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})
 		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {
@@ -136,80 +132,26 @@ func TestACallerNeedsATokenOfAnAccountForTheAudience(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spans := tracetest.NewSpanRecorder()
-	g := open(t, emulatortest.Embedded(t), func(own *worker.Options) {
-		own.Auth, own.TracerProvider = o.Auth, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	})
-	for name, h := range map[string]http.Handler{"a delivery": g.Handler(jobs(succeed)), "recovery": g.Recovery()} {
-		for _, c := range []struct {
-			account, audience string
-			passes            bool
-		}{{"a@b.c", "https://a.example", true}, {"other@b.c", "https://a.example", false}, {"a@b.c", "https://other.example", false}, {"", "", false}} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"job_id":"x"}`))
-			if c.account != "" {
-				token, err := issuer.Token(c.account, c.audience)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Authorization", "Bearer "+token)
-			}
-			rec := httptest.NewRecorder()
-			h.ServeHTTP(rec, r)
-			var answer struct{ Reason string }
-			if err := json.Unmarshal(rec.Body.Bytes(), &answer); err != nil {
-				t.Fatal(err)
-			}
-			if passes := rec.Code != http.StatusUnauthorized && rec.Code != http.StatusForbidden; passes != c.passes || rec.Code >= 500 && name == "a delivery" {
-				t.Errorf("%s by %q for %q: %d %s", name, c.account, c.audience, rec.Code, answer.Reason)
-			}
-		}
-	}
-	names := map[string]bool{}
-	for _, span := range spans.Ended() {
-		names[span.Name()] = true
-	}
-	if !names["delivery"] || !names["recovery"] {
-		t.Errorf("spans %v", names)
-	}
-}
-
-// Each instance has owners of its own: of one name, two runs of two instances could overlap.
-func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
-	owner := func() (owner string) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, func(o *worker.Options) { o.TracerProvider = nil })
-		_, err := worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
-			owner, _ = fields(t, collection(t, b, "idempotency").Doc("op:key"))["lockOwner"].(string)
-			return 1, nil
-		})
+	g := open(t, emulatortest.Embedded(t), func(own *worker.Options) { own.Auth = o.Auth })
+	handlers := []http.Handler{g.Handler(jobs(succeed)), g.Recovery()}
+	for _, c := range []struct {
+		account, audience string
+		want              [2]int
+	}{
+		{"a@b.c", "https://a.example", [2]int{404, 501}},
+		{"other@b.c", "https://a.example", [2]int{403, 403}},
+		{"a@b.c", "https://other.example", [2]int{401, 401}},
+	} {
+		token, err := issuer.Token(c.account, c.audience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return owner
-	}
-	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, "/instance/id") {
-			w.WriteHeader(http.StatusNotFound)
-			return
+		for i, h := range handlers {
+			r, rec := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"job_id":"x"}`)), httptest.NewRecorder()
+			r.Header.Set("Authorization", "Bearer "+token)
+			if h.ServeHTTP(rec, r); rec.Code != c.want[i] {
+				t.Errorf("%s for %s: %d %s, want %d", c.account, c.audience, rec.Code, rec.Body, c.want[i])
+			}
 		}
-		w.Header().Set("Metadata-Flavor", "Google")
-		_, _ = w.Write([]byte("0123456789abcdefABCDEF"))
-	}))
-	defer host.Close()
-	seen := map[string]bool{}
-	for _, c := range []struct{ revision, metadata, want string }{
-		{"", "", `^local/[A-Z2-7]{8}/`},
-		{"", "", `^local/[A-Z2-7]{8}/`},
-		{"r-1", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}/`}, // no metadata server
-		{"r-1", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef/`},
-	} {
-		t.Setenv("K_REVISION", c.revision)
-		t.Setenv("GCE_METADATA_HOST", c.metadata)
-		got := owner()
-		instance := regexp.MustCompile(c.want).FindString(got)
-		if instance == "" || seen[instance] {
-			t.Errorf("the owner %q, want %s and no instance of another", got, c.want)
-		}
-		seen[instance] = true
 	}
 }

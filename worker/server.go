@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/orchestrator"
 )
@@ -23,43 +23,24 @@ import (
 // busyRetry is the Retry-After of Busy.
 const busyRetry = 10 * time.Second
 
-// server answers the requests of several kinds of work. Their guards decide the outcomes.
-type server struct {
-	// Lifecycle counts the runs. A run begins when its request has been read, and ends
-	// when its answer has been written.
-	*lifecycle.Lifecycle
-	maxRuns int // limits the deliveries that are handled at once; zero: no limit
-	auth    Authenticator
-	// work is the context of all runs. It ends with the cause ErrStopping to stop the process.
-	// A client that hangs up does not end its run.
-	work      context.Context //nolint:containedctx // see above
-	log       *slog.Logger
-	telemetry *telemetry.Telemetry // of recoveries
-	echo      *echo.Echo
-
-	mu     sync.Mutex
-	guards []*delivery.Guard // of the kinds that have a handler
-}
-
-// newServer returns a server that has the routes of health and recovery. t records recoveries.
-func newServer(work context.Context, log *slog.Logger, auth Authenticator, t *telemetry.Telemetry) *server {
-	s := &server{Lifecycle: lifecycle.New(work, log), auth: auth, work: work, log: log, telemetry: t}
-	s.echo = s.newEcho()
-	s.echo.POST("/internal/tasks/recover", s.recovery())
-	return s
+// route makes the lifecycle, and the routes of health and recovery.
+func (g *Guard) route() {
+	g.lifecycle = lifecycle.New(g.work, g.options.Log)
+	g.echo = g.newEcho()
+	g.echo.POST("/internal/tasks/recover", g.recovery())
 }
 
 // newEcho returns an Echo that has the routes of health, and answers errors in JSON.
-func (s *server) newEcho() *echo.Echo {
+func (g *Guard) newEcho() *echo.Echo {
 	e := echo.New()
-	e.HTTPErrorHandler = s.handleError
-	e.Use(s.RecoverPanics)
-	s.Attach(e)
+	e.HTTPErrorHandler = g.handleError
+	e.Use(g.lifecycle.RecoverPanics)
+	g.lifecycle.Attach(e)
 	return e
 }
 
 // handleError answers requests of unknown routes and methods, and errors of handlers.
-func (s *server) handleError(err error, c echo.Context) {
+func (g *Guard) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
@@ -74,78 +55,62 @@ func (s *server) handleError(err error, c echo.Context) {
 		}
 	}
 	if err := send(c, delivery.Record{Outcome: o}); err != nil {
-		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
+		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
 	}
 }
 
-// route adds the route of g's kind. The analyzer runs its deliveries.
-func (s *server) route(g *delivery.Guard, analyzer orchestrator.Analyzer) {
-	s.echo.POST(g.Kind.Path, s.deliveries(g, analyzer, readTask))
-}
-
-// deliveries returns the handler of g's deliveries, which read reads. From now on, recovery
-// includes the kind of g. Without an analyzer, each delivery only books another.
-func (s *server) deliveries(g *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Contains(s.guards, g) {
-		s.guards = append(s.guards, g)
+// deliveries returns the handler of the deliveries of d's kind, which read reads. From now on,
+// recovery includes the kind. Without an analyzer, each delivery only books another.
+func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !slices.Contains(g.handled, d) {
+		g.handled = append(g.handled, d)
 	}
 
-	return s.internal(endpoint{
-		name: telemetry.Delivery, telemetry: g.Telemetry, kind: g.Kind, delivers: true,
-		handle: func(c *call) delivery.Outcome { return c.deliver(g, analyzer, read) },
-	})
+	return g.internal(telemetry.Delivery, d, func(c *call) delivery.Outcome { return c.deliver(analyzer, read) })
 }
 
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
-// ignores the request's body. A stop waits for it. It does not count towards maxRuns.
-func (s *server) recovery() echo.HandlerFunc {
-	return s.internal(endpoint{name: telemetry.Recovery, telemetry: s.telemetry, handle: (*call).recover})
+// ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
+func (g *Guard) recovery() echo.HandlerFunc {
+	return g.internal(telemetry.Recovery, &delivery.Guard{Telemetry: g.telemetry}, (*call).recover)
 }
 
-// routeSelfTest adds the route /internal/self-test. It runs the analyzer once on input and
-// answers whether the run succeeded, or 404 if input is nil. The run counts towards maxRuns,
+// selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
+// and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
-func (s *server) routeSelfTest(g *delivery.Guard, analyzer orchestrator.Analyzer, input json.RawMessage) {
-	s.echo.POST("/internal/self-test", s.internal(endpoint{
-		name: telemetry.SelfTest, telemetry: g.Telemetry, kind: g.Kind,
-		handle: func(c *call) delivery.Outcome {
-			if input == nil {
-				return delivery.Outcome{Case: delivery.NotConfigured}
-			}
-			if refusal, begun := c.begin(); !begun {
-				return refusal
-			}
-			return g.SelfTest(c.context(), analyzer, input)
-		},
-	}))
+func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo.HandlerFunc {
+	return g.internal(telemetry.SelfTest, d, func(c *call) delivery.Outcome {
+		if g.options.SelfTest == nil {
+			return delivery.Outcome{Case: delivery.NotConfigured}
+		}
+		if refusal, begun := c.begin(); !begun {
+			return refusal
+		}
+		return d.SelfTest(c.context(), analyzer, g.options.SelfTest)
+	})
 }
 
-// endpoint describes an internal route.
-type endpoint struct {
-	name      string // of the log line and of the span
-	telemetry *telemetry.Telemetry
-	kind      delivery.Kind
-	delivers  bool // each request counts as a delivery
-	handle    func(c *call) delivery.Outcome
-}
-
-// internal returns the handler of an endpoint. The handler checks the caller before it reads the
-// request, and logs one line. It works in any Echo, since it answers errors and panics itself.
-func (s *server) internal(e endpoint) echo.HandlerFunc {
-	handle := s.RecoverPanics(func(c echo.Context) error {
+// internal returns the handler of an internal route, whose requests handle handles. name is that of
+// the log line and of the span, d has the kind and the telemetry. The handler checks the caller before
+// it reads the request, and logs one line. It works in any Echo, since it answers errors and panics
+// itself.
+func (g *Guard) internal(
+	name string, d *delivery.Guard, handle func(*call) delivery.Outcome,
+) echo.HandlerFunc {
+	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {
 			return echo.ErrMethodNotAllowed
 		}
-		current := &call{server: s, endpoint: e, echo: c, started: time.Now()}
+		current := &call{Guard: g, name: name, guard: d, echo: c, started: time.Now(), span: telemetry.NoSpan()}
 		defer current.end()
-		current.serve()
+		current.serve(handle)
 		return send(c, current.record)
 	})
 	return func(c echo.Context) error {
-		if err := handle(c); err != nil {
-			s.handleError(err, c)
+		if err := answer(c); err != nil {
+			g.handleError(err, c)
 		}
 		return nil
 	}
@@ -153,18 +118,19 @@ func (s *server) internal(e endpoint) echo.HandlerFunc {
 
 // call is one request to an internal route.
 type call struct {
-	*server
-	endpoint endpoint
-	echo     echo.Context
-	started  time.Time
-	span     telemetry.Span
-	begun    bool // it counts as a run
-	record   delivery.Record
+	*Guard
+	name    string
+	guard   *delivery.Guard
+	echo    echo.Context
+	started time.Time
+	span    telemetry.Span
+	begun   bool // it counts as a run
+	record  delivery.Record
 }
 
 // serve handles the call, and logs its record, even if the handler panics. A caller that is
 // refused gets no span: otherwise any client could choose what is traced.
-func (c *call) serve() {
+func (c *call) serve(handle func(*call) delivery.Outcome) {
 	c.record.Case = delivery.Internal // of a panic
 	defer c.writeLog()                // which closes the span: a deferred End would record the panic's value
 
@@ -173,11 +139,11 @@ func (c *call) serve() {
 		c.record.Outcome = refusal(err)
 		return
 	}
-	c.record.Kind = c.endpoint.kind
+	c.record.Kind = c.guard.Kind
 	ctx := telemetry.Extract(r.Context(), r.Header)
-	ctx, c.span = c.endpoint.telemetry.Serve(ctx, c.endpoint.name)
+	ctx, c.span = c.guard.Telemetry.Serve(ctx, c.name)
 	c.echo.SetRequest(r.WithContext(ctx))
-	c.record.Outcome = c.endpoint.handle(c)
+	c.record.Outcome = handle(c)
 }
 
 // refusal returns the outcome for a caller that the Authenticator refuses with err.
@@ -191,11 +157,11 @@ func refusal(err error) delivery.Outcome {
 	return delivery.Outcome{Case: delivery.Unauthenticated, Err: err}
 }
 
-// deliver handles a delivery of g's kind (SEEDS G2).
-func (c *call) deliver(g *delivery.Guard, analyzer orchestrator.Analyzer, read reader) delivery.Outcome {
-	d, err := read(c.echo.Response(), c.echo.Request(), g.Kind.IDField)
+// deliver handles a delivery (SEEDS G2).
+func (c *call) deliver(analyzer orchestrator.Analyzer, read reader) delivery.Outcome {
+	d, err := read(c.echo.Response(), c.echo.Request(), c.guard.Kind.IDField)
 	c.record.Tries = d.Tries
-	if taskName.MatchString(d.Task) {
+	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.record.Task = d.Task
 	}
 	switch {
@@ -213,21 +179,22 @@ func (c *call) deliver(g *delivery.Guard, analyzer orchestrator.Analyzer, read r
 		return refusal
 	}
 	d.Analyzer = analyzer
-	o := g.Deliver(c.context(), d)
-	o.Result = nil // no answer has it, and it may be large
-	return o
+	return c.guard.Deliver(c.context(), d)
 }
 
 // recover recovers the kinds that have a handler.
 func (c *call) recover() delivery.Outcome {
-	defer c.Track()()
+	defer c.lifecycle.Track()()
 	if c.work.Err() != nil {
 		return delivery.Outcome{Case: delivery.NotRecovered, Err: ErrStopping}
 	}
 
 	c.mu.Lock()
-	guards := slices.Clone(c.guards)
+	guards := slices.Clone(c.handled)
 	c.mu.Unlock()
+	var report sync.WaitGroup
+	report.Go(func() { c.reportUncertain(c.context()) })
+	defer report.Wait()
 	r, err := delivery.RecoverAll(c.context(), guards)
 	o := delivery.Outcome{Case: delivery.Recovered, Recovery: r, Err: err}
 	switch {
@@ -241,7 +208,7 @@ func (c *call) recover() delivery.Outcome {
 
 // begin counts the call as a run, or returns the outcome of a refusal.
 func (c *call) begin() (refusal delivery.Outcome, begun bool) {
-	switch err := c.Begin(c.maxRuns); {
+	switch err := c.lifecycle.Begin(c.options.MaxRuns); {
 	case errors.Is(err, lifecycle.ErrFull):
 		return delivery.Outcome{Case: delivery.Busy, RetryIn: busyRetry}, false
 	case err != nil:
@@ -254,7 +221,7 @@ func (c *call) begin() (refusal delivery.Outcome, begun bool) {
 // end ends the call's run, after its answer has been written.
 func (c *call) end() {
 	if c.begun {
-		c.End()
+		c.lifecycle.End()
 	}
 }
 
@@ -268,17 +235,17 @@ func (c *call) writeLog() {
 	r.Took = time.Since(c.started)
 
 	ctx, outcome := c.echo.Request().Context(), r.Case.String()
-	if c.endpoint.delivers {
+	if c.name == telemetry.Delivery {
 		status := attribute.Int(telemetry.Status, r.HTTPStatus)
-		c.endpoint.telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(outcome), status)
+		c.guard.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(outcome), status)
 	}
-	level, message := r.Level(), c.endpoint.name
+	level, message := r.Level(), c.name
 	if rejected(*r) {
 		level, message = slog.LevelError, "rejected"
-		c.endpoint.telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(outcome))
+		c.guard.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(outcome))
 	}
 
-	c.log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
+	c.options.Log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
 	c.span.Describe(delivery.ValidID(r.ID), r.Token, r.Attempt)
 	c.span.Close(outcome, r.HTTPStatus >= http.StatusInternalServerError)
 }

@@ -43,7 +43,7 @@ func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 
 func TestAnInputThatCannotBeReadIsTheAttemptsLastError(t *testing.T) {
 	var m memory
-	w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
+	w := start(t, emulatortest.Embedded(t), succeed)
 	w.guard.Locks = m.locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
 		return analysislock.Work{}, errors.New("the input is out of reach")
 	})

@@ -2,28 +2,33 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
+	"time"
 
-	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
 // Submission is the result of Submit.
-//
-//	Created bool   // false: the document existed
-//	Booked  bool   // a delivery is booked: now, or by an earlier call
-//	Already bool   // it was booked by an earlier call
-//	Status  string // QUEUED, PROCESSING, READY, FAILED or another word, whatever words Fields has
-type Submission = delivery.Submission
+type Submission struct {
+	Created bool   // false: the document existed
+	Booked  bool   // a delivery is booked: now, or by an earlier call
+	Already bool   // it was booked by an earlier call
+	Status  string // QUEUED, PROCESSING, READY, FAILED or another word, whatever words Fields has
+}
 
 // Errors of Submit.
 var (
 	// ErrOtherInput reports that a document with this id exists with another input.
-	ErrOtherInput = delivery.ErrOtherInput
+	ErrOtherInput = errors.New("a document with this id exists with another input")
 	// ErrNotBooked reports that the document exists, but its delivery is not booked. Call
 	// Submit again; otherwise recovery books it.
-	ErrNotBooked = delivery.ErrNotBooked
+	ErrNotBooked = errors.New("the document exists, but its delivery is not booked")
 )
 
 // NewDocument returns the fields of a document of a kind, for a Create in a transaction of the
@@ -53,7 +58,7 @@ func NewDocument(k Kind, input any) (map[string]any, error) {
 // Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue, after which Book may be called
 // again, or recovery books it; lease.ErrInvalidKey; lease.ErrUnavailable; ErrStopping after Shutdown.
 func Book(ctx context.Context, g *Guard, k Kind, id string) error {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
 		return ErrStopping
 	}
@@ -67,7 +72,7 @@ func Book(ctx context.Context, g *Guard, k Kind, id string) error {
 	case kind.guard.Queue == nil:
 		err = fmt.Errorf("%w: there is no Queue", ErrNotBooked)
 	case !d.Finished():
-		_, err = kind.guard.BookDocument(ctx, d)
+		_, err = kind.book(ctx, d)
 	}
 	if err != nil {
 		err = fmt.Errorf("worker: book %q: %w", id, err)
@@ -85,7 +90,7 @@ func Book(ctx context.Context, g *Guard, k Kind, id string) error {
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
 // after which the document may exist; ErrNotBooked; ErrStopping after Shutdown.
 func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Submission, err error) {
-	defer g.server.Track()()
+	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
 		return s, ErrStopping
 	}
@@ -95,10 +100,57 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 	}
 	value, err := orchestrator.Storable(input)
 	if err == nil {
-		s, err = kind.guard.Submit(ctx, kind.analyses, repo.ErrExists, id, value)
+		s, err = kind.submit(ctx, id, value)
 	}
 	if err != nil {
 		err = fmt.Errorf("worker: submit %q: %w", id, err)
 	}
 	return s, err
+}
+
+// submit is Submit with an input that orchestrator.Storable has returned.
+func (k *guarded) submit(ctx context.Context, id string, input any) (s Submission, err error) {
+	task := func(created time.Time) string { return k.firstTask(id, created) }
+	if k.guard.Queue == nil {
+		task = nil
+	}
+	err = k.analyses.CreateBooked(ctx, id, input, task)
+	if s.Created = err == nil; !s.Created && !errors.Is(err, repo.ErrExists) {
+		return s, err
+	}
+
+	d, err := k.analyses.Get(ctx, id)
+	s.Status = d.Status
+	switch {
+	case err != nil:
+		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
+	case !reflect.DeepEqual(d.Input, input):
+		return s, ErrOtherInput
+	case k.guard.Queue == nil, d.Finished():
+		return s, nil
+	}
+	s.Already, err = k.book(ctx, d)
+	s.Booked = err == nil
+	return s, err
+}
+
+// book books a delivery of the unfinished document d, which the Queue may have already. Its error
+// is ErrNotBooked.
+func (k *guarded) book(ctx context.Context, d analysislock.Analysis) (already bool, err error) {
+	// An earlier call may have crashed before it booked. If it did book, the task's name is
+	// taken and nothing is booked here. If that task is lost, recovery books another.
+	name := k.firstTask(d.ID, d.CreatedAt)
+	if taskqueue.ValidName(d.BookedTask) {
+		name = d.BookedTask
+	}
+	already, err = k.guard.Book(ctx, d.ID, taskqueue.Task{Name: name, At: d.NextAttemptAt})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNotBooked, err)
+	}
+	return already, err
+}
+
+// firstTask returns the name of the first task of a document.
+func (k *guarded) firstTask(id string, created time.Time) string {
+	return k.guard.Kind.Task("submit", id, iso8601.Format(created))
 }

@@ -6,107 +6,31 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
-// queue is an embedded Cloud Tasks that calls handler.
-type queue struct {
-	handler http.Handler  // nil: nothing listens
-	broken  atomic.Bool   // CreateTask fails
-	slow    time.Duration // which CreateTask takes
-	conn    *grpc.ClientConn
-	options []option.ClientOption
-
-	mu      sync.Mutex
-	created []*cloudtaskspb.Task
-}
-
-func newQueue(t *testing.T) *queue {
-	t.Helper()
-	q := &queue{}
-	server := cloudtasks.NewServer(cloudtasks.Options{Transport: q})
-	t.Cleanup(server.Close)
-	conn, err := server.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	q.conn, q.options = conn, []option.ClientOption{option.WithGRPCConn(conn)}
-	client, err := apiv2.NewClient(t.Context(), q.options...)
-	if err == nil {
-		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
-			Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: "projects/p/locations/l/queues/q"},
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q
-}
-
-// use makes a Guard book in q.
-func (q *queue) use(o *worker.Options) {
-	o.Queue, o.QueueOptions = worker.Queue{
-		Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example",
-	}, q.options
-}
-
-func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	r, creates := req.(*cloudtaskspb.CreateTaskRequest)
-	if creates && q.broken.Load() {
-		return status.Error(codes.PermissionDenied, "broken")
-	}
-	time.Sleep(q.slow)
-	err := invoke(ctx, method, req, reply, cc, opts...)
-	if creates && err == nil {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.created = append(q.created, r.GetTask())
-	}
-	return err
-}
-
-// RoundTrip delivers a task.
-func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
-	if q.handler == nil {
-		return nil, errors.New("nothing listens")
-	}
-	r.URL.Path = strings.TrimPrefix(r.URL.Path, "/base")
-	rec := httptest.NewRecorder()
-	q.handler.ServeHTTP(rec, r)
-	return rec.Result(), nil
-}
-
-// tasks returns the distinct tasks that have been created: URL, body, deadline and token.
-func (q *queue) tasks() (all []string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, t := range q.created {
-		call := t.GetHttpRequest()
-		all = append(all, strings.Join([]string{call.GetUrl(), string(call.GetBody()), t.GetDispatchDeadline().AsDuration().String(), call.GetOidcToken().GetServiceAccountEmail(), call.GetOidcToken().GetAudience()}, " "))
+// described returns the tasks that q has got, in order: URL, body, deadline and token.
+func described(q *worker.CloudQueue) (all []string) {
+	for _, task := range q.Tasks() {
+		call, token := task.GetHttpRequest(), task.GetHttpRequest().GetOidcToken()
+		all = append(all, strings.Join([]string{
+			call.GetUrl(), string(call.GetBody()), task.GetDispatchDeadline().AsDuration().String(), token.GetServiceAccountEmail(), token.GetAudience(),
+		}, " "))
 	}
 	return all
 }
@@ -115,8 +39,8 @@ func TestSubmitIsIdempotent(t *testing.T) {
 	for name, k := range map[string]worker.Kind{"analysis": {}, "another vocabulary": jobs(nil)} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := newQueue(t)
-				g, without := open(t, b, q.use), open(t, b, nil)
+				q := worker.StartQueue(t)
+				g, without := open(t, b, q.Use), open(t, b, nil)
 				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				if k.Name == "job" {
 					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
@@ -143,9 +67,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					err    error
 					tasks  int
 				}{
-					{"created, and not booked", g, func() { q.broken.Store(true) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
-					{"not booked, another input", g, func() { q.broken.Store(false) }, "x", 2, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 0},
-					{"repeated", g, func() { q.broken.Store(false) }, "x", struct {
+					{"created, and not booked", g, func() { q.Fail(codes.PermissionDenied) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
+					{"not booked, another input", g, func() { q.Fail(codes.OK) }, "x", 2, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 0},
+					{"repeated", g, func() { q.Fail(codes.OK) }, "x", struct {
 						N int `json:"n"`
 					}{1}, worker.Submission{Booked: true, Status: "QUEUED"}, nil, 1},
 					{"repeated again", g, nil, "x", map[string]any{"n": 1.0}, worker.Submission{Booked: true, Already: true, Status: "QUEUED"}, nil, 1},
@@ -162,14 +86,14 @@ func TestSubmitIsIdempotent(t *testing.T) {
 						c.before()
 					}
 					got, err := worker.Submit(t.Context(), c.g, k, c.id, c.input)
-					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || errors.Is(err, worker.ErrNotBooked) != errors.Is(c.err, worker.ErrNotBooked) || len(q.tasks()) != c.tasks {
-						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.tasks(), c.tasks, diff)
+					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || errors.Is(err, worker.ErrNotBooked) != errors.Is(c.err, worker.ErrNotBooked) || len(q.Tasks()) != c.tasks {
+						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.Tasks(), c.tasks, diff)
 					}
 				}
-				if got := q.tasks(); len(got) != 2 || got[0] != task || got[1] != task {
+				if got := described(q); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
-				booked := path.Base(q.created[1].GetName())
+				booked := path.Base(q.Tasks()[1].GetName())
 				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}, "bookedTask": booked})
 				checkRecord(t, docs.Doc("y"), map[string]any{"bookedTask": nil})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
@@ -188,13 +112,14 @@ func TestSubmitIsIdempotent(t *testing.T) {
 func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log emulatortest.Log
-		b, q := emulatortest.Embedded(t), newQueue(t)
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.NewTextHandler(&log, nil)), RetryMin: time.Minute}
-		q.use(&o)
+		q.Use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
+		var h http.Handler
 		var tries atomic.Int32 // of x
 		k := jobs(func(ctx context.Context, job worker.Job) (any, error) {
 			switch {
@@ -207,7 +132,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			case job.AnalysisID != "x" || job.Resume != nil:
 				return job.Input, nil
 			case tries.Add(1) == 1:
-				if code, answer := post(t, q.handler, "/tasks/job", `{"job_id":"x"}`); code != http.StatusOK || !strings.Contains(answer, `"reason":"locked"`) {
+				if code, answer := post(t, h, "/tasks/job", `{"job_id":"x"}`); code != http.StatusOK || !strings.Contains(answer, `"reason":"locked"`) {
 					t.Errorf("a duplicate is answered %d %s", code, answer)
 				}
 				return nil, errBroken
@@ -220,14 +145,15 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 		})
 		k.RunTimeout = 2 * time.Minute
 		third := worker.Kind{Name: "third", Collection: "thirds", Run: succeed}
-		q.handler = g.Routes(k, worker.Kind{Run: succeed}, third)
+		h = g.Routes(k, worker.Kind{Run: succeed}, third)
+		q.Serve(h)
 		g.PubSub(k) // a second handler, of a kind that is recovered once
 		docs := collection(t, b, "jobs")
 		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
 			t.Fatal(err)
 		}
 		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
-		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"waiting":0,"more":false}` {
+		if code, answer := post(t, h, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"waiting":0,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
 		}
 		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
@@ -250,7 +176,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 		}
 		checkRecord(t, docs.Doc("stopped"), map[string]any{"state": "PENDING", "lockOwner": nil})
 		const token = " a@b.c https://audience.example"
-		got, want := q.tasks(), []string{
+		got, want := described(q), []string{
 			"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s" + token,
 			"https://service.example/base/internal/tasks/third {\"third_id\":\"x\"} 26m0s" + token,
 			"https://service.example/base/internal/tasks/third {\"third_id\":\"orphan\"} 26m0s" + token,

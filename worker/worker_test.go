@@ -50,6 +50,18 @@ func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *w
 	return g
 }
 
+// openLogged opens a Guard on b, and returns its log of plain lines.
+func openLogged(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) (*worker.Guard, *emulatortest.Log) {
+	t.Helper()
+	log := &emulatortest.Log{}
+	return open(t, b, func(o *worker.Options) {
+		o.Log = slog.New(slog.NewTextHandler(log, nil))
+		if adapt != nil {
+			adapt(o)
+		}
+	}), log
+}
+
 // clockAhead is how far the clock of ahead is ahead of the machine's.
 const clockAhead = 100 * time.Hour
 

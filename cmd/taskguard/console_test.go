@@ -210,7 +210,7 @@ func TestBehindTheProxyEachRequestNeedsItsTokenAndAChangeIsLoggedWithItsUser(t *
 	if d, err := a.Get(t.Context(), "secret-id"); err != nil || d.Lock.Owner != "" {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if !strings.Contains(log.String(), "by=operator@example.test") || !strings.Contains(log.String(), "wrong audience") {
+	if !strings.Contains(log.String(), "by=operator@example.test") || !strings.Contains(log.String(), "invalid audience") {
 		t.Error(log)
 	}
 }

@@ -40,7 +40,7 @@ const (
 func (a *attempt) locked(ctx context.Context) Outcome {
 	return Outcome{
 		Case: Locked, Settled: a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt),
-		ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
+		ID: a.AnalysisID, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
 }
 
@@ -55,11 +55,11 @@ func (a *attempt) locked(ctx context.Context) Outcome {
 // handled: it must not be acknowledged, so followUp returns false.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	at := expires.UTC().Format(time.RFC3339Nano)
-	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), at) + followSuffix
+	name := a.Kind.Task("follow", a.AnalysisID, strconv.FormatInt(token, 10), at) + followSuffix
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}
-	return name != a.task && a.bookAt(ctx, name, expires)
+	return name != a.Task && a.bookAt(ctx, name, expires)
 }
 
 // stopped releases the lock of a run that was ended by a stop, and books an immediate
@@ -82,7 +82,7 @@ func (a *attempt) replace(ctx context.Context, outcome, purpose string) bool {
 		a.release(ctx, outcome, true, "")
 		return false
 	}
-	name := a.Kind.task(purpose, a.id, a.owner)
+	name := a.Kind.Task(purpose, a.AnalysisID, a.owner)
 	return a.release(ctx, outcome, true, name) && a.book(ctx, taskqueue.Task{Name: name})
 }
 
@@ -96,7 +96,7 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
 	switch {
 	case errors.Is(err, lease.ErrLost):
-		return a.finished(ctx, o, err), true
+		return a.lockLost(ctx, err), true
 	case !a.hold.Advanced():
 		return o, false
 	}
@@ -114,25 +114,21 @@ func (a *attempt) retry(ctx context.Context, code, message string, asked time.Du
 	var wait time.Duration
 	var task func(next time.Time) string
 	if a.Queue != nil {
-		usual := backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
+		usual := backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.AnalysisID, a.acq.Grant.Token))
 		wait, task = cmp.Or(asked, usual), a.nextTask
 	}
 
 	var next time.Time
-	var lost error
-	released := a.released(ctx, func(ctx context.Context) (err error) {
-		if next, err = a.hold.Retry(ctx, code, message, wait, asked > 0, task); errors.Is(err, lease.ErrLost) {
-			lost, err = err, nil
-		}
+	err := a.traced(ctx, telemetry.Release, func(ctx context.Context) (err error) {
+		next, err = a.hold.Retry(ctx, code, message, wait, asked > 0, task)
 		return err
 	})
-	if lost != nil {
-		a.lost(ctx, lost)
-		return a.lockLost(ctx, lost)
+	if errors.Is(err, lease.ErrLost) {
+		return a.lockLost(ctx, err)
 	}
 
 	o := Outcome{Case: Retry, Err: errors.New(message), Code: code, RetryIn: asked}
-	if released && a.bookAt(ctx, a.nextTask(next), next) {
+	if a.released(ctx, err) && a.bookAt(ctx, a.nextTask(next), next) {
 		o.Settled, o.RetryAt = true, next
 	}
 	return o
@@ -145,21 +141,23 @@ func (a *attempt) wait(ctx context.Context) Outcome {
 	next := a.acq.ExpiresAt
 	settled := a.bookAt(ctx, a.nextTask(next), next)
 	return Outcome{
-		Case: Waiting, Settled: settled, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
+		Case: Waiting, Settled: settled, ID: a.AnalysisID, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining,
 	}
 }
 
 // nextTask returns the name of the task of the next attempt, for the time next.
-func (a *attempt) nextTask(next time.Time) string { return a.nextName(a.id, a.acq.Grant.Token, next) }
+func (a *attempt) nextTask(next time.Time) string {
+	return a.nextName(a.AnalysisID, a.acq.Grant.Token, next)
+}
 
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
 // name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+	return a.Task != "" && a.Task == a.nextName(a.AnalysisID, d.Lock.Token, d.NextAttemptAt)
 }
 
 func (g *Guard) nextName(id string, token int64, next time.Time) string {
-	return g.Kind.task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+	return g.Kind.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
 // backoff returns the wait after an attempt. The wait after attempt 1 is shortest. Each further
@@ -201,12 +199,12 @@ func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already 
 // book reports whether t is in the queue, or was under the same name.
 func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.FollowUp)
-	already, err := a.Book(ctx, a.id, t)
+	already, err := a.Book(ctx, a.AnalysisID, t)
 
 	outcome := "booked"
 	if err != nil {
 		outcome = "failed"
-		a.Log.WarnContext(ctx, "no delivery booked", "analysis_id", a.id, "error", err)
+		a.Log.WarnContext(ctx, "no delivery booked", "analysis_id", a.AnalysisID, "error", err)
 	}
 	a.measured.FollowUp = outcome
 	if already {
@@ -219,13 +217,13 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 
 // forward books a delivery for a message. Each try of the message books the same task.
 func (a *attempt) forward(ctx context.Context) Outcome {
-	if err := analysislock.CheckID(a.id); err != nil {
-		return refusal(a.id, err)
+	if err := analysislock.CheckID(a.AnalysisID); err != nil {
+		return refusal(a.AnalysisID, err)
 	}
-	if !a.bookAt(ctx, a.Kind.task("push", a.id, a.task), time.Time{}) {
-		return Outcome{Case: Unavailable, ID: a.id}
+	if !a.bookAt(ctx, a.Kind.Task("push", a.AnalysisID, a.Task), time.Time{}) {
+		return Outcome{Case: Unavailable, ID: a.AnalysisID}
 	}
-	return Outcome{Case: Forwarded, ID: a.id}
+	return Outcome{Case: Forwarded, ID: a.AnalysisID}
 }
 
 // DispatchDeadline returns the deadline of a delivery whose run may take timeout: it adds

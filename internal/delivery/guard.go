@@ -69,8 +69,6 @@ const (
 	CodeInputUnavailable = "input_unavailable"
 	CodeRunTimeout       = "run_timeout"
 	CodeStalled          = "stalled"
-	CodeUnrecordable     = analysislock.Unrecordable
-	CodeEffectUncertain  = analysislock.EffectUncertain
 )
 
 // Defaults of variables of the environment.
@@ -101,8 +99,8 @@ func (k Kind) other() string {
 	return k.Name
 }
 
-// task returns the name of a task. Tasks of two kinds have different names.
-func (k Kind) task(parts ...string) string {
+// Task returns the name of a task. Tasks of two kinds have different names.
+func (k Kind) Task(parts ...string) string {
 	if other := k.other(); other != "" {
 		parts = append(parts, "kind "+other)
 	}
@@ -122,15 +120,12 @@ type Delivery struct {
 // with the process, not when the caller hangs up.
 func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{
-		Guard: g, id: d.AnalysisID, task: d.Task, tries: d.Tries, analyzer: d.Analyzer,
-		owner: g.Instance + "/" + rand.Text(),
-	}
+	a := &attempt{Guard: g, Delivery: d, owner: g.Instance + "/" + rand.Text()}
 	switch {
 	case d.Analyzer == nil:
 		o = a.forward(ctx)
 	case ctx.Err() != nil:
-		o = Outcome{Case: NotClaimed, ID: ValidID(a.id), Err: ErrStopping}
+		o = Outcome{Case: NotClaimed, ID: ValidID(a.AnalysisID), Err: ErrStopping}
 	default:
 		o = a.deliver(ctx)
 	}
@@ -149,12 +144,12 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
 // attempt is one delivery while it is handled.
 type attempt struct {
 	*Guard
-	id, task, owner string
-	tries           int
-	analyzer        orchestrator.Analyzer
-	acq             analysislock.Acquisition
-	hold            *analysislock.Hold // once acquired
-	measured        Measures
+	Delivery
+
+	owner    string
+	acq      analysislock.Acquisition
+	hold     *analysislock.Hold // once acquired
+	measured Measures
 }
 
 // deliver acquires the lock and runs the analyzer, or handles the refusal.
@@ -162,16 +157,16 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	acq, err := a.acquire(ctx)
 	switch {
 	case err != nil:
-		return refusal(a.id, err)
+		return refusal(a.AnalysisID, err)
 	case acq.Acquired:
 		o := a.run(ctx)
-		o.ID, o.Token = a.id, acq.Grant.Token
+		o.ID, o.Token = a.AnalysisID, acq.Grant.Token
 		return o
 	}
 
 	switch acq.Reason {
 	case analysislock.AlreadyFinished:
-		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
+		return Outcome{Case: AlreadyFinished, ID: a.AnalysisID, Status: acq.Status}
 	case analysislock.AttemptsExhausted:
 		return a.exhausted(ctx, lease.ErrExhausted)
 	case analysislock.RunTimeExhausted:
@@ -187,7 +182,7 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 // exhausted returns the outcome of an acquisition that has recorded FAILED because of err.
 func (a *attempt) exhausted(ctx context.Context, err error) Outcome {
 	a.uncertain(ctx, a.acq.Uncertain)
-	return Outcome{Case: Failed, ID: a.id, Token: a.acq.Grant.Token, Err: err, Code: a.acq.Reason}
+	return Outcome{Case: Failed, ID: a.AnalysisID, Token: a.acq.Grant.Token, Err: err, Code: a.acq.Reason}
 }
 
 // acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
@@ -199,11 +194,11 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 		early = nil
 	}
 	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
-	if a.tries <= 1 && !strings.HasSuffix(a.task, followSuffix) {
+	if a.Tries <= 1 && !strings.HasSuffix(a.Task, followSuffix) {
 		ctx = analysislock.WithWork(ctx)
 	}
 	began := time.Now()
-	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, early)
+	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.AnalysisID, a.owner, 0, early)
 	a.acq, a.hold = acq, acq.Hold
 
 	m := &a.measured

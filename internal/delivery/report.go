@@ -136,14 +136,14 @@ func (r *reporter) Invalid(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem,
+		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.AnalysisID, "problem", problem,
 			"last_warning", r.warnings == maxReportWarnings)
 	}
 }
 
 // Warn implements orchestrator.Warner.
 func (r *reporter) Warn(problem string) {
-	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
+	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.AnalysisID, "problem", problem)
 }
 
 // written handles the outcome of a commit with a report.

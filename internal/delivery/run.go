@@ -34,12 +34,20 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	}()
 	r := a.analyze(ctx)
 	exited = false
+	return a.end(ctx, r)
+}
 
-	o := a.end(ctx, r)
+// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
+// only deferred functions run.
+var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
+
+// end ends the analysis or the attempt after the run r, and reports the acts that it has left open.
+func (a *attempt) end(ctx context.Context, r run) Outcome {
+	o := a.record(ctx, r)
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
 	}
-	if o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == CodeEffectUncertain {
+	if o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == analysislock.EffectUncertain {
 		open := a.hold.OpenEffects()
 		a.uncertain(ctx, len(open), "effects", open)
 	}
@@ -47,12 +55,8 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	return o
 }
 
-// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
-// only deferred functions run.
-var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
-
-// end records how the run has ended: it finishes the analysis or releases the lock.
-func (a *attempt) end(ctx context.Context, r run) Outcome {
+// record records how the run has ended: it finishes the analysis or releases the lock.
+func (a *attempt) record(ctx context.Context, r run) Outcome {
 	var lost *lease.LostError
 	var uncertain *orchestrator.UncertainError
 	var permanent *orchestrator.PermanentError
@@ -65,9 +69,9 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 		}
 		return a.lockLost(ctx, r.err)
 	case errors.As(r.err, &uncertain) && a.Answers:
-		return a.retry(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "), 0)
+		return a.retry(ctx, analysislock.EffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "), 0)
 	case errors.As(r.err, &uncertain):
-		return a.fail(ctx, CodeEffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
+		return a.fail(ctx, analysislock.EffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
 	case errors.As(r.err, &permanent):
 		message := permanent.Message
 		if message == "" && permanent.Err != nil {
@@ -100,6 +104,9 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	return a.retry(ctx, code, message, wait)
 }
 
+// UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
+const UncertainMessage = "an act is uncertain"
+
 // uncertain reports so many open acts of an analysis that has ended, with what is known of them: an
 // operator must answer them. A later attempt would ask for an act by itself.
 func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
@@ -107,7 +114,7 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
-	a.Log.With(known...).ErrorContext(ctx, "an act is uncertain", "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+	a.Log.With(known...).ErrorContext(ctx, UncertainMessage, "analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)
 }
 
 // failure measures a temporary failure, and returns its code and its message for the document.
@@ -128,7 +135,7 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 	case errors.As(r.err, &panicked):
 		code = CodePanicked
 		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
-		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
+		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.AnalysisID, "stack", stack)
 	}
 	return cmp.Or(code, CodeFailed), strings.TrimPrefix(r.err.Error(), "orchestrator: ") // the document is for users
 }
@@ -195,7 +202,6 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 		r.cause = context.Cause(ctx)
 	}
 	a.measured.Ran, a.measured.Run = true, time.Since(started)
-	a.lost(ctx, r.err)
 	failed = r.err != nil
 	return r
 }
@@ -204,8 +210,8 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w analysislock.Work) (any, error) {
 	reports := a.newReporter(ctx, stop)
 	defer reports.close()
-	return orchestrator.Run(ctx, a.analyzer, orchestrator.Job{
-		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
+	return orchestrator.Run(ctx, a.Analyzer, orchestrator.Job{
+		AnalysisID: a.AnalysisID, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
 		Input: w.Input, Resume: w.Checkpoint, Scope: a.Scope, Reporter: reports,
 	})
 }
@@ -225,30 +231,24 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
-// lost measures the loss of the lock, if err, from a run or a finish, reports one.
-func (a *attempt) lost(ctx context.Context, err error) {
-	var lost *lease.LostError
-	if errors.As(err, &lost) && !a.hold.Adoptable() {
+// lockLost measures the loss err of the lock, and returns its outcome. A finished or deleted analysis
+// needs no other delivery. For any other, a follow-up is booked for the time after the lock's expiry.
+// The lock is another owner's, or still this attempt's if the loss is lease.OutOfTime.
+func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
+	o, last, lost := Outcome{Case: LockLost, Err: err}, a.hold.Lost(), &lease.LostError{}
+	_ = errors.As(err, &lost)
+	if !a.hold.Adoptable() {
 		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
-		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
+		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
 			a.measured.Lost = analysislock.Cancelled
 		}
 		a.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measured.Lost))
 	}
-}
 
-// lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
-// delivery. For any other, a follow-up is booked for the time after the lock's expiry. The lock
-// is another owner's, or still this attempt's if the loss is lease.OutOfTime.
-func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
-	o := Outcome{Case: LockLost, Err: err}
-	last := a.hold.Lost()
-	var lost *lease.LostError
-	errors.As(err, &lost)
-	switch {
-	case lost != nil && lost.Reason == lease.Finished:
+	switch lost.Reason {
+	case lease.Finished:
 		o.Settled, o.Status = a.Queue != nil, last.Status
-	case lost != nil && lost.Reason == lease.Deleted:
+	case lease.Deleted:
 		o.Settled = a.Queue != nil
 	default:
 		o.Settled = a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
@@ -269,7 +269,7 @@ func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 		return Outcome{Case: FinishUnknown, Err: err}
 	}
 
-	a.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
+	a.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.AnalysisID,
 		"problem", "the status was set to "+status+" during the run")
 	if status == analysislock.Failed {
 		return Outcome{Case: Failed, Status: status}
@@ -286,60 +286,60 @@ func (a *attempt) ready(ctx context.Context) {
 
 // complete records READY with the result.
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
-	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
-	if errors.Is(err, lease.ErrRefused) {
-		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error may quote the result
-		const message = "result: the document cannot hold it beside its other fields"
-		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
-	}
-	if err == nil {
-		a.ready(ctx)
-	}
-	return a.finished(ctx, Outcome{Case: Ran, Result: result}, err)
+	return a.finish(ctx, Outcome{Case: Ran, Result: result}, func(ctx context.Context) error {
+		return a.hold.Complete(ctx, result)
+	})
 }
 
 // fail records a permanent failure.
 func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
-	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
-	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+	o := Outcome{Case: Failed, Err: errors.New(message), Code: code}
+	return a.finish(ctx, o, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
 }
 
 // exhaust records the temporary failure of the last attempt.
 func (a *attempt) exhaust(ctx context.Context, code, message string) Outcome {
 	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, message)
-	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error {
-		return a.hold.Exhaust(ctx, summary, code, message)
-	})
-	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}, err)
+	o := Outcome{Case: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}
+	return a.finish(ctx, o, func(ctx context.Context) error { return a.hold.Exhaust(ctx, summary, code, message) })
 }
 
-// finished returns o if the finish was recorded, else the outcome for its error.
-func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
-	a.lost(ctx, err)
+// finish finishes the analysis by a commit. It returns o, or the outcome for the commit's error.
+func (a *attempt) finish(ctx context.Context, o Outcome, commit func(ctx context.Context) error) Outcome {
+	err := a.traced(ctx, telemetry.Finish, commit)
 	switch {
+	case err == nil && o.Case == Ran:
+		a.ready(ctx)
+		return o
 	case err == nil:
 		return o
 	case errors.Is(err, lease.ErrLost):
 		return a.lockLost(ctx, err)
 	case errors.Is(err, lease.ErrMalformed):
 		return Outcome{Case: Corrupted, Err: err}
+	case errors.Is(err, lease.ErrRefused) && o.Case == Ran: // the error may quote the result
+		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.AnalysisID)
+		const message = "result: the document cannot hold it beside its other fields"
+		return a.fail(ctx, orchestrator.CodeResultTooLarge, message)
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		return a.retry(ctx, CodeUnrecordable, "the document cannot hold the outcome beside its other fields", 0)
+		return a.retry(ctx, analysislock.Unrecordable, "the document cannot hold the outcome beside its other fields", 0)
 	}
 	return Outcome{Case: FinishUnknown, Err: err}
 }
 
-// release releases the lock; refund takes back the attempt. task names the next task, if any.
+// release releases the lock, and reports whether it did; refund takes back the attempt. task names
+// the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
-	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund, task) })
+	return a.released(ctx, a.traced(ctx, telemetry.Release, func(ctx context.Context) error {
+		return a.hold.Release(ctx, outcome, refund, task)
+	}))
 }
 
-// released reports whether release succeeded. A failure is a warning, since the lock
-// expires by itself (SEEDS G8).
-func (a *attempt) released(ctx context.Context, release func(ctx context.Context) error) bool {
-	err := a.traced(ctx, telemetry.Release, release)
+// released reports whether a release succeeded. A failure is a warning, since the lock expires by
+// itself (SEEDS G8).
+func (a *attempt) released(ctx context.Context, err error) bool {
 	if err != nil {
-		a.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
+		a.Log.WarnContext(ctx, "lock not released", "analysis_id", a.AnalysisID, "error", err)
 	}
 	return err == nil
 }

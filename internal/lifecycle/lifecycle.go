@@ -32,15 +32,15 @@ type Lifecycle struct {
 	log   *slog.Logger
 	ready atomic.Bool
 
-	mu    sync.Mutex
-	begun int           // actions of Begin
-	short *int          // requests of Track; Drain begins a new counter
-	ended chan struct{} // wakes Drain
+	mu       sync.Mutex
+	begun    int           // actions of Begin
+	requests int           // of Track
+	ended    chan struct{} // wakes Drain
 }
 
 // New returns the lifecycle of a server that stops when work ends.
 func New(work context.Context, log *slog.Logger) *Lifecycle {
-	return &Lifecycle{work: work, log: log, short: new(int), ended: make(chan struct{}, 1)}
+	return &Lifecycle{work: work, log: log, ended: make(chan struct{}, 1)}
 }
 
 // Attach adds the routes /health/live and /health/ready to e. The first answers 200
@@ -95,14 +95,16 @@ func (l *Lifecycle) Begin(limit int) error {
 // End ends an action that Begin has counted.
 func (l *Lifecycle) End() { l.end(&l.begun) }
 
-// Track counts a short request until done is called. It never refuses. Drain waits for the
-// requests that began before Drain was called.
+// Track counts a short request until done is called. It never refuses. Once the server is stopping,
+// it counts no more: Drain waits only for the requests that began before.
 func (l *Lifecycle) Track() (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	count := l.short
-	*count++
-	return func() { l.end(count) }
+	if l.work.Err() != nil {
+		return func() {}
+	}
+	l.requests++
+	return func() { l.end(&l.requests) }
 }
 
 func (l *Lifecycle) end(count *int) {
@@ -119,14 +121,9 @@ func (l *Lifecycle) end(count *int) {
 // returns the number of those that have not ended. It is called once, after the context work of
 // New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
-	l.mu.Lock()
-	before := l.short
-	l.short = new(int)
-	l.mu.Unlock()
-
 	for {
 		l.mu.Lock()
-		left = l.begun + *before
+		left = l.begun + l.requests
 		l.mu.Unlock()
 		if left == 0 || ctx.Err() != nil {
 			return left

@@ -18,7 +18,8 @@ import (
 
 func TestDrainWaitsOnlyForWhatBeganBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := lifecycle.New(t.Context(), slog.New(slog.DiscardHandler))
+		work, stop := context.WithCancel(t.Context())
+		l := lifecycle.New(work, slog.New(slog.DiscardHandler))
 		if err := l.Begin(0); err != nil {
 			t.Fatal(err)
 		}
@@ -27,6 +28,10 @@ func TestDrainWaitsOnlyForWhatBeganBeforeIt(t *testing.T) {
 		time.AfterFunc(2*time.Second, before)
 		for i := range 20 { // requests without end, each of a second
 			time.AfterFunc(time.Duration(i+1)*time.Second/2, func() { time.AfterFunc(time.Second, l.Track()) })
+		}
+		stop()
+		if err := l.Begin(0); !errors.Is(err, lifecycle.ErrStopping) {
+			t.Errorf("an action begins after the stop: %v", err)
 		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)

@@ -10,11 +10,10 @@
 //     Subject distinguishes them.
 //   - IAP returns a person's address only from an assertion that the proxy signed
 //     (ES256) for our resource and that is not expired.
-//   - Check itself makes no network call. One goroutine, Run, fetches the keys; a cold
-//     start, a rotation of the keys and any number of callers cost one fetch, and
-//     unknown key ids cost at most one in 10 s.
-//   - While Google's page of keys is unreachable or invalid, the last good keys are
-//     used for up to 24 h.
+//   - A token that names a known key is checked without a network call, except for one caller an
+//     hour, who fetches the keys again. A cold start, a rotation of the keys and any number of
+//     callers cost one fetch, and unknown key ids cost at most one in 10 s.
+//   - While Google's page of keys is unreachable or invalid, the last good keys are used.
 //   - Errors and logs have fixed texts. They contain no part of a token, a header or a
 //     claim.
 //
@@ -22,8 +21,8 @@
 //
 //   - A token can be used again until it expires: a reader of one delivery can
 //     repeat it. A repeated delivery does no more than a duplicate.
-//   - A key that Google withdraws is trusted for up to an hour longer, or up to
-//     24 h while the page is unreachable.
+//   - A key that Google withdraws is trusted for up to an hour longer, or for as long as
+//     the page is unreachable.
 //   - Behind Cloud Run's own check the token arrives without its signature, so this
 //     package refuses everything there: use one or the other.
 package taskauth

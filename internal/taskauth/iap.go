@@ -1,9 +1,6 @@
 package taskauth
 
-import (
-	"context"
-	"net/http"
-)
+import "net/http"
 
 // iapHeader has the signed assertion of Identity-Aware Proxy. A request that did not
 // come through the proxy may have any value there, and the other headers that the
@@ -14,7 +11,7 @@ const iapHeader = "X-Goog-Iap-Jwt-Assertion"
 // be called concurrently.
 type IAP struct{ tokens *tokenVerifier }
 
-// NewIAP returns an IAP that has no keys until Run fetches them. It makes no call.
+// NewIAP returns an IAP. It makes no call: the first Identify fetches the keys.
 // audience is the resource that the proxy protects, exactly as its page in the console
 // names it: /projects/NUMBER/global/backendServices/ID behind a load balancer,
 // /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. An IAP
@@ -27,23 +24,15 @@ func NewIAP(audience string, keys KeySource) (*IAP, error) {
 	return &IAP{tokens: p}, nil
 }
 
-// Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
-// called once.
-func (i *IAP) Run(ctx context.Context) { i.tokens.keys.run(ctx) }
-
 // Identify returns the e-mail address of the sender of r, which is not empty, or an error that
 // is ErrUnauthenticated or ErrNoKeys. No error is ErrForbidden, since the proxy's own policy
-// decides who may pass. If the assertion names an unknown key, Identify waits up to 3 s for the
-// keys, or until the context of r ends.
+// decides who may pass. If the assertion names an unknown key, Identify waits up to 3 s for the keys.
 func (i *IAP) Identify(r *http.Request) (email string, err error) {
 	values := r.Header[iapHeader]
-	switch {
-	case len(values) > 1:
-		return "", errManyTokens
-	case len(values) == 0 || values[0] == "":
-		return "", errNoToken
+	if len(values) != 1 {
+		return "", errNotOne
 	}
-	c, err := i.tokens.claims(r.Context(), values[0])
+	c, err := i.tokens.claims(values[0])
 	if err != nil {
 		return "", err
 	}

@@ -9,155 +9,98 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 )
 
 const (
-	fetchTimeout = 5 * time.Second
+	fetchTimeout = 3 * time.Second
 	maxPage      = 1 << 20 // bytes
-	refresh      = time.Hour
-	maxStale     = 24 * time.Hour
-	maxWait      = 3 * time.Second  // of one Check
-	askEvery     = 10 * time.Second // between fetches because of an unknown key
-
-	minBackoff, maxBackoff = 500 * time.Millisecond, time.Minute
+	maxAge       = time.Hour
+	pause        = 10 * time.Second // between two fetches
+	failurePause = time.Second      // after a fetch that failed
 )
 
-// keyring holds the last good keys. Only run fetches.
+// keyring caches the keys of a signer. It fetches them when a token needs them.
 type keyring struct {
 	KeySource
-	signer signer
-	wake   chan struct{} // asks run for a fetch
 
-	mu        sync.Mutex
-	keys      map[string]any // public keys by key id
-	fetchedAt time.Time      // when keys were fetched
-	askedAt   time.Time      // when an unknown key last caused a fetch
-	fetching  bool           // a fetch is running or requested
-	fetched   chan struct{}  // closed at the end of that fetch, then replaced
+	page     atomic.Pointer[page]
+	fetching chan struct{} // full during a fetch
+	next     time.Time     // the earliest time of the next fetch
 }
 
-func newKeyring(signer signer, from KeySource) *keyring {
-	k := &keyring{
-		KeySource: from, signer: signer, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
-		fetching: true, // run begins with a fetch
-	}
-	if k.Client == nil {
-		k.Client = &http.Client{
-			Timeout: fetchTimeout,
-			Transport: &http.Transport{
-				Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-	}
+// page is a list of public keys by key id.
+type page struct {
+	keys      map[string]any
+	fetchedAt time.Time
+}
+
+func newKeyring(from KeySource) *keyring {
+	k := &keyring{KeySource: from, fetching: make(chan struct{}, 1)}
+	k.page.Store(&page{})
 	k.Log = cmp.Or(k.Log, slog.New(slog.DiscardHandler))
+	k.Client = cmp.Or(k.Client, &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
 	return k
 }
 
-// key returns the key with this id. If the key is unknown, it requests a fetch, unless one is
-// running, and waits for the end of the fetch.
-func (k *keyring) key(ctx context.Context, id string) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
+// key returns the key with this id. It first fetches the page if the id is unknown or the page is
+// older than an hour, unless the last fetch was less than 10 s ago. Callers with an unknown id wait
+// for a fetch that is running. If no fetch succeeds, the last page is used, whatever its age.
+func (k *keyring) key(id string) (any, error) {
+	last := k.page.Load()
+	key, known := last.keys[id]
+	if known && time.Since(last.fetchedAt) < maxAge {
+		return key, nil
+	}
+	select {
+	case k.fetching <- struct{}{}:
+	default:
+		if known {
+			return key, nil
+		}
+		k.fetching <- struct{}{}
+	}
+	defer func() { <-k.fetching }()
+
+	if !time.Now().Before(k.next) {
+		k.fetch()
+	}
+	last = k.page.Load()
+	key, known = last.keys[id]
+	switch {
+	case known:
+		return key, nil
+	case len(last.keys) == 0:
+		return nil, ErrNoKeys
+	}
+	return nil, errUnknownKey
+}
+
+// fetch replaces the page. The context of no caller ends it, since all of them need the result.
+func (k *keyring) fetch() {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
-	for {
-		key, fetched, err := k.lookup(id, time.Now())
-		if fetched == nil {
-			return key, err
-		}
-		select {
-		case <-fetched:
-		case <-ctx.Done():
-			return nil, err
-		}
+	keys, err := k.get(ctx)
+	if err != nil {
+		k.next = time.Now().Add(failurePause)
+		k.Log.WarnContext(ctx, "keys not fetched", "url", k.KeysURL, "reason", err.Error())
+		return
 	}
+	k.next = time.Now().Add(pause)
+	k.page.Store(&page{keys, time.Now()})
 }
 
-// lookup returns the key with this id, or an error. With an error, fetched is closed at the
-// end of the fetch that may get the key; it is nil if the last fetch for an unknown key
-// was less than askEvery ago.
-func (k *keyring) lookup(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	err = errUnknownKey
-	if now.Sub(k.fetchedAt) >= maxStale {
-		k.keys, err = nil, ErrNoKeys
-	}
-	if key, known := k.keys[id]; known {
-		return key, nil, nil
-	}
-	if !k.fetching {
-		if now.Sub(k.askedAt) < askEvery {
-			return nil, nil, err
-		}
-		k.askedAt, k.fetching = now, true
-		select {
-		case k.wake <- struct{}{}:
-		default: // run is about to fetch
-		}
-	}
-	return nil, k.fetched, err
-}
-
-// run fetches the keys at once, each hour, and when key asks for it. After a failure it
-// fetches again, with a growing pause.
-func (k *keyring) run(ctx context.Context) {
-	failures, logged := 0, false // logged: the present success
-	for wait := time.Duration(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.wake:
-		case <-time.After(wait):
-		}
-
-		k.mu.Lock()
-		k.fetching = true
-		k.mu.Unlock()
-		keys, err := k.fetch(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-
-		if err != nil {
-			wait = min(minBackoff<<min(failures, 10), maxBackoff)
-			failures, logged = failures+1, false
-			k.Log.WarnContext(ctx, k.signer.keys+" not fetched", //nolint:sloglint // one of two
-				"reason", err.Error(), "failures", failures)
-		} else {
-			if !logged {
-				k.Log.InfoContext(ctx, k.signer.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
-			}
-			wait, failures, logged = refresh, 0, true
-		}
-		k.publish(keys)
-	}
-}
-
-// publish ends a fetch: it stores the keys and wakes the callers of key. keys is nil if the fetch
-// failed.
-func (k *keyring) publish(keys map[string]any) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if keys != nil {
-		k.keys, k.fetchedAt = keys, time.Now()
-	}
-	k.fetching = false
-	close(k.fetched)
-	k.fetched = make(chan struct{})
-}
-
-// fetch gets the page. Its errors have fixed texts, since those of the transport may contain text
-// from a server.
-func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
+// get reads the usable keys of the page (RFC 7517). Its errors have fixed texts, since those of the
+// transport may contain text from a server.
+func (k *keyring) get(ctx context.Context) (map[string]any, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.KeysURL, http.NoBody)
 	if err != nil {
-		return nil, errors.New("no request")
+		return nil, err
 	}
 	resp, err := k.Client.Do(req)
 	if err != nil {
@@ -167,27 +110,16 @@ func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
-	if err != nil {
-		return nil, errors.New("no answer")
-	}
-	return readPage(data, k.signer)
-}
 
-// readPage takes the usable keys from a page (RFC 7517). It skips the others.
-func readPage(data []byte, signer signer) (map[string]any, error) {
-	var page struct{ Keys []json.RawMessage }
-	if json.Unmarshal(data, &page) != nil {
+	var body struct{ Keys []json.RawMessage }
+	if json.NewDecoder(io.LimitReader(resp.Body, maxPage)).Decode(&body) != nil {
 		return nil, errors.New("not a page of keys")
 	}
 	keys := map[string]any{}
-	for _, raw := range page.Keys {
-		var k jose.JSONWebKey
-		if k.UnmarshalJSON(raw) != nil || k.KeyID == "" || !signer.usable(k) {
-			continue
-		}
-		if (k.Use == "" || k.Use == "sig") && (k.Algorithm == "" || k.Algorithm == string(signer.algorithm)) {
-			keys[k.KeyID] = k.Key
+	for _, raw := range body.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(raw) == nil && key.KeyID != "" { // one of a type that go-jose knows
+			keys[key.KeyID] = key.Key
 		}
 	}
 	if len(keys) == 0 {

@@ -1,7 +1,6 @@
 package taskauth
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -34,9 +33,7 @@ type Options struct {
 type KeySource struct {
 	KeysURL string       // http or https; empty: Google's
 	Client  *http.Client // nil: a private one, which follows no redirect
-	// Log gets a WARN for each failed fetch, and an INFO for the first success and for the first
-	// success after a failure; nil: no log.
-	Log *slog.Logger
+	Log     *slog.Logger // gets a WARN for each fetch that failed; nil: no log
 }
 
 // Verifier checks requests. Its methods may be called concurrently.
@@ -47,7 +44,7 @@ type Verifier struct {
 	name     string
 }
 
-// New returns a Verifier that has no keys until Run fetches them. It makes no call.
+// New returns a Verifier. It makes no call: the first Check fetches the keys.
 func New(o Options) (*Verifier, error) {
 	switch {
 	case o.AnyAccount && len(o.Accounts) > 0:
@@ -67,14 +64,9 @@ func New(o Options) (*Verifier, error) {
 	return &Verifier{tokens: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount, name: o.NameClaim}, nil
 }
 
-// Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
-// called once, and is the only goroutine that fetches: without it Check never has
-// keys.
-func (v *Verifier) Run(ctx context.Context) { v.tokens.keys.run(ctx) }
-
 // Check returns nil if r may pass, or an error that is ErrUnauthenticated,
-// ErrForbidden or ErrNoKeys. If the token names an unknown key, Check waits up to
-// 3 s for the keys, or until r's caller is gone.
+// ErrForbidden or ErrNoKeys. If the token names an unknown key, Check fetches the keys, and waits
+// up to 3 s for them.
 func (v *Verifier) Check(r *http.Request) error {
 	_, err := v.claims(r)
 	return err
@@ -85,11 +77,8 @@ func (v *Verifier) Check(r *http.Request) error {
 // name is the text of the claim NameClaim, or empty.
 func (v *Verifier) Subject(r *http.Request) (subject, name string, err error) {
 	c, err := v.claims(r)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", "", err
-	case !c.identified():
-		return "", "", errNoSubject
 	}
 	name, _ = c.all[v.name].(string)
 	return c.Subject, name, nil
@@ -101,39 +90,31 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	if err != nil {
 		return claims{}, err
 	}
-	c, err := v.tokens.claims(r.Context(), raw)
+	c, err := v.tokens.claims(raw)
 	switch {
 	case err != nil:
-		return c, err
-	case v.anyone && !c.identified():
-		return c, errNoSubject
+	case c.Subject == "", len(c.Subject) > maxSubject:
+		err = errNoSubject
 	case v.anyone:
-		return c, nil
 	case c.Email == "":
-		return c, errNoEmail
+		err = errNoEmail
 	case !c.EmailVerified:
-		return c, errUnverified
+		err = errUnverified
 	case !slices.Contains(v.accounts, c.Email):
-		return c, errAccount
+		err = errAccount
 	}
-	return c, nil
+	return c, err
 }
 
 // bearer returns the one token that r carries.
 func bearer(r *http.Request) (string, error) {
 	values := r.Header["Authorization"]
-	switch {
-	case len(values) > 1:
-		return "", errManyTokens
-	case len(values) == 0 || values[0] == "":
-		return "", errNoToken
+	if len(values) != 1 {
+		return "", errNotOne
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", errScheme
 	}
-	if token = strings.TrimLeft(token, " "); token == "" {
-		return "", errNoToken
-	}
-	return token, nil
+	return strings.TrimLeft(token, " "), nil
 }

@@ -30,46 +30,35 @@ func TestNamesAreValidAndDifferForDifferentParts(t *testing.T) {
 }
 
 func TestABadConfigNamesItsVariables(t *testing.T) {
-	good := taskqueue.Config{Name: queue, TargetURL: "https://w.example", Caller: "a@b.example", EmulatorHost: "127.0.0.1:8123"}
-	for name, tc := range map[string]struct {
-		change func(*taskqueue.Config)
-		want   string
-	}{
-		"no queue":      {func(c *taskqueue.Config) { c.Name = "" }, "TASK_QUEUE: must be set"},
-		"a task's name": {func(c *taskqueue.Config) { c.Name += "/tasks/t" }, "TASK_QUEUE: "},
-		"no target":     {func(c *taskqueue.Config) { c.TargetURL = "" }, "TASK_TARGET_URL: must be set"},
-		"a query":       {func(c *taskqueue.Config) { c.TargetURL += "?x=y" }, "TASK_TARGET_URL: "},
-		"a password":    {func(c *taskqueue.Config) { c.TargetURL = "https://u:secret@w.example" }, "TASK_TARGET_URL: must not"},
-		"an endless URL": {func(c *taskqueue.Config) {
-			c.TargetURL += "/" + strings.Repeat("x", 2083-len("https://w.example//internal/tasks/analysis")+1)
-		}, "TASK_TARGET_URL: is longer"},
-		"the longest": {func(c *taskqueue.Config) {
-			c.TargetURL += "/" + strings.Repeat("x", 2083-len("https://w.example//internal/tasks/analysis"))
-		}, ""},
-		"plain http":     {func(c *taskqueue.Config) { c.TargetURL = "http://w.example:8080/base" }, ""},
-		"another scheme": {func(c *taskqueue.Config) { c.TargetURL = "ftp://w.example" }, `TASK_TARGET_URL: "ftp://w.example" is not an http`},
-		"no host":        {func(c *taskqueue.Config) { c.TargetURL = "https:///x" }, `TASK_TARGET_URL: "https:///x" is not an http`},
-		"no URL":         {func(c *taskqueue.Config) { c.TargetURL = "https://a b" }, "TASK_TARGET_URL: is not a URL"},
-		"a fragment":     {func(c *taskqueue.Config) { c.TargetURL += "#x" }, "TASK_TARGET_URL: "},
-		"no caller":      {func(c *taskqueue.Config) { c.Caller = "" }, ""},
-		"a queue's end":  {func(c *taskqueue.Config) { c.Name += "/" }, "TASK_QUEUE: "},
-		"no address":     {func(c *taskqueue.Config) { c.Caller = "someone" }, "TASK_CALLER: "},
+	longest := "https://w.example/" + strings.Repeat("x", 2083-len("https://w.example//internal/tasks/analysis"))
+	for _, tc := range []struct{ queue, target, caller, want string }{
+		{queue, "https://w.example", "a@b.example", ""},
+		{queue, "http://w.example:8080/base", "", ""},
+		{queue, longest, "", ""},
+		{"", "https://w.example", "", "TASK_QUEUE: must be set"},
+		{queue + "/tasks/t", "https://w.example", "", "TASK_QUEUE: "},
+		{queue + "/", "https://w.example", "", "TASK_QUEUE: "},
+		{queue, "", "", "TASK_TARGET_URL: must be set"},
+		{queue, "https://w.example?x=y", "", "TASK_TARGET_URL: "},
+		{queue, "https://w.example#x", "", "TASK_TARGET_URL: "},
+		{queue, "https://u:secret@w.example", "", "TASK_TARGET_URL: must not"},
+		{queue, longest + "x", "", "TASK_TARGET_URL: is longer"},
+		{queue, "ftp://w.example", "", `TASK_TARGET_URL: "ftp://w.example" is not an http`},
+		{queue, "https:///x", "", `TASK_TARGET_URL: "https:///x" is not an http`},
+		{queue, "https://a b", "", "TASK_TARGET_URL: is not a URL"},
+		{queue, "https://w.example", "someone", "TASK_CALLER: "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := good
-			tc.change(&cfg)
-			err := cfg.Check()
-			if q, opened := taskqueue.Open(t.Context(), cfg); err != nil && (opened == nil || opened.Error() != err.Error()) {
-				t.Errorf("Open: %v, want %v", opened, err)
-			} else if q != nil {
-				_ = q.Close()
-			}
-			if got := err != nil; got != (tc.want != "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
-			if err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n")) {
-				t.Errorf("%q has a password or more than one line", err)
-			}
-		})
+		cfg := taskqueue.Config{Name: tc.queue, TargetURL: tc.target, Caller: tc.caller, EmulatorHost: "127.0.0.1:8123"}
+		err := cfg.Check()
+		q, opened := taskqueue.Open(t.Context(), cfg)
+		if q != nil {
+			_ = q.Close()
+		}
+		if (err == nil) != (opened == nil) || (err == nil) != (tc.want == "") {
+			t.Errorf("%+v: %v, Open: %v; want %q", tc, err, opened, tc.want)
+		}
+		if err != nil && (!strings.HasPrefix(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%+v: %v, want one line with %q and no password", tc, err, tc.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package taskqueue_test
 import (
 	stdcmp "cmp"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -125,31 +126,11 @@ func book(t *testing.T, q *taskqueue.Queue, task taskqueue.Task) (already bool) 
 	return already
 }
 
-func TestABookingReachesTheWorkersRouteAsJSON(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t)
-		q := c.queue(t, taskqueue.Config{TargetURL: "https://worker.example/base/"})
-		if book(t, q, taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: `a "quoted" id`}) {
-			t.Error("Book reports a new name as already booked")
-		}
-		r := <-c.delivered
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := []string{r.Method, r.URL.String(), r.Header.Get("Content-Type"), string(body), r.Header.Get("X-CloudTasks-TaskName")}
-		want := []string{"POST", "https://worker.example/base/internal/tasks/analysis", "application/json", `{"analysis_id":"a \"quoted\" id"}`, taskqueue.Name("x")}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("delivery (-want +got):\n%s", diff)
-		}
-	})
-}
-
 func TestBookingTwiceIsBookingOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		q := c.queue(t, taskqueue.Config{})
-		task := taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}
+		q := c.queue(t, taskqueue.Config{TargetURL: "https://worker.example/base/"})
+		task := taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: `a "quoted" id`}
 		if book(t, q, task) || !book(t, q, task) {
 			t.Error("want a new booking, then one that is there already")
 		}
@@ -160,20 +141,32 @@ func TestBookingTwiceIsBookingOnce(t *testing.T) {
 			t.Error("Book reports the name of a task that has ended as new")
 		}
 		if n := len(c.delivered); n != 1 {
-			t.Errorf("%d deliveries, want 1", n)
+			t.Fatalf("%d deliveries, want 1", n)
+		}
+		r := <-c.delivered
+		body, err := io.ReadAll(r.Body)
+		got := []string{r.Method, r.URL.String(), r.Header.Get("Content-Type"), string(body), r.Header.Get("X-CloudTasks-TaskName")}
+		want := []string{"POST", "https://worker.example/base/internal/tasks/analysis", "application/json", `{"analysis_id":"a \"quoted\" id"}`, taskqueue.Name("x")}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("delivery, %v (-want +got):\n%s", err, diff)
 		}
 	})
 }
 
-func TestTransientErrorsAreTriedAgain(t *testing.T) {
+func TestOnlyTransientErrorsAreTriedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		faults  []fault
+		calls   int32
 		already bool
+		err     codes.Code
 	}{
-		"not done":         {[]fault{{codes.Unavailable, false}, {codes.DeadlineExceeded, false}, {codes.ResourceExhausted, false}}, false},
-		"not done, others": {[]fault{{codes.Canceled, false}, {codes.Aborted, false}, {codes.Internal, false}, {codes.Unknown, false}}, false},
-		"no answer":        {[]fault{{noAnswer, false}}, false},
-		"done, reply lost": {[]fault{{codes.Unavailable, true}}, true},
+		"not done":         {[]fault{{codes.Unavailable, false}, {codes.DeadlineExceeded, false}, {codes.ResourceExhausted, false}}, 4, false, codes.OK},
+		"not done, others": {[]fault{{codes.Canceled, false}, {codes.Aborted, false}, {codes.Internal, false}, {codes.Unknown, false}}, 5, false, codes.OK},
+		"no answer":        {[]fault{{noAnswer, false}}, 2, false, codes.OK},
+		"done, reply lost": {[]fault{{codes.Unavailable, true}}, 2, true, codes.OK},
+		"no permission":    {[]fault{{codes.PermissionDenied, false}}, 1, false, codes.PermissionDenied},
+		"invalid":          {[]fault{{codes.InvalidArgument, false}}, 1, false, codes.InvalidArgument},
+		"no queue":         {[]fault{{codes.NotFound, false}}, 1, false, codes.NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -181,39 +174,19 @@ func TestTransientErrorsAreTriedAgain(t *testing.T) {
 				for _, f := range tc.faults {
 					c.faults <- f
 				}
-				if got := book(t, c.queue(t, taskqueue.Config{}), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); got != tc.already {
-					t.Errorf("already = %v, want %v", got, tc.already)
+				already, err := c.queue(t, taskqueue.Config{}).Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
+				if already != tc.already || status.Code(err) != tc.err || c.calls.Load() != tc.calls {
+					t.Errorf("%v, %v after %d calls; want %+v", already, err, c.calls.Load(), tc)
 				}
 				if err := c.Idle(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if n := len(c.delivered); n != 1 {
-					t.Errorf("%d deliveries, want 1", n)
+				if n := len(c.delivered); (n == 1) != (tc.err == codes.OK) {
+					t.Errorf("%d deliveries", n)
 				}
 			})
 		})
 	}
-}
-
-func TestAFinalErrorIsNotTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t)
-		q := c.queue(t, taskqueue.Config{Name: parent + "/queues/missing"})
-		_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
-		if got := status.Code(err); got != codes.NotFound {
-			t.Errorf("got %v, want NotFound", err)
-		}
-		final := []codes.Code{codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition, codes.Unauthenticated, codes.NotFound}
-		for _, code := range final {
-			c.faults <- fault{code, false}
-			if _, err := c.queue(t, taskqueue.Config{}).Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != code {
-				t.Errorf("got %v, want %v", err, code)
-			}
-		}
-		if n := c.calls.Load(); int(n) != 1+len(final) {
-			t.Errorf("%d calls, want %d", n, 1+len(final))
-		}
-	})
 }
 
 func TestBookGivesUpInTime(t *testing.T) {
@@ -232,42 +205,31 @@ func TestBookGivesUpInTime(t *testing.T) {
 }
 
 func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
+	const account = "caller@p.iam.gserviceaccount.com"
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com", TargetURL: "https://worker.example/"})
 		at := time.Now().Add(time.Hour).Truncate(time.Second)
-		get := func(deadline time.Duration) *cloudtaskspb.Task {
-			t.Helper()
-			name := taskqueue.Name(deadline.String())
-			book(t, q, taskqueue.Task{Name: name, AnalysisID: "x", At: at, Deadline: deadline})
+		for i, tc := range []struct {
+			cfg               taskqueue.Config
+			deadline, want    time.Duration
+			account, audience string
+		}{
+			{taskqueue.Config{Caller: account, TargetURL: "https://worker.example/"}, 20 * time.Minute, 20 * time.Minute, account, "https://worker.example"},
+			{taskqueue.Config{Caller: account, Audience: "https://other.example"}, time.Second, 15 * time.Second, account, "https://other.example"},
+			{taskqueue.Config{}, time.Hour, 30 * time.Minute, "", ""},
+			{taskqueue.Config{}, 0, 10 * time.Minute, "", ""},
+		} {
+			name := taskqueue.Name(fmt.Sprint(i))
+			book(t, c.queue(t, tc.cfg), taskqueue.Task{Name: name, AnalysisID: "x", IDField: "job_id", Path: "/tasks/job", At: at, Deadline: tc.deadline})
 			task, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return task
-		}
-		task := get(20 * time.Minute)
-		if got := task.GetScheduleTime().AsTime(); !got.Equal(at) {
-			t.Errorf("scheduled at %v, want %v", got, at)
-		}
-		token := task.GetHttpRequest().GetOidcToken()
-		if token.GetServiceAccountEmail() != "caller@p.iam.gserviceaccount.com" || token.GetAudience() != "https://worker.example" {
-			t.Errorf("token = %v", token)
-		}
-		for want, cfg := range map[string]taskqueue.Config{"": {}, "https://other.example": {Caller: "a@b.c", Audience: "https://other.example"}} {
-			name := taskqueue.Name("audience", want)
-			book(t, c.queue(t, cfg), taskqueue.Task{Name: name, AnalysisID: "x", IDField: "job_id", Path: "/tasks/job", At: at})
-			task, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL})
-			call := task.GetHttpRequest()
-			if err != nil || call.GetOidcToken().GetAudience() != want || (call.GetOidcToken() == nil) != (want == "") || call.GetUrl() != "https://worker.example/tasks/job" || string(call.GetBody()) != `{"job_id":"x"}` {
-				t.Errorf("%+v: %v, %v", cfg, task, err)
-			}
-		}
-		for deadline, want := range map[time.Duration]time.Duration{
-			20 * time.Minute: 20 * time.Minute, 0: 10 * time.Minute, time.Second: 15 * time.Second, time.Hour: 30 * time.Minute,
-		} {
-			if got := get(deadline).GetDispatchDeadline().AsDuration(); got != want {
-				t.Errorf("deadline %v became %v, want %v", deadline, got, want)
+			call, token := task.GetHttpRequest(), task.GetHttpRequest().GetOidcToken()
+			if !task.GetScheduleTime().AsTime().Equal(at) || task.GetDispatchDeadline().AsDuration() != tc.want ||
+				call.GetUrl() != "https://worker.example/tasks/job" || string(call.GetBody()) != `{"job_id":"x"}` ||
+				token.GetServiceAccountEmail() != tc.account || token.GetAudience() != tc.audience || (token == nil) != (tc.account == "") {
+				t.Errorf("%+v: %v", tc, task)
 			}
 		}
 	})

@@ -63,7 +63,7 @@ func traceFields(sc trace.SpanContext) []slog.Attr {
 	}
 	const prefix = "logging.googleapis.com/"
 	fields := []slog.Attr{slog.String(prefix+"trace", sc.TraceID().String())}
-	if sc.HasSpanID() && (sc.IsSampled() || sc.IsRemote()) {
+	if sc.IsSampled() || sc.IsRemote() {
 		fields = append(fields, slog.String(prefix+"spanId", sc.SpanID().String()))
 	}
 	return append(fields, slog.Bool(prefix+"trace_sampled", sc.IsSampled()))

@@ -35,22 +35,17 @@ func traced(t *testing.T, headers ...string) (ctx context.Context) {
 	return ctx
 }
 
+const w3c = "traceparent: 00-" + someTrace + "-" + someSpan
+
 func TestTheTraceOfARequest(t *testing.T) {
-	const w3c = "traceparent: 00-" + someTrace + "-" + someSpan + "-01"
-	other := strings.Repeat("1", 32)
 	for name, tc := range map[string]struct {
 		headers []string
 		want    map[string]any
 	}{
-		"none":                    {nil, map[string]any{}},
-		"traceparent":             {[]string{w3c}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
-		"not sampled":             {[]string{strings.TrimSuffix(w3c, "1") + "0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": false}},
-		"both":                    {[]string{w3c, "X-Cloud-Trace-Context: " + other + "/1;o=0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
-		"only Google's":           {[]string{"X-Cloud-Trace-Context: " + someTrace + "/26;o=1"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": true}},
-		"without a span":          {[]string{"X-Cloud-Trace-Context: " + someTrace}, map[string]any{"trace": someTrace, "trace_sampled": false}},
-		"malformed, and Google's": {[]string{"traceparent: 00-x-y-01", "X-Cloud-Trace-Context: " + someTrace + "/26"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": false}},
-		"a span that is none":     {[]string{"X-Cloud-Trace-Context: " + someTrace + "/x;o=1"}, map[string]any{}},
-		"text of a client":        {[]string{"X-Cloud-Trace-Context: <script>", "traceparent: <script>"}, map[string]any{}},
+		"none":             {nil, map[string]any{}},
+		"sampled":          {[]string{w3c + "-01"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
+		"not sampled":      {[]string{w3c + "-00"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": false}},
+		"text of a client": {[]string{"traceparent: <script>"}, map[string]any{}},
 	} {
 		var log bytes.Buffer
 		NewLogger(&log, "json", 0).InfoContext(traced(t, tc.headers...), "m", "a", 1)
@@ -74,7 +69,7 @@ func TestTheTraceOfARequest(t *testing.T) {
 func TestALineOmitsASpanThatIsNotSent(t *testing.T) {
 	for want, sampler := range map[bool]sdktrace.Sampler{true: sdktrace.AlwaysSample(), false: sdktrace.NeverSample()} {
 		var log bytes.Buffer
-		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)).Tracer("").Start(traced(t, "X-Cloud-Trace-Context"+": "+someTrace+"/26"), "x")
+		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)).Tracer("").Start(traced(t, w3c+"-00"), "x")
 		NewLogger(&log, "json", 0).InfoContext(ctx, "m")
 		if got := strings.Contains(log.String(), span.SpanContext().SpanID().String()); got != want || !strings.Contains(log.String(), someTrace) {
 			t.Errorf("sampled %v: %s", want, &log)
@@ -107,7 +102,7 @@ func TestARecordThatTwoHandlersGetIsWhole(t *testing.T) {
 	r.Add("a", 1, "b", 2, "c", 3, "d", 4, "e", 5, "f", 6, "g", 7, "h", 8)
 	r.Add("i", 9) // there is room for the trace's fields in what copies of r share
 	h := NewLogger(&lines, "json", 0).Handler()
-	if err := errors.Join(h.Handle(traced(t, "X-Cloud-Trace-Context: "+someTrace), r), h.Handle(traced(t, "X-Cloud-Trace-Context: "+someTrace), r)); err != nil || strings.Contains(lines.String(), "BUG") {
+	if err := errors.Join(h.Handle(traced(t, w3c+"-01"), r), h.Handle(traced(t, w3c+"-01"), r)); err != nil || strings.Contains(lines.String(), "BUG") {
 		t.Errorf("a record that two handlers get: %s, %v", &lines, err)
 	}
 }

@@ -2,12 +2,12 @@ package telemetry
 
 import (
 	"context"
-	"crypto/rand"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Names of spans. Delivery, Recovery and SelfTest are of kind server. The others are of kind
@@ -33,20 +33,15 @@ const (
 	SpanAttempt  = "taskguard.attempt"
 )
 
-// Span is a span that has begun. The zero Span records nothing. A Span contains no text of an
-// error, since that may quote the user's data. So end it by Close: a deferred End would record
-// the value of a panic.
+// Span is a span that has begun. A Span contains no text of an error, since that may quote the
+// user's data. So end it by Close: a deferred End would record the value of a panic.
 type Span struct{ trace.Span }
+
+// NoSpan is a Span that records nothing.
+func NoSpan() Span { return Span{noop.Span{}} }
 
 // Serve begins the span of a request.
 func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Span) {
-	caller := trace.SpanContextFromContext(ctx)
-	if t != nil && caller.HasTraceID() && !caller.HasSpanID() && !caller.IsSampled() {
-		// Without a span id, the SDK ignores the caller's decision not to sample.
-		var parent trace.SpanID
-		_, _ = rand.Read(parent[:])
-		ctx = trace.ContextWithRemoteSpanContext(ctx, caller.WithSpanID(parent))
-	}
 	return t.start(ctx, name, trace.SpanKindServer)
 }
 
@@ -57,7 +52,7 @@ func (t *Telemetry) Start(ctx context.Context, name string) (context.Context, Sp
 
 func (t *Telemetry) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
 	if t == nil {
-		return ctx, Span{}
+		return ctx, NoSpan()
 	}
 	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind))
 	return ctx, Span{span}
@@ -79,9 +74,6 @@ func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Du
 
 // Close ends the span. The outcome may be empty.
 func (s Span) Close(outcome string, failed bool) {
-	if s.Span == nil {
-		return
-	}
 	if outcome != "" {
 		s.SetAttributes(attribute.String(SpanOutcome, outcome))
 	}
@@ -93,9 +85,6 @@ func (s Span) Close(outcome string, failed bool) {
 
 // Describe adds the known attributes of a delivery; zero is unknown.
 func (s Span) Describe(analysis string, token int64, attempt int) {
-	if s.Span == nil {
-		return
-	}
 	if analysis != "" {
 		s.SetAttributes(attribute.String(SpanAnalysis, analysis))
 	}

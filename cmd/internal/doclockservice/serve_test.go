@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,24 +221,27 @@ func TestOnlyTheApplicationMakesSessions(t *testing.T) {
 	}
 }
 
-func TestServeFetchesTheKeysAndASweepNeedsATokenIfConfigured(t *testing.T) {
+func TestTokensAreCheckedWithTheKeysAndASweepNeedsOneIfConfigured(t *testing.T) {
 	firestore := embedded(t)
 	for name, c := range map[string]struct {
 		auth  []string
-		sweep int // the status of a sweep without a token
+		path  string // of a request with a token
+		sweep int    // the status of a sweep without one
 	}{
-		"people": {[]string{"SESSION_AUTH=oidc", "SESSION_SECRET=", "SESSION_AUDIENCE=a"}, http.StatusOK},
-		"tasks":  {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c"}, http.StatusUnauthorized},
+		"people": {[]string{"SESSION_AUTH=oidc", "SESSION_SECRET=", "SESSION_AUDIENCE=a"}, lockPath, http.StatusOK},
+		"tasks":  {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c"}, "/internal/sweep", http.StatusUnauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fetched := make(chan struct{}, 100)
-			keys := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched <- struct{}{} }))
+			var fetched atomic.Bool
+			keys := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched.Store(true) }))
 			defer keys.Close()
 			i := start(t, firestore, append(c.auth, "TASK_JWKS_URL="+keys.URL)...)
-			select {
-			case <-fetched:
-			case <-time.After(hang):
-				t.Error("the keys are not fetched")
+			r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+c.path, http.NoBody))(t)
+			r.Header.Set("Authorization", "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA")
+			resp := must(client(t).Do(r))(t)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusServiceUnavailable || !fetched.Load() {
+				t.Errorf("with a token and no key: %d, the keys are fetched: %v", resp.StatusCode, fetched.Load())
 			}
 			if status, body := i.ask(t, client(t), http.MethodPost, "/internal/sweep"); status != c.sweep {
 				t.Errorf("sweep: %d %v, want %d", status, body, c.sweep)

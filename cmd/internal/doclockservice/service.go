@@ -64,11 +64,12 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 
 	cfg.Tasks.Warn(ctx, log)
 	if cfg.Tasks.Mode == "oidc" {
-		if o.Tasks, err = verifier(&s, cfg.Tasks.Token); err != nil {
+		cfg.Tasks.Token.Log = log
+		if o.Tasks, err = taskauth.New(cfg.Tasks.Token); err != nil {
 			return s, err
 		}
 	}
-	sessions, err := cfg.identify(&s)
+	sessions, err := cfg.identify(log)
 	if err != nil {
 		return s, err
 	}
@@ -100,10 +101,14 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 }
 
 // identify returns how sessions are proved.
-func (c Config) identify(s *service.Service) (server.Sessions, error) {
+func (c Config) identify(log *slog.Logger) (server.Sessions, error) {
 	if c.Sessions == authOIDC {
-		people, err := verifier(s, c.Token)
-		return server.Accounts{Verifier: people}, err
+		c.Token.Log = log
+		people, err := taskauth.New(c.Token)
+		if err != nil {
+			return nil, err
+		}
+		return server.Accounts{Verifier: people}, nil
 	}
 	cookies, err := server.NewCookies([]byte(c.Secret))
 	if err != nil {
@@ -111,15 +116,4 @@ func (c Config) identify(s *service.Service) (server.Sessions, error) {
 	}
 	cookies.Application = c.Sessions == authApplication
 	return cookies, nil
-}
-
-// verifier returns a verifier of tokens, which fetches its keys in the background of s.
-func verifier(s *service.Service, o taskauth.Options) (*taskauth.Verifier, error) {
-	o.Log = s.Log
-	v, err := taskauth.New(o)
-	if err != nil {
-		return nil, err
-	}
-	s.Background = append(s.Background, v.Run)
-	return v, nil
 }

@@ -107,10 +107,9 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 
 // ConsoleServer serves the console of one database.
 type ConsoleServer struct {
-	clients    []*Client       // of each kind
-	options    console.Options // of all kinds
-	write      bool
-	background []func(context.Context)
+	clients []*Client       // of each kind
+	options console.Options // of all kinds
+	write   bool
 }
 
 // NewConsole connects to what c's environment names. Serve closes the connections.
@@ -145,7 +144,6 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), all[0].close())
 	}
 	s.options.Identity, s.options.AnyHost = proxy, true
-	s.background = append(s.background, proxy.Run)
 	return s, nil
 }
 
@@ -176,8 +174,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	err := service.Service{
-		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Background: s.background,
-		Drain: drain, Log: s.options.Log,
+		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Drain: drain, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.clients[0].close())
 }

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -33,17 +32,13 @@ func mint(t testing.TB, email, audience string) string {
 	return token
 }
 
-// verifier returns a verifier of the issuer's tokens, which runs until the test ends.
+// verifier returns a verifier of the issuer's tokens.
 func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	t.Helper()
 	keys := httptest.NewServer(issuer())
 	o.KeysURL = keys.URL
-	v := must(taskauth.New(o))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { v.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait(); keys.Close() })
-	return v
+	t.Cleanup(keys.Close)
+	return must(taskauth.New(o))(t)
 }
 
 func withAccounts(t testing.TB) func(*setup) {
