@@ -260,23 +260,26 @@ func (m *model) locked(do func()) {
 // run is in effect until it ends or is cancelled, except while its process is paused
 // or while its worker cannot know yet that its lock was broken.
 func (w *simulation) judgeRuns() {
-	effect := func(p *caller) []Span {
-		until := p.run.ended
+	effect := func(p *caller) (whole Span, excuses []Span) {
+		whole, excuses = Span{p.run.begun, p.run.ended}, p.run.pauses
 		if c := p.run.cancelled; c >= 0 {
-			until = min(until, c)
+			whole.Until = min(whole.Until, c)
 		}
-		excuses := p.run.pauses
 		if p.broken != nil {
 			excuses = append(excuses, *p.broken)
 		}
-		return Span{p.run.begun, until}.Without(excuses...)
+		return whole, excuses
 	}
 	for n, a := range w.runs {
 		for _, b := range w.runs[n+1:] {
-			if a.analysis == b.analysis {
-				if both := Overlap(effect(a), effect(b)); both > 0 {
-					w.fail("%s and %s were both in effect for %v", a, b, both)
-				}
+			if a.analysis != b.analysis {
+				continue
+			}
+			older, excuses := effect(a)
+			newer, more := effect(b)
+			both := Span{max(older.From, newer.From), min(older.Until, newer.Until)}
+			if excess := both.Uncovered(slices.Concat(excuses, more)...); excess > 0 {
+				w.fail("%s and %s were both in effect for %v", a, b, excess)
 			}
 		}
 	}
