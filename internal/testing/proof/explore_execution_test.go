@@ -21,6 +21,7 @@ type execution struct {
 	left      budget
 	rec       *record // of the one analysis
 	late      []*call // swaps whose callers gave up, and that may still arrive
+	client    *client // of all
 	instances []*instance
 	operator  *instance
 	draining  bool
@@ -41,8 +42,8 @@ type explored struct {
 	repliedAt time.Time
 	askedAt   time.Time // of its last call to the store
 	sent      mark      // the newest of its marks that it has sent
-	first     mark      // the checkpoint at its first load
-	readBreak bool      // it has read the record since its lock was broken
+	calls     int
+	readBreak bool // it has read the record since its lock was broken
 	ended     bool
 	reply     answer
 }
@@ -55,6 +56,7 @@ func newExecution(b budget, runTimeout time.Duration) *execution {
 	m.limits = limits{runTimeout: cmp.Or(runTimeout, 24*time.Hour), interval: 10 * time.Second, retryMin: 30 * time.Second, retryMax: 600 * time.Second}
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
+	x.client = &client{model: m, send: x.ask}
 	x.rec = x.create("x")
 	x.rec.doc.BookedTask = "first"
 	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"}, nil)
@@ -78,7 +80,7 @@ func (x *execution) join(p *caller) *caller {
 // before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
-		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze)
+		i = x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
 		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
@@ -98,7 +100,7 @@ func (x *execution) operate(k Kind, fresh bool) {
 		p.books = fmt.Sprint("requeued ", p.n)
 	}
 	x.begin(p, func() {
-		_ = p.operate(x.ledger(x)) // whatever the outcome
+		_ = p.operate(x.client.ledger()) // whatever the outcome
 		if k == Requeue {
 			x.locked(func() {
 				x.book(taskqueue.Task{Name: p.books, AnalysisID: p.analysis}, nil)
@@ -135,7 +137,7 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 		case err := <-r.result:
 			return result(job.AnalysisID, job.LockToken), err
 		case awaited := <-r.reports:
-			x.locked(func() { x.doUnit(p) })
+			x.locked(func() { p.run.units++ })
 			if awaited {
 				x.awaitMark(ctx, p, job)
 			} else {

@@ -49,7 +49,7 @@ func (x *execution) digestReply(a reply) uint64 {
 // state returns a hash of everything on which the next steps depend.
 func (x *execution) state() uint64 {
 	r := x.rec
-	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received, r.mark, r.safe, x.requeuing)
+	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received, r.mark, x.requeuing)
 	for _, i := range x.instances {
 		d = digest(d, i.received, i.crashed, i.stopping)
 	}

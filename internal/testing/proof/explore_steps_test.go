@@ -85,7 +85,7 @@ func (x *execution) callSteps(add adder, c *call) {
 		fault("fails", fail)
 	case swap:
 		fault("is applied, its reply lost", func() {
-			if _, applied := x.apply(c); applied {
+			if x.apply(c).err == nil {
 				x.count("replies lost")
 			}
 			x.answer(c, reply{err: errReplyLost})
@@ -96,7 +96,7 @@ func (x *execution) callSteps(add adder, c *call) {
 		})
 	case book:
 		fault("is done, its reply lost", func() {
-			x.book(c.task, c.by)
+			x.apply(c)
 			x.answer(c, reply{err: errReplyLost})
 		})
 		fault("fails", fail)
@@ -132,7 +132,7 @@ func (x *execution) lateSteps(add adder) {
 	for i, c := range x.late {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
-			if _, applied := x.apply(c); applied {
+			if x.apply(c).err == nil {
 				x.count("writes delayed")
 			}
 			x.settle()
@@ -308,7 +308,7 @@ func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
 	x.operator.receive(Mark)
 	x.begin(p, func() {
-		g := &delivery.Guard{Queue: x, Orphans: x, Log: slog.New(slog.DiscardHandler)}
+		g := &delivery.Guard{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
 			x.locked(func() { x.count("recoveries") })
 		}

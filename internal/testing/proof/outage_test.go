@@ -2,7 +2,6 @@ package proof
 
 import (
 	"context"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +16,10 @@ import (
 func outage(t *testing.T, s seed, ttl, length time.Duration) *simulation {
 	t.Helper()
 	p := perfect()
-	p.policy.TTL, p.twice = ttl, 1
-	p.arrivals = nil
+	p.policy.TTL, p.twice, p.end = ttl, 1, length+time.Second
 	for n := range 20 {
 		p.arrivals = append(p.arrivals, time.Duration(n)*length/20)
 	}
-	p.end = length + time.Second
 	var w *simulation
 	w = newSimulation(s, p, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(pick(s.of(job.AnalysisID, job.LockToken), time.Second, time.Second, 40*time.Second))
@@ -37,7 +34,7 @@ func outage(t *testing.T, s seed, ttl, length time.Duration) *simulation {
 
 func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 	for _, ttl := range []time.Duration{300 * time.Second, 60 * time.Second} {
-		all, shortest := figures{}, time.Duration(math.MaxInt64)
+		all := figures{}
 		for s := range seed(4) {
 			w := outage(t, s, ttl, 55*time.Minute)
 			all.add(w.figures)
@@ -46,17 +43,7 @@ func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 					t.Errorf("TTL %v, seed %d: %s is %s", ttl, s, id, w.show(r.doc))
 				}
 			}
-			w = outage(t, s, ttl, 3*time.Hour)
-			for _, r := range w.records {
-				for _, last := range r.states {
-					if r.doc.Status == analysislock.Failed && last.lock.Attempts == w.p.policy.MaxAttempts {
-						shortest = min(shortest, last.at-r.created)
-						break
-					}
-				}
-			}
 		}
-		t.Logf("TTL %v: the tenth attempt begins %v after the first delivery or later\n%s", ttl, shortest.Round(time.Second), all)
 		for name := range all {
 			if strings.HasPrefix(name, "answered ") && !strings.HasPrefix(name, "answered 200") {
 				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
@@ -64,9 +51,6 @@ func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 		}
 		if names := all.missing([]string{"answered 200 retry", "answered 200 waiting", "answered 200 locked", "dispatched twice"}); names != nil {
 			t.Errorf("TTL %v: never happened: %q", ttl, names)
-		}
-		if shortest < 55*time.Minute || shortest > 70*time.Minute {
-			t.Errorf("TTL %v: a tenth attempt began %v after the first delivery, want 55 to 70 min", ttl, shortest)
 		}
 	}
 }

@@ -29,9 +29,9 @@ func (w *simulation) actOf(id string) act {
 	return act{w.analyzer == nil && !w.p.single && r.chance(0.5), r.chance(0.5), r.chance(0.4)}
 }
 
-// mark records what a write does to the act's record, and checks what does not need the act's
+// judgeRecord records what a write does to the act's record, and checks what does not need the act's
 // other steps.
-func (m *model) mark(r *record, next analysis, p *caller) {
+func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 	before, existed := r.effects["charge"]
 	if next.Effects != nil {
 		r.effects = next.Effects

@@ -22,9 +22,9 @@ type slot struct {
 func (w *simulation) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := &client{simulation: w, slot: s}
-	i := w.start(fmt.Sprintf("w%d.%d", s.n, s.born), c, w.analyze)
-	c.from, i.slot = i, s
+	c, connection := w.connect(s)
+	i := c.start(fmt.Sprintf("w%d.%d", s.n, s.born), w.analyze)
+	connection.from, i.slot = i, s
 	s.born++
 	s.current = i
 }
@@ -64,7 +64,7 @@ func (w *simulation) countCall(s *slot) {
 	for n, m := range w.p.incidents {
 		if m.call == s.calls && m.slot == s.n {
 			w.going.Go(func() {
-				time.Sleep(m.at)
+				time.Sleep(m.after)
 				w.apply(m, n)
 			})
 		}
@@ -109,16 +109,12 @@ func (w *simulation) apply(m incident, n int) {
 			}
 		})
 	case "cut":
-		w.locked(func() { w.cutOff(s, 0, m.last) })
+		w.locked(func() {
+			w.count("cuts")
+			w.note("slot %d is cut off for %v", s.n, m.last)
+			s.cut = Span{w.since(), w.since() + m.last}
+		})
 	}
-}
-
-// cutOff makes new calls of the slot fail, after in and for last. The caller holds
-// the mutex.
-func (w *simulation) cutOff(s *slot, in, last time.Duration) {
-	w.count("cuts")
-	w.note("slot %d is cut off in %v for %v", s.n, in, last)
-	s.cut = Span{w.since() + in, w.since() + in + last}
 }
 
 // crash ends the process: from now on it sends nothing.
@@ -162,7 +158,10 @@ func (w *simulation) send(i *instance, p *caller, send func() answer) (a answer,
 // recover calls recovery, as Cloud Scheduler does.
 func (w *simulation) recover(i *instance) {
 	var p *caller
-	w.locked(func() { p = w.join(i, nil) })
+	w.locked(func() {
+		p = w.join(i, nil)
+		p.operates = Mark
+	})
 	var r delivery.Recovery
 	var err error
 	_, ok := w.send(i, p, func() (a answer) {
@@ -190,7 +189,7 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		p.run = r
 		w.runs = append(w.runs, p)
 		w.count("runs")
-		w.note("%s: run %d begins with %v", p, job.LockToken, r.handed)
+		w.note("%s: run %d begins with %d units", p, job.LockToken, r.units)
 	})
 
 	unwatch := context.AfterFunc(ctx, func() {
@@ -226,7 +225,7 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		reaction = r.between(0, w.p.policy.KillAfter())
 	}
 
-	failing, permanent, panics, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
+	failing, permanent, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(0.2)
 
 	whole := w.seed.of("whole", job.AnalysisID)
 	reports := whole.chance(w.p.reporting)
@@ -261,10 +260,10 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		case ended && !ignores:
 			return nil, ctx.Err()
 		case ended, w.since() >= until:
-			return w.drawnEnd(job, failing, permanent, panics)
+			return w.drawnEnd(job, failing, permanent)
 		}
 
-		w.locked(func() { w.doUnit(p) })
+		w.locked(func() { p.run.units++ })
 		switch draw := r.Float64(); {
 		case !reports:
 		case draw < 0.3:
@@ -291,14 +290,12 @@ func (w *simulation) spend(ctx context.Context, i *instance, d time.Duration) {
 	}
 }
 
-func (w *simulation) drawnEnd(job orchestrator.Job, failing, permanent, panics bool) (orchestrator.Result, error) {
+func (w *simulation) drawnEnd(job orchestrator.Job, failing, permanent bool) (orchestrator.Result, error) {
 	switch {
 	case failing && !w.quiet():
 		return nil, errForNow
 	case permanent:
 		return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
-	case panics && !w.quiet():
-		panic("a bug")
 	}
 	return result(job.AnalysisID, job.LockToken), nil
 }
