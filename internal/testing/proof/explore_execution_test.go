@@ -88,7 +88,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 	i.receive(p.n, "dispatch", t.alias, x.since())
 	t.inFlight++
 	t.tried = x.now()
-	x.begin(p, func() { p.reply = i.deliver(p) })
+	x.launch(p, func() { p.reply = i.deliver(p) })
 }
 
 // operate starts an operator's command, up to its first read. After a requeue the
@@ -99,7 +99,7 @@ func (x *execution) operate(k Kind, fresh bool) {
 	if x.requeuing = k == Requeue; x.requeuing {
 		p.books = fmt.Sprint("requeued ", p.n)
 	}
-	x.begin(p, func() {
+	x.launch(p, func() {
 		_ = p.operate(x.client.ledger()) // whatever the outcome
 		if k == Requeue {
 			x.locked(func() {
@@ -110,7 +110,7 @@ func (x *execution) operate(k Kind, fresh bool) {
 	})
 }
 
-func (x *execution) begin(p *caller, do func()) {
+func (x *execution) launch(p *caller, do func()) {
 	x.going.Go(func() {
 		do()
 		x.mu.Lock()

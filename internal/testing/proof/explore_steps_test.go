@@ -307,7 +307,7 @@ func (x *execution) terminate(i *instance) {
 func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
 	x.operator.receive(Mark)
-	x.begin(p, func() {
+	x.launch(p, func() {
 		g := &delivery.Guard{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
 			x.locked(func() { x.count("recoveries") })
@@ -315,77 +315,71 @@ func (x *execution) recover() {
 	})
 }
 
-// start is a sequence of steps before a search that does not count for its depth,
-// deviations and budget: it leads to a situation that needs many steps.
-type start struct {
-	name  string
-	fewer int      // so many deviations fewer, because many steps are possible from here
-	steps []string // each a pattern of path.Match; the first possible step that matches is taken
-}
-
-var (
-	booked = []string{
+// starts are sequences of steps before a search that do not count for its depth, deviations and
+// budget: they lead to situations that need many steps. Each step is a pattern of path.Match.
+var starts = func() map[string][]string {
+	booked := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap",
 		"task first to an idle worker", "delivery 1 at w1: book",
 	}
-	broken  = append(booked[:4:4], "the operator unlocks", "the operator: swap")
-	stopped = append(booked[:4:4], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
-		"delivery 0 at w0: swap", "delivery 0 at w0: book")
-	overtaken = append(broken[:6:6], "task * to an idle worker", "delivery 3 at w1: swap",
-		"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
-		"delivery 3 at w1: swap", "delivery 3 at w1: book")
-	starts   = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
-	reported = []string{
+	reported := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap",
 		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
 	}
-	cancelled = append(reported[:5:5], "the operator cancels", "the operator: swap")
-	expired   = []string{
+	expired := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
 		"time passes: a run reaches its deadline",
 	}
-	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
-		"delivery 0 at w0: the run obeys its cancellation")
-	failed = []string{
-		"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
-		"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+	return map[string][]string{
+		"booked": booked,
+		"stopped": slices.Concat(booked, []string{
+			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "delivery 0 at w0: swap", "delivery 0 at w0: book",
+		}),
+		"overtaken": slices.Concat(booked, []string{
+			"the operator unlocks", "the operator: swap", "task * to an idle worker", "delivery 3 at w1: swap",
+			"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation", "delivery 3 at w1: swap", "delivery 3 at w1: book",
+		}),
+		"reported":  reported,
+		"cancelled": slices.Concat(reported, []string{"the operator cancels", "the operator: swap"}),
+		"releasing": slices.Concat(reported, []string{
+			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires",
+		}),
+		"expired": expired,
+		"flushing": slices.Concat(expired, []string{
+			"delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports", "delivery 0 at w0: the run obeys its cancellation",
+		}),
+		"failed": {
+			"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
+			"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+		},
+		"recovering": {
+			"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now",
+			"time passes: the lock expires", "recovery",
+		},
+		"marked": {
+			"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due",
+			"time passes: the lock expires", "recovery", "recovery: swap",
+		},
+		"delayed": {"time passes: recovery is due", "recovery"},
 	}
-	marked = []string{
-		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "time passes: the lock expires",
-		"recovery", "recovery: swap",
-	}
-	recovering = []string{
-		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
-		"recovery",
-	}
-	delayed   = []string{"time passes: recovery is due", "recovery"}
-	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
-)
+}()
 
-func (s start) String() string {
-	if s.name == "" {
-		return "from the beginning"
-	}
-	return "from " + s.name
-}
-
-// make takes the steps.
-func (s start) make(x *execution) {
+// begin takes the steps of a start, each the first possible step that matches.
+func (x *execution) begin(start []string) {
 	left, traced := x.left, x.traced
 	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1}
 	x.traced = true // so that steps have names
-	for _, pattern := range s.steps {
+	for _, pattern := range start {
 		all := x.steps()
 		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
 		if n < 0 {
-			x.fail("%s: no step %q", s, pattern)
+			x.fail("no step %q", pattern)
 			break
 		}
 		x.note("(%s)", all[n].name)
 		all[n].do()
 	}
-	x.left, x.traced = left, traced
-	if !traced {
+	if x.left, x.traced = left, traced; !traced {
 		x.trace = nil
 	}
 }

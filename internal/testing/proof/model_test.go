@@ -42,10 +42,9 @@ type model struct {
 	owners    map[string]*caller
 	trace     []line
 	figures   figures
-	repeats   bool         // an earlier execution has counted the current step
-	wrong     []string     // the violations
-	onFailure func(string) // called with the first violation; may be nil
-	onBooking func(*task)  // likewise with each task
+	repeats   bool        // an earlier execution has counted the current step
+	wrong     []string    // the violations
+	onBooking func(*task) // called with each task; may be nil
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.
@@ -180,11 +179,7 @@ func (m *model) note(format string, args ...any) {
 // fail records a violation.
 func (m *model) fail(format string, args ...any) {
 	m.note("WRONG: "+format, args...)
-	what := fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...))
-	if len(m.wrong) == 0 && m.onFailure != nil {
-		m.onFailure(what)
-	}
-	m.wrong = append(m.wrong, what)
+	m.wrong = append(m.wrong, fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...)))
 }
 
 func (m *model) show(d analysis) string {
