@@ -114,7 +114,7 @@ func (c *chaos) startWorker() (*process, error) {
 		fmt.Sprintf("ANALYZER=exec:env %s=analyzer %s %s/%d %s", role, os.Args[0], c.analyzer.URL, p.number, c.journal),
 		"LOCK_TTL=" + c.ttl.String(), "LOCK_HEARTBEAT=" + (c.ttl * 2 / 5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
 		"RUN_TIMEOUT=" + c.runTimeout.String(), "CHECKPOINT_INTERVAL=1s",
-		"RETRY_MIN=" + c.retryMin.String(), "RETRY_MAX=" + c.retryMax.String(),
+		"RETRY_MIN=4s", "RETRY_MAX=" + c.retryMax.String(),
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = &p.stderr
@@ -180,33 +180,26 @@ func (p *process) terminate() error {
 	}
 }
 
-// reply is a worker's answer: "200 {…}", or why there was none.
-type reply string
-
-func (r reply) is(code int, reason string) bool {
-	return strings.HasPrefix(string(r), fmt.Sprint(code)) && strings.Contains(string(r), reason)
-}
-
-// post sends a request to the slot's worker.
-func (s *slot) post(ctx context.Context, route, body string) reply {
+// post sends a request to the slot's worker. It returns "200 {…}", or why there is no answer.
+func (s *slot) post(ctx context.Context, route, body string) string {
 	p := s.worker()
 	if p == nil {
 		return "no worker"
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+route, strings.NewReader(body))
 	if err != nil {
-		return reply(err.Error())
+		return err.Error()
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return reply(err.Error())
+		return err.Error()
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return reply(err.Error())
+		return err.Error()
 	}
-	return reply(fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text))))
+	return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text)))
 }
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.

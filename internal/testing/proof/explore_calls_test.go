@@ -36,9 +36,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	if c.kind < book {
 		p.askedAt = c.asked
 	}
-	p.calls++
-	c.seq, p.pending = p.calls, c
-	p.retrying = false
+	p.pending, p.retrying = c, false
 	x.mu.Unlock()
 	x.wake()
 
@@ -72,22 +70,12 @@ func (x *execution) delay(c *call) {
 	}
 }
 
-// apply serves a call. The error of a swap has no text, which would be part of the state.
-func (x *execution) apply(c *call) reply {
-	a := x.serve(c)
-	if a.err != nil {
-		a.err = lease.ErrConflict
-	}
-	return a
-}
-
 // answer replies to a pending call.
 func (x *execution) answer(c *call, a reply) {
 	p := c.by
 	p.pending = nil
 	p.retrying = a.err != nil && c.kind < book
 	p.repliedAt = time.Now()
-	p.on.receive(p.n, c.kind, x.digestReply(a), x.since())
 	if c.kind == load && a.err == nil && p.broken != nil {
 		p.readBreak = true
 	}
@@ -97,11 +85,11 @@ func (x *execution) answer(c *call, a reply) {
 // grant executes c and replies. A conflict and the read after it are one step,
 // because the steps of others between them make no difference.
 func (x *execution) grant(c *call) {
-	a := x.apply(c)
+	a := x.serve(c)
 	x.answer(c, a)
 	x.settle()
 	if next := c.by.pending; a.err != nil && next != nil && next.kind == load {
-		x.answer(next, x.apply(next))
+		x.answer(next, x.serve(next))
 		x.settle()
 	}
 }

@@ -42,10 +42,9 @@ type explored struct {
 	repliedAt time.Time
 	askedAt   time.Time // of its last call to the store
 	sent      mark      // the newest of its marks that it has sent
-	calls     int
-	readBreak bool // it has read the record since its lock was broken
+	readBreak bool      // it has read the record since its lock was broken
 	ended     bool
-	reply     answer
+	reply     delivery.Outcome
 }
 
 // live reports whether the caller has a run that is not cancelled.
@@ -85,7 +84,6 @@ func (x *execution) dispatch(t *task, i *instance) {
 		x.instances = append(x.instances, i)
 	}
 	p := x.join(&caller{name: fmt.Sprintf("delivery %d at w%d", len(x.callers), i.index), on: i, task: t})
-	i.receive(p.n, "dispatch", t.alias, x.since())
 	t.inFlight++
 	t.tried = x.now()
 	x.launch(p, func() { p.reply = i.deliver(p) })
@@ -95,7 +93,6 @@ func (x *execution) dispatch(t *task, i *instance) {
 // operator books a delivery.
 func (x *execution) operate(k Kind, fresh bool) {
 	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
-	x.operator.receive(k, fresh)
 	if x.requeuing = k == Requeue; x.requeuing {
 		p.books = fmt.Sprint("requeued ", p.n)
 	}
@@ -151,7 +148,6 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 
 // report makes the run of p do a unit of its work and report a checkpoint.
 func (x *execution) report(p *caller, awaited bool) {
-	p.on.receive(p.n, "report", awaited, x.since())
 	p.run.reports <- awaited
 	x.settle()
 	if p.pending == nil && p.live() && time.Until(x.nextCommit(p)) <= 0 {
@@ -162,7 +158,6 @@ func (x *execution) report(p *caller, awaited bool) {
 // endRun ends the run of p.
 func (x *execution) endRun(p *caller, outcome string, err error) {
 	p.run.ended, p.run.stopped = x.since(), p.on.stopping
-	p.on.receive(p.n, outcome, x.since())
 	p.run.result <- err
 	x.settle()
 }

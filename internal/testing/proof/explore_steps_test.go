@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,40 +68,27 @@ func (x *execution) steps() []step {
 
 func (x *execution) callSteps(add adder, c *call) {
 	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
-	if x.left.faults == 0 {
-		return
-	}
-
 	fault := func(what string, do func()) {
-		add(func() {
-			x.left.faults--
-			do()
-			x.settle()
-		}, "%s: %s %s", c.by, c.kind, what)
+		if x.left.faults > 0 {
+			add(func() {
+				x.left.faults--
+				do()
+				x.settle()
+			}, "%s: %s %s", c.by, c.kind, what)
+		}
 	}
-	fail := func() { x.answer(c, reply{err: errNotDone}) }
-
-	switch c.kind {
-	case load, find:
-		fault("fails", fail)
-	case swap:
-		fault("is applied, its reply lost", func() {
-			if x.apply(c).err == nil {
+	if c.kind == swap || c.kind == book {
+		fault("is done, its reply lost", func() {
+			if x.serve(c).err == nil {
 				x.count("replies lost")
 			}
 			x.answer(c, reply{err: errReplyLost})
 		})
-		fault("fails, and may arrive later", func() {
-			x.delay(c)
-			fail()
-		})
-	case book:
-		fault("is done, its reply lost", func() {
-			x.apply(c)
-			x.answer(c, reply{err: errReplyLost})
-		})
-		fault("fails", fail)
 	}
+	fault("fails", func() { // a swap may arrive later
+		x.delay(c)
+		x.answer(c, reply{err: errNotDone})
+	})
 }
 
 func (x *execution) runSteps(add adder) {
@@ -128,15 +116,15 @@ func (x *execution) runSteps(add adder) {
 // has changed is no step: it would be refused without effect.
 func (x *execution) lateSteps(add adder) {
 	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
-	slices.SortFunc(x.late, func(a, b *call) int { return (a.by.n-b.by.n)*1000 + a.seq - b.seq })
+	slices.SortFunc(x.late, func(a, b *call) int { return cmp.Or(a.by.n-b.by.n, a.asked.Compare(b.asked)) })
 	for i, c := range x.late {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
-			if x.apply(c).err == nil {
+			if x.serve(c).err == nil {
 				x.count("writes delayed")
 			}
 			x.settle()
-		}, "%s: the late swap %d arrives", c.by, c.seq)
+		}, "%s: a late swap arrives", c.by)
 	}
 }
 
@@ -279,7 +267,6 @@ func (i *instance) busy() bool {
 // may still arrive.
 func (x *execution) crash(i *instance) {
 	i.crashed = true
-	i.receive("crash")
 	for _, p := range i.callers {
 		if p.ended {
 			continue
@@ -297,7 +284,6 @@ func (x *execution) crash(i *instance) {
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
-	i.receive("SIGTERM", x.since())
 	i.stop(delivery.ErrStopping)
 	x.count("SIGTERMs")
 	x.settle()
@@ -306,7 +292,6 @@ func (x *execution) terminate(i *instance) {
 // recover starts a recovery, up to its mark.
 func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
-	x.operator.receive(Mark)
 	x.launch(p, func() {
 		g := &delivery.Guard{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {

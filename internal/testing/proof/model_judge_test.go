@@ -1,13 +1,12 @@
 package proof
 
 import (
-	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -218,21 +217,24 @@ func (m *model) judgeUnheld(r *record, p *caller) {
 	}
 }
 
-// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
-// booked: an operator has opened the analysis and has not booked one yet.
-func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
+// judgeAnswer checks the answer to a delivery, which acknowledges its task if it is settled. If
+// excused, no delivery has to be booked: an operator has opened the analysis and has not booked one
+// yet.
+func (m *model) judgeAnswer(p *caller, o delivery.Outcome, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
-	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
-	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
-	if a.code/100 == 2 && !t.done {
+	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Settled] + o.Case.String()
+	m.count(answer)
+	m.note("%s: answered %s", p, answer)
+	if o.Settled && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
 	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
-	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(a.RetryAt) {
-		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(a.RetryAt) {
-			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, a.Reason, m.show(r.doc))
+	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
+	if (o.Case == delivery.Retry || o.Case == delivery.Waiting) && o.Settled && waits {
+		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Case, m.show(r.doc))
 		}
 		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
 			m.count("booked again after a crash")
@@ -242,21 +244,19 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
-		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
-	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
+	case o.Settled && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Case, m.show(r.doc))
+	case o.Case == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
-	case a.Reason == "locked" && !wasSo(func(s state) bool { return s.lock.Owner != "" && s.lock.ExpiresAt.Equal(a.RetryAt) }):
-		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
-	case a.Reason == "waiting" && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(a.RetryAt) }):
-		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, a.RetryAt)
-	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
-		m.fail("%s was answered continued, but it holds the lock", p)
-	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
+	case o.Case == delivery.Locked && !wasSo(func(s state) bool { return s.lock.Owner != "" && s.lock.ExpiresAt.Equal(o.RetryAt) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
+	case o.Case == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
+		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
+	case o.Case == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
-		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
-	case a.Reason == "already_finished" && !wasSo(func(s state) bool { return s.lock.Finished }):
+	case (o.Case == delivery.Ran || o.Case == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Case, p.token)
+	case o.Case == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
 		m.fail("%s was answered already_finished, but the analysis was not finished", p)
 	}
 }

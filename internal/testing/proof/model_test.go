@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -124,8 +123,6 @@ type instance struct {
 	crashed  bool
 	callers  []*caller
 
-	received uint64 // hash of all replies to its goroutines; for the search
-
 	slot   *slot // this and the next three fields are for the simulation
 	dead   chan struct{}
 	paused time.Duration // until then
@@ -233,9 +230,7 @@ type call struct {
 	next  analysis
 	task  taskqueue.Task // of find, only its name
 	asked time.Time
-
-	seq   int        // of its caller's calls; for the search
-	reply chan reply // likewise
+	reply chan reply // for the search
 }
 
 type reply struct {
@@ -533,33 +528,7 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 	return i
 }
 
-// answer is a worker's answer to a delivery.
-type answer struct {
-	code           int
-	Reason, Status string
-	RetryAt        time.Time
-}
-
-// unsettled are the statuses that package worker answers for the outcomes that are not settled;
-// 500 for any other.
-var unsettled = map[delivery.Case]int{
-	delivery.Locked: http.StatusConflict, delivery.Waiting: http.StatusConflict, delivery.LockLost: http.StatusConflict,
-	delivery.Unavailable: http.StatusServiceUnavailable, delivery.FinishUnknown: http.StatusServiceUnavailable,
-	delivery.NotFound: http.StatusNotFound,
-}
-
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
-func (i *instance) deliver(p *caller) answer {
-	o := i.guard.Deliver(p.context(i.work), delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze})
-	a := answer{code: cmp.Or(unsettled[o.Case], http.StatusInternalServerError), Reason: o.Case.String(), Status: o.Status, RetryAt: o.RetryAt}
-	if o.Settled {
-		a.code = http.StatusOK
-	}
-	switch o.Case {
-	case delivery.Ran:
-		a.Reason, a.Status = "", analysislock.Ready
-	case delivery.Failed:
-		a.Reason, a.Status = "", analysislock.Failed
-	}
-	return a
+func (i *instance) deliver(p *caller) delivery.Outcome {
+	return i.guard.Deliver(p.context(i.work), delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze})
 }

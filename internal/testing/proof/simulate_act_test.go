@@ -81,15 +81,14 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 		time.Sleep(r.between(time.Millisecond, 2*time.Second))
 		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
 	}
-	slot := p.on.slot.n
-	key := job.Key("charge")
+	crash := func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) }
+	pause := incident{kind: "pause", slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
 
 	do := func(context.Context) (receipt string, err error) {
-		w.locked(func() { w.count("acts begun") })
 		if happens("crashes before a charge", 0.05) {
-			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+			w.going.Go(crash)
 		} else if happens("pauses before a charge", 0.15) {
-			w.apply(incident{kind: "pause", slot: slot, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}, int(p.token))
+			w.apply(pause, int(p.token))
 		}
 		if !passes("asks the provider") {
 			return "", errForNow
@@ -98,9 +97,9 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 			return "", worker.NotDone(errForNow)
 		}
 
-		w.locked(func() { receipt = w.provide(p, key, how.keys) })
+		w.locked(func() { receipt = w.provide(p, job.Key("charge"), how.keys) })
 		if happens("crashes after a charge", 0.1) {
-			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+			w.going.Go(crash)
 		}
 		if !passes("has charged") || happens("replies of a charge lost", 0.15) {
 			return "", errNoReply

@@ -49,14 +49,12 @@ type profile struct {
 	single bool // one crash is the only fault
 	purge  bool // the crashed worker's task is lost too
 	limits
-	policy     lease.Policy
-	workers    int
-	arrivals   []time.Duration // of the analyses
-	storeSkew  time.Duration
-	queueSkew  time.Duration
-	minBackoff time.Duration // of the queue
-	maxBackoff time.Duration
-	deadline   time.Duration // of the dispatch of an analysis's first task
+	policy    lease.Policy
+	workers   int
+	arrivals  []time.Duration // of the analyses
+	storeSkew time.Duration
+	queueSkew time.Duration
+	deadline  time.Duration // of the dispatch of an analysis's first task
 
 	rpc       map[string]float64 // the rates of faults
 	booking   float64            // the rate of each fault of a booking
@@ -79,7 +77,7 @@ func perfect() profile {
 			runTimeout: 25 * time.Minute, interval: delivery.DefaultCheckpointInterval,
 			retryMin: delivery.DefaultMinRetry, retryMax: delivery.DefaultMaxRetry,
 		},
-		minBackoff: 30 * time.Second, maxBackoff: 600 * time.Second, deadline: 26 * time.Minute,
+		deadline: 26 * time.Minute,
 	}
 }
 
@@ -93,7 +91,6 @@ func (s seed) profile() profile {
 	p.end = max(8*time.Minute, min(20*p.policy.TTL, 40*time.Minute))
 	p.long = pick(r, 0.3, 0.6)
 	if r.chance(0.5) {
-		p.minBackoff, p.maxBackoff = time.Second, 20*time.Second
 		p.retryMin, p.retryMax = time.Second, 20*time.Second
 	}
 	for range 3 + r.IntN(5) {

@@ -1,6 +1,10 @@
 package proof
 
-import "time"
+import (
+	"time"
+
+	"taskguard/internal/delivery"
+)
 
 // deliver dispatches a task until it is acknowledged.
 func (w *simulation) deliver(t *task) {
@@ -20,12 +24,12 @@ func (w *simulation) deliver(t *task) {
 		})
 	}
 
-	backoff := w.p.minBackoff
+	backoff := w.retryMin // the queue's own is like the workers'
 	for w.pass(in + r.between(time.Millisecond, time.Second)) {
 		if w.dispatch(t) {
 			return
 		}
-		in, backoff = backoff, min(2*backoff, w.p.maxBackoff)
+		in, backoff = backoff, min(2*backoff, w.retryMax)
 	}
 }
 
@@ -53,9 +57,9 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	began := w.since()
 	lost := r.chance(w.p.dispatch) && !w.quiet()
 	back := r.between(0, 50*time.Millisecond)
-	answers := make(chan answer, 1)
+	answers := make(chan delivery.Outcome, 1)
 	w.going.Go(func() {
-		if a, ok := w.send(i, p, func() answer { return i.deliver(p) }); ok && !lost {
+		if a, ok := w.send(i, p, func() delivery.Outcome { return i.deliver(p) }); ok && !lost {
 			time.Sleep(back)
 			answers <- a
 		}

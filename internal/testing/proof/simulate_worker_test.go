@@ -147,12 +147,12 @@ func (w *simulation) crash(i *instance, figure string) {
 
 // send sends a request to a worker. It reports false if the worker dies before it
 // answers.
-func (w *simulation) send(i *instance, p *caller, send func() answer) (a answer, ok bool) {
+func (w *simulation) send(i *instance, p *caller, send func() delivery.Outcome) (o delivery.Outcome, ok bool) {
 	if !w.alive(i, "asked", p.name) {
-		return a, false
+		return o, false
 	}
-	a = send()
-	return a, w.alive(i, "answers", p.name)
+	o = send()
+	return o, w.alive(i, "answers", p.name)
 }
 
 // recover calls recovery, as Cloud Scheduler does.
@@ -162,18 +162,17 @@ func (w *simulation) recover(i *instance) {
 		p = w.join(i, nil)
 		p.operates = Mark
 	})
-	var r delivery.Recovery
 	var err error
-	_, ok := w.send(i, p, func() (a answer) {
-		r, err = i.guard.Recover(p.context(i.work))
-		return a
+	o, alive := w.send(i, p, func() (o delivery.Outcome) {
+		o.Recovery, err = i.guard.Recover(p.context(i.work))
+		return o
 	})
-	if !ok {
+	if !alive {
 		return
 	}
 	w.locked(func() {
-		w.figures["recoveries booked"] += int64(r.Booked)
-		w.note("%s: recovery: %+v, %v", p, r, err)
+		w.figures["recoveries booked"] += int64(o.Booked)
+		w.note("%s: recovery: %+v, %v", p, o.Recovery, err)
 	})
 }
 
