@@ -88,7 +88,7 @@ func (c *chaos) pause(ctx context.Context, p *process, victim run) {
 		}
 		pause(ctx, c.ttl/4)
 		if !superseded() && c.since()-from > waitLimit {
-			c.check(fmt.Errorf("%s: the run of token %d was not taken over while its worker was paused for %v", victim.analysis, victim.token, waitLimit))
+			c.check(fmt.Errorf("%s: token %d was not taken over while its worker was paused", victim.analysis, victim.token))
 			break
 		}
 	}
@@ -117,12 +117,10 @@ func (c *chaos) pauseStore(ctx context.Context, r *rand.Rand) {
 // faults returns the faults of calls to Firestore: one for every so many commits, of all kinds
 // equally often, and at times one for a read.
 func (c *chaos) faults() func(*call) fault {
-	kinds := []fault{
-		{name: "reply lost", code: codes.Unavailable}, {name: "reply lost", code: codes.DeadlineExceeded},
-		{name: "commit dropped", apply: never, code: codes.Unavailable}, {name: "commit dropped", apply: never, code: codes.DeadlineExceeded},
-		{name: "commit applied late", apply: later, code: codes.DeadlineExceeded}, {name: "commit applied late", apply: later, code: codes.DeadlineExceeded},
-		{name: "commit sent twice", apply: twice},
-		{name: "commit slow", delay: c.ttl / 3},
+	kinds := []fault{{name: "commit sent twice", apply: twice}, {name: "commit slow", delay: c.ttl / 3}}
+	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
+		kinds = append(kinds, fault{name: "reply lost", code: code}, fault{name: "commit dropped", apply: never, code: code},
+			fault{name: "commit applied late", apply: later, code: codes.DeadlineExceeded})
 	}
 	r := c.random("faults")
 	used := 0

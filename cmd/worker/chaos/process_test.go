@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -178,28 +176,6 @@ func (p *process) terminate() error {
 		p.kill()
 		return fmt.Errorf("worker %d does not end after SIGTERM", p.number)
 	}
-}
-
-// post sends a request to the slot's worker. It returns "200 {…}", or why there is no answer.
-func (s *slot) post(ctx context.Context, route, body string) string {
-	p := s.worker()
-	if p == nil {
-		return "no worker"
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+route, strings.NewReader(body))
-	if err != nil {
-		return err.Error()
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err.Error()
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text)))
 }
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.

@@ -181,13 +181,10 @@ func (raw) Name() string { return "proto" }
 // emulator answers almost none.
 const maxForwarded = 64
 
-// maxMessage is larger than any message of Firestore.
-const maxMessage = 32 << 20
-
 func newProxy(t testing.TB, server string) *proxy {
 	t.Helper()
-	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
-		grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
 	check(t, err)
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -195,8 +192,7 @@ func newProxy(t testing.TB, server string) *proxy {
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
 		postponed: map[string][]*call{}, counts: map[string]int{}, uncertain: map[string]int{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true))
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()

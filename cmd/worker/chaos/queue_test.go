@@ -64,9 +64,10 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: q.name, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)},
-	}})
+	retries := &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)}
+	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+		Parent: location, Queue: &cloudtaskspb.Queue{Name: q.name, RetryConfig: retries},
+	})
 	check(t, err)
 	return q
 }

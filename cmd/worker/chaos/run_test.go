@@ -191,7 +191,8 @@ func analyze(url, journal string) (code int, err error) {
 	text, err := io.ReadAll(os.Stdin)
 	fd, badFD := strconv.Atoi(os.Getenv("REPORT_FD"))
 	replies, noReplies := strconv.Atoi(os.Getenv("REPLY_FD"))
-	p := program{reports: os.NewFile(uintptr(fd), "reports"), replies: json.NewDecoder(os.NewFile(uintptr(replies), "replies"))}
+	p := program{reports: os.NewFile(uintptr(fd), "reports")}
+	p.replies = json.NewDecoder(os.NewFile(uintptr(replies), "replies"))
 	if err = errors.Join(err, badFD, noReplies, json.Unmarshal(text, &p.job)); err != nil {
 		return 1, err
 	}

@@ -31,7 +31,7 @@
 // lock an operator has broken, also by a cancel, may continue until its worker reads the
 // record or its trust ends.
 //
-// Each act of an analysis that charges: see JudgeAct. The count of open acts is that of its
+// Each act of an analysis that charges: see judgeAct. The count of open acts is that of its
 // records, an operator's answer is for the state that was seen, only an answer removes an
 // uncertain record, and Once returns no receipt that the provider did not give.
 //

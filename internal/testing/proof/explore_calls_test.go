@@ -33,7 +33,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	if k := markOf(c.next.Checkpoint); c.kind == swap && k.token == p.token {
 		p.sent = k
 	}
-	if c.kind < book {
+	if c.kind == load || c.kind == swap {
 		p.askedAt = c.asked
 	}
 	p.pending, p.retrying = c, false
@@ -74,7 +74,7 @@ func (x *execution) delay(c *call) {
 func (x *execution) answer(c *call, a reply) {
 	p := c.by
 	p.pending = nil
-	p.retrying = a.err != nil && c.kind < book
+	p.retrying = a.err != nil && (c.kind == load || c.kind == swap)
 	p.repliedAt = time.Now()
 	if c.kind == load && a.err == nil && p.broken != nil {
 		p.readBreak = true

@@ -52,9 +52,10 @@ func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.
 
 func newExecution(b budget, runTimeout time.Duration) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
-	m.limits = limits{runTimeout: cmp.Or(runTimeout, 24*time.Hour), interval: 10 * time.Second, retryMin: 30 * time.Second, retryMax: 600 * time.Second}
+	m.limits = perfect().limits
+	m.runTimeout = cmp.Or(runTimeout, 24*time.Hour)
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
-	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
+	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{}}
 	x.client = &client{model: m, send: x.ask}
 	x.rec = x.create("x")
 	x.rec.doc.BookedTask = "first"

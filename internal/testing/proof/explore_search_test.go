@@ -1,10 +1,6 @@
 package proof
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,53 +16,43 @@ type search struct {
 	depth         int           // the number of steps after the start
 	deviations    int           // how many of them may be another than the first possible step
 
-	executions, steps int
-	figures           figures
-	failed            []int // the choices of the first execution with a violation
-	wrong             string
+	taken      []choice // by the last execution, then the choices with which the next begins
+	executions int
+	figures    figures
+	failed     bool // the last execution has a violation
 }
 
 // choice is the number of the step that was taken, and of how many possible steps.
 type choice struct{ chosen, of int }
 
-func chosen(taken []choice) (numbers []int) {
-	for _, c := range taken {
-		numbers = append(numbers, c.chosen)
-	}
-	return numbers
-}
-
-// execute runs one execution: prefix, then always the first possible step, until
+// execute runs one execution: the choices in taken, then always the first possible step, until
 // the depth is reached or no step is possible.
-func (s *search) execute(t *testing.T, prefix []int, traced bool) (taken []choice, x *execution) {
+func (s *search) execute(t *testing.T, traced bool) (x *execution) {
 	synctest.Test(t, func(*testing.T) {
 		x = newExecution(s.budget, s.runTimeout)
 		x.traced, x.skipRevisions = traced, s.skipRevisions
 		x.begin(starts[s.from])
-		taken = s.follow(x, prefix)
+		s.follow(x)
 		x.close()
 	})
-	return taken, x
+	return x
 }
 
-func (s *search) follow(x *execution, prefix []int) (taken []choice) {
-	deviations := s.deviations
-	for len(x.wrong) == 0 {
+func (s *search) follow(x *execution) {
+	deviations, prefix := s.deviations, len(s.taken)
+	for at := 0; len(x.wrong) == 0; at++ {
 		all := x.steps()
-		at := len(taken)
-		x.repeats = at < len(prefix)-1
 		if at >= s.depth || len(all) == 0 {
 			x.drain()
-			return taken
+			return
 		}
-
-		c := choice{of: len(all)}
-		if at < len(prefix) {
-			c.chosen = prefix[at]
+		if at == len(s.taken) {
+			s.taken = append(s.taken, choice{of: len(all)})
 		}
-		if c.chosen >= c.of {
-			x.fail("choice %d of %d: the sequence is another search's, or executions do not repeat", c.chosen, c.of)
-			return taken
+		c := &s.taken[at]
+		if c.chosen >= len(all) {
+			x.fail("choice %d of %d: executions do not repeat", c.chosen, len(all))
+			return
 		}
 		if deviations == 0 {
 			c.of = 1
@@ -75,61 +61,39 @@ func (s *search) follow(x *execution, prefix []int) (taken []choice) {
 			deviations--
 		}
 
-		taken = append(taken, c)
-		x.note("%d/%d %s", c.chosen, len(all), all[c.chosen].name)
+		x.repeats = at < prefix-1
+		x.note("%s", all[c.chosen].name)
 		all[c.chosen].do()
 	}
-	return taken
 }
 
-// next returns the choices of the execution after taken.
-func next(taken []choice) (prefix []int, ok bool) {
-	last := len(taken) - 1
-	for last >= 0 && taken[last].chosen+1 >= taken[last].of {
-		last--
+// next sets taken to the choices of the next execution. It reports false after the last.
+func (s *search) next() bool {
+	for last := len(s.taken) - 1; last >= 0; last-- {
+		s.taken = s.taken[:last+1]
+		if c := &s.taken[last]; c.chosen+1 < c.of {
+			c.chosen++
+			return true
+		}
 	}
-	if last < 0 {
-		return nil, false
-	}
-	prefix = chosen(taken[:last+1])
-	prefix[last]++
-	return prefix, true
+	return false
 }
 
 // run explores everything, until the first violation.
 func (s *search) run(t *testing.T) {
 	s.figures = figures{}
-	var prefix []int
-	for ok := true; ok; {
-		taken, x := s.execute(t, prefix, false)
+	for more := true; more; more = !s.failed && s.next() {
+		x := s.execute(t, false)
 		s.figures.add(x.figures)
 		s.executions++
-		s.steps += len(taken)
-		if len(x.wrong) > 0 {
-			s.wrong, s.failed = x.wrong[0], chosen(taken)
-			return
-		}
-		prefix, ok = next(taken)
-	}
-}
-
-// replay makes one execution and prints it.
-func (s *search) replay(t *testing.T, choices []int) {
-	t.Helper()
-	s.depth, s.deviations = len(choices), len(choices)
-	_, x := s.execute(t, choices, true)
-	for _, l := range x.trace {
-		t.Logf("%9.3fs  %s", l.at.Seconds(), l.text)
-	}
-	for _, wrong := range x.wrong {
-		t.Error(wrong)
+		s.failed = len(x.wrong) > 0
 	}
 }
 
 // reach is the number of steps of a search with few deviations.
 const reach = 30
 
-// searches returns all searches. EXPLORE_SEARCH is an index of them.
+// searches returns all searches.
 func searches(t *testing.T) []*search {
 	t.Helper()
 	const deadline = 150 * time.Second
@@ -182,36 +146,26 @@ var expectedSteps = []string{
 // The searches: every sequence of a few steps; every sequence of many steps with a
 // few deviations from the first possible step; and the same from each of the starts,
 // with smaller budgets and more deviations.
+// If one has a violation, its execution is repeated and printed.
 func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
-	all := searches(t)
-	if replay := os.Getenv("EXPLORE_REPLAY"); replay != "" {
-		var choices []int
-		for word := range strings.SplitSeq(replay, ".") {
-			n, err := strconv.Atoi(word)
-			if err != nil {
-				t.Fatal(err)
-			}
-			choices = append(choices, n)
-		}
-		all[number(t, "EXPLORE_SEARCH", 0)].replay(t, choices)
-		return
-	}
-
+	all, sum := searches(t), figures{}
 	var running sync.WaitGroup
 	for _, s := range all {
 		running.Go(func() { s.run(t) })
 	}
 	running.Wait()
 
-	sum := figures{}
-	for i, s := range all {
-		t.Logf("from %q, %d steps, at most %d deviations, %+v: %d executions of %d steps",
-			s.from, s.depth, s.deviations, s.budget, s.executions, s.steps)
-		if s.wrong != "" {
-			s.replay(t, s.failed)
-			t.Fatalf("EXPLORE_SEARCH=%d EXPLORE_REPLAY=%s repeats it", i, strings.Trim(strings.ReplaceAll(fmt.Sprint(s.failed), " ", "."), "[]"))
-		}
+	for _, s := range all {
+		t.Logf("from %q, %d steps, at most %d deviations: %d executions", s.from, s.depth, s.deviations, s.executions)
 		sum.add(s.figures)
+		if !s.failed {
+			continue
+		}
+		x := s.execute(t, true)
+		for _, l := range x.trace {
+			t.Logf("%9.3fs  %s", l.at.Seconds(), l.text)
+		}
+		t.Fatal(x.wrong)
 	}
 	t.Logf("\n%s", sum)
 	if names := sum.missing(expectedSteps); names != nil {
@@ -221,7 +175,7 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 
 func TestASearchFindsAStoreThatDoesNotCompareRevisions(t *testing.T) {
 	s := &search{depth: 4, deviations: 4, skipRevisions: true, budget: searches(t)[0].budget}
-	if s.run(t); s.wrong == "" {
+	if s.run(t); !s.failed {
 		t.Errorf("%d executions, and no violation", s.executions)
 	}
 }

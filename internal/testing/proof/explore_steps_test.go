@@ -318,11 +318,13 @@ var starts = func() map[string][]string {
 	return map[string][]string{
 		"booked": booked,
 		"stopped": slices.Concat(booked, []string{
-			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "delivery 0 at w0: swap", "delivery 0 at w0: book",
+			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
+			"delivery 0 at w0: swap", "delivery 0 at w0: book",
 		}),
 		"overtaken": slices.Concat(booked, []string{
 			"the operator unlocks", "the operator: swap", "task * to an idle worker", "delivery 3 at w1: swap",
-			"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation", "delivery 3 at w1: swap", "delivery 3 at w1: book",
+			"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
+			"delivery 3 at w1: swap", "delivery 3 at w1: book",
 		}),
 		"reported":  reported,
 		"cancelled": slices.Concat(reported, []string{"the operator cancels", "the operator: swap"}),
@@ -331,7 +333,8 @@ var starts = func() map[string][]string {
 		}),
 		"expired": expired,
 		"flushing": slices.Concat(expired, []string{
-			"delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports", "delivery 0 at w0: the run obeys its cancellation",
+			"delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
+			"delivery 0 at w0: the run obeys its cancellation",
 		}),
 		"failed": {
 			"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
@@ -352,7 +355,9 @@ var starts = func() map[string][]string {
 // begin takes the steps of a start, each the first possible step that matches.
 func (x *execution) begin(start []string) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1}
+	x.left = budget{
+		deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1,
+	}
 	x.traced = true // so that steps have names
 	for _, pattern := range start {
 		all := x.steps()

@@ -26,27 +26,27 @@ func TestAHistoryIsJudged(t *testing.T) {
 		writes        []Write
 		wrong, steals int
 	}{
-		"two attempts":                  {[]Write{acquire(1, 0), beat(5), release(6), acquire(2, 6), finish(2)}, 0, 0},
-		"a steal":                       {[]Write{acquire(1, 0), beat(5), acquire(2, 15), finish(2)}, 0, 1},
-		"an unlock, and the next":       {[]Write{acquire(1, 0), unlock, acquire(2, 5), finish(2)}, 0, 0},
-		"a requeue, and the next":       {[]Write{acquire(1, 0), finish(1), requeue, acquire(2, 5), finish(2)}, 0, 0},
-		"a cancel of a run":             {[]Write{acquire(1, 0), write(Cancel, 2, 5)}, 0, 0},
-		"a cancel, a requeue, the next": {[]Write{acquire(1, 0), write(Cancel, 2, 5), requeue, acquire(3, 6), finish(3)}, 0, 0},
-		"the last attempt":              {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
-		"a steal before the expiry":     {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
-		"a token again":                 {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
-		"a skipped token":               {[]Write{acquire(1, 0), release(1), acquire(3, 1)}, 1, 0},
-		"a finish of the superseded":    {[]Write{acquire(1, 0), acquire(2, 15), finish(1)}, 1, 1},
-		"the result of the superseded":  {[]Write{acquire(1, 0), acquire(2, 15), mixed}, 1, 1},
-		"a second finish":               {[]Write{acquire(1, 0), finish(1), finish(1)}, 2, 0},
-		"a heartbeat after a release":   {[]Write{acquire(1, 0), release(1), beat(5)}, 1, 0},
-		"a release during a run":        {[]Write{acquire(1, 0), running}, 1, 0},
-		"a mark during a run":           {[]Write{acquire(1, 0), write(Mark, 1, 5)}, 1, 0},
-		"a requeue during a run":        {[]Write{acquire(1, 0), requeue}, 1, 0},
-		"a result after a cancel":       {[]Write{acquire(1, 0), write(Cancel, 2, 5), finish(1)}, 2, 0},
-		"a cancel that takes no token":  {[]Write{acquire(1, 0), write(Cancel, 1, 5)}, 1, 0},
-		"a cancel of the finished":      {[]Write{acquire(1, 0), finish(1), write(Cancel, 2, 5)}, 1, 0},
-		"an unknown write":              {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
+		"two attempts":                 {[]Write{acquire(1, 0), beat(5), release(6), acquire(2, 6), finish(2)}, 0, 0},
+		"a steal":                      {[]Write{acquire(1, 0), beat(5), acquire(2, 15), finish(2)}, 0, 1},
+		"an unlock, and the next":      {[]Write{acquire(1, 0), unlock, acquire(2, 5), finish(2)}, 0, 0},
+		"a requeue, and the next":      {[]Write{acquire(1, 0), finish(1), requeue, acquire(2, 5), finish(2)}, 0, 0},
+		"a cancel of a run":            {[]Write{acquire(1, 0), write(Cancel, 2, 5)}, 0, 0},
+		"a requeue of the cancelled":   {[]Write{acquire(1, 0), write(Cancel, 2, 5), requeue, acquire(3, 6), finish(3)}, 0, 0},
+		"the last attempt":             {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
+		"a steal before the expiry":    {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
+		"a token again":                {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
+		"a skipped token":              {[]Write{acquire(1, 0), release(1), acquire(3, 1)}, 1, 0},
+		"a finish of the superseded":   {[]Write{acquire(1, 0), acquire(2, 15), finish(1)}, 1, 1},
+		"the result of the superseded": {[]Write{acquire(1, 0), acquire(2, 15), mixed}, 1, 1},
+		"a second finish":              {[]Write{acquire(1, 0), finish(1), finish(1)}, 2, 0},
+		"a heartbeat after a release":  {[]Write{acquire(1, 0), release(1), beat(5)}, 1, 0},
+		"a release during a run":       {[]Write{acquire(1, 0), running}, 1, 0},
+		"a mark during a run":          {[]Write{acquire(1, 0), write(Mark, 1, 5)}, 1, 0},
+		"a requeue during a run":       {[]Write{acquire(1, 0), requeue}, 1, 0},
+		"a result after a cancel":      {[]Write{acquire(1, 0), write(Cancel, 2, 5), finish(1)}, 2, 0},
+		"a cancel that takes no token": {[]Write{acquire(1, 0), write(Cancel, 1, 5)}, 1, 0},
+		"a cancel of the finished":     {[]Write{acquire(1, 0), finish(1), write(Cancel, 2, 5)}, 1, 0},
+		"an unknown write":             {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
 	} {
 		var h History
 		for _, w := range c.writes {
@@ -59,12 +59,14 @@ func TestAHistoryIsJudged(t *testing.T) {
 }
 
 func TestAnExcusedPartOfARunDoesNotOverlap(t *testing.T) {
-	both := Span{6, 10}
 	for _, c := range []struct {
 		excuses []Span
 		want    time.Duration
-	}{{nil, 4}, {[]Span{{5, 8}}, 2}, {[]Span{{8, 9}}, 3}, {[]Span{{7, 30}, {2, 7}}, 0}, {[]Span{{11, 12}, {2, 3}}, 4}, {[]Span{{7, 9}, {8, 9}}, 2}} {
-		if got := both.Uncovered(c.excuses...); got != c.want {
+	}{
+		{nil, 4}, {[]Span{{5, 8}}, 2}, {[]Span{{8, 9}}, 3}, {[]Span{{7, 30}, {2, 7}}, 0}, {[]Span{{11, 12}, {2, 3}}, 4},
+		{[]Span{{7, 9}, {8, 9}}, 2},
+	} {
+		if got := (Span{6, 10}).Uncovered(c.excuses...); got != c.want {
 			t.Errorf("without %v: %v, want %v", c.excuses, got, c.want)
 		}
 	}

@@ -46,7 +46,8 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 
 	seen, steals := len(h.Wrong), h.Steals
 	h.Add(w)
-	for _, what := range []string{m.wrongAttempts(r, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p)} {
+	attempts, due := m.wrongAttempts(r, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p)
+	for _, what := range []string{attempts, due, m.wrongMark(r, next, mark, w.Kind, p)} {
 		if what != "" {
 			h.wrong("%s %s", p, what)
 		}
@@ -88,7 +89,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) string {
 	before, gaveUp := r.doc, after.Error != nil && after.Error.Code == analysislock.AttemptsExhausted
 	attempts := after.Lock.Attempts - before.Lock.Attempts
-	refunded := k == Release && attempts == -1
+	refunded, outcome := k == Release && attempts == -1, outcomeOf(after)
 	switch {
 	case after.Lock.Finished != (after.Status == analysislock.Ready || after.Status == analysislock.Failed):
 		return "wrote a status that does not fit the lock"
@@ -101,16 +102,18 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 		m.count("given up after MAX_RUN_TIME")
 	case (k == GiveUp || k == Finish && gaveUp) && before.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
-	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts || after.Status != analysislock.Processing):
-		return "acquired with a wrong count of attempts or a wrong status"
-	case k == Acquire && lastOf(after).Token != after.Lock.Token, (k == Release || k == Finish) && lastOf(after).EndedAt.IsZero():
+	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts):
+		return "acquired with a wrong count of attempts"
+	case k == Acquire && (after.Status != analysislock.Processing || lastOf(after).Token != after.Lock.Token):
+		return "acquired with a wrong status or history"
+	case (k == Release || k == Finish) && lastOf(after).EndedAt.IsZero():
 		return "left the attempt without its entry or its end in the history"
 	case k == Requeue && (after.Lock.Attempts != 0 || after.Status != analysislock.Queued):
 		return "requeued wrongly"
-	case refunded && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(after) == analysislock.OutcomeShuttingDown:
+	case refunded && p.on.stopping && (p.run == nil || p.run.stopped) && outcome == analysislock.OutcomeShuttingDown:
 		m.count("stopped runs refunded")
 	case refunded && p.run != nil && m.since()-r.states[p.acquired].at >= m.runTimeout &&
-		p.run.written.n > 0 && outcomeOf(after) == analysislock.OutcomeContinued:
+		p.run.written.n > 0 && outcome == analysislock.OutcomeContinued:
 		m.count("continued runs refunded")
 	case k != Acquire && k != Requeue && attempts != 0:
 		return fmt.Sprintf("changed the attempts by %d", attempts)
@@ -133,7 +136,8 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return "marked another task than the next"
 	case k == Mark:
 	case k == Release && outcomeOf(after) == analysislock.OutcomeRetry:
-		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
+		// It may arrive late; a slow reply makes it later.
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout {
 			return fmt.Sprintf("booked the next attempt in %v", wait)
 		}
 		least := min(m.retryMin<<(before.Lock.Attempts-1), m.retryMax)
@@ -161,10 +165,8 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 // has no task for the next attempt yet.
 func (m *model) unbooked(p *caller) bool {
 	r := m.records[p.analysis]
-	if r == nil || r.states[len(r.states)-1].by != p || outcomeOf(r.doc) != analysislock.OutcomeRetry || r.doc.NextAttemptAt.IsZero() {
-		return false
-	}
-	return m.taskNamed(r.doc.BookedTask) == nil
+	return r != nil && r.states[len(r.states)-1].by == p && outcomeOf(r.doc) == analysislock.OutcomeRetry &&
+		!r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -248,7 +250,7 @@ func (m *model) judgeAnswer(p *caller, o delivery.Outcome, excused bool) {
 		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Case, m.show(r.doc))
 	case o.Case == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
-	case o.Case == delivery.Locked && !wasSo(func(s state) bool { return s.lock.Owner != "" && s.lock.ExpiresAt.Equal(o.RetryAt) }):
+	case o.Case == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
 		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
 	case o.Case == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
 		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)

@@ -59,7 +59,7 @@ type record struct {
 	states  []state // all states of the lock, the oldest first
 	mark    mark    // the checkpoint
 	effects analysislock.Effects
-	acts    []ActStep
+	acts    []actStep
 	charges []string          // receipts of the provider
 	keys    map[string]string // the receipts by key
 }
@@ -198,32 +198,26 @@ func (m *model) show(d analysis) string {
 func (m *model) create(id string) *record {
 	r := &record{
 		doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(),
-		states: []state{{at: m.since()}},
+		states: []state{{at: m.since()}}, keys: map[string]string{},
 	}
 	m.records[id] = r
 	m.note("%s: created", id)
 	return r
 }
 
-// callKind is the kind of a call.
-type callKind int
-
+// The kinds of calls.
 const (
-	load callKind = iota
-	swap
-	book
-	find
-	readWork // reads the work of an attempt
-	list     // the orphaned analyses
+	load     = "load"
+	swap     = "swap"
+	book     = "book"
+	find     = "find"
+	readWork = "work" // of an attempt
+	list     = "list" // the orphaned analyses
 )
-
-func (k callKind) String() string {
-	return [...]string{"load", "swap", "book", "find", "work", "list"}[k]
-}
 
 // call is one call to the store or the queue.
 type call struct {
-	kind  callKind
+	kind  string
 	by    *caller
 	id    string
 	prev  cell
@@ -530,5 +524,6 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
 func (i *instance) deliver(p *caller) delivery.Outcome {
-	return i.guard.Deliver(p.context(i.work), delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze})
+	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
+	return i.guard.Deliver(p.context(i.work), d)
 }

@@ -133,10 +133,12 @@ func (m *model) wrongMark(r *record, next analysis, after mark, k Kind, p *calle
 	if (k != Release && k != Finish) || p.run == nil {
 		return ""
 	}
-	if k == Release && lastOf(next).Code == "run_timeout" && (p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime) {
+	committed := p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime
+	if k == Release && lastOf(next).Code == "run_timeout" && committed {
 		return fmt.Sprintf("counted an attempt that has committed %v", after)
 	}
-	if last := p.run.reported; after != last && last.n > 0 && !last.tooLarge() && outcomeOf(next) != analysislock.OutcomeLockLost {
+	last, lost := p.run.reported, outcomeOf(next) == analysislock.OutcomeLockLost
+	if after != last && last.n > 0 && !last.tooLarge() && !lost {
 		return fmt.Sprintf("left %v without %v", after, last)
 	}
 	return ""

@@ -43,7 +43,8 @@ func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
 			}
 		}
-		if names := all.missing([]string{"settled retry", "settled waiting", "settled locked", "dispatched twice"}); names != nil {
+		wanted := []string{"settled retry", "settled waiting", "settled locked", "dispatched twice"}
+		if names := all.missing(wanted); names != nil {
 			t.Errorf("TTL %v: never happened: %q", ttl, names)
 		}
 	}

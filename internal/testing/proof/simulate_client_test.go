@@ -42,13 +42,12 @@ func faults(late time.Duration) []fault {
 // happen here.
 type connection struct {
 	*simulation
-	slot *slot     // nil: an operator's
-	from *instance // likewise
+	from *instance // nil: an operator's
 }
 
 // connect returns a client of the store and of the queue.
-func (w *simulation) connect(s *slot) (*client, *connection) {
-	c := &connection{simulation: w, slot: s}
+func (w *simulation) connect() (*client, *connection) {
+	c := &connection{simulation: w}
 	return &client{model: w.model, send: c.send}, c
 }
 
@@ -69,8 +68,9 @@ func (c *connection) send(ctx context.Context, k *call) reply {
 	var f fault
 	r := c.seed.of("call", k.by.name, k.kind, k.id, c.since())
 	c.locked(func() {
-		c.countCall(c.slot)
-		f = c.plan(r)
+		if f = c.plan(r); c.from != nil {
+			c.countCall(c.from.slot)
+		}
 		c.underway++
 	})
 	replies := make(chan reply, 1)
@@ -114,7 +114,7 @@ func (c *connection) plan(r *draws) fault {
 		most = 400 * time.Millisecond
 	}
 	f := fault{applied: true}
-	if c.slot != nil && c.slot.cut.has(c.since()) {
+	if c.from != nil && c.from.slot.cut.has(c.since()) {
 		c.count("calls of a worker that is cut off")
 		return fault{out: callTimeout, back: callTimeout}
 	}
@@ -144,7 +144,7 @@ func (c *connection) afterwards(k *call, a *reply, r *draws) {
 	case c.unbooked(p) && r.chance(c.p.dying) && !c.quiet():
 		c.going.Go(func() {
 			time.Sleep(c.seed.of("death", p.name).between(0, 100*time.Millisecond))
-			c.apply(incident{kind: "crash", slot: c.slot.n}, int(p.token))
+			c.apply(incident{kind: "crash", slot: c.from.slot.n}, int(p.token))
 		})
 	case p.operates != "" && p.answered:
 		c.landed[k.id] = c.since()

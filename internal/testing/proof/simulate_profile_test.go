@@ -84,7 +84,8 @@ func perfect() profile {
 func (s seed) profile() profile {
 	r := s.of("profile")
 	p := perfect()
-	p.policy = lease.Policy{TTL: time.Duration(pick(r, 10, 10, 10, 30, 30, 120, 300)) * time.Second, MaxAttempts: pick(r, 10, 10, 4, 2)}
+	p.policy.TTL = time.Duration(pick(r, 10, 10, 10, 30, 30, 120, 300)) * time.Second
+	p.policy.MaxAttempts = pick(r, 10, 10, 4, 2)
 	p.runTimeout = p.policy.TTL * time.Duration(pick(r, 2, 4, 8))
 	p.deadline = p.runTimeout + time.Minute
 	p.workers = 2 + r.IntN(3)
@@ -102,7 +103,8 @@ func (s seed) profile() profile {
 	p.queueSkew = p.storeSkew
 	if p.single = uint64(s)%5 == 0; p.single {
 		p.purge = r.chance(0.5)
-		p.incidents = []incident{{kind: "crash", slot: r.IntN(p.workers), call: 1 + r.IntN(12), after: r.between(0, 200*time.Millisecond)}}
+		after := r.between(0, 200*time.Millisecond)
+		p.incidents = []incident{{kind: "crash", slot: r.IntN(p.workers), call: 1 + r.IntN(12), after: after}}
 		return p
 	}
 	if r.chance(0.4) {

@@ -121,8 +121,6 @@ func (w *simulation) arrive(id string, at time.Duration) {
 	}
 }
 
-func (w *simulation) any(r *draws) string { return fmt.Sprintf("a%d", r.IntN(len(w.p.arrivals))) }
-
 // schedule calls recovery each minute, at one of the live workers.
 func (w *simulation) schedule() {
 	for n := 0; w.pass(time.Minute + w.seed.of("minute", n).between(0, time.Millisecond)); n++ {
@@ -148,12 +146,13 @@ func (w *simulation) live(slot int) *instance {
 // books a delivery, whatever the outcome.
 func (w *simulation) operate() {
 	for n, at := range w.p.operators {
-		r := w.seed.of("operator", n)
-		id, act := w.any(r), pick(r, Unlock, Requeue, Requeue, Cancel)
+		r, name := w.seed.of("operator", n), fmt.Sprintf("operator-%d", n)
+		p := &caller{name: name, books: name, operates: pick(r, Unlock, Requeue, Requeue, Cancel), fresh: r.chance(0.5)}
+		p.analysis = fmt.Sprintf("a%d", r.IntN(len(w.p.arrivals)))
 		if !w.pass(at - w.since()) {
 			return
 		}
-		w.command(&caller{name: fmt.Sprintf("operator/%d", n), operates: act, analysis: id, fresh: act == Requeue && r.chance(0.5), books: fmt.Sprintf("operator-%d", n)})
+		w.command(p)
 	}
 }
 
@@ -170,7 +169,7 @@ func (w *simulation) command(p *caller) {
 		return
 	}
 
-	c, _ := w.connect(nil)
+	c, _ := w.connect()
 	err := p.operate(c.ledger())
 	w.locked(func() {
 		p.answered = true
@@ -255,8 +254,8 @@ var expectedFigures = []string{
 	"give up", "unlock", "requeue", "cancel", "steals", "late wake-ups", "superseded writes refused", "recoveries booked",
 	"settled locked", "unsettled locked", "settled lock_lost", "unsettled lock_lost", "settled shutting_down",
 	"settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
-	"settled continued", "unsettled continued", "marks of those that wait in the queue", "marks refused", "asks unanswered",
-	"crashes", "crashes between commit and booking", "booked again after a crash", "booked attempts delivered early",
+	"settled continued", "unsettled continued", "marks of those that wait in the queue", "asks unanswered", "crashes",
+	"crashes between commit and booking", "booked again after a crash", "booked attempts delivered early",
 	"pauses", "stops", "calls of a worker that is cut off", "bookings unavailable", "booking replies lost", "names taken",
 	"dispatched twice", "dispatched late", "answers lost", "dispatch deadlines passed",
 	"tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",

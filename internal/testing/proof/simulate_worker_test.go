@@ -22,7 +22,7 @@ type slot struct {
 func (w *simulation) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c, connection := w.connect(s)
+	c, connection := w.connect()
 	i := c.start(fmt.Sprintf("w%d.%d", s.n, s.born), w.analyze)
 	connection.from, i.slot = i, s
 	s.born++
@@ -57,9 +57,6 @@ func (w *simulation) alive(i *instance, who ...any) bool {
 // countCall counts the slot's calls and applies the incidents of this one. The caller
 // holds the mutex.
 func (w *simulation) countCall(s *slot) {
-	if s == nil {
-		return
-	}
 	s.calls++
 	for n, m := range w.p.incidents {
 		if m.call == s.calls && m.slot == s.n {
@@ -187,7 +184,6 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		r.work = w.hand(p, job)
 		p.run = r
 		w.runs = append(w.runs, p)
-		w.count("runs")
 		w.note("%s: run %d begins with %d units", p, job.LockToken, r.units)
 	})
 
@@ -229,7 +225,8 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 	whole := w.seed.of("whole", job.AnalysisID)
 	reports := whole.chance(w.p.reporting)
 	unit := r.between(length/20, length/2)
-	if total := 2 + whole.IntN(12); reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
+	total := 2 + whole.IntN(12)
+	if reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
 		unit = w.runTimeout/5 + r.between(0, time.Second)
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
@@ -258,8 +255,13 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		switch {
 		case ended && !ignores:
 			return nil, ctx.Err()
-		case ended, w.since() >= until:
-			return w.drawnEnd(job, failing, permanent)
+		case !ended && w.since() < until:
+		case failing && !w.quiet():
+			return nil, errForNow
+		case permanent:
+			return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
+		default:
+			return result(job.AnalysisID, job.LockToken), nil
 		}
 
 		w.locked(func() { p.run.units++ })
@@ -287,14 +289,4 @@ func (w *simulation) spend(ctx context.Context, i *instance, d time.Duration) {
 	case <-i.dead:
 	case <-ctx.Done():
 	}
-}
-
-func (w *simulation) drawnEnd(job orchestrator.Job, failing, permanent bool) (orchestrator.Result, error) {
-	switch {
-	case failing && !w.quiet():
-		return nil, errForNow
-	case permanent:
-		return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
-	}
-	return result(job.AnalysisID, job.LockToken), nil
 }
