@@ -157,7 +157,7 @@ func (x *execution) report(p *caller, awaited bool) {
 }
 
 // endRun ends the run of p.
-func (x *execution) endRun(p *caller, outcome string, err error) {
+func (x *execution) endRun(p *caller, err error) {
 	p.run.ended, p.run.stopped = x.since(), p.on.stopping
 	p.run.result <- err
 	x.settle()

@@ -96,14 +96,14 @@ func (x *execution) runSteps(add adder) {
 		if p.on.crashed || !p.running() || p.run.blocked {
 			continue
 		}
-		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
+		add(func() { x.endRun(p, nil) }, "%s: the run succeeds", p)
 		switch cause := context.Cause(p.run.ctx); {
 		case errors.Is(cause, lease.ErrLost): // its result has no effect
 		case cause != nil:
-			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
+			add(func() { x.endRun(p, p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
 		case x.left.failures > 0:
-			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
-			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
+			add(func() { x.left.failures--; x.endRun(p, errForNow) }, "%s: the run fails for now", p)
+			add(func() { x.left.failures--; x.endRun(p, errForGood) }, "%s: the run fails for good", p)
 		}
 		if x.left.reports > 0 {
 			add(func() { x.left.reports--; x.report(p, false) }, "%s: the run reports", p)

@@ -72,7 +72,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 		}
 		return
 	case Acquire, GiveUp:
-		m.judgeUnheld(r, p)
+		m.judgeUnheld(r)
 		p.token, p.broken, p.acquired = after.Token, nil, len(r.states)
 	case Unlock, Cancel:
 		m.breakLock(r, p)
@@ -191,16 +191,14 @@ func (m *model) breakLock(r *record, operator *caller) {
 const dispatchTime = 5 * time.Second
 
 // judgeUnheld checks, if one crash is the only fault, for how long an analysis was not held by a
-// live worker when it is acquired by p after the crash, although its next attempt was due.
-func (m *model) judgeUnheld(r *record, p *caller) {
+// live worker when it is acquired after the crash, although its next attempt was due.
+func (m *model) judgeUnheld(r *record) {
 	if !m.single || m.crashedAt == 0 {
 		return
 	}
-	var last state // a mark's delivery does not hold it yet
-	for _, s := range slices.Backward(r.states) {
-		if last = s; s.by == nil || s.by.operates != Mark {
-			break
-		}
+	last := &r.states[len(r.states)-1]
+	for n := len(r.states) - 2; last.by != nil && last.by.operates == Mark; n-- { // its delivery does not hold it yet
+		last = &r.states[n]
 	}
 	free := last.at
 	switch held := last.lock.Owner != ""; {

@@ -52,14 +52,14 @@ func (w *simulation) connect() (*client, *connection) {
 }
 
 func (c *connection) send(ctx context.Context, k *call) reply {
-	if k.kind == book {
+	switch k.kind {
+	case book:
 		return c.book(ctx, k)
+	case find:
+		return c.find(k)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if k.kind == find {
-		return c.find(ctx, k)
-	}
 	if !c.alive(c.from, "calls", k.by.name, k.kind, k.id) {
 		<-ctx.Done()
 		return reply{err: ctx.Err()}
@@ -188,7 +188,7 @@ func (c *connection) book(ctx context.Context, k *call) (a reply) {
 }
 
 // find asks the queue, which does not answer at times.
-func (c *connection) find(ctx context.Context, k *call) (a reply) {
+func (c *connection) find(k *call) (a reply) {
 	r := c.seed.of("asking", k.by.name, c.since())
 	time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
 	c.locked(func() {

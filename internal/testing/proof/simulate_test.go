@@ -49,9 +49,9 @@ func (w *simulation) simulate(t *testing.T) *simulation {
 	synctest.Test(t, func(*testing.T) {
 		w.begun, w.over = time.Now(), make(chan struct{})
 		w.run()
+		w.judgeActs()
+		w.judgeRuns()
 	})
-	w.judgeActs()
-	w.judgeRuns()
 	return w
 }
 
