@@ -75,6 +75,7 @@ type chaos struct {
 	pauses  map[int][]proof.Span // of workers, by number
 	stalls  []proof.Span         // when this machine stood still
 	charges map[string]int       // at the provider, by analysis
+	charged map[string]bool      // it was asked to
 	denied  map[string]int       // the operator's answers that an analysis was not charged
 	errs    []error              // of signals, starts and commands that should have worked
 }
@@ -83,7 +84,7 @@ func newChaos(t *testing.T, size size) *chaos {
 	t.Helper()
 	c := &chaos{
 		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[string]int{},
-		pauses: map[int][]proof.Span{}, charges: map[string]int{}, denied: map[string]int{},
+		pauses: map[int][]proof.Span{}, charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
 	}
 	var firestore string
 	if size.full {

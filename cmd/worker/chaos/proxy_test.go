@@ -53,8 +53,6 @@ type proxy struct {
 	served sync.WaitGroup
 	turns  chan struct{} // has an element for each call that is forwarded
 
-	gate sync.RWMutex // locked: no call and no answer passes
-
 	mu        sync.Mutex
 	callers   map[string]int     // by the address that they call
 	choose    func(*call) fault  // nil: no faults
@@ -192,7 +190,7 @@ func newProxy(t testing.TB, server string) *proxy {
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
 		postponed: map[string][]*call{}, counts: map[string]int{}, uncertain: map[string]int{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true), grpc.UnknownServiceHandler(p.handle))
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()
@@ -238,17 +236,11 @@ func (p *proxy) faultOf(c *call) (f fault) {
 	return f
 }
 
-// pause lets no call and no answer pass for that long.
+// pause lets no call and no commit's answer pass for that long: each needs the mutex.
 func (p *proxy) pause(d time.Duration) {
-	p.gate.Lock()
-	defer p.gate.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	time.Sleep(d)
-}
-
-// pass waits while the proxy is paused.
-func (p *proxy) pass() {
-	p.gate.RLock()
-	p.gate.RUnlock() //nolint:gocritic // only the wait matters
 }
 
 func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
@@ -267,7 +259,6 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
-	p.pass()
 	select {
 	case p.turns <- struct{}{}:
 	case <-stream.Context().Done(): // it is lost
@@ -275,7 +266,6 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	replies, err := p.answer(c, f)
 	<-p.turns
-	p.pass()
 	if f.then != nil {
 		f.then()
 	}

@@ -153,8 +153,8 @@ func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // charge charges at the provider, which knows no keys. It may take longer than the TTL, also if the
-// program has ended. For four analyses of ten the reply to the first attempt is lost, whether the
-// charge was made or not.
+// program has ended. For four analyses of ten the first reply is lost, to a charge that was made or
+// not.
 func (c *chaos) charge(w http.ResponseWriter, p job) {
 	random := c.random(fmt.Sprint("charge ", p.Analysis, p.Token))
 	takes := between(random, 0, c.ttl/4)
@@ -163,12 +163,14 @@ func (c *chaos) charge(w http.ResponseWriter, p job) {
 	}
 	time.Sleep(takes)
 
-	digit := p.Analysis[len(p.Analysis)-1]
-	lost := p.Token == 1 && digit >= '6'
-	if !lost || digit >= '8' {
-		c.locked(func() { c.charges[p.Analysis]++ })
-		c.add("charges")
-	}
+	digit, lost := p.Analysis[len(p.Analysis)-1], false
+	c.locked(func() {
+		lost = digit >= '6' && !c.charged[p.Analysis]
+		c.charged[p.Analysis] = true
+		if !lost || digit >= '8' {
+			c.charges[p.Analysis]++
+		}
+	})
 	if lost {
 		c.add("charges without a reply")
 		w.WriteHeader(http.StatusBadGateway)
