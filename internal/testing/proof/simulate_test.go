@@ -251,7 +251,7 @@ func (w *simulation) reportTo(t *testing.T) {
 // expectedFigures are the figures that must not be zero: without them the seeds
 // prove nothing.
 var expectedFigures = []string{
-	"give up", "unlock", "requeue", "cancel", "steals", "late wake-ups", "superseded writes refused", "recoveries booked",
+	"continued runs refunded", "stopped runs refunded", "give up", "unlock", "requeue", "cancel", "steals", "late wake-ups", "superseded writes refused", "recoveries booked",
 	"settled locked", "unsettled locked", "settled lock_lost", "unsettled lock_lost", "settled shutting_down",
 	"settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
 	"settled continued", "unsettled continued", "marks of those that wait in the queue", "asks unanswered", "crashes",
