@@ -156,22 +156,22 @@ func TestChaos(t *testing.T) {
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
 	c := newChaos(t, size)
-	c.createAnalyses(t)
-	c.proxy.script(c.faults())
-	c.queue.proxy.script(c.bookings())
-
-	throughout, done := context.WithCancel(t.Context())
+	throughout, done := context.WithCancel(context.WithoutCancel(t.Context()))
 	var others sync.WaitGroup
+	t.Cleanup(func() { // also after a failure
+		done()
+		others.Wait()
+	})
 	for _, s := range c.slots {
+		check(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
 	}
 	for _, other := range []func(context.Context){c.recover, c.answerActs, c.watchMachine} {
 		others.Go(func() { other(throughout) })
 	}
-	t.Cleanup(func() { // also after a failure
-		done()
-		others.Wait()
-	})
+	c.createAnalyses(t)
+	c.proxy.script(c.faults())
+	c.queue.proxy.script(c.bookings())
 
 	during, over := context.WithTimeout(t.Context(), size.duration)
 	defer over()
@@ -224,11 +224,8 @@ func (c *chaos) recover(ctx context.Context) {
 	r := c.random("recovery")
 	client := http.Client{Timeout: 2 * c.ttl} // the worker may be paused
 	for ; ctx.Err() == nil; pause(ctx, 2*c.ttl) {
-		p := c.slots[r.IntN(len(c.slots))].worker()
-		if p == nil {
-			continue
-		}
-		if answer, err := client.Post("http://"+p.address+"/internal/tasks/recover", "", nil); err == nil {
+		address := c.slots[r.IntN(len(c.slots))].worker().address
+		if answer, err := client.Post("http://"+address+"/internal/tasks/recover", "", nil); err == nil {
 			_ = answer.Body.Close()
 			c.add(fmt.Sprint("recoveries answered ", answer.StatusCode))
 		}

@@ -35,9 +35,8 @@ func (c *chaos) breakWorkers(ctx context.Context, slots []*slot, r *rand.Rand) {
 				return
 			}
 			pause(ctx, between(r, c.ttl/10, c.ttl))
-			if p, victim := c.target(slots, r); p != nil {
-				inject(context.WithoutCancel(ctx), p, victim)
-			}
+			p, victim := c.target(slots, r)
+			inject(context.WithoutCancel(ctx), p, victim)
 		}
 		r.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 	}
@@ -47,9 +46,7 @@ func (c *chaos) breakWorkers(ctx context.Context, slots []*slot, r *rand.Rand) {
 func (c *chaos) target(slots []*slot, r *rand.Rand) (p *process, victim run) {
 	for end := time.Now().Add(2 * c.ttl); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for _, i := range r.Perm(len(slots)) {
-			if p = slots[i].worker(); p == nil {
-				continue
-			}
+			p = slots[i].worker()
 			runs := c.matching(func(l *run) bool {
 				return l.worker == p.number && l.live() && time.Until(l.due) > c.ttl/10
 			})
@@ -146,7 +143,7 @@ func (c *chaos) bookings() func(*call) fault {
 	return func(now *call) fault {
 		kill := func() {
 			for _, s := range c.slots {
-				if p := s.worker(); p != nil && p.number == now.caller {
+				if p := s.worker(); p.number == now.caller {
 					p.kill()
 				}
 			}

@@ -57,23 +57,28 @@ type slot struct {
 	process *process
 }
 
-// worker returns the slot's last worker; nil: none has started yet.
+// worker returns the slot's last worker.
 func (s *slot) worker() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process
 }
 
+// startIn starts a worker in a slot.
+func (c *chaos) startIn(s *slot) error {
+	p, err := c.startWorker()
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.process = p
+	}
+	return err
+}
+
 // keepRunning starts a worker in a slot each time that the last has ended, until ctx ends.
 func (c *chaos) keepRunning(ctx context.Context, s *slot) {
 	for ctx.Err() == nil {
-		p, err := c.startWorker()
-		if c.check(err); err != nil {
-			return
-		}
-		s.mu.Lock()
-		s.process = p
-		s.mu.Unlock()
+		p := s.worker()
 		select {
 		case <-p.done:
 		case <-ctx.Done():
@@ -81,6 +86,9 @@ func (c *chaos) keepRunning(ctx context.Context, s *slot) {
 		}
 		if code := p.cmd.ProcessState.ExitCode(); code > 0 {
 			c.check(fmt.Errorf("worker %d: exit %d: %s", p.number, code, p.stderr.String()))
+		}
+		if ctx.Err() == nil {
+			c.check(c.startIn(s))
 		}
 	}
 }

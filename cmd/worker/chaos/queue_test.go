@@ -89,9 +89,6 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.next++
 	p := q.slots[q.next%len(q.slots)].worker()
 	q.mu.Unlock()
-	if p == nil {
-		return nil, errors.New("queue: no worker")
-	}
 	sent := r.Clone(r.Context())
 	sent.URL.Host, sent.Host = p.address, p.address
 	response, err := q.inner.RoundTrip(sent)
