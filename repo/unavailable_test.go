@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/firestore"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -54,4 +56,29 @@ func TestAnOperationSucceedsAfterACallThatIsNeverAnswered(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The transaction of a process that has died locks the document for a minute. Those of the
+// deliveries would lock it for each other after that.
+func TestAWriteThatATransactionAbortsOpensNone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		go func() {
+			_ = a.documents.db.client.RunTransaction(t.Context(), func(ctx context.Context, tx *firestore.Transaction) error {
+				_, _ = tx.Get(a.documents.collection.Doc("x"))
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		time.Sleep(time.Millisecond)
+		if _, err := a.acquire(t.Context(), "x", "w/1"); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		time.Sleep(time.Minute)
+		mustAcquire(t, a, "x", "w/2")
+		if n := b.Calls.Count("BeginTransaction"); n != 1 {
+			t.Errorf("%d transactions were opened beside the dead one", n-1)
+		}
+	})
 }

@@ -88,7 +88,7 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 	all := []error{lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable}
 	for code, want := range map[codes.Code][3]error{ // of a call, of a query, of a call that is made once
 		codes.FailedPrecondition: {lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable},
-		codes.Aborted:            {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.Aborted:            {nil, lease.ErrUnavailable, lease.ErrUnavailable},
 		codes.NotFound:           {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
 		codes.AlreadyExists:      {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
 		codes.InvalidArgument:    {lease.ErrRefused, lease.ErrRefused, lease.ErrRefused},

@@ -7,10 +7,11 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ type size struct {
 	duration                      time.Duration // of the faults; then all must be finished
 	analyses, deliveries, workers int           // deliveries of each analysis
 	ttl, runTimeout               time.Duration
-	retryMin, retryMax            time.Duration
+	retryMax                      time.Duration
 	every                         int // one commit of so many has a fault
 	seed                          uint64
 }
@@ -35,8 +36,10 @@ type size struct {
 // sizeOf reads the environment.
 func sizeOf(t *testing.T) size {
 	t.Helper()
-	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMin: 4 * time.Second, retryMax: 5 * time.Second, every: 3, seed: rand.Uint64()}
-
+	s := size{
+		duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, every: 3, seed: rand.Uint64(),
+		ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
+	}
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
 		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.every = true, 5*time.Minute, 200, 5, 4, 8
 		s.ttl, s.runTimeout, s.retryMax = 3*time.Second, 6*time.Second, 8*time.Second
@@ -49,37 +52,61 @@ func sizeOf(t *testing.T) size {
 	if v := os.Getenv("CHAOS_SEED"); v != "" {
 		s.seed, badSeed = strconv.ParseUint(v, 10, 64)
 	}
-	if err := errors.Join(badDuration, badSeed); err != nil {
-		t.Fatal("CHAOS_DURATION, CHAOS_SEED: ", err)
-	}
+	check(t, errors.Join(badDuration, badSeed))
 	return s
 }
 
 // chaos is one TestChaos.
 type chaos struct {
-	*system
 	size
-	signalStore func(syscall.Signal) error
-	operator    *repo.Analyses
-	slots       []*slot
-	began       time.Time
+	docs     *emulatortest.Backend // without the proxy, as another program
+	proxy    *proxy                // between Firestore and its callers
+	operator *repo.Analyses        // through the proxy: its writes belong to the history
+	queue    *queue
+	analyzer *httptest.Server
+	journal  string // file name
+	slots    []*slot
+	began    time.Time
 
 	mu      sync.Mutex
 	counts  map[string]int
-	ends    map[int]ending             // of workers, by number
-	pauses  map[int][]proof.Span       // of workers, by number
-	breaks  map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
-	traps   map[acquisition]trap       // for the booking of the next attempt
-	acts    map[string][]proof.ActStep // at the provider, by analysis
-	stalls  []proof.Span               // when this machine stood still
-	longest time.Duration              // that a repeated unit had waited for its commit
-	errs    []error                    // of signals, starts and commands that should have worked
+	started int                  // workers
+	runs    []*run               // all
+	pauses  map[int][]proof.Span // of workers, by number
+	stalls  []proof.Span         // when this machine stood still
+	charges map[string]int       // at the provider, by analysis
+	charged map[string]bool      // it was asked to
+	denied  map[string]int       // the operator's answers that an analysis was not charged
+	errs    []error              // of signals, starts and commands that should have worked
 }
 
-// acquisition names one acquisition of an analysis.
-type acquisition struct {
-	analysis string
-	token    int64
+func newChaos(t *testing.T, size size) *chaos {
+	t.Helper()
+	c := &chaos{
+		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[string]int{},
+		pauses: map[int][]proof.Span{}, charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
+	}
+	var firestore string
+	if size.full {
+		firestore = emulatortest.Google(t)
+	} else {
+		firestore = emulatortest.Embedded(t).Listen(t)
+	}
+	c.docs, c.proxy = emulatortest.At(firestore), newProxy(t, firestore)
+	c.analyzer = httptest.NewServer(c)
+	t.Cleanup(c.analyzer.Close)
+
+	host, err := c.proxy.listen(operator)
+	check(t, err)
+	c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...)
+	check(t, err)
+
+	c.queue = newQueue(t, c.duplicates())
+	for range size.workers {
+		c.slots = append(c.slots, &slot{})
+	}
+	c.queue.slots = c.slots
+	return c
 }
 
 // watchMachine records when this machine stands still, until ctx ends: at such times
@@ -128,53 +155,34 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-
-	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}, acts: map[string][]proof.ActStep{}}
-
-	host, signal := newFirestore(t, size.full)
-	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
-	c.analyzer.Config.Handler = c.provider(c.analyzer)
-	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
-	check(t, err)
-	if c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...); err != nil {
-		t.Fatal(err)
+	c := newChaos(t, size)
+	throughout, done := context.WithCancel(context.WithoutCancel(t.Context()))
+	var others sync.WaitGroup
+	t.Cleanup(func() { // also after a failure
+		done()
+		others.Wait()
+	})
+	for _, s := range c.slots {
+		check(t, c.startIn(s))
+		others.Go(func() { c.keepRunning(throughout, s) })
 	}
-
-	c.queue = newQueue(t, c.duplicates())
-	c.queue.delay = c.delays()
-	c.queue.proxy.script(c.bookings())
-	for n := range size.workers {
-		p := &slot{n: n}
-		c.slots = append(c.slots, p)
-		t.Cleanup(func() {
-			if p.process != nil {
-				p.process.end()
-			}
-		})
-		check(t, c.startIn(p))
+	for _, other := range []func(context.Context){c.recover, c.answerActs, c.watchMachine} {
+		others.Go(func() { other(throughout) })
 	}
 	c.createAnalyses(t)
 	c.proxy.script(c.faults())
+	c.queue.proxy.script(c.bookings())
 
-	began := time.Now()
 	during, over := context.WithTimeout(t.Context(), size.duration)
 	defer over()
-	throughout, done := context.WithCancel(t.Context())
-	defer done()
-	var watchers sync.WaitGroup
-	watchers.Go(func() { c.recover(throughout) })
-	watchers.Go(func() { c.answerActs(throughout) })
-	watchers.Go(func() { c.watchMachine(throughout) })
 	c.injectFaults(during)
 	c.proxy.script(nil)
-	faulty := time.Since(began)
+	c.queue.proxy.script(nil)
+	faulty := c.since()
 	c.settle(t)
 	done()
-	watchers.Wait()
-	t.Logf("%v of faults, %v until all was quiet", faulty.Round(time.Second), (time.Since(began) - faulty).Round(time.Second))
-	for _, p := range c.slots {
-		c.check(p.process.terminate())
-	}
+	others.Wait()
+	t.Logf("%v of faults, %v until all was quiet", faulty.Round(time.Second), (c.since() - faulty).Round(time.Second))
 	c.judgeAll(t)
 }
 
@@ -183,8 +191,9 @@ func TestChaos(t *testing.T) {
 func (c *chaos) createAnalyses(t *testing.T) {
 	t.Helper()
 	r := c.random("deliveries")
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	for i := range c.analyses {
-		c.create(t, id(i))
+		c.docs.Put(t, id(i), map[string]any{"status": "QUEUED", "attempts": 0, "createdAt": now, "updatedAt": now})
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
 			check(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
@@ -194,62 +203,17 @@ func (c *chaos) createAnalyses(t *testing.T) {
 
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
 
-// units returns how many units of work an analysis has. They take at least two
-// RUN_TIMEOUTs for one analysis of ten, longer than a TTL for half of the others, and less
-// for the rest.
-func (c *chaos) units(id string) int {
-	r := c.random(id)
-	takes := between(r, unitTime, c.ttl/3)
-	switch last := id[len(id)-1:]; {
-	case last == "0":
-		takes = between(r, c.runTimeout*2, c.runTimeout*3)
-	case last == "3" || last == "6" || last == "9", r.IntN(3) == 0:
-		takes = between(r, c.ttl*5/4, c.ttl*5/2)
-	}
-	return int(takes / unitTime)
-}
-
-// analyze does the units that are left; one run of eight fails after half of them. After
-// an unlock it takes at least one TTL, in which the heartbeats of the run before it are due.
-func (c *chaos) analyze(this *run) (succeeds bool) {
-	takes := time.Duration(c.units(this.analysis)-this.resumed.Unit) * unitTime
-	if succeeds = c.random(fmt.Sprint(this.analysis, this.token)).IntN(8) != 0; !succeeds {
-		takes /= 2
-	}
-	c.locked(func() {
-		if _, follows := c.breaks[acquisition{this.analysis, this.token - 1}]; follows {
-			takes = max(takes, c.ttl)
-		}
-	})
-	c.analyzer.work(this, takes)
-	return succeeds
-}
-
 // duplicates makes the queue dispatch one delivery in ten twice.
 func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
-	var mu sync.Mutex
-	r := c.random("duplicates")
-	n := 0
-	return func(*cloudtaskspb.Task) []time.Duration {
-		mu.Lock()
-		defer mu.Unlock()
-		if n++; n%10 != 0 {
-			return nil
-		}
-		c.add("duplicates")
-		return []time.Duration{between(r, 0, c.ttl)}
-	}
-}
-
-// delays makes the queue dispatch one delivery in ten late.
-func (c *chaos) delays() func() time.Duration {
-	r := c.random("delays")
-	n := 0
-	return func() time.Duration {
-		if n++; n%10 != 0 {
-			return 0
-		}
-		return between(r, c.ttl/20, c.ttl)
+	r, n := c.random("duplicates"), 0
+	return func(*cloudtaskspb.Task) (again []time.Duration) {
+		c.locked(func() {
+			if n++; n%10 == 0 {
+				c.counts["duplicates"]++
+				again = []time.Duration{between(r, 0, c.ttl)}
+			}
+		})
+		return again
 	}
 }
 
@@ -258,25 +222,14 @@ func (c *chaos) delays() func() time.Duration {
 // machine.
 func (c *chaos) recover(ctx context.Context) {
 	r := c.random("recovery")
+	client := http.Client{Timeout: 2 * c.ttl} // the worker may be paused
 	for ; ctx.Err() == nil; pause(ctx, 2*c.ttl) {
-		try, cancel := context.WithTimeout(ctx, 2*c.ttl) // the worker may be paused
-		if post(try, c.slots[r.IntN(len(c.slots))].address(), "/internal/tasks/recover", "").is(http.StatusOK, `"found"`) {
-			c.add("recoveries")
+		address := c.slots[r.IntN(len(c.slots))].worker().address
+		if answer, err := client.Post("http://"+address+"/internal/tasks/recover", "", nil); err == nil {
+			_ = answer.Body.Close()
+			c.add(fmt.Sprint("recoveries answered ", answer.StatusCode))
 		}
-		cancel()
 	}
-}
-
-// logState logs what each worker answers about an analysis that is not READY, and to recovery.
-func (c *chaos) logState(t *testing.T, id string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*c.ttl)
-	defer cancel()
-	c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
-	for _, p := range c.slots {
-		t.Logf("worker %d: recovery %s", p.number, post(ctx, p.address(), "/internal/tasks/recover", ""))
-		t.Logf("worker %d: delivery %s", p.number, post(ctx, p.address(), "/internal/tasks/analysis", fmt.Sprintf(`{"analysis_id":%q}`, id)))
-	}
-	t.Logf("%s is now %v", id, c.docs.Fields(t, id))
 }
 
 // settleTime is how long the last analyses may take after the faults: several TTLs on
@@ -291,7 +244,7 @@ func (c *chaos) settle(t *testing.T) {
 	for i := range c.analyses {
 		for c.docs.Fields(t, id(i))["status"] != "READY" {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
-				c.logState(t, id(i))
+				c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
 				t.Fatalf("%s is not READY after %v: %v", id(i), settleTime, c.docs.Fields(t, id(i)))
 			}
 		}

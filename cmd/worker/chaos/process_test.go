@@ -9,21 +9,19 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"taskguard/cmd/internal/workerservice"
-	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 )
 
-// role makes the test binary another program: the worker, as cmd/worker is, the embedded
-// Firestore, or the analyzer that a worker runs.
+// role makes the test binary another program: the worker, as cmd/worker is, or the analyzer that a
+// worker runs.
 const role = "CHAOS_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -37,15 +35,6 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(code)
-	case "firestore":
-		go endWithParent()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err == nil {
-			fmt.Printf(`{"message":"serving","address":%q}`+"\n", l.Addr())
-			err = firestore.NewServer(firestore.Options{}).Serve(l)
-		}
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
 	case "analyzer":
 		code, err := analyze(os.Args[1], os.Args[2])
 		if err != nil {
@@ -62,30 +51,83 @@ func endWithParent() {
 	os.Exit(3)
 }
 
-// process is the test binary in one of its roles. It leads a process group of
-// its own: the kernel wakes a stopped process whose group is orphaned, as when
-// the shell that began the tests ends.
+// slot runs one worker after another.
+type slot struct {
+	mu      sync.Mutex
+	process *process
+}
+
+// worker returns the slot's last worker.
+func (s *slot) worker() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// startIn starts a worker in a slot.
+func (c *chaos) startIn(s *slot) error {
+	p, err := c.startWorker()
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.process = p
+	}
+	return err
+}
+
+// keepRunning starts a worker in a slot each time that the last has ended, until ctx ends.
+func (c *chaos) keepRunning(ctx context.Context, s *slot) {
+	for ctx.Err() == nil {
+		p := s.worker()
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			c.check(p.terminate())
+		}
+		if code := p.cmd.ProcessState.ExitCode(); code > 0 {
+			c.check(fmt.Errorf("worker %d: exit %d: %s", p.number, code, p.stderr.String()))
+		}
+		if ctx.Err() == nil {
+			c.check(c.startIn(s))
+		}
+	}
+}
+
+// process is a worker. It leads a process group of its own: the kernel wakes a stopped process
+// whose group is orphaned, as when the shell that began the tests ends.
 type process struct {
+	number  int
 	cmd     *exec.Cmd
-	stdin   io.Closer
 	address string        // as it has logged
 	done    chan struct{} // closed when it has ended
 	stderr  bytes.Buffer  // to read after done
 }
 
-// start starts a process and waits until it serves.
-func start(as string, env ...string) (*process, error) {
+// startWorker starts the next worker, with an address of its own at each proxy, and waits until it
+// serves.
+func (c *chaos) startWorker() (*process, error) {
 	p := &process{cmd: exec.Command(os.Args[0]), done: make(chan struct{})}
-	p.cmd.Env = append([]string{role + "=" + as, "PATH=" + os.Getenv("PATH")}, env...)
+	c.locked(func() {
+		c.started++
+		p.number = c.started
+	})
+	firestore, err := c.proxy.listen(p.number)
+	tasks, noTasks := c.queue.proxy.listen(p.number)
+	p.cmd.Env = []string{
+		role + "=worker", "PATH=" + os.Getenv("PATH"), "PORT=0", "TASK_AUTH=none",
+		"GOOGLE_CLOUD_PROJECT=" + c.docs.Project, "FIRESTORE_EMULATOR_HOST=" + firestore,
+		"TASK_QUEUE=" + c.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + tasks,
+		fmt.Sprintf("ANALYZER=exec:env %s=analyzer %s %s/%d %s", role, os.Args[0], c.analyzer.URL, p.number, c.journal),
+		"LOCK_TTL=" + c.ttl.String(), "LOCK_HEARTBEAT=" + (c.ttl * 2 / 5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
+		"RUN_TIMEOUT=" + c.runTimeout.String(), "CHECKPOINT_INTERVAL=1s",
+		"RETRY_MIN=4s", "RETRY_MAX=" + c.retryMax.String(),
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = time.Second
-
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+	out, noOut := p.cmd.StdoutPipe()
+	_, noIn := p.cmd.StdinPipe() // closed with this process
+	if err = errors.Join(err, noTasks, noOut, noIn); err != nil {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -98,11 +140,11 @@ func start(as string, env ...string) (*process, error) {
 	case p.address = <-address:
 		return p, nil
 	case <-p.done:
-		err = fmt.Errorf("a %s ended at once: %s", as, p.stderr.String())
+		err = fmt.Errorf("a worker ended at once: %s", p.stderr.String())
 	case <-time.After(waitLimit):
-		err = fmt.Errorf("a %s does not serve", as)
+		err = errors.New("a worker does not serve")
 	}
-	p.end()
+	p.kill()
 	return nil, err
 }
 
@@ -123,57 +165,25 @@ func (p *process) follow(out io.Reader, address chan<- string) {
 	_ = p.cmd.Wait() // the state shows how it ended
 }
 
-func (p *process) signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %v: %w", s, err)
-	}
-	return nil
-}
+// signal signals the process, unless it has ended.
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end kills the process if it is still there.
-func (p *process) end() {
-	_ = p.signal(syscall.SIGKILL)
+// kill kills the process if it is still there.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
 	<-p.done
-	_ = p.stdin.Close()
 }
 
-// terminate sends SIGTERM, and returns an error unless the exit code is 0.
+// terminate sends SIGTERM, and returns an error if the process has not ended 30 s later.
 func (p *process) terminate() error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
-		return err
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(30 * time.Second):
+		p.kill()
+		return fmt.Errorf("worker %d does not end after SIGTERM", p.number)
 	}
-	hung := time.AfterFunc(30*time.Second, func() { _ = p.signal(syscall.SIGKILL) })
-	defer hung.Stop()
-	<-p.done
-	_ = p.stdin.Close()
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("exit %d after SIGTERM: %s", code, p.stderr.String())
-	}
-	return nil
-}
-
-// reply is a worker's answer: "200 {…}", or why there was none.
-type reply string
-
-func (r reply) is(code int, reason string) bool {
-	return strings.HasPrefix(string(r), fmt.Sprint(code)) && strings.Contains(string(r), reason)
-}
-
-func post(ctx context.Context, address, route, body string) reply {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+route, strings.NewReader(body))
-	if err != nil {
-		return reply(err.Error())
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return reply(err.Error())
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return reply(err.Error())
-	}
-	return reply(fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text))))
 }
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.

@@ -3,7 +3,6 @@ package chaos
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -25,7 +23,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"taskguard/internal/testing/proof"
-	"taskguard/lease/iso8601"
 )
 
 // fault is what happens to one call. The zero fault is none.
@@ -62,31 +59,18 @@ type proxy struct {
 	postponed map[string][]*call // by document
 	counts    map[string]int     // of faults, by name
 	applied   []write
-	uncertain []write // commits of unknown outcome; at is when they were sent
-	commits   []*commit
-	booked    map[string]bool // by document and time: whether a task was created or existed
-}
-
-// commit is a Commit as its caller sees it.
-type commit struct {
-	caller      int
-	doc         string
-	from, until time.Time
-	succeeded   bool
+	uncertain map[string]int // commits of unknown outcome, by document
 }
 
 // call is one call of a worker or of the operator.
 type call struct {
 	caller  int
 	path    string
+	method  string
 	md      metadata.MD
 	request []byte
+	doc     string             // the id of the one document that it reads or writes
 	commit  *firestorepb.Write // of a Commit
-	method  string
-	doc     string // the id of the one document that it reads, writes or books a delivery of
-	task    string // the short name of the task that it creates
-	due     string // when that is due
-	kind    proof.Kind
 	fault   string
 }
 
@@ -94,12 +78,12 @@ type call struct {
 const operator = 0
 
 func newCall(method string, md metadata.MD, request []byte, caller int) *call {
-	c := &call{path: method, md: md, request: request, caller: caller}
-	switch c.method = path.Base(method); c.method {
+	c := &call{path: method, method: path.Base(method), md: md, request: request, caller: caller}
+	switch c.method {
 	case "Commit":
 		var commit firestorepb.CommitRequest
 		if proto.Unmarshal(request, &commit) == nil && len(commit.Writes) == 1 {
-			c.commit, c.kind = commit.Writes[0], kindOf(commit.Writes[0], caller)
+			c.commit = commit.Writes[0]
 			c.doc = path.Base(c.commit.GetUpdate().GetName())
 		}
 	case "BatchGetDocuments":
@@ -107,81 +91,37 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 		if proto.Unmarshal(request, &get) == nil && len(get.Documents) == 1 {
 			c.doc = path.Base(get.Documents[0])
 		}
-	case "CreateTask":
-		var create cloudtaskspb.CreateTaskRequest
-		var body struct {
-			ID string `json:"analysis_id"`
-		}
-		if proto.Unmarshal(request, &create) == nil && json.Unmarshal(create.GetTask().GetHttpRequest().GetBody(), &body) == nil {
-			c.task, c.doc = path.Base(create.GetTask().GetName()), body.ID
-			c.due = iso8601.Format(create.GetTask().GetScheduleTime().AsTime())
-		}
 	}
 	return c
 }
 
-// marked is recovery's write of nextAttemptAt. It has no effect on the lock.
-const marked proof.Kind = "mark"
-
-func kindOf(w *firestorepb.Write, caller int) proof.Kind {
-	fields := w.GetUpdate().GetFields()
-	named := func(field string) bool { return slices.Contains(w.GetUpdateMask().GetFieldPaths(), field) }
-	released := named("lockOwner") && fields["lockOwner"] == nil
-	switch status := fields["status"].GetStringValue(); {
-	case status == "READY" || status == "FAILED":
-		return proof.Finish
-	case fields["lockToken"] != nil:
-		return proof.Acquire
-	case released && caller == operator:
-		return proof.Unlock
-	case caller == operator:
-		return proof.Requeue // by its answer about an act
-	case released:
-		return proof.Release
-	case named("lockExpiresAt"):
-		return proof.Heartbeat
-	case named("nextAttemptAt"):
-		return marked
-	}
-	return proof.Other
-}
-
-// write is a commit, with Firestore's time. Its token is that of an acquisition, or of
-// the result of a finish.
+// write is a commit that was applied. Its token is that of an acquisition, or of the result of a
+// finish.
 type write struct {
 	proof.Write
 	doc        string
-	at         time.Time
-	checkpoint *checkpoint    // nil: unchanged or deleted
-	outcome    string         // of the last attempt, if the history changes
-	next       *time.Time     // nextAttemptAt, zero if it is deleted; nil: unchanged
-	act        *proof.ActStep // nil: no act was changed
+	at         time.Time   // by Firestore's clock
+	checkpoint *checkpoint // nil: unchanged or deleted
+	outcome    string      // of the last attempt, if the history changes
 }
 
+// write returns what the commit c has changed.
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
-	w := write{doc: c.doc, at: at, Write: proof.Write{Kind: c.kind, By: fmt.Sprint("worker ", c.caller)}}
-	switch c.kind {
+	w := write{doc: c.doc, at: at, Write: proof.Write{Kind: c.kind(), By: fmt.Sprint("worker ", c.caller), At: at}}
+	switch w.Kind {
 	case proof.Finish:
 		w.Owner = fields["finishedBy"].GetStringValue()
 		w.Token = fields["result"].GetMapValue().GetFields()["token"].GetIntegerValue()
 	case proof.Acquire:
 		w.Owner, w.Token = fields["lockOwner"].GetStringValue(), fields["lockToken"].GetIntegerValue()
 	}
-	w.At, _ = time.Parse(time.RFC3339, fields["lockHeartbeatAt"].GetStringValue())
+	if beat, err := time.Parse(time.RFC3339, fields["lockHeartbeatAt"].GetStringValue()); err == nil {
+		w.At = beat
+	}
 	w.Expires, _ = time.Parse(time.RFC3339, fields["lockExpiresAt"].GetStringValue())
 	if m := fields["checkpoint"].GetMapValue().GetFields(); m != nil {
 		w.checkpoint = &checkpoint{Unit: int(m["unit"].GetIntegerValue()), Token: m["token"].GetIntegerValue()}
-	}
-	if slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), "nextAttemptAt") {
-		w.next = new(time.Time)
-		*w.next, _ = time.Parse(time.RFC3339, fields["nextAttemptAt"].GetStringValue())
-	}
-	if slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), "effects") {
-		w.act = &proof.ActStep{At: at, State: proof.ActRemoved}
-		if e := fields["effects"].GetMapValue().GetFields()["charge"].GetMapValue().GetFields(); e != nil {
-			w.act.State, w.act.Token, w.act.Receipt = e["state"].GetStringValue(), e["token"].GetIntegerValue(), e["result"].GetStringValue()
-		}
 	}
 	if all := fields["history"].GetArrayValue().GetValues(); len(all) > 0 {
 		w.outcome = all[len(all)-1].GetMapValue().GetFields()["outcome"].GetStringValue()
@@ -189,21 +129,38 @@ func (c *call) write(at time.Time) write {
 	return w
 }
 
-// history returns the writes to a document that were applied, in Firestore's order,
-// and those that may have been.
-func (p *proxy) history(doc string) (applied, uncertain []write) {
+func (c *call) kind() proof.Kind {
+	fields := c.commit.GetUpdate().GetFields()
+	named := func(field string) bool { return slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), field) }
+	switch status := fields["status"].GetStringValue(); {
+	case status == "READY" || status == "FAILED":
+		return proof.Finish
+	case fields["lockToken"] != nil:
+		return proof.Acquire
+	case c.caller == operator:
+		return proof.Requeue // by its answer about an act
+	case named("lockOwner") && fields["lockOwner"] == nil:
+		return proof.Release
+	case named("lockExpiresAt"):
+		return proof.Heartbeat
+	case named("nextAttemptAt"):
+		return proof.Mark
+	}
+	return proof.Other
+}
+
+// history returns the writes to a document in Firestore's order. certain is false if others may
+// have been applied.
+func (p *proxy) history(doc string) (writes []write, certain bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	about := func(writes []write) (all []write) {
-		for i := range writes {
-			if writes[i].doc == doc {
-				all = append(all, writes[i])
-			}
+	for i := range p.applied {
+		if p.applied[i].doc == doc {
+			writes = append(writes, p.applied[i])
 		}
-		slices.SortStableFunc(all, func(a, b write) int { return a.at.Compare(b.at) })
-		return all
 	}
-	return about(p.applied), about(p.uncertain)
+	slices.SortStableFunc(writes, func(a, b write) int { return a.at.Compare(b.at) })
+	return writes, p.uncertain[doc] == 0
 }
 
 // raw is a codec that does not decode messages.
@@ -222,22 +179,18 @@ func (raw) Name() string { return "proto" }
 // emulator answers almost none.
 const maxForwarded = 64
 
-// maxMessage is larger than any message of Firestore.
-const maxMessage = 32 << 20
-
 func newProxy(t testing.TB, server string) *proxy {
 	t.Helper()
-	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
-		grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
 	check(t, err)
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
-		postponed: map[string][]*call{}, counts: map[string]int{}, booked: map[string]bool{},
+		postponed: map[string][]*call{}, counts: map[string]int{}, uncertain: map[string]int{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true), grpc.UnknownServiceHandler(p.handle))
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()
@@ -283,6 +236,13 @@ func (p *proxy) faultOf(c *call) (f fault) {
 	return f
 }
 
+// pause lets no call and no commit's answer pass for that long: each needs the mutex.
+func (p *proxy) pause(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	time.Sleep(d)
+}
+
 func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	var request []byte
 	if err := stream.RecvMsg(&request); err != nil {
@@ -290,7 +250,6 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	method, _ := grpc.MethodFromServerStream(stream)
 	md, _ := metadata.FromIncomingContext(stream.Context())
-
 	caller := operator
 	if from, ok := peer.FromContext(stream.Context()); ok {
 		p.mu.Lock()
@@ -300,26 +259,15 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
-	seen := &commit{caller: caller, doc: c.doc, from: time.Now()}
-
-	var replies [][]byte
-	var err error
 	select {
 	case p.turns <- struct{}{}:
-		replies, err = p.answer(c, f)
-		if f.then != nil {
-			f.then()
-		}
-		<-p.turns
 	case <-stream.Context().Done(): // it is lost
-		err = status.FromContextError(stream.Context().Err()).Err()
+		return status.FromContextError(stream.Context().Err()).Err()
 	}
-
-	if c.commit != nil {
-		p.mu.Lock()
-		seen.until, seen.succeeded = time.Now(), err == nil && f.code == codes.OK
-		p.commits = append(p.commits, seen)
-		p.mu.Unlock()
+	replies, err := p.answer(c, f)
+	<-p.turns
+	if f.then != nil {
+		f.then()
 	}
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
@@ -370,20 +318,17 @@ func (p *proxy) applyPostponed(doc string) {
 // forwardLimit is longer than Firestore is ever paused.
 const forwardLimit = time.Minute
 
-// forward makes the call, and records the outcome of a commit or a booking.
+// forward makes the call, and records the outcome of a commit.
 func (p *proxy) forward(c *call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(p.ctx, c.md), forwardLimit)
 	defer cancel()
-	sent := time.Now()
 	replies, err := p.exchange(ctx, c)
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if c.commit == nil {
-		if err == nil || status.Code(err) == codes.AlreadyExists {
-			p.booked[c.doc+" "+c.due] = true
-		}
 		return replies, err
 	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch status.Code(err) {
 	case codes.OK:
 		var done firestorepb.CommitResponse
@@ -393,18 +338,9 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 		p.applied = append(p.applied, c.write(done.GetCommitTime().AsTime()))
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.InvalidArgument: // refused
 	default:
-		if p.ctx.Err() == nil {
-			p.uncertain = append(p.uncertain, c.write(sent))
-		}
+		p.uncertain[c.doc]++
 	}
 	return replies, err
-}
-
-// hasBooked reports whether a task was created for that time.
-func (p *proxy) hasBooked(doc, at string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.booked[doc+" "+at]
 }
 
 func (p *proxy) exchange(ctx context.Context, c *call) (replies [][]byte, err error) {

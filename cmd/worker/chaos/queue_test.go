@@ -30,14 +30,12 @@ type queue struct {
 	server *cloudtasks.Server
 	proxy  *proxy // between the workers and the server
 	close  func()
-	delay  func() time.Duration // of each delivery; nil: none
-	inner  http.RoundTripper    // opens a connection for each delivery
+	slots  []*slot           // of the workers
+	inner  http.RoundTripper // opens a connection for each delivery
 
-	mu      sync.Mutex
-	workers []string // addresses
-	next    int
-	counts  map[string]int // of answers by reason, and of delays
-	errs    []error        // of answers that acknowledge a task whose analysis then waits without another
+	mu     sync.Mutex
+	next   int
+	counts map[string]int // of answers, by status and reason
 }
 
 const location = "projects/p/locations/l"
@@ -66,9 +64,10 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: q.name, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)},
-	}})
+	retries := &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)}
+	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+		Parent: location, Queue: &cloudtaskspb.Queue{Name: q.name, RetryConfig: retries},
+	})
 	check(t, err)
 	return q
 }
@@ -84,40 +83,14 @@ func (q *queue) deliver(ctx context.Context, id string, in time.Duration) error 
 	return err
 }
 
-// put replaces the worker in a slot.
-func (q *queue) put(slot int, address string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if slot == len(q.workers) {
-		q.workers = append(q.workers, "")
-	}
-	q.workers[slot] = address
-}
-
-func (q *queue) pick() (address string, delay time.Duration, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.workers) == 0 {
-		return "", 0, errors.New("queue: no worker")
-	}
-	q.next++
-	if q.delay != nil {
-		if delay = q.delay(); delay > 0 {
-			q.counts["delayed"]++
-		}
-	}
-	return q.workers[q.next%len(q.workers)], delay, nil
-}
-
 // RoundTrip implements http.RoundTripper.
 func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
-	address, delay, err := q.pick()
-	if err != nil {
-		return nil, err
-	}
-	pause(r.Context(), delay)
+	q.mu.Lock()
+	q.next++
+	p := q.slots[q.next%len(q.slots)].worker()
+	q.mu.Unlock()
 	sent := r.Clone(r.Context())
-	sent.URL.Host, sent.Host = address, address
+	sent.URL.Host, sent.Host = p.address, p.address
 	response, err := q.inner.RoundTrip(sent)
 	if err != nil {
 		return nil, err
@@ -127,22 +100,12 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return nil, err
 	}
-	var answer struct {
-		Status, Reason string
-		ID             string `json:"analysis_id"`
-		RetryAt        string `json:"retry_at"`
-	}
-	_ = json.Unmarshal(body, &answer) // an answer that is not a worker's is counted by its status alone
-
-	q.mu.Lock()
-	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
-	waits := answer.Reason == "waiting" || answer.Reason == "retry"
-	if waits && response.StatusCode == http.StatusOK && !q.proxy.hasBooked(answer.ID, answer.RetryAt) {
-		q.errs = append(q.errs, fmt.Errorf("answered %s, but no task was created for then", body))
-	}
-	q.mu.Unlock()
-
 	response.Body = io.NopCloser(bytes.NewReader(body))
+	var answer struct{ Status, Reason string }
+	_ = json.Unmarshal(body, &answer) // an answer that is not a worker's is counted by its status alone
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
 	return response, nil
 }
 

@@ -1,37 +1,36 @@
 // Package proof tests the workers against a model of a store and a queue, and judges their
 // writes by History. Two kinds of tests run the real code against the model: a search of
-// all interleavings, and a simulation from seeds. The real code is the server and the guard
+// all interleavings, and a simulation from seeds. The real code is the guard
 // of internal/delivery, the rules of lease/analysislock and the loop of lease.
 // cmd/worker/chaos uses History too. No binary contains this package.
 //
 // # What is checked
 //
 // Each write, when the store applies it: see History.Add. The number of attempts, the
-// status and the history are consistent with the write. An unlock or a cancel breaks one
-// lock at most.
+// status and the last attempt of the history are consistent with the write. An unlock or a cancel
+// breaks one lock at most.
 //
 // Each next attempt: after a temporary failure it is due within RETRY_MIN and RETRY_MAX. Recovery
 // marks only an analysis whose lock is not held and whose next attempt is late. No attempt begins
-// more than 2 s early, except by the task that was booked for it. The record determines the
-// name of a task that a worker books, so there is one task for one next attempt.
+// more than 2 s early, except by the task that was booked for it.
 //
 // Each checkpoint, which names its run and its number: only the lock's holder writes one,
 // never an older one than its last. A release or a failure leaves the newest that the run
 // has reported, READY and a fresh requeue leave none, and other writes change none. When a
 // synchronous checkpoint has returned without an error, it has been committed. A run is
-// handed the checkpoint that the record had when its lock was acquired, and repeats no
-// unit of work of a committed one. An attempt is taken back only for a stop, or for a run
-// that has reached its deadline and has committed a checkpoint, and for such a run always.
+// handed the checkpoint that the record had when its lock was acquired. An attempt is taken back
+// only for a stop, or for a run that has reached its deadline and has committed a checkpoint, and
+// for such a run always.
 //
-// Each answer: its run has ended. After a 2xx the analysis is finished or the queue has a
-// task for it; after retry and waiting, the task of the next attempt. It does not report
-// locked, lock_lost, READY or FAILED if that is not true.
+// Each answer: its run has ended. After a settled one the analysis is finished or the queue has a
+// task for it; after retry and waiting, the task of the next attempt, which the record names. It
+// does not report locked, waiting, lock_lost, READY, FAILED or already finished if that is not true.
 //
 // Each run that is not cancelled holds the lock, unexpired, and is the only one. A run whose
 // lock an operator has broken, also by a cancel, may continue until its worker reads the
 // record or its trust ends.
 //
-// Each act of an analysis that charges: see JudgeAct. The count of open acts is that of its
+// Each act of an analysis that charges: see judgeAct. The count of open acts is that of its
 // records, an operator's answer is for the state that was seen, only an answer removes an
 // uncertain record, and Once returns no receipt that the provider did not give.
 //
@@ -57,54 +56,41 @@
 //     its deadline, trust ends or the lock expires. Calls without a reply still wait after
 //     it.
 //
-// A read is one step with the step that leads to it. The searches, each execution of
-// which then continues to its end without faults and without recovery:
+// A read is one step with the step that leads to it. There is a search of all sequences of
+// EXPLORE_DEPTH steps. The others are of sequences of up to 30 steps with a few deviations. A
+// deviation is any step other than the first possible one, which is the one without a fault. They
+// begin at the beginning, with EXPLORE_DEVIATIONS deviations, or after the steps of a start, which
+// do not count, with EXPLORE_ONWARD deviations or one or two fewer:
 //
-//  1. All sequences of EXPLORE_DEPTH steps.
-//  2. All sequences of up to EXPLORE_REACH steps with at most EXPLORE_DEVIATIONS
-//     deviations. A deviation is any step other than the first possible one, which
-//     is the one without a fault.
-//  3. The same from four starts, whose steps do not count. booked: a duplicate has
-//     booked a follow-up of a live run. broken: then an operator has unlocked.
-//     stopped: as booked, then the run got SIGTERM and has booked its replacement.
-//     overtaken: as broken, then the follow-up ran elsewhere and was stopped. They
-//     have at most EXPLORE_ONWARD deviations: one fewer from the last two, and one
-//     fewer if a fault and a crash are possible too.
-//  4. The same with checkpoints, cancels and requeues, from the beginning and from five
-//     starts, with one deviation fewer than EXPLORE_ONWARD. reported: a run has committed
-//     a checkpoint and reported another. cancelled: then an operator has cancelled.
-//     releasing: as reported, then the run was stopped, and its lock expired before the
-//     release arrived. expired: a run has reached its deadline. flushing: then it has
-//     reported twice and ended.
-//  5. The same with recovery, an unlock, a fault and a crash, from three starts. failed: a
-//     run has failed for now and released its lock, its next attempt is not yet booked, and
-//     a duplicate has read the record before. recovering: a run has failed for now, its lock
-//     expired before the release arrived, and recovery has read the record. marked: a
-//     heartbeat has not arrived before the lock expired, and recovery has marked the
-//     analysis but not yet booked its delivery.
+//   - booked: a duplicate has booked a follow-up of a live run. stopped: then the run got SIGTERM
+//     and has booked its replacement. overtaken: as booked, then an operator has unlocked, and the
+//     follow-up ran elsewhere and was stopped.
+//   - reported: a run has committed a checkpoint and reported another. cancelled: then an operator
+//     has cancelled. releasing: as reported, then the run was stopped, and its lock expired before
+//     the release arrived. expired: a run has reached its deadline. flushing: then it has reported
+//     twice and ended.
+//   - failed: a run has failed for now and released its lock, its next attempt is not yet booked,
+//     and a duplicate has read the record before. recovering: a run has failed for now, its lock
+//     expired before the release arrived, and recovery has read the record. marked: a heartbeat has
+//     not arrived before the lock expired, and recovery has marked the analysis but not yet booked
+//     its delivery. delayed: recovery is about to ask for a task that still waits.
 //
-// EXPLORE_DELIVERIES and EXPLORE_FAULTS limit dispatches and faults; the budgets in
-// searches limit the rest. EXPLORE_SEARCH=4 EXPLORE_REPLAY=1.0.2 repeats one
-// execution and prints it.
-//
-// An execution ends if its state was seen before with as many steps remaining. That
-// assumes that a worker depends only on its replies, their times and the time, that
-// idle workers do not differ, and that 64-bit hashes do not collide. Not covered: two
-// crashes, three faults or more deviations in one execution, a first read that fails,
+// The budgets in searches limit the steps of each kind. Each execution then continues to its end
+// without faults and without recovery. A violation is printed with the steps that lead to it. Not
+// covered: two crashes, three faults or more deviations in one execution, a first read that fails,
 // two analyses, and a worker that is paused together with its timers.
 //
 // # The simulation
 //
 // TestManySeeds… runs several workers and analyses in virtual time. The clocks of workers,
-// store and queue differ by up to ten minutes. Calls to the store are lost, late, slow,
-// refused or applied twice; the connections of store and workers break; the queue dispatches
-// twice, late, or not at all, with backoff and deadlines, and in three of four seeds adapts
-// its rate to the answers as emulator/cloudtasks does; workers crash, some of them just
-// after a release, pause and are stopped; other programs write; an operator unlocks, cancels
+// store and queue differ by up to ten minutes. Calls to the store are lost, late, slow or
+// refused, or their replies are; the connections of workers break; the queue dispatches
+// twice, late, or not at all, with backoff and deadlines; workers crash, some of them just
+// after a release, pause and are stopped; an operator unlocks, cancels
 // and requeues; runs report checkpoints, some of which the store refuses, and end at
 // RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; half of the analyses charge at a provider, where
 // workers crash and pause before and after the charge, and an operator answers uncertain acts;
-// recovery is called each minute. The seed
+// recovery is called each minute. In one seed of five, one crash is the only fault. The seed
 // determines all of it, so a seed repeats exactly: SIMULATE_SEED=n prints it. A pause is
 // milder than a real one, because timers inside the worker continue.
 package proof

@@ -21,6 +21,7 @@ type execution struct {
 	left      budget
 	rec       *record // of the one analysis
 	late      []*call // swaps whose callers gave up, and that may still arrive
+	client    *client // of all
 	instances []*instance
 	operator  *instance
 	draining  bool
@@ -41,10 +42,9 @@ type explored struct {
 	repliedAt time.Time
 	askedAt   time.Time // of its last call to the store
 	sent      mark      // the newest of its marks that it has sent
-	first     mark      // the checkpoint at its first load
 	readBreak bool      // it has read the record since its lock was broken
 	ended     bool
-	reply     answer
+	reply     delivery.Outcome
 }
 
 // live reports whether the caller has a run that is not cancelled.
@@ -52,9 +52,11 @@ func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.
 
 func newExecution(b budget, runTimeout time.Duration) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
-	m.limits = limits{runTimeout: cmp.Or(runTimeout, 24*time.Hour), interval: 10 * time.Second, retryMin: 30 * time.Second, retryMax: 600 * time.Second}
+	m.limits = perfect().limits
+	m.runTimeout = cmp.Or(runTimeout, 24*time.Hour)
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
-	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
+	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{}}
+	x.client = &client{model: m, send: x.ask}
 	x.rec = x.create("x")
 	x.rec.doc.BookedTask = "first"
 	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"}, nil)
@@ -78,27 +80,25 @@ func (x *execution) join(p *caller) *caller {
 // before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
-		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze)
+		i = x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
 		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
 	p := x.join(&caller{name: fmt.Sprintf("delivery %d at w%d", len(x.callers), i.index), on: i, task: t})
-	i.receive(p.n, "dispatch", t.alias, x.since())
 	t.inFlight++
 	t.tried = x.now()
-	x.begin(p, func() { p.reply = i.deliver(p) })
+	x.launch(p, func() { p.reply = i.deliver(p) })
 }
 
 // operate starts an operator's command, up to its first read. After a requeue the
 // operator books a delivery.
 func (x *execution) operate(k Kind, fresh bool) {
 	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
-	x.operator.receive(k, fresh)
 	if x.requeuing = k == Requeue; x.requeuing {
 		p.books = fmt.Sprint("requeued ", p.n)
 	}
-	x.begin(p, func() {
-		_ = p.operate(x.ledger(x)) // whatever the outcome
+	x.launch(p, func() {
+		_ = p.operate(x.client.ledger()) // whatever the outcome
 		if k == Requeue {
 			x.locked(func() {
 				x.book(taskqueue.Task{Name: p.books, AnalysisID: p.analysis}, nil)
@@ -108,7 +108,7 @@ func (x *execution) operate(k Kind, fresh bool) {
 	})
 }
 
-func (x *execution) begin(p *caller, do func()) {
+func (x *execution) launch(p *caller, do func()) {
 	x.going.Go(func() {
 		do()
 		x.mu.Lock()
@@ -135,7 +135,7 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 		case err := <-r.result:
 			return result(job.AnalysisID, job.LockToken), err
 		case awaited := <-r.reports:
-			x.locked(func() { x.doUnit(p) })
+			x.locked(func() { p.run.units++ })
 			if awaited {
 				x.awaitMark(ctx, p, job)
 			} else {
@@ -149,7 +149,6 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 
 // report makes the run of p do a unit of its work and report a checkpoint.
 func (x *execution) report(p *caller, awaited bool) {
-	p.on.receive(p.n, "report", awaited, x.since())
 	p.run.reports <- awaited
 	x.settle()
 	if p.pending == nil && p.live() && time.Until(x.nextCommit(p)) <= 0 {
@@ -158,9 +157,8 @@ func (x *execution) report(p *caller, awaited bool) {
 }
 
 // endRun ends the run of p.
-func (x *execution) endRun(p *caller, outcome string, err error) {
+func (x *execution) endRun(p *caller, err error) {
 	p.run.ended, p.run.stopped = x.since(), p.on.stopping
-	p.on.receive(p.n, outcome, x.since())
 	p.run.result <- err
 	x.settle()
 }

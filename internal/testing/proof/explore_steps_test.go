@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,40 +68,27 @@ func (x *execution) steps() []step {
 
 func (x *execution) callSteps(add adder, c *call) {
 	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
-	if x.left.faults == 0 {
-		return
-	}
-
 	fault := func(what string, do func()) {
-		add(func() {
-			x.left.faults--
-			do()
-			x.settle()
-		}, "%s: %s %s", c.by, c.kind, what)
+		if x.left.faults > 0 {
+			add(func() {
+				x.left.faults--
+				do()
+				x.settle()
+			}, "%s: %s %s", c.by, c.kind, what)
+		}
 	}
-	fail := func() { x.answer(c, reply{err: errNotDone}) }
-
-	switch c.kind {
-	case load, find:
-		fault("fails", fail)
-	case swap:
-		fault("is applied, its reply lost", func() {
-			if _, applied := x.apply(c); applied {
+	if c.kind == swap || c.kind == book {
+		fault("is done, its reply lost", func() {
+			if x.serve(c).err == nil {
 				x.count("replies lost")
 			}
 			x.answer(c, reply{err: errReplyLost})
 		})
-		fault("fails, and may arrive later", func() {
-			x.delay(c)
-			fail()
-		})
-	case book:
-		fault("is done, its reply lost", func() {
-			x.book(c.task, c.by)
-			x.answer(c, reply{err: errReplyLost})
-		})
-		fault("fails", fail)
 	}
+	fault("fails", func() { // a swap may arrive later
+		x.delay(c)
+		x.answer(c, reply{err: errNotDone})
+	})
 }
 
 func (x *execution) runSteps(add adder) {
@@ -108,14 +96,14 @@ func (x *execution) runSteps(add adder) {
 		if p.on.crashed || !p.running() || p.run.blocked {
 			continue
 		}
-		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
+		add(func() { x.endRun(p, nil) }, "%s: the run succeeds", p)
 		switch cause := context.Cause(p.run.ctx); {
 		case errors.Is(cause, lease.ErrLost): // its result has no effect
 		case cause != nil:
-			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
+			add(func() { x.endRun(p, p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
 		case x.left.failures > 0:
-			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
-			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
+			add(func() { x.left.failures--; x.endRun(p, errForNow) }, "%s: the run fails for now", p)
+			add(func() { x.left.failures--; x.endRun(p, errForGood) }, "%s: the run fails for good", p)
 		}
 		if x.left.reports > 0 {
 			add(func() { x.left.reports--; x.report(p, false) }, "%s: the run reports", p)
@@ -128,15 +116,15 @@ func (x *execution) runSteps(add adder) {
 // has changed is no step: it would be refused without effect.
 func (x *execution) lateSteps(add adder) {
 	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
-	slices.SortFunc(x.late, func(a, b *call) int { return (a.by.n-b.by.n)*1000 + a.seq - b.seq })
+	slices.SortFunc(x.late, func(a, b *call) int { return cmp.Or(a.by.n-b.by.n, a.asked.Compare(b.asked)) })
 	for i, c := range x.late {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
-			if _, applied := x.apply(c); applied {
+			if x.serve(c).err == nil {
 				x.count("writes delayed")
 			}
 			x.settle()
-		}, "%s: the late swap %d arrives", c.by, c.seq)
+		}, "%s: a late swap arrives", c.by)
 	}
 }
 
@@ -279,7 +267,6 @@ func (i *instance) busy() bool {
 // may still arrive.
 func (x *execution) crash(i *instance) {
 	i.crashed = true
-	i.receive("crash")
 	for _, p := range i.callers {
 		if p.ended {
 			continue
@@ -297,7 +284,6 @@ func (x *execution) crash(i *instance) {
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
-	i.receive("SIGTERM", x.since())
 	i.stop(delivery.ErrStopping)
 	x.count("SIGTERMs")
 	x.settle()
@@ -306,86 +292,84 @@ func (x *execution) terminate(i *instance) {
 // recover starts a recovery, up to its mark.
 func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
-	x.operator.receive(Mark)
-	x.begin(p, func() {
-		g := &delivery.Guard{Queue: x, Orphans: x, Log: slog.New(slog.DiscardHandler)}
+	x.launch(p, func() {
+		g := &delivery.Guard{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
 			x.locked(func() { x.count("recoveries") })
 		}
 	})
 }
 
-// start is a sequence of steps before a search that does not count for its depth,
-// deviations and budget: it leads to a situation that needs many steps.
-type start struct {
-	name  string
-	fewer int      // so many deviations fewer, because many steps are possible from here
-	steps []string // each a pattern of path.Match; the first possible step that matches is taken
-}
-
-var (
-	booked = []string{
+// starts are sequences of steps before a search that do not count for its depth, deviations and
+// budget: they lead to situations that need many steps. Each step is a pattern of path.Match.
+var starts = func() map[string][]string {
+	booked := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap",
 		"task first to an idle worker", "delivery 1 at w1: book",
 	}
-	broken  = append(booked[:4:4], "the operator unlocks", "the operator: swap")
-	stopped = append(booked[:4:4], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
-		"delivery 0 at w0: swap", "delivery 0 at w0: book")
-	overtaken = append(broken[:6:6], "task * to an idle worker", "delivery 3 at w1: swap",
-		"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
-		"delivery 3 at w1: swap", "delivery 3 at w1: book")
-	starts   = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
-	reported = []string{
+	reported := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap",
 		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
 	}
-	cancelled = append(reported[:5:5], "the operator cancels", "the operator: swap")
-	expired   = []string{
+	expired := []string{
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
 		"time passes: a run reaches its deadline",
 	}
-	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
-		"delivery 0 at w0: the run obeys its cancellation")
-	failed = []string{
-		"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
-		"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+	return map[string][]string{
+		"booked": booked,
+		"stopped": slices.Concat(booked, []string{
+			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
+			"delivery 0 at w0: swap", "delivery 0 at w0: book",
+		}),
+		"overtaken": slices.Concat(booked, []string{
+			"the operator unlocks", "the operator: swap", "task * to an idle worker", "delivery 3 at w1: swap",
+			"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
+			"delivery 3 at w1: swap", "delivery 3 at w1: book",
+		}),
+		"reported":  reported,
+		"cancelled": slices.Concat(reported, []string{"the operator cancels", "the operator: swap"}),
+		"releasing": slices.Concat(reported, []string{
+			"w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires",
+		}),
+		"expired": expired,
+		"flushing": slices.Concat(expired, []string{
+			"delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
+			"delivery 0 at w0: the run obeys its cancellation",
+		}),
+		"failed": {
+			"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
+			"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+		},
+		"recovering": {
+			"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now",
+			"time passes: the lock expires", "recovery",
+		},
+		"marked": {
+			"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due",
+			"time passes: the lock expires", "recovery", "recovery: swap",
+		},
+		"delayed": {"time passes: recovery is due", "recovery"},
 	}
-	marked = []string{
-		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "time passes: the lock expires",
-		"recovery", "recovery: swap",
-	}
-	recovering = []string{
-		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
-		"recovery",
-	}
-	delayed   = []string{"time passes: recovery is due", "recovery"}
-	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
-)
+}()
 
-func (s start) String() string {
-	if s.name == "" {
-		return "from the beginning"
-	}
-	return "from " + s.name
-}
-
-// make takes the steps.
-func (s start) make(x *execution) {
+// begin takes the steps of a start, each the first possible step that matches.
+func (x *execution) begin(start []string) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1}
+	x.left = budget{
+		deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1,
+	}
 	x.traced = true // so that steps have names
-	for _, pattern := range s.steps {
+	for _, pattern := range start {
 		all := x.steps()
 		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
 		if n < 0 {
-			x.fail("%s: no step %q", s, pattern)
+			x.fail("no step %q", pattern)
 			break
 		}
 		x.note("(%s)", all[n].name)
 		all[n].do()
 	}
-	x.left, x.traced = left, traced
-	if !traced {
+	if x.left, x.traced = left, traced; !traced {
 		x.trace = nil
 	}
 }

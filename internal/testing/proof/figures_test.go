@@ -8,26 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
-// figures count events. Those named longest or largest are durations in nanoseconds;
-// the largest is kept.
+// figures count events.
 type figures map[string]int64
-
-func (f figures) most(name string, d time.Duration) { f[name] = max(f[name], int64(d)) }
-
-func isTime(name string) bool {
-	return strings.HasPrefix(name, "longest") || strings.HasPrefix(name, "largest")
-}
 
 func (f figures) add(g figures) {
 	for name, n := range g {
-		if isTime(name) {
-			f.most(name, time.Duration(n))
-		} else {
-			f[name] += n
-		}
+		f[name] += n
 	}
 }
 
@@ -44,11 +32,7 @@ func (f figures) missing(expected []string) (names []string) {
 func (f figures) String() string {
 	var s strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		if isTime(name) {
-			fmt.Fprintf(&s, "%50s  %v\n", name, time.Duration(f[name]).Round(time.Millisecond))
-		} else {
-			fmt.Fprintf(&s, "%50s  %d\n", name, f[name])
-		}
+		fmt.Fprintf(&s, "%50s  %d\n", name, f[name])
 	}
 	return s.String()
 }

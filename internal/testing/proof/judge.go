@@ -1,11 +1,10 @@
 package proof
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
-
-	"taskguard/lease/analysislock"
 )
 
 // Kind is the effect of a write on the lock of an analysis.
@@ -106,106 +105,16 @@ func (h *History) wrong(format string, args ...any) {
 	h.Wrong = append(h.Wrong, fmt.Sprintf(format, args...))
 }
 
-// The steps of a marked act, beside analysislock.EffectStarted and EffectDone.
-const (
-	ActCharged = "charged"   // the act itself, at its receiver
-	ActMissing = "missing"   // the receiver, asked by a later attempt, does not know the act
-	ActRemoved = "no record" // the record was removed
-)
-
-// ActStep is a step of a marked act: a change of its record, or what happens at its receiver.
-type ActStep struct {
-	At      time.Time
-	Writer  int64  // token of the attempt; zero: an operator
-	State   string // the record's, ActCharged or ActMissing
-	Token   int64  // in the record
-	Receipt string // of a charge; in the record: the result
-}
-
-// JudgeAct judges the steps of one act. An attempt commits its marker before the act. Another's
-// marker is replaced or removed only by an operator, or by an attempt that has asked the receiver:
-// that is an answer. A result that is recorded is one that the receiver gave before, and only an
-// operator drops it. A receiver that knows keys makes one charge. At any other, two charges have
-// an answer between their markers: it said that the first attempt had not charged, which then was
-// still able to.
-func JudgeAct(steps []ActStep, keys bool) (wrong []string) {
-	slices.SortStableFunc(steps, func(a, b ActStep) int { return a.At.Compare(b.At) })
-	now, answers := ActStep{State: ActRemoved}, 0
-	marked, charged := map[int64]int{}, map[int]bool{} // the answers before the marker, by token; those that had a charge
-	missing, given := map[int64]bool{}, map[string]bool{}
-	for _, s := range steps {
-		if s.State == now.State && s.Token == now.Token && s.Receipt == now.Receipt { // written again
-			continue
-		}
-		bad, own := false, now.Token == s.Writer
-		started, done := now.State == analysislock.EffectStarted, now.State == analysislock.EffectDone
-		asked := started && !own && (s.Writer == 0 || missing[s.Writer])
-		switch s.State {
-		case ActMissing:
-			missing[s.Writer] = true
-			continue
-		case ActCharged:
-			n, begun := marked[s.Writer]
-			if bad = !begun || charged[n] || keys && len(charged) > 0; begun {
-				charged[n] = true
-			}
-			given[s.Receipt] = true
-		case analysislock.EffectDone:
-			bad = !started && !done || !given[s.Receipt] || done && now.Receipt != s.Receipt
-		case ActRemoved:
-			if asked || done && s.Writer == 0 {
-				answers++
-			} else if bad = !started || !own; own {
-				delete(marked, s.Writer)
-			}
-		case analysislock.EffectStarted:
-			if _, before := marked[s.Token]; own && before { // the attempt has not begun the act
-				delete(marked, s.Writer)
-				break
-			}
-			if asked {
-				answers++
-			}
-			bad = done || started && !asked || s.Token != s.Writer
-			marked[s.Token] = answers
-		}
-
-		if bad {
-			wrong = append(wrong, fmt.Sprintf("%+v after %+v and %d answers", s, now, answers))
-		}
-		if s.State != ActCharged {
-			now = s
-		}
-	}
-	return wrong
-}
-
 // Span is a period, in time since the start of the test.
 type Span struct{ From, Until time.Duration }
 
-// Without returns the parts of s that no other span covers.
-func (s Span) Without(others ...Span) []Span {
-	rest := []Span{s}
+// Uncovered returns how much of s no other span covers.
+func (s Span) Uncovered(others ...Span) (sum time.Duration) {
+	others = slices.Clone(others)
+	slices.SortFunc(others, func(a, b Span) int { return cmp.Compare(a.From, b.From) })
 	for _, o := range others {
-		var next []Span
-		for _, r := range rest {
-			for _, part := range []Span{{r.From, min(r.Until, o.From)}, {max(r.From, o.Until), r.Until}} {
-				if part.From < part.Until {
-					next = append(next, part)
-				}
-			}
-		}
-		rest = next
+		sum += max(0, min(o.From, s.Until)-s.From)
+		s.From = max(s.From, min(o.Until, s.Until))
 	}
-	return rest
-}
-
-// Overlap returns the total time that is in a span of a and in a span of b.
-func Overlap(a, b []Span) (sum time.Duration) {
-	for _, s := range a {
-		for _, t := range b {
-			sum += max(0, min(s.Until, t.Until)-max(s.From, t.From))
-		}
-	}
-	return sum
+	return sum + max(0, s.Until-s.From)
 }

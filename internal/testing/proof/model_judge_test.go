@@ -1,13 +1,12 @@
 package proof
 
 import (
-	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -47,7 +46,8 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 
 	seen, steals := len(h.Wrong), h.Steals
 	h.Add(w)
-	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
+	attempts, due := m.wrongAttempts(r, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p)
+	for _, what := range []string{attempts, due, m.wrongMark(r, next, mark, w.Kind, p)} {
 		if what != "" {
 			h.wrong("%s %s", p, what)
 		}
@@ -57,10 +57,13 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	}
 
 	m.note("%s: %s token %d", p, w.Kind, after.Token)
+	m.count(string(w.Kind))
 	if h.Steals > steals {
 		m.count("steals")
 	}
-	m.count(string(w.Kind))
+	if outcome := outcomeOf(next); w.Kind != Acquire && outcome != outcomeOf(r.doc) {
+		m.count("ended " + outcome + " " + lastOf(next).Code)
+	}
 
 	switch w.Kind {
 	case Heartbeat:
@@ -69,52 +72,48 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 		}
 		return
 	case Acquire, GiveUp:
+		m.judgeUnheld(r)
 		p.token, p.broken, p.acquired = after.Token, nil, len(r.states)
 	case Unlock, Cancel:
 		m.breakLock(r, p)
 	case Mark, Resolve:
 		return
 	}
-
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
 	}
 }
 
-// inconsistency returns what is wrong with the other fields of a write.
-func (m *model) inconsistency(before, after analysis, k Kind, p *caller) string {
+// wrongAttempts returns what is wrong with the count of attempts, the status or the result of a
+// write.
+func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) string {
+	before, gaveUp := r.doc, after.Error != nil && after.Error.Code == analysislock.AttemptsExhausted
 	attempts := after.Lock.Attempts - before.Lock.Attempts
+	refunded, outcome := k == Release && attempts == -1, outcomeOf(after)
 	switch {
 	case after.Lock.Finished != (after.Status == analysislock.Ready || after.Status == analysislock.Failed):
 		return "wrote a status that does not fit the lock"
 	case after.Status == analysislock.Ready && k == Finish && after.Result != any(result(p.analysis, p.token)):
 		return fmt.Sprintf("wrote the result %v", after.Result)
-	case after.Status == analysislock.Failed && (after.Error == nil || after.Error.Message == ""):
-		return "wrote FAILED without a reason"
-	case after.Lock.Finished && k != Unlock && (after.Status == analysislock.Ready && after.LastError != nil || after.Lock.Owner != ""):
-		return "left a lock or an error on a finished analysis"
-	case k == Unlock && (after.Lock.Finished != before.Lock.Finished || after.Lock.Owner != "" || after.Lock.Token != before.Lock.Token):
-		return "did more than unlock"
 	case k == GiveUp && after.Error.Code == analysislock.RunTimeExhausted:
 		if m.maxRun == 0 || m.now().Sub(after.StartedAt) < m.maxRun {
 			return "gave up before MAX_RUN_TIME"
 		}
 		m.count("given up after MAX_RUN_TIME")
-		return ""
-	case (k == GiveUp || k == Finish && after.Error != nil && after.Error.Code == analysislock.AttemptsExhausted) && before.Lock.Attempts < m.policy.MaxAttempts:
+	case (k == GiveUp || k == Finish && gaveUp) && before.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
-	case k == Cancel && (after.Error == nil || after.Error.Code != analysislock.Cancelled || after.Lock.FinishedBy != "operator"):
-		return "cancelled wrongly"
-	case k == Acquire && (after.StartedAt.IsZero() || !before.StartedAt.IsZero() && !after.StartedAt.Equal(before.StartedAt)):
-		return "wrote a wrong time of the first acquisition"
-	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts || after.Status != analysislock.Processing):
-		return "acquired with a wrong count of attempts or a wrong status"
-	case k == Requeue && (after.Lock.Attempts != 0 || after.Status != analysislock.Queued || after.Lock.Token != before.Lock.Token):
+	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts):
+		return "acquired with a wrong count of attempts"
+	case k == Acquire && (after.Status != analysislock.Processing || lastOf(after).Token != after.Lock.Token):
+		return "acquired with a wrong status or history"
+	case (k == Release || k == Finish) && lastOf(after).EndedAt.IsZero():
+		return "left the attempt without its entry or its end in the history"
+	case k == Requeue && (after.Lock.Attempts != 0 || after.Status != analysislock.Queued):
 		return "requeued wrongly"
-	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(after) == analysislock.OutcomeShuttingDown:
+	case refunded && p.on.stopping && (p.run == nil || p.run.stopped) && outcome == analysislock.OutcomeShuttingDown:
 		m.count("stopped runs refunded")
-	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[after.ID].states[p.acquired].at >= m.runTimeout &&
-		p.run.written.n > 0 && outcomeOf(after) == analysislock.OutcomeContinued:
+	case refunded && p.run != nil && m.since()-r.states[p.acquired].at >= m.runTimeout &&
+		p.run.written.n > 0 && outcome == analysislock.OutcomeContinued:
 		m.count("continued runs refunded")
 	case k != Acquire && k != Requeue && attempts != 0:
 		return fmt.Sprintf("changed the attempts by %d", attempts)
@@ -133,25 +132,22 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return fmt.Sprintf("marked an analysis that waits until %v", before.NextAttemptAt)
 	case k == Mark && after.BookedTask != "" && after.BookedTask == before.BookedTask:
 		m.count("marks of those that wait in the queue")
-		return ""
 	case k == Mark && after.BookedTask != nextName(after):
 		return "marked another task than the next"
 	case k == Mark:
-		return ""
 	case k == Release && outcomeOf(after) == analysislock.OutcomeRetry:
-		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
+		// It may arrive late; a slow reply makes it later.
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout {
 			return fmt.Sprintf("booked the next attempt in %v", wait)
 		}
 		least := min(m.retryMin<<(before.Lock.Attempts-1), m.retryMax)
 		if p.run != nil && next.Before(m.begun.Add(p.run.ended+m.skew+least).Truncate(time.Millisecond)) {
 			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", before.Lock.Attempts, next, least)
 		}
-		return ""
 	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
 		if !next.Equal(before.NextAttemptAt) {
 			return "changed the time of the next attempt"
 		}
-		return ""
 	case !next.IsZero():
 		return fmt.Sprintf("left the next attempt at %v", next)
 	case after.BookedTask != "" && k != Requeue && (k != Unlock || after.Lock.Finished):
@@ -165,38 +161,12 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 	return ""
 }
 
-// unexpected reports whether a worker books a task that does not follow from the record.
-// The name of a follow-up contains the token and the expiry of a lock, that of a next
-// attempt the token and its time, so that every reader of the record books the same task. A
-// delivery may take an operator's unlock for its own release.
-func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
-	if by == nil || by.operates != "" && by.operates != Mark || alias(t, by) != t.Name {
-		return false
-	}
-	r := m.records[t.AnalysisID]
-	if own := (analysis{ID: by.analysis, Lock: lease.Lease{Token: by.token}, NextAttemptAt: t.At}); by.broken != nil && t.Name == nextName(own) {
-		m.count("next attempts booked after an unlock")
-		return false
-	}
-	return !slices.ContainsFunc(r.states, func(s state) bool {
-		d, l := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}, s.lock
-		if now := l.ExpiresAt.IsZero() && t.At.IsZero(); now || t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
-			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano))+"-follow-up" {
-				return true
-			}
-		}
-		return !s.next.IsZero() && (t.At.IsZero() || t.At.Equal(s.next)) && t.Name == nextName(d)
-	})
-}
-
 // unbooked reports whether p has released the lock after a failure for now, and the queue
 // has no task for the next attempt yet.
 func (m *model) unbooked(p *caller) bool {
 	r := m.records[p.analysis]
-	if r == nil || r.states[len(r.states)-1].by != p || outcomeOf(r.doc) != analysislock.OutcomeRetry || r.doc.NextAttemptAt.IsZero() {
-		return false
-	}
-	return m.taskNamed(r.doc.BookedTask) == nil
+	return r != nil && r.states[len(r.states)-1].by == p && outcomeOf(r.doc) == analysislock.OutcomeRetry &&
+		!r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -217,25 +187,54 @@ func (m *model) breakLock(r *record, operator *caller) {
 	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
 }
 
-// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
-// booked: an operator has opened the analysis and has not booked one yet.
-func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
+// dispatchTime is the limit of the time from a booking to the acquisition.
+const dispatchTime = 5 * time.Second
+
+// judgeUnheld checks, if one crash is the only fault, for how long an analysis was not held by a
+// live worker when it is acquired after the crash, although its next attempt was due.
+func (m *model) judgeUnheld(r *record) {
+	if !m.single || m.crashedAt == 0 {
+		return
+	}
+	last := &r.states[len(r.states)-1]
+	for n := len(r.states) - 2; last.by != nil && last.by.operates == Mark; n-- { // its delivery does not hold it yet
+		last = &r.states[n]
+	}
+	free := last.at
+	switch held := last.lock.Owner != ""; {
+	case held && last.by.on.crashed: // held until the crash
+		free = last.by.on.died
+	case held:
+		return
+	case !last.next.IsZero(): // it waits, crash or not
+		free = max(free, m.local(last.next).Sub(m.begun))
+	case last.by == nil && free < m.crashedAt:
+		m.count("first acquired after a crash")
+	}
+	bound := max(m.policy.TTL, unanswered) + time.Minute + dispatchTime
+	if gap := m.since() - max(free, m.crashedAt); gap > bound {
+		m.fail("%s: unheld for %v after a crash, want at most %v", r.doc.ID, gap, bound)
+	}
+}
+
+// judgeAnswer checks the answer to a delivery, which acknowledges its task if it is settled. If
+// excused, no delivery has to be booked: an operator has opened the analysis and has not booked one
+// yet.
+func (m *model) judgeAnswer(p *caller, o delivery.Outcome, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
-	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
-	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
-	if a.code/100 == 2 && !t.done {
+	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Settled] + o.Case.String()
+	m.count(answer)
+	m.note("%s: answered %s", p, answer)
+	if o.Settled && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
+	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
-	wasSo := func(matches func(lease.Lease) bool) bool {
-		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
-	}
-
-	retry := a.RetryAt
-	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
-		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(retry) {
-			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, a.Reason, m.show(r.doc))
+	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
+	if (o.Case == delivery.Retry || o.Case == delivery.Waiting) && o.Settled && waits {
+		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Case, m.show(r.doc))
 		}
 		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
 			m.count("booked again after a crash")
@@ -245,21 +244,19 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
-		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
-	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
+	case o.Settled && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Case, m.show(r.doc))
+	case o.Case == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
-	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
-		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
-	case a.Reason == "waiting" && !slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return s.next.Equal(retry) && s.lock.Owner == "" }):
-		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, a.RetryAt)
-	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
-		m.fail("%s was answered continued, but it holds the lock", p)
-	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
+	case o.Case == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
+	case o.Case == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
+		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
+	case o.Case == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
-		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
-	case a.Reason == "already_finished" && !wasSo(func(l lease.Lease) bool { return l.Finished }):
+	case (o.Case == delivery.Ran || o.Case == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Case, p.token)
+	case o.Case == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
 		m.fail("%s was answered already_finished, but the analysis was not finished", p)
 	}
 }

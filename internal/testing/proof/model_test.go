@@ -3,9 +3,9 @@ package proof
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +30,8 @@ type model struct {
 	skew          time.Duration // of the store's clock, against the workers'
 	queueSkew     time.Duration // of the queue's clock
 	skipRevisions bool          // the store does not compare revisions
-	earlyWork     bool          // a run is handed the checkpoint of its delivery's first reading
+	single        bool          // one crash is the only fault
+	crashedAt     time.Duration // the last crash; zero: none
 	traced        bool
 	begun         time.Time
 
@@ -40,9 +41,9 @@ type model struct {
 	owners    map[string]*caller
 	trace     []line
 	figures   figures
-	repeats   bool         // an earlier execution has counted the current step
-	wrong     []string     // the violations
-	onFailure func(string) // called with the first violation; may be nil
+	repeats   bool        // an earlier execution has counted the current step
+	wrong     []string    // the violations
+	onBooking func(*task) // called with each task; may be nil
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.
@@ -53,18 +54,14 @@ type record struct {
 	doc     analysis
 	rev     int64
 	updated time.Time // by the store's clock
-	created time.Duration
 	history History
 	holder  *caller
 	states  []state // all states of the lock, the oldest first
 	mark    mark    // the checkpoint
 	effects analysislock.Effects
-	acts    []ActStep
+	acts    []actStep
 	charges []string          // receipts of the provider
 	keys    map[string]string // the receipts by key
-	past    []past            // what its history must be, without a limit
-	done    int               // units of work that runs have done since it was begun anew
-	safe    int               // of those, in a checkpoint that was committed
 }
 
 // state is the lock and the checkpoint after a write.
@@ -72,7 +69,6 @@ type state struct {
 	lock lease.Lease
 	mark mark
 	next time.Time // of the next attempt
-	task string    // that is booked for it
 	at   time.Duration
 	by   *caller
 }
@@ -82,7 +78,7 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind                // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
+	operates Kind                // of an operator: Unlock, Requeue, Cancel or Resolve; of a recovery: Mark
 	fresh    bool                // of a Requeue
 	books    string              // the task that an operator books afterwards
 	answer   analysislock.Answer // of a Resolve
@@ -97,7 +93,6 @@ type caller struct {
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
 
-	calls int
 	explored
 }
 
@@ -128,8 +123,6 @@ type instance struct {
 	crashed  bool
 	callers  []*caller
 
-	received uint64 // hash of all replies to its goroutines; for the search
-
 	slot   *slot // this and the next three fields are for the simulation
 	dead   chan struct{}
 	paused time.Duration // until then
@@ -156,6 +149,12 @@ func (m *model) now() time.Time              { return time.Now().Add(m.skew).Rou
 func (m *model) since() time.Duration        { return time.Since(m.begun) }
 func (m *model) local(t time.Time) time.Time { return t.Add(-m.skew) }
 
+func (m *model) locked(do func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	do()
+}
+
 func (m *model) count(name string) {
 	if !m.repeats {
 		m.figures[name]++
@@ -177,11 +176,7 @@ func (m *model) note(format string, args ...any) {
 // fail records a violation.
 func (m *model) fail(format string, args ...any) {
 	m.note("WRONG: "+format, args...)
-	what := fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...))
-	if len(m.wrong) == 0 && m.onFailure != nil {
-		m.onFailure(what)
-	}
-	m.wrong = append(m.wrong, what)
+	m.wrong = append(m.wrong, fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...)))
 }
 
 func (m *model) show(d analysis) string {
@@ -199,12 +194,77 @@ func (m *model) show(d analysis) string {
 	return s
 }
 
+// create creates an analysis at this time.
 func (m *model) create(id string) *record {
-	r := &record{doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(), created: m.since(), states: make([]state, 1)}
+	r := &record{
+		doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(),
+		states: []state{{at: m.since()}}, keys: map[string]string{},
+	}
 	m.records[id] = r
 	m.note("%s: created", id)
 	return r
 }
+
+// The kinds of calls.
+const (
+	load     = "load"
+	swap     = "swap"
+	book     = "book"
+	find     = "find"
+	readWork = "work" // of an attempt
+	list     = "list" // the orphaned analyses
+)
+
+// call is one call to the store or the queue.
+type call struct {
+	kind  string
+	by    *caller
+	id    string
+	prev  cell
+	next  analysis
+	task  taskqueue.Task // of find, only its name
+	asked time.Time
+	reply chan reply // for the search
+}
+
+type reply struct {
+	cell    cell
+	already bool
+	found   taskqueue.Presence
+	orphans []cell
+	err     error
+}
+
+// serve serves a call.
+func (m *model) serve(c *call) (r reply) {
+	switch c.kind {
+	case load:
+		r.cell = m.load(c.id)
+		if p := c.by.operates; p == Resolve || p == Requeue { // a worker's decision does not read it
+			r.cell.Doc.Effects = m.records[c.id].effects
+		}
+	case swap:
+		r.cell, r.err = m.swap(c.by, c.id, c.prev, c.next)
+	case book:
+		r.already = m.book(c.task, c.by) == nil
+	case find:
+		r.found = m.find(c.task.Name)
+	case readWork:
+		r.cell.Doc.Stored = m.given(c.id)
+	case list:
+		r.orphans = m.orphans()
+	}
+	r.cell.Asked = c.asked
+	return r
+}
+
+// given is what an attempt is given.
+type given struct {
+	mark    mark
+	effects analysislock.Effects
+}
+
+func (m *model) given(id string) given { return given{m.records[id].mark, m.records[id].effects} }
 
 // load serves a read.
 func (m *model) load(id string) cell {
@@ -217,15 +277,7 @@ func (m *model) load(id string) cell {
 	return c
 }
 
-// learnOwner takes the owner of a delivery from its first write.
-func (m *model) learnOwner(p *caller, next analysis) {
-	if p.operates == "" && p.owner == "" {
-		p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
-		m.owners[p.owner] = p
-	}
-}
-
-// swap serves a write.
+// swap serves a write. The reply to an acquisition has the work, as if it was read with it.
 func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
 	r := m.records[id]
 	if r == nil || any(r.rev) != prev.Rev && !m.skipRevisions {
@@ -248,14 +300,18 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 			return cell{}, fmt.Errorf("swap %s: %w: too large", id, lease.ErrRefused)
 		}
 	}
+
 	m.judge(r, next, mark, p)
-	m.mark(r, next, p)
+	m.judgeRecord(r, next, p)
+	acquired := next.Lock.Token != r.doc.Lock.Token
 	r.doc, r.mark, r.updated = next, mark, m.now()
 	r.doc.Checkpoint, r.doc.Effects, r.doc.Stored = nil, nil, nil // a decision does not read it
 	r.rev++
-	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, next.BookedTask, m.since(), p})
+	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
 	c := m.load(id)
-	c.Doc.Checkpoint = next.Checkpoint
+	if c.Doc.Checkpoint = next.Checkpoint; acquired {
+		c.Doc.Stored = m.given(id)
+	}
 	return c, nil
 }
 
@@ -269,11 +325,9 @@ func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, 
 // alias returns the name of a task without random parts: the task that replaces or
 // continues a run contains the run's owner, which is random.
 func alias(t taskqueue.Task, by *caller) string {
-	if by != nil {
-		for _, what := range []string{"replace", "continue"} {
-			if t.Name == taskqueue.Name(what, t.AnalysisID, by.owner) {
-				return what + " " + by.name
-			}
+	for _, what := range []string{"replace", "continue"} {
+		if by != nil && t.Name == taskqueue.Name(what, t.AnalysisID, by.owner) {
+			return what + " " + by.name
 		}
 	}
 	return t.Name
@@ -281,9 +335,6 @@ func alias(t taskqueue.Task, by *caller) string {
 
 // book adds a task, unless its name is taken.
 func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
-	if m.unexpected(t, by) {
-		m.fail("%s booked %q at %v, which the analysis does not name", by, t.Name, t.At)
-	}
 	now := time.Now().Add(m.queueSkew)
 	for _, old := range m.tasks {
 		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
@@ -292,7 +343,11 @@ func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	}
 	made = &task{Task: t, alias: alias(t, by)}
 	m.tasks = append(m.tasks, made)
+	m.count("deliveries booked")
 	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
+	if m.onBooking != nil {
+		m.onBooking(made)
+	}
 	return made
 }
 
@@ -305,7 +360,6 @@ func (m *model) find(name string) taskqueue.Presence {
 	case t == nil || t.done || t.inFlight > 0 && m.now().Sub(t.tried) > unanswered:
 		return taskqueue.Absent
 	case t.inFlight > 0:
-		m.count("found while it is delivered")
 		return taskqueue.Underway
 	}
 	return taskqueue.Waiting
@@ -341,8 +395,6 @@ func (m *model) orphaned(r *record) bool {
 
 // orphans returns readings of all analyses that recovery must find, oldest first.
 func (m *model) orphans() (found []cell) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for id, r := range m.records {
 		if m.orphaned(r) {
 			c := m.load(id)
@@ -358,8 +410,7 @@ func (m *model) orphans() (found []cell) {
 
 type callerKey struct{}
 
-// callerOf returns the caller of the store or the queue: nil for a recovery without
-// faults.
+// callerOf returns the caller of the store or the queue.
 func callerOf(ctx context.Context) *caller {
 	p, _ := ctx.Value(callerKey{}).(*caller)
 	return p
@@ -385,64 +436,94 @@ func (p *caller) operate(l *analysislock.Locks) (err error) {
 	return err
 }
 
-// services is a worker's store and queue.
-type services interface {
-	lease.Store[analysis]
-	delivery.Queue
-	delivery.OrphanFinder
-	// work returns the work of an analysis that was acquired.
-	work(ctx context.Context, d analysis) (analysislock.Work, error)
+// client is the store and the queue of a worker or of an operator: a lease.Store, a
+// delivery.Queue and a delivery.OrphanFinder.
+type client struct {
+	*model
+	send func(ctx context.Context, c *call) reply // serves the call, or lets it fail
 }
 
-// start starts a worker process.
-func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc) *instance {
-	i := &instance{name: name, analyze: analyze, dead: make(chan struct{})}
-	i.work, i.stop = context.WithCancelCause(context.Background())
-	ledger := m.ledger(o)
-	i.guard = &delivery.Guard{
-		Locks: ledger, Queue: o, Orphans: o,
-		Instance: name, RunTimeout: m.runTimeout, CheckpointInterval: m.interval, StallTimeout: m.stall,
-		RetryMin: m.retryMin, RetryMax: m.retryMax,
-		Log: slog.New(slog.DiscardHandler),
+func (c *client) call(ctx context.Context, k *call) reply {
+	k.by, k.asked = callerOf(ctx), time.Now()
+	if err := ctx.Err(); err != nil { // nothing is sent
+		return reply{err: err}
 	}
-	return i
+	return c.send(ctx, k)
 }
 
-func (m *model) ledger(s services) *analysislock.Locks {
-	l, err := analysislock.New(s, m.policy, m.maxRun, s.work)
+func (c *client) Load(ctx context.Context, id string) (cell, error) {
+	r := c.call(ctx, &call{kind: load, id: id})
+	return r.cell, r.err
+}
+
+// Swap takes the owner of a delivery from its first write.
+func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
+	c.locked(func() {
+		if p := callerOf(ctx); p.operates == "" && p.owner == "" {
+			p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
+			c.owners[p.owner] = p
+		}
+	})
+	r := c.call(ctx, &call{kind: swap, id: id, prev: prev, next: next})
+	return r.cell, r.err
+}
+
+func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	r := c.call(ctx, &call{kind: book, id: t.AnalysisID, task: t})
+	return r.already, r.err
+}
+
+func (c *client) Find(ctx context.Context, name string, _ time.Time) (taskqueue.Presence, error) {
+	r := c.call(ctx, &call{kind: find, task: taskqueue.Task{Name: name}})
+	return r.found, r.err
+}
+
+func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
+	r := c.call(ctx, &call{kind: list})
+	return r.orphans, false, r.err
+}
+
+func (c *client) MarkDue(ctx context.Context, read cell, task func(time.Time) string) (string, error) {
+	return c.ledger().MarkDue(ctx, read, task)
+}
+
+// ledger returns the locks of this client.
+func (c *client) ledger() *analysislock.Locks {
+	l, err := analysislock.New(c, c.policy, c.maxRun, c.work)
 	if err != nil {
 		panic(err)
 	}
 	return l
 }
 
-// answer is a worker's answer to a delivery.
-type answer struct {
-	code           int
-	Reason, Status string
-	RetryAt        time.Time
+// work returns the work that was read with the acquisition, or reads it.
+func (c *client) work(ctx context.Context, d analysis) (analysislock.Work, error) {
+	g, read := d.Stored.(given)
+	if !read {
+		r := c.call(ctx, &call{kind: readWork, id: d.ID})
+		if r.err != nil {
+			return analysislock.Work{}, errors.Join(lease.ErrUnavailable, r.err)
+		}
+		g, _ = r.cell.Doc.Stored.(given)
+	}
+	return g.work(d.ID), nil
 }
 
-// unsettled are the statuses that package worker answers for the outcomes that are not settled;
-// 500 for any other.
-var unsettled = map[delivery.Case]int{
-	delivery.Locked: http.StatusConflict, delivery.Waiting: http.StatusConflict, delivery.LockLost: http.StatusConflict,
-	delivery.Unavailable: http.StatusServiceUnavailable, delivery.FinishUnknown: http.StatusServiceUnavailable,
-	delivery.NotFound: http.StatusNotFound,
+// start starts a worker process.
+func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance {
+	i := &instance{name: name, analyze: analyze, dead: make(chan struct{})}
+	i.work, i.stop = context.WithCancelCause(context.Background())
+	i.guard = &delivery.Guard{
+		Locks: c.ledger(), Queue: c, Orphans: c,
+		Instance: name, RunTimeout: c.runTimeout, CheckpointInterval: c.interval, StallTimeout: c.stall,
+		RetryMin: c.retryMin, RetryMax: c.retryMax,
+		Log: slog.New(slog.DiscardHandler),
+	}
+	return i
 }
 
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
-func (i *instance) deliver(p *caller) answer {
-	o := i.guard.Deliver(p.context(i.work), delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze})
-	a := answer{code: cmp.Or(unsettled[o.Case], http.StatusInternalServerError), Reason: o.Case.String(), Status: o.Status, RetryAt: o.RetryAt}
-	if o.Settled {
-		a.code = http.StatusOK
-	}
-	switch o.Case {
-	case delivery.Ran:
-		a.Reason, a.Status = "", analysislock.Ready
-	case delivery.Failed:
-		a.Reason, a.Status = "", analysislock.Failed
-	}
-	return a
+func (i *instance) deliver(p *caller) delivery.Outcome {
+	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
+	return i.guard.Deliver(p.context(i.work), d)
 }

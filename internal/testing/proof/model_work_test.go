@@ -38,9 +38,17 @@ func markOf(value any) (k mark) {
 	return k
 }
 
+// work returns what an attempt is given, as JSON.
+func (g given) work(id string) analysislock.Work {
+	w := analysislock.Work{Input: json.RawMessage(fmt.Sprintf("%q", id)), Effects: g.effects}
+	if g.mark != (mark{}) {
+		w.Checkpoint = json.RawMessage(fmt.Sprintf("%q", g.mark))
+	}
+	return w
+}
+
 // work is the part of a run that a later run can continue.
 type work struct {
-	handed   mark // to the run
 	units    int  // of the work, that are done
 	reported mark // the newest
 	written  mark // the newest of this run that the store has applied
@@ -49,8 +57,9 @@ type work struct {
 }
 
 // hand begins the work of p's run, and checks that its checkpoint is the one that the
-// record had when its lock was acquired, or has had since.
-func (m *model) hand(p *caller, job orchestrator.Job) (w work) {
+// record had when its lock was acquired, or has had since. So no run repeats a unit whose
+// checkpoint was committed.
+func (m *model) hand(p *caller, job orchestrator.Job) work {
 	var value any
 	if job.Resume != nil {
 		if err := json.Unmarshal(job.Resume, &value); err != nil {
@@ -58,36 +67,11 @@ func (m *model) hand(p *caller, job orchestrator.Job) (w work) {
 		}
 		m.count("checkpoints handed out")
 	}
-	w.handed = markOf(value)
-	w.units = w.handed.units
-	r := m.records[p.analysis]
-	switch {
-	case !slices.ContainsFunc(r.states[p.acquired:], func(s state) bool { return s.mark == w.handed }):
-		m.fail("%s was handed %v, want %v", p, w.handed, r.states[p.acquired].mark)
-	case r.holder == p && w.units < r.safe:
-		m.fail("%s was handed %v, although %d units were committed", p, w.handed, r.safe)
+	handed, r := markOf(value), m.records[p.analysis]
+	if !slices.ContainsFunc(r.states[p.acquired:], func(s state) bool { return s.mark == handed }) {
+		m.fail("%s was handed %v, want %v", p, handed, r.states[p.acquired].mark)
 	}
-	return w
-}
-
-// workOf encodes what an attempt is given.
-func workOf(id string, k mark) analysislock.Work {
-	w := analysislock.Work{Input: json.RawMessage(fmt.Sprintf("%q", id))}
-	if k != (mark{}) {
-		w.Checkpoint = json.RawMessage(fmt.Sprintf("%q", k))
-	}
-	return w
-}
-
-// doUnit records that p's run has done the next unit of its work.
-func (m *model) doUnit(p *caller) {
-	r := m.records[p.analysis]
-	p.run.units++
-	m.count("units done")
-	if p.run.units <= r.done {
-		m.count("units repeated")
-	}
-	r.done = max(r.done, p.run.units)
+	return work{units: handed.units}
 }
 
 // nextMark returns the run's next checkpoint, which it reports now.
@@ -129,10 +113,10 @@ const flushTime = 5 * time.Second
 
 // wrongMark returns what is wrong with the checkpoint that a write leaves.
 func (m *model) wrongMark(r *record, next analysis, after mark, k Kind, p *caller) string {
-	before, finish := r.mark, next.Status
+	before := r.mark
 	switch {
-	case k == Finish && finish == analysislock.Ready, k == Requeue && p.fresh:
-		if r.done, r.safe = 0, 0; after != (mark{}) {
+	case k == Finish && next.Status == analysislock.Ready, k == Requeue && p.fresh:
+		if after != (mark{}) {
 			return fmt.Sprintf("kept %v", after)
 		}
 		return ""
@@ -144,54 +128,18 @@ func (m *model) wrongMark(r *record, next analysis, after mark, k Kind, p *calle
 		return fmt.Sprintf("replaced %v by the older %v", before, after)
 	case after != before:
 		p.run.written = after
-		r.safe = max(r.safe, after.units)
 		m.count("checkpoints committed")
 	}
-	if k == Release && codeOf(next) == "run_timeout" && p.run != nil && (p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime) {
+	if (k != Release && k != Finish) || p.run == nil {
+		return ""
+	}
+	committed := p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime
+	if k == Release && lastOf(next).Code == "run_timeout" && committed {
 		return fmt.Sprintf("counted an attempt that has committed %v", after)
 	}
-	if (k == Release || k == Finish) && p.run != nil && after != p.run.reported && p.run.reported.n > 0 &&
-		!p.run.reported.tooLarge() && outcomeOf(next) != analysislock.OutcomeLockLost {
-		return fmt.Sprintf("left %v without %v", after, p.run.reported)
-	}
-	return ""
-}
-
-// past is an entry that a history must have.
-type past struct {
-	number  int
-	token   int64
-	outcome string // empty: it has not ended, or its worker has crashed
-}
-
-// wrongHistory returns what is wrong with the history that a write leaves.
-func (m *model) wrongHistory(r *record, next analysis, k Kind) string {
-	before, after := r.doc.Lock, next.Lock
-	if k == Acquire {
-		r.past = append(r.past, past{after.Attempts, after.Token, ""})
-	} else if n := len(r.past); n > 0 && r.past[n-1].token == before.Token && r.past[n-1].outcome == "" {
-		outcome := ""
-		switch got := outcomeOf(next); k {
-		case Finish:
-			outcome = map[string]string{analysislock.Ready: analysislock.OutcomeReady, analysislock.Failed: analysislock.OutcomeFailed}[next.Status]
-		case Unlock:
-			outcome = analysislock.OutcomeLockLost
-		case Cancel:
-			outcome = analysislock.OutcomeCancelled
-		case Release: // inconsistency judges those that take back the attempt
-			if got == analysislock.OutcomeRetry || got == analysislock.OutcomeLockLost || after.Attempts < before.Attempts {
-				outcome = got
-			}
-		}
-		if r.past[n-1].outcome = outcome; outcome != "" {
-			m.count("ended " + outcome + " " + codeOf(next))
-		}
-	}
-	want := r.past[max(0, len(r.past)-10):]
-	if !slices.EqualFunc(want, next.History, func(e past, a analysislock.Attempt) bool {
-		return e == past{a.Number, a.Token, a.Outcome} && a.EndedAt.IsZero() == (a.Outcome == "") && !a.StartedAt.IsZero()
-	}) {
-		return fmt.Sprintf("wrote the history %+v, want %+v", next.History, want)
+	last, lost := p.run.reported, outcomeOf(next) == analysislock.OutcomeLockLost
+	if after != last && last.n > 0 && !last.tooLarge() && !lost {
+		return fmt.Sprintf("left %v without %v", after, last)
 	}
 	return ""
 }
@@ -205,4 +153,3 @@ func lastOf(d analysis) (a analysislock.Attempt) {
 }
 
 func outcomeOf(d analysis) string { return lastOf(d).Outcome }
-func codeOf(d analysis) string    { return lastOf(d).Code }

@@ -15,10 +15,9 @@ import (
 
 // actFigures are expected: without them the seeds prove nothing about acts.
 var actFigures = []string{
-	"acts begun", "acts in the dark", "charges", "charges of a superseded run", "charges refused by their key",
-	"crashes before a charge", "crashes after a charge", "pauses before a charge", "replies of a charge lost", "acts surely not done",
-	"acts uncertain", "acts found", "acts missing", "answered done", "answered not done",
-	"second charges after an answer", "ended failed effect_uncertain",
+	"acts in the dark", "charges of a superseded run", "charges refused by their key", "crashes before a charge",
+	"crashes after a charge", "pauses before a charge", "replies of a charge lost", "acts surely not done", "acts found",
+	"acts missing", "answered done", "answered not done", "second charges after an answer",
 }
 
 // act is how an analysis charges.
@@ -29,9 +28,9 @@ func (w *simulation) actOf(id string) act {
 	return act{w.analyzer == nil && !w.p.single && r.chance(0.5), r.chance(0.5), r.chance(0.4)}
 }
 
-// mark records what a write does to the act's record, and checks what does not need the act's
+// judgeRecord records what a write does to the act's record, and checks what does not need the act's
 // other steps.
-func (m *model) mark(r *record, next analysis, p *caller) {
+func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 	before, existed := r.effects["charge"]
 	if next.Effects != nil {
 		r.effects = next.Effects
@@ -51,7 +50,7 @@ func (m *model) mark(r *record, next analysis, p *caller) {
 		return
 	}
 
-	step := ActStep{At: time.Now(), State: ActRemoved}
+	step := actStep{At: time.Now(), State: actRemoved}
 	if p.operates == "" {
 		step.Writer = p.token
 	}
@@ -62,8 +61,6 @@ func (m *model) mark(r *record, next analysis, p *caller) {
 	r.acts = append(r.acts, step)
 	m.note("%s: act %+v", p, step)
 }
-
-var errNoReply = errors.New("the reply of the provider is lost")
 
 // charge is a marked act at a provider. Its request arrives even if the run is cancelled.
 func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job) error {
@@ -82,15 +79,14 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 		time.Sleep(r.between(time.Millisecond, 2*time.Second))
 		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
 	}
-	slot := p.on.slot.n
-	key := job.Key("charge")
+	crash := func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) }
+	pause := incident{kind: "pause", slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
 
 	do := func(context.Context) (receipt string, err error) {
-		w.locked(func() { w.count("acts begun") })
 		if happens("crashes before a charge", 0.05) {
-			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+			w.going.Go(crash)
 		} else if happens("pauses before a charge", 0.15) {
-			w.apply(incident{kind: "pause", slot: slot, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}, int(p.token))
+			w.apply(pause, int(p.token))
 		}
 		if !passes("asks the provider") {
 			return "", errForNow
@@ -99,12 +95,12 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 			return "", worker.NotDone(errForNow)
 		}
 
-		w.locked(func() { receipt = w.provide(p, key, how.keys) })
+		w.locked(func() { receipt = w.provide(p, job.Key("charge"), how.keys) })
 		if happens("crashes after a charge", 0.1) {
-			w.going.Go(func() { w.apply(incident{kind: "crash", slot: slot}, int(p.token)) })
+			w.going.Go(crash)
 		}
 		if !passes("has charged") || happens("replies of a charge lost", 0.15) {
-			return "", errNoReply
+			return "", errForNow
 		}
 		return receipt, nil
 	}
@@ -122,7 +118,7 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 					return
 				}
 				w.count("acts missing")
-				w.step(p, ActMissing, "")
+				w.step(p, actMissing, "")
 			})
 			if !passes("has asked the provider") {
 				return "", false, errForNow
@@ -147,7 +143,7 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 // step records what happens at the provider. The caller holds the mutex.
 func (m *model) step(p *caller, state, receipt string) {
 	r := m.records[p.analysis]
-	r.acts = append(r.acts, ActStep{At: time.Now(), Writer: p.token, State: state, Receipt: receipt})
+	r.acts = append(r.acts, actStep{At: time.Now(), Writer: p.token, State: state, Receipt: receipt})
 	m.note("%s: %s %s", p, state, receipt)
 }
 
@@ -156,9 +152,6 @@ func (w *simulation) provide(p *caller, key string, keys bool) (receipt string) 
 	r := w.records[p.analysis]
 	if r.holder != p {
 		w.count("charges of a superseded run")
-	}
-	if r.keys == nil {
-		r.keys = map[string]string{}
 	}
 	if receipt = r.keys[key]; keys && receipt != "" {
 		w.count("charges refused by their key")
@@ -169,7 +162,7 @@ func (w *simulation) provide(p *caller, key string, keys bool) (receipt string) 
 		w.count("second charges after an answer")
 	}
 	w.count("charges")
-	w.step(p, ActCharged, receipt)
+	w.step(p, actCharged, receipt)
 	return receipt
 }
 
@@ -201,8 +194,8 @@ func (w *simulation) answerActs() {
 				w.count(map[bool]string{true: "answered done", false: "answered not done"}[p.answer.Done])
 			})
 			if !w.quiet() && r.chance(0.2) { // another operator does not answer
-				other := &caller{name: "requeue-" + p.name, operates: Requeue, analysis: id, fresh: r.chance(0.5), books: "requeue-" + p.name}
-				w.command(other)
+				name := "requeue-" + p.name
+				w.command(&caller{name: name, operates: Requeue, analysis: id, fresh: r.chance(0.5), books: name})
 			}
 			time.Sleep(r.between(time.Millisecond, 5*time.Second)) // in which a paused worker may charge
 			w.command(p)
@@ -213,7 +206,7 @@ func (w *simulation) answerActs() {
 // judgeActs judges the acts of all analyses.
 func (w *simulation) judgeActs() {
 	for id, r := range w.records {
-		for _, wrong := range JudgeAct(r.acts, w.actOf(id).keys) {
+		for _, wrong := range judgeAct(r.acts, w.actOf(id).keys) {
 			w.fail("%s: %s", id, wrong)
 		}
 		if n := len(r.charges); n == 0 && r.doc.Status == analysislock.Ready && w.actOf(id).charges {

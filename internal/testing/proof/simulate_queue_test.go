@@ -3,75 +3,33 @@ package proof
 import (
 	"time"
 
-	"taskguard/internal/taskqueue"
+	"taskguard/internal/delivery"
 )
 
-// add adds a task and reports whether its name was free.
-func (w *simulation) add(t taskqueue.Task, by *caller) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	made := w.book(t, by)
-	if made == nil {
-		return false
-	}
-	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
-	w.going.Go(func() { w.deliver(made, in) })
-	return true
-}
-
 // deliver dispatches a task until it is acknowledged.
-func (w *simulation) deliver(t *task, in time.Duration) {
+func (w *simulation) deliver(t *task) {
 	r := w.seed.of("task", t.alias)
+	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
 	if r.chance(w.p.dispatch) && !w.quiet() {
 		w.locked(func() { w.count("dispatched late") })
 		in += r.between(0, 2*w.p.policy.TTL)
 	}
-
 	if r.chance(w.p.dispatch+w.p.twice) && !w.quiet() {
-		w.locked(func() { w.count("dispatched twice") })
-		again, r := in+r.between(0, w.p.policy.TTL), w.seed.of("again", t.alias)
+		again := in + r.between(0, w.p.policy.TTL)
 		w.going.Go(func() {
-			if w.permit(again, r) {
+			if w.pass(again) {
+				w.locked(func() { w.count("dispatched twice") })
 				w.dispatch(t)
 			}
 		})
 	}
 
-	backoff := w.p.minBackoff
-	for w.permit(in+r.between(time.Millisecond, time.Second), r) {
+	backoff := w.retryMin // the queue's own is like the workers'
+	for w.pass(in + r.between(time.Millisecond, time.Second)) {
 		if w.dispatch(t) {
 			return
 		}
-		in, backoff = backoff, min(2*backoff, w.p.maxBackoff)
-	}
-}
-
-// permit waits for in and then until the queue's rate permits a dispatch. It reports false
-// if the simulation has ended.
-func (w *simulation) permit(in time.Duration, r *draws) bool {
-	for w.pass(in) {
-		w.mu.Lock()
-		in = 0
-		if w.throttle != nil {
-			in = time.Until(w.throttle.Take(time.Now()))
-		}
-		if in > 0 {
-			w.count("dispatches throttled")
-		}
-		w.mu.Unlock()
-		if in <= 0 {
-			return true
-		}
-		in += r.between(1, time.Millisecond) // those that wait ask one after another
-	}
-	return false
-}
-
-// answered counts an answer for the queue's rate; zero: there was none. The caller holds
-// the mutex.
-func (w *simulation) answered(code int) {
-	if w.throttle != nil {
-		w.throttle.Answered(time.Now(), code)
+		in, backoff = backoff, min(2*backoff, w.retryMax)
 	}
 }
 
@@ -81,51 +39,40 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	var p *caller
 	var r *draws
 	w.locked(func() {
-		if done = t.done; done {
-			return
-		}
 		t.sent++
 		t.inFlight++
 		t.tried = w.now()
-		w.count("deliveries")
 		r = w.seed.of("dispatch", t.alias, t.sent)
-		if i = w.slots[r.IntN(len(w.slots))].current; i != nil {
+		if i = w.live(r.IntN(len(w.slots))); i != nil && !t.done {
+			w.count("deliveries")
 			p = w.join(i, t)
-		} else {
-			w.answered(0)
 		}
+		done = t.done
 	})
-	if done {
-		return true
-	}
 	defer w.locked(func() { t.inFlight-- })
-	if i == nil {
-		return false
+	if p == nil {
+		return done
 	}
 
 	began := w.since()
 	lost := r.chance(w.p.dispatch) && !w.quiet()
-	noticed := r.chance(0.5) // the queue notices that the worker has died; else the deadline passes
 	back := r.between(0, 50*time.Millisecond)
-	answers := make(chan answer, 1)
+	answers := make(chan delivery.Outcome, 1)
 	w.going.Go(func() {
-		if a, ok := w.send(i, p, func() answer { return i.deliver(p) }); ok && !lost {
+		if a, ok := w.send(i, p, func() delivery.Outcome { return i.deliver(p) }); ok && !lost {
 			time.Sleep(back)
 			answers <- a
 		}
 	})
-
 	dead := i.dead
-	if !noticed {
+	if r.chance(0.5) { // the queue does not notice that the worker has died: the deadline passes
 		dead = nil
 	}
-
 	over := time.NewTimer(t.Deadline + r.between(0, time.Millisecond))
 	defer over.Stop()
 	select {
 	case a := <-answers:
 		w.locked(func() {
-			w.answered(a.code)
 			w.judgeAnswer(p, a, w.excused(t.AnalysisID, began))
 			done = t.done
 		})
@@ -136,7 +83,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	}
 
 	w.locked(func() {
-		if w.answered(0); lost {
+		if lost {
 			w.count("answers lost")
 		}
 		if w.p.purge && i.crashed && !t.done {

@@ -22,9 +22,9 @@ type slot struct {
 func (w *simulation) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := &client{simulation: w, slot: s}
-	i := w.start(fmt.Sprintf("w%d.%d", s.n, s.born), c, w.analyze)
-	c.from, i.slot = i, s
+	c, connection := w.connect()
+	i := c.start(fmt.Sprintf("w%d.%d", s.n, s.born), w.analyze)
+	connection.from, i.slot = i, s
 	s.born++
 	s.current = i
 }
@@ -57,14 +57,11 @@ func (w *simulation) alive(i *instance, who ...any) bool {
 // countCall counts the slot's calls and applies the incidents of this one. The caller
 // holds the mutex.
 func (w *simulation) countCall(s *slot) {
-	if s == nil {
-		return
-	}
 	s.calls++
 	for n, m := range w.p.incidents {
 		if m.call == s.calls && m.slot == s.n {
 			w.going.Go(func() {
-				time.Sleep(m.at)
+				time.Sleep(m.after)
 				w.apply(m, n)
 			})
 		}
@@ -109,16 +106,12 @@ func (w *simulation) apply(m incident, n int) {
 			}
 		})
 	case "cut":
-		w.locked(func() { w.cutOff(s, 0, m.last) })
+		w.locked(func() {
+			w.count("cuts")
+			w.note("slot %d is cut off for %v", s.n, m.last)
+			s.cut = Span{w.since(), w.since() + m.last}
+		})
 	}
-}
-
-// cutOff makes new calls of the slot fail, after in and for last. The caller holds
-// the mutex.
-func (w *simulation) cutOff(s *slot, in, last time.Duration) {
-	w.count("cuts")
-	w.note("slot %d is cut off in %v for %v", s.n, in, last)
-	s.cut = Span{w.since() + in, w.since() + in + last}
 }
 
 // crash ends the process: from now on it sends nothing.
@@ -151,30 +144,32 @@ func (w *simulation) crash(i *instance, figure string) {
 
 // send sends a request to a worker. It reports false if the worker dies before it
 // answers.
-func (w *simulation) send(i *instance, p *caller, send func() answer) (a answer, ok bool) {
+func (w *simulation) send(i *instance, p *caller, send func() delivery.Outcome) (o delivery.Outcome, ok bool) {
 	if !w.alive(i, "asked", p.name) {
-		return a, false
+		return o, false
 	}
-	a = send()
-	return a, w.alive(i, "answers", p.name)
+	o = send()
+	return o, w.alive(i, "answers", p.name)
 }
 
 // recover calls recovery, as Cloud Scheduler does.
 func (w *simulation) recover(i *instance) {
 	var p *caller
-	w.locked(func() { p = w.join(i, nil) })
-	var r delivery.Recovery
-	var err error
-	_, ok := w.send(i, p, func() (a answer) {
-		r, err = i.guard.Recover(p.context(i.work))
-		return a
+	w.locked(func() {
+		p = w.join(i, nil)
+		p.operates = Mark
 	})
-	if !ok {
+	var err error
+	o, alive := w.send(i, p, func() (o delivery.Outcome) {
+		o.Recovery, err = i.guard.Recover(p.context(i.work))
+		return o
+	})
+	if !alive {
 		return
 	}
 	w.locked(func() {
-		w.figures["recoveries booked"] += int64(r.Booked)
-		w.note("%s: recovery: %+v, %v", p, r, err)
+		w.figures["recoveries booked"] += int64(o.Booked)
+		w.note("%s: recovery: %+v, %v", p, o.Recovery, err)
 	})
 }
 
@@ -189,8 +184,7 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		r.work = w.hand(p, job)
 		p.run = r
 		w.runs = append(w.runs, p)
-		w.count("runs")
-		w.note("%s: run %d begins with %v", p, job.LockToken, r.handed)
+		w.note("%s: run %d begins with %d units", p, job.LockToken, r.units)
 	})
 
 	unwatch := context.AfterFunc(ctx, func() {
@@ -226,12 +220,13 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		reaction = r.between(0, w.p.policy.KillAfter())
 	}
 
-	failing, permanent, panics, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
+	failing, permanent, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(0.2)
 
 	whole := w.seed.of("whole", job.AnalysisID)
 	reports := whole.chance(w.p.reporting)
 	unit := r.between(length/20, length/2)
-	if total := 2 + whole.IntN(12); reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
+	total := 2 + whole.IntN(12)
+	if reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
 		unit = w.runTimeout/5 + r.between(0, time.Second)
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
@@ -260,11 +255,16 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		switch {
 		case ended && !ignores:
 			return nil, ctx.Err()
-		case ended, w.since() >= until:
-			return w.drawnEnd(job, failing, permanent, panics)
+		case !ended && w.since() < until:
+		case failing && !w.quiet():
+			return nil, errForNow
+		case permanent:
+			return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
+		default:
+			return result(job.AnalysisID, job.LockToken), nil
 		}
 
-		w.locked(func() { w.doUnit(p) })
+		w.locked(func() { p.run.units++ })
 		switch draw := r.Float64(); {
 		case !reports:
 		case draw < 0.3:
@@ -289,16 +289,4 @@ func (w *simulation) spend(ctx context.Context, i *instance, d time.Duration) {
 	case <-i.dead:
 	case <-ctx.Done():
 	}
-}
-
-func (w *simulation) drawnEnd(job orchestrator.Job, failing, permanent, panics bool) (orchestrator.Result, error) {
-	switch {
-	case failing && !w.quiet():
-		return nil, errForNow
-	case permanent:
-		return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
-	case panics && !w.quiet():
-		panic("a bug")
-	}
-	return result(job.AnalysisID, job.LockToken), nil
 }
