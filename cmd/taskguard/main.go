@@ -29,17 +29,16 @@ const (
 	lockRooms = "DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks)"
 )
 
-// commands are in the order of the usage text. demo and local start worker and analyze.
+// commands are in the order of the usage text. demo and local start worker.
 func commands() []cli.Command {
 	return []cli.Command{
 		{Name: "demo", Arguments: "[FILE…]", Run: local.Demo,
 			Summary: "analyse files on worker processes, kill one of them, " +
-				"and show that its run is continued and each file is finished once",
-			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
+				"and show that its run is continued and each file is finished once"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
 			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
-				"FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
+				"ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
 				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; " +
 				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
@@ -84,8 +83,6 @@ func commands() []cli.Command {
 		{Name: "worker", Run: local.Worker,
 			Summary:   "a worker on a loopback port, as demo and local start it",
 			Variables: "the worker's, see docs/reference.md"},
-		{Name: "analyze", Run: local.Analyze,
-			Summary: "the demo's analyzer: a job on standard input, its result on standard output"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
 	}
 }

@@ -74,6 +74,14 @@ func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueReques
 	return pb, nil
 }
 
+// CreateQueue creates a queue, as the call of the API does.
+func (s *Server) CreateQueue(pb *cloudtaskspb.Queue) error {
+	location, _, _ := strings.Cut(pb.GetName(), "/queues/")
+	request := &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: pb}
+	_, err := (&api{s: s}).CreateQueue(context.Background(), request)
+	return err
+}
+
 // CreateTask adds a task, under its creator's name or a new one.
 func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest) (pb *cloudtaskspb.Task, err error) {
 	now := time.Now()
