@@ -2,7 +2,6 @@ package firestore
 
 import (
 	"context"
-	"sync"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/protobuf/proto"
@@ -13,8 +12,7 @@ import (
 // api implements Firestore's methods on the store. Its other methods answer UNIMPLEMENTED.
 type api struct {
 	firestorepb.UnimplementedFirestoreServer
-	store     *store
-	receivers sync.WaitGroup // the goroutines that receive listeners' requests
+	store *store
 }
 
 // BatchGetDocuments answers in the order of the request, each name once.

@@ -1,49 +1,28 @@
 package firestore
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxUnsent is how many snapshots a listener may leave unread, beyond those that
-// the connection buffers, before its stream ends.
-const maxUnsent = 1_000
-
-// errTooSlow ends the stream of a listener that reads too slowly. After UNAVAILABLE
-// Google's client reconnects within about a second and starts from a whole snapshot. It
-// would not retry after ABORTED, and only after a minute after RESOURCE_EXHAUSTED.
-var errTooSlow = status.Errorf(codes.Unavailable, "the listener has left more than %d snapshots unread", maxUnsent)
-
-// Listen sends the client one snapshot for each commit that concerns its target,
-// until the client closes its side, disconnects or reads too slowly.
+// Listen sends the client one snapshot for each commit that concerns its target, until the
+// client closes its side or disconnects.
 func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	l := &listener{store: a.store, wake: make(chan struct{}, 1)}
-	defer l.close()
-	received := make(chan error, 1)
-	// Recv ends only after this method has returned, so the server's Close waits
-	// for it.
-	a.receivers.Go(func() { received <- l.receive(stream.Recv) })
-
-	for {
-		select {
-		case err := <-received:
-			flushErr := l.flush(stream.Send) // the answers to the earlier requests
-			return cmp.Or(err, flushErr)
-		case <-l.wake:
-			if err := l.flush(stream.Send); err != nil {
-				return err
-			}
-		}
-	}
+	var sending sync.WaitGroup
+	sending.Go(func() { l.send(stream.Send) })
+	err := l.receive(stream.Recv)
+	l.close()
+	sending.Wait()
+	return err
 }
 
 // snapshot holds the messages that lead a listener from one consistent state to
@@ -57,9 +36,7 @@ type listener struct {
 	db     *database // nil before the first request
 	target target
 	unsent []snapshot
-	err    error // nil, or errTooSlow
-	closed bool
-	wake   chan struct{} // filled after a push
+	wake   chan struct{} // filled after a push; closed by close
 }
 
 // target is the query, or the list of documents, that a stream listens to.
@@ -69,10 +46,8 @@ type target struct {
 	names []string // each once
 }
 
-// receive handles the client's requests until the client closes its side. No commit is
-// queued after that.
+// receive handles the client's requests until the client closes its side.
 func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) error {
-	defer l.close()
 	for {
 		r, err := recv()
 		if errors.Is(err, io.EOF) {
@@ -128,8 +103,6 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 func (l *listener) add(v *view, t target, refusal error) error {
 	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id)}
 	switch {
-	case l.closed:
-		return nil
 	case l.db != nil:
 		return unimplemented("a second target on a stream")
 	case refusal != nil:
@@ -229,58 +202,37 @@ func (t *target) messages(db *database, at time.Time, changes []change) (s snaps
 	return s
 }
 
-// push queues a snapshot. If the queue is full, it ends the listener.
+// push queues a snapshot.
 func (l *listener) push(s snapshot) {
 	l.unsent = append(l.unsent, s)
-	if len(l.unsent) > maxUnsent {
-		l.err, l.unsent = errTooSlow, nil
-		l.stop()
-	}
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// flush sends until the queue is empty. It blocks while the client does not read.
-func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
-	for {
-		next, err := l.pop()
-		if next == nil {
-			return err
-		}
-		if err := sendAll(send, next); err != nil {
-			return err
+// send sends the snapshots until close, and the rest of the queue. It blocks while the client
+// does not read.
+func (l *listener) send(send func(*firestorepb.ListenResponse) error) {
+	for range l.wake {
+		l.store.mu.Lock()
+		messages := slices.Concat(l.unsent...)
+		l.unsent = nil
+		l.store.mu.Unlock()
+		if sendAll(send, messages) != nil {
+			return // the client has gone; receive returns the reason
 		}
 	}
 }
 
-// pop returns the next snapshot to send. If there is none, it returns nil and the error that
-// ends the stream, if any.
-func (l *listener) pop() (snapshot, error) {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	if len(l.unsent) == 0 {
-		return nil, l.err
-	}
-	next := l.unsent[0]
-	l.unsent[0] = nil
-	l.unsent = l.unsent[1:]
-	return next, nil
-}
-
+// close ends the listening, so that no further commit is queued.
 func (l *listener) close() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
-	l.stop()
-}
-
-// stop ends the listening, not the stream. The caller holds the mutex.
-func (l *listener) stop() {
-	l.closed = true
 	if l.db != nil {
 		delete(l.db.listeners, l)
 	}
+	close(l.wake)
 }
 
 func targetChange(kind firestorepb.TargetChange_TargetChangeType, ids ...int32) *firestorepb.ListenResponse {

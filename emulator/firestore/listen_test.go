@@ -27,26 +27,6 @@ func TestSlowListenerDelaysNoCommitAndMissesNone(t *testing.T) {
 	})
 }
 
-func TestListenerThatLeavesTooMuchUnreadStartsAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
-		const commits = 4_000 // more than the queue and the connection hold
-		r.set(object{"b": 0})
-		w := r.watch(r.client.Collection("v").Query)
-		w.wantNext("b=0: +b@0")
-		for n := range commits {
-			r.ok(r.client.Doc("v/a").Set(r.ctx, object{"n": n}))
-		}
-		r.set(object{"b": nil})
-		var read int
-		for last := ""; last != fmt.Sprintf("a=%d: -b@1 ~a@0-0", commits-1) && read < commits; read++ {
-			last = w.next()
-		}
-		if read == 0 || read >= commits {
-			t.Errorf("%d snapshots for %d commits and no last view, want some, then a whole one", read, commits)
-		}
-	})
-}
-
 func TestListenerThatHasEndedReadsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, server *firestore.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
