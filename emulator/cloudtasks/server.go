@@ -2,6 +2,7 @@ package cloudtasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -22,8 +23,8 @@ const (
 	idleConnsPerHost = 1000
 )
 
-// ErrClosed is returned by Dial and Idle on a server that has been closed.
-var ErrClosed = wire.ErrClosed
+// ErrClosed is returned by Idle on a server that has been closed.
+var ErrClosed = errors.New("cloud tasks emulator: closed")
 
 // Options configures a Server. The zero value is ready to use.
 type Options struct {
@@ -80,8 +81,7 @@ type Server struct {
 	settled *sync.Cond // broadcast when the server may be idle or closed
 }
 
-// NewServer returns a server without queues. It starts no goroutine; Close is
-// needed once a queue has been created or Serve or Dial called.
+// NewServer returns a server without queues. It needs Close.
 func NewServer(o Options) *Server {
 	if o.Transport == nil {
 		o.Transport = &http.Transport{

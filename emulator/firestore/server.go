@@ -43,8 +43,7 @@ type Server struct {
 	store        *store
 }
 
-// NewServer returns an empty server. It starts no goroutine; Close is needed
-// once Serve or Dial has been called. The data are gone with the Server.
+// NewServer returns an empty server. It needs Close. The data are gone with the Server.
 func NewServer(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
