@@ -5,7 +5,6 @@ package hold
 import (
 	"bytes"
 	"io"
-	"sync"
 	"time"
 )
 
@@ -17,42 +16,40 @@ const (
 // asyncWriter writes in a goroutine of its own, so that a reader that is slow, stopped
 // or gone delays neither the lock nor the end of the command.
 type asyncWriter struct {
-	pending chan []byte
+	pending chan []byte // nil: the end
 	done    chan struct{}
-
-	mu     sync.Mutex
-	closed bool
 }
 
 func newAsyncWriter(out io.Writer) *asyncWriter {
 	w := &asyncWriter{pending: make(chan []byte, maxPending), done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		for p := range w.pending {
+		for p := <-w.pending; p != nil; p = <-w.pending {
 			_, _ = out.Write(p) // an error of standard error cannot be reported
 		}
 	}()
 	return w
 }
 
-// Write never blocks. It drops p if too many writes are pending, and after close.
+// Write never blocks. It drops p if too many writes are pending.
 func (w *asyncWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed && len(w.pending) < maxPending {
-		w.pending <- bytes.Clone(p)
+	select {
+	case w.pending <- bytes.Clone(p):
+	default:
 	}
 	return len(p), nil
 }
 
-// close waits at most closeGrace for the pending writes.
+// close waits at most closeGrace for the pending writes. Later ones are dropped.
 func (w *asyncWriter) close() {
-	w.mu.Lock()
-	w.closed = true
-	close(w.pending)
-	w.mu.Unlock()
+	late := time.After(closeGrace)
+	select {
+	case w.pending <- nil:
+	case <-late:
+		return
+	}
 	select {
 	case <-w.done:
-	case <-time.After(closeGrace):
+	case <-late:
 	}
 }
