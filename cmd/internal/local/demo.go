@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
@@ -142,7 +143,15 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.runFiles(ctx); err != nil {
 		return err
 	}
-	return d.readResults(ctx)
+	for _, doc := range d.docs {
+		a, err := d.analyses.Get(ctx, doc.ID)
+		if err != nil {
+			return err
+		}
+		row := d.rows[doc.ID]
+		row.Status, row.Runs = a.Status, a.Lock.Token
+	}
+	return nil
 }
 
 // open opens the Guard that submits the files, and configures the workers.
@@ -171,24 +180,18 @@ func (d *demo) open(ctx context.Context) (err error) {
 
 // runFiles submits the files, kills a worker, and waits until the demo is over.
 func (d *demo) runFiles(ctx context.Context) error {
-	killing, cancel := context.WithCancel(ctx)
-	var killer sync.WaitGroup
-	killer.Go(func() {
-		if err := d.killOne(killing); err != nil && killing.Err() == nil {
-			d.show.Print("%v", err) // the report then shows that promises are broken
-		}
-	})
-	err := d.submit(ctx)
-	if err == nil {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return d.submit(ctx) })
+	all.Go(func() error { return d.killOne(ctx) })
+	all.Go(func() error {
 		select {
 		case <-d.over:
+			return nil
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-	}
-	cancel()
-	killer.Wait()
-	return err
+	})
+	return all.Wait()
 }
 
 // submit submits the documents, one after another.
@@ -208,12 +211,14 @@ func (d *demo) submit(ctx context.Context) error {
 }
 
 // killOne waits for the middle of a run and kills its worker. If the run ends before, it
-// takes the next run.
+// takes the next run. The report shows whether a worker was killed.
 func (d *demo) killOne(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the report then shows that no worker was killed
+			return nil
+		case <-d.over:
+			return nil
 		case r := <-d.runs:
 			if d.middle(ctx, r) {
 				return d.kill(ctx, r)
@@ -226,17 +231,12 @@ func (d *demo) killOne(ctx context.Context) error {
 // for such a file it waits for three quarters of the run's time. It returns false if the run has
 // ended.
 func (d *demo) middle(ctx context.Context, r run) bool {
-	for began := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(demoRun / 40):
-		}
+	for end := time.Now().Add(demoRun * 3 / 4); ; time.Sleep(demoRun / 40) {
 		a, err := d.analyses.Summary(ctx, r.AnalysisID)
-		switch {
-		case err != nil || a.Lock.Token != r.Token || a.Lock.Finished:
+		if err != nil || a.Lock.Token != r.Token || a.Lock.Finished {
 			return false
-		case a.Progress.Percent() > 0 || time.Since(began) > demoRun*3/4:
+		}
+		if a.Progress.Percent() > 0 || time.Now().After(end) {
 			return true
 		}
 	}
@@ -313,19 +313,4 @@ func (d *demo) delivered(e *delivery) {
 		}
 	}
 	close(d.over)
-}
-
-// readResults reads the finished documents.
-func (d *demo) readResults(ctx context.Context) error {
-	for _, doc := range d.docs {
-		a, err := d.analyses.Get(ctx, doc.ID)
-		if err != nil {
-			return err
-		}
-		d.mu.Lock()
-		r := d.rows[doc.ID]
-		r.Status, r.Runs = a.Status, a.Lock.Token
-		d.mu.Unlock()
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,20 +41,19 @@ func (r *row) count(d *delivery) {
 // report prints the table. It returns an error if a promise is broken.
 func (d *demo) report() error {
 	problems := d.problems()
-	var rows []*row
-	for _, doc := range d.docs {
-		rows = append(rows, d.rows[doc.ID])
-	}
 	if d.c.JSON {
-		err := d.c.PrintJSON(map[string]any{
-			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed,
-		})
-		if err != nil {
+		var rows []*row
+		for _, doc := range d.docs {
+			rows = append(rows, d.rows[doc.ID])
+		}
+		report := map[string]any{"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed}
+		if err := d.c.PrintJSON(report); err != nil {
 			return err
 		}
 	} else {
-		d.printTable(rows)
+		d.printTable()
 	}
+
 	if len(problems) > 0 {
 		return errors.New("not as promised: " + strings.Join(problems, "; "))
 	}
@@ -68,41 +66,34 @@ func (d *demo) report() error {
 // problems describes the broken promises.
 func (d *demo) problems() []string {
 	all := []string{}
-	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if d.killed == nil {
-		problem("no worker was killed in the middle of a run")
+		all = append(all, "no worker was killed in the middle of a run")
+	} else if d.killed.checkpoint && !d.killed.Continued {
+		all = append(all, "the killed run was not continued from its checkpoint")
 	}
-	killed := cmp.Or(d.killed, &killedRun{})
+
 	skips := 0
 	for _, doc := range d.docs {
-		r, name := d.rows[doc.ID], printable.Line(doc.Name)
+		r := d.rows[doc.ID]
 		skips += r.Skips
-		if killed.ID == doc.ID && r.FinishedBy == killed.Worker {
-			problem("%s was finished by the worker that was killed", name)
-		}
-		if killed.ID == doc.ID && killed.checkpoint && !killed.Continued {
-			problem("%s did not continue from its checkpoint", name)
-		}
-		switch {
-		case r.Status != analysislock.Ready:
-			problem("%s is %s", name, r.Status)
-		case r.Finishes != 1:
-			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
+		if r.Status != analysislock.Ready || r.Finishes != 1 {
+			all = append(all, fmt.Sprintf("%s is %s, finished by %s; want READY, by 1",
+				printable.Line(doc.Name), r.Status, cli.Count(r.Finishes, "delivery")))
 		}
 	}
 	if skips == 0 {
-		problem("no delivery was skipped")
+		all = append(all, "no delivery was skipped")
 	}
 	return all
 }
 
-// printTable prints a table of at most 60 columns, and how the killed run continued.
-func (d *demo) printTable(rows []*row) {
+// printTable prints a table of at most 60 columns, and how the killed run went on.
+func (d *demo) printTable() {
 	cli.Print(d.c.Out, "\n")
 	t := tabwriter.NewWriter(d.c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tBY\n")
-	for _, r := range rows {
-		name := cli.Shorten(printable.Line(r.Name), 17)
+	for _, doc := range d.docs {
+		r, name := d.rows[doc.ID], cli.Shorten(printable.Line(doc.Name), 17)
 		cli.Print(t, "%s\t%s\t%d\t%d\t%d\tworker %d\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, r.FinishedBy)
 	}
 	_ = t.Flush() // cli.Run reports an error of standard output

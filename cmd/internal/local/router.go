@@ -66,7 +66,7 @@ type router struct {
 
 	mu      sync.Mutex
 	workers []*process
-	last    int        // index of the last request's worker, modulo the number of workers
+	last    int // index of the last request's worker, modulo the number of workers
 }
 
 // startWorkers starts n workers, numbered from 1. Also after an error the caller stops them.
