@@ -16,16 +16,22 @@ const (
 // asyncWriter writes in a goroutine of its own, so that a reader that is slow, stopped
 // or gone delays neither the lock nor the end of the command.
 type asyncWriter struct {
-	pending chan []byte // nil: the end
+	pending chan []byte
+	closed  chan struct{}
 	done    chan struct{}
 }
 
 func newAsyncWriter(out io.Writer) *asyncWriter {
-	w := &asyncWriter{pending: make(chan []byte, maxPending), done: make(chan struct{})}
+	w := &asyncWriter{make(chan []byte, maxPending), make(chan struct{}), make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		for p := <-w.pending; p != nil; p = <-w.pending {
-			_, _ = out.Write(p) // an error of standard error cannot be reported
+		for open := true; open || len(w.pending) > 0; {
+			select {
+			case p := <-w.pending:
+				_, _ = out.Write(p) // an error of standard error cannot be reported
+			case <-w.closed:
+				open = false
+			}
 		}
 	}()
 	return w
@@ -42,14 +48,9 @@ func (w *asyncWriter) Write(p []byte) (int, error) {
 
 // close waits at most closeGrace for the pending writes. Later ones are dropped.
 func (w *asyncWriter) close() {
-	late := time.After(closeGrace)
-	select {
-	case w.pending <- nil:
-	case <-late:
-		return
-	}
+	close(w.closed)
 	select {
 	case <-w.done:
-	case <-late:
+	case <-time.After(closeGrace):
 	}
 }
