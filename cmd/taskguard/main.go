@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and operates on them (status, unlock, cancel, delete,
+// local), serves an emulator for tests, submits analyses (submit), and operates on them (status, unlock, cancel, delete,
 // requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
@@ -43,6 +43,10 @@ func commands() []cli.Command {
 				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
 				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+		{Name: "emulator", Run: local.Emulator,
+			Summary: "keep an embedded Firestore and Cloud Tasks running until Ctrl-C, for programs and tests in any " +
+				"language; data in memory",
+			Variables: "TASK_QUEUE: the queue without --queue"},
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},

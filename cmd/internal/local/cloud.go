@@ -3,6 +3,7 @@
 package local
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -41,6 +42,14 @@ func address(host string, first, i int) string {
 	return net.JoinHostPort(host, strconv.Itoa(first))
 }
 
+// checkPort checks the value of --port, the first of n ports.
+func checkPort(port, n int) error {
+	if port < 0 || port > 65536-n {
+		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", port, 65536-n))
+	}
+	return nil
+}
+
 // start starts Firestore, Cloud Tasks with the queue, and the page at these addresses.
 func (c *cloud) start(
 	firestoreAt, tasksAt, pageAt string, queue *cloudtaskspb.Queue, o cloudtasks.Options,
@@ -69,8 +78,11 @@ func (c *cloud) start(
 	return err
 }
 
-// serve runs serve with a listener at address until close calls stop. It returns the address of
-// the listener.
+// everywhere replaces the address of a listener on all interfaces by one that a client can use.
+var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
+
+// serve runs serve with a listener at address until close calls stop. It returns the address for
+// clients.
 func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
 	l, err := cli.Listen(what, address)
 	if err != nil {
@@ -78,7 +90,7 @@ func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop
 	}
 	c.serving.Go(func() { _ = serve(l) }) // it ends by stop
 	c.stops = append(c.stops, stop)
-	return l.Addr().String(), nil
+	return everywhere.Replace(l.Addr().String()), nil
 }
 
 func (c *cloud) serveHTTP(what, address string, handler http.Handler) (at string, err error) {
@@ -101,7 +113,7 @@ func (c *cloud) close() {
 func exports(vars map[string]string) string {
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		text += "  export " + name + "=" + quote(vars[name]) + "\n"
+		text += "export " + name + "=" + quote(vars[name]) + "\n"
 	}
 	return text
 }

@@ -30,8 +30,6 @@ const (
 	restartDelay = time.Second
 	// recoveryTimeout limits one call of recovery, as Cloud Scheduler's deadline does.
 	recoveryTimeout = time.Minute
-	// ports is how many ports local uses, from --port on.
-	ports = 6
 )
 
 // local is an emulated cloud with workers that stays up.
@@ -52,9 +50,9 @@ func Local(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	switch {
-	case *port < 0 || *port > 65536-ports:
-		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", *port, 65536-ports))
+	switch err := checkPort(*port, 6); {
+	case err != nil:
+		return err
 	case *workers < 1:
 		return cli.UsageError("--workers: want at least 1")
 	case *every <= 0:
