@@ -77,7 +77,7 @@ var queryCases = []conformanceCase{
 		slices.Reverse(want)
 		r.wantFound(v.OrderBy("x", client.Desc), strings.Join(want, " "))
 	}},
-	{"AStartSkipsWhatIsBeforeIt", func(t *testing.T, r *rig) {
+	{"AStartSkipsWhatIsBeforeItAndAnEndWhatIsAfter", func(t *testing.T, r *rig) {
 		for i, x := range []any{1, 1, "a", 1, "b"} {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": x}))
 		}
@@ -88,6 +88,10 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.StartAfter(second), "3 2 4")
 		r.wantFound(v.StartAfter(second).Limit(1), "3")
 		r.wantFound(r.client.Collection("v").OrderBy("x", client.Desc).StartAfter(second), "0")
+		r.wantFound(v.EndAt(1), "0 1 3")
+		r.wantFound(v.EndBefore("b"), "0 1 3 2")
+		r.wantFound(v.StartAt(second).EndBefore("b").Offset(1).Limit(1), "3")
+		r.wantFound(v.Offset(9), "")
 	}},
 	{"RangesStayWithinAType", func(_ *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
@@ -103,6 +107,20 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.Where("x", "not-in", []any{2, "b"}), "1 2 3 4 6")
 		r.wantFound(v.Where("x", "not-in", []any{2, nil}), "")
 		r.wantFound(v.Where("none", "==", 1), "")
+		r.wantFound(v.Where("x", "!=", 1), "1 2 4 5 6 7")
+		r.wantFound(v.Where("x", "==", nil), "0")
+		r.wantFound(v.Where("x", "!=", nil), "1 2 3 4 5 6 7")
+		r.wantFound(v.Where("x", "==", math.NaN()), "2")
+		r.wantFound(v.Where("x", "!=", math.NaN()), "1 3 4 5 6 7")
+	}},
+	{"ArraysAreSearched", func(_ *testing.T, r *rig) {
+		for i, v := range []any{[]any{1, "a"}, []any{1.0, nil}, []any{}, "a", []any{"b"}} {
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))
+		}
+		v := r.client.Collection("v")
+		r.wantFound(v.Where("x", "array-contains", 1), "0 1")
+		r.wantFound(v.Where("x", "array-contains", "a"), "0")
+		r.wantFound(v.Where("x", "array-contains-any", []any{"a", "b"}), "0 4")
 	}},
 	{"RecoveryQueryFindsTheOldestUpdatesFirst", func(_ *testing.T, r *rig) {
 		for i, d := range []object{
@@ -172,7 +190,7 @@ var queryCases = []conformanceCase{
 		v := r.client.Collection("v")
 		for name, q := range map[string]client.Query{
 			"reserved field": v.OrderBy("__x__", client.Asc),
-			"negative limit": v.Limit(-1),
+			"negative limit": v.Limit(-1), "negative offset": v.Offset(-1),
 			"reserved group": r.client.Collection("__x__").Query,
 		} {
 			if got, err := r.found(q); err == nil {

@@ -33,6 +33,12 @@ var transformCases = []conformanceCase{
 			{1.5, client.Increment(1), 2.5},
 			{"text", client.Increment(2), int64(2)},
 			{nil, client.Increment(2), int64(2)},
+			{1, client.Increment(.5), 1.5},
+			{nil, client.Increment(.5), .5},
+			{[]any{1, "a"}, client.ArrayUnion("b", 1.0, "b"), []any{int64(1), "a", "b"}},
+			{"text", client.ArrayUnion(1), []any{int64(1)}},
+			{[]any{1, "a", 1.0, "b"}, client.ArrayRemove(1, "b"), []any{"a"}},
+			{nil, client.ArrayRemove(1), []any{}},
 		} {
 			if got := transformed(t, r, c.old, c.change); fmt.Sprintf("%T%v", got, got) != fmt.Sprintf("%T%v", c.want, c.want) {
 				t.Errorf("%v %v = %T %v, want %T %v", c.old, c.change, got, got, c.want, c.want)

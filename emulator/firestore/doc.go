@@ -30,11 +30,11 @@
 // A listener's target always begins with RESET and all its documents, also where
 // it resumes from a token: the token is not read.
 //
-// It implements what the services, their tests and the examples call, and
-// answers UNIMPLEMENTED to the rest: ends, offsets, collection groups, != and
-// filters on arrays; aggregations other than count; transforms other than server
-// timestamps and increments by an integer; read-only transactions and reads at a time; limits
-// in listeners and several targets on a stream; lists of documents or
-// collections, batch writes, streaming writes and pipelines. There are no vectors, no
+// It implements what the services, their tests and ordinary programs call, and
+// answers UNIMPLEMENTED to the rest, with the name of the call or feature:
+// collection groups and vectors; aggregations other than count; the transforms
+// maximum and minimum; read-only transactions and reads at a time; limits and
+// offsets in listeners and several targets on a stream; lists of documents or
+// collections, batch writes, streaming writes and pipelines. There are no
 // security rules and no indexes: no query fails because an index is missing.
 package firestore

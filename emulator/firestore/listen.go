@@ -80,8 +80,8 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 			return t, err
 		case in != dbName:
 			return t, invalid("the parent %q is not in database %q", q.GetParent(), dbName)
-		case parsed.limit >= 0:
-			return t, unimplemented("a limit in a listener")
+		case parsed.limit >= 0 || parsed.offset > 0:
+			return t, unimplemented("a limit or an offset in a listener")
 		}
 		t.query = parsed
 		return t, nil

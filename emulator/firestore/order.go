@@ -103,6 +103,8 @@ func isNaN(v *value) bool { return math.IsNaN(v.GetDoubleValue()) }
 
 func isNull(v *value) bool { return classOf(v) == 0 }
 
-func containsValue(list []*value, v *value) bool {
-	return slices.ContainsFunc(list, func(e *value) bool { return compareValues(e, v) == 0 })
+// contains reports whether v is an element of an array.
+func contains(array, v *value) bool {
+	elements := array.GetArrayValue().GetValues()
+	return slices.ContainsFunc(elements, func(e *value) bool { return compareValues(e, v) == 0 })
 }

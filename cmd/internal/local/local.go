@@ -210,7 +210,6 @@ func (l *local) servePage(
 		return err
 	}, cancel)
 	if err != nil {
-		cancel()
 		return "", err
 	}
 	page := "http://" + at + "/"
