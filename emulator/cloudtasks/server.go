@@ -84,12 +84,7 @@ type Server struct {
 // NewServer returns a server without queues. It needs Close.
 func NewServer(o Options) *Server {
 	if o.Transport == nil {
-		o.Transport = &http.Transport{
-			MaxIdleConnsPerHost: idleConnsPerHost,
-			IdleConnTimeout:     90 * time.Second,
-			TLSHandshakeTimeout: 10 * time.Second,
-			ForceAttemptHTTP2:   true,
-		}
+		o.Transport = &http.Transport{MaxIdleConnsPerHost: idleConnsPerHost, ForceAttemptHTTP2: true}
 	}
 	s := &Server{options: o, queues: map[string]*queue{}}
 	s.settled = sync.NewCond(&s.mu)

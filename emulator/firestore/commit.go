@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// commit applies all writes at one moment, or none. In both cases it ends the transaction
-// txn, if one is named. It blocks while other transactions hold locks on the documents
+// commit applies all writes at one moment, or none, and returns a result for each. In both cases
+// it ends the transaction txn, if one is named. It blocks while other transactions hold locks on the documents
 // that it changes, until lockWait has passed or ctx ends.
 func (s *store) commit(
 	ctx context.Context, dbName string, txn []byte, writes []*write,
@@ -31,12 +31,13 @@ func (s *store) commit(
 	}
 
 	p.db.install(p.at, p.changes(writes))
-	for _, w := range writes {
+	for _, w := range writes { // a deleted document has no update time
+		results = append(results, &firestorepb.WriteResult{UpdateTime: p.current(w.name).GetUpdateTime()})
 		if !w.remove {
 			s.billed.Writes++
 		}
 	}
-	return p.at, p.report(writes), nil
+	return p.at, results, nil
 }
 
 // prepare returns the effect of the writes when no lock forbids them. It computes the effect
@@ -113,19 +114,6 @@ func (p *plan) apply(writes []*write) error {
 		p.next[w.name] = next
 	}
 	return nil
-}
-
-// report returns the answer for each write, with the update time of its document after all
-// writes. A deleted document has none.
-func (p *plan) report(writes []*write) []*firestorepb.WriteResult {
-	list := make([]*firestorepb.WriteResult, len(writes))
-	for i, w := range writes {
-		list[i] = &firestorepb.WriteResult{}
-		if d := p.current(w.name); d != nil {
-			list[i].UpdateTime = d.UpdateTime
-		}
-	}
-	return list
 }
 
 // checkPrecondition compares the write's condition with the document. current is nil if the

@@ -149,10 +149,8 @@ var nameCases = []conformanceCase{
 				t.Errorf("write %.20q: %v, want %v", id, err, want)
 			}
 			_, err := r.batchGet(&firestorepb.BatchGetDocumentsRequest{Database: r.database, Documents: []string{r.name("c/" + id)}})
-			if len(id) > 1500 {
-				want = codes.OK // read as missing
-			}
-			if status.Code(err) != want {
+			if status.Code(err) != want && len(id) <= 1500 { // Google's emulator reads one as missing
+
 				t.Errorf("read %.20q: %v, want %v", id, err, want)
 			}
 		}
