@@ -39,11 +39,11 @@ type listener struct {
 	wake   chan struct{} // filled after a push; closed by close
 }
 
-// target is the query, or the list of documents, that a stream listens to.
+// target is the query or the document that a stream listens to.
 type target struct {
 	id    int32
-	query *query   // nil: the documents named
-	names []string // each once
+	query *query // nil: the document
+	name  string
 }
 
 // receive handles the client's requests until the client closes its side.
@@ -87,15 +87,12 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 		return t, nil
 	}
 
-	for _, name := range pb.GetDocuments().GetDocuments() {
-		if err := checkDocument(dbName, name); err != nil {
-			return t, err
-		}
-		if !slices.Contains(t.names, name) {
-			t.names = append(t.names, name)
-		}
+	names := pb.GetDocuments().GetDocuments()
+	if len(names) != 1 {
+		return t, unimplemented("a target of several documents")
 	}
-	return t, nil
+	t.name = names[0]
+	return t, checkDocument(dbName, t.name)
 }
 
 // add answers the target with its first snapshot, or with the refusal. A target that
@@ -126,13 +123,11 @@ func (l *listener) add(v *view, t target, refusal error) error {
 // first returns the first results as changes. It is billed as the same read
 // without a listener.
 func (t *target) first(v *view) (changes []change) {
-	for _, name := range t.names {
-		changes = append(changes, change{name: name, after: v.get(name)})
+	if t.query == nil {
+		return []change{{name: t.name, after: v.get(t.name)}}
 	}
-	if t.query != nil {
-		for _, d := range v.run(t.query) {
-			changes = append(changes, change{name: d.Name, after: d})
-		}
+	for _, d := range v.run(t.query) {
+		changes = append(changes, change{name: d.Name, after: d})
 	}
 	return changes
 }
@@ -166,7 +161,7 @@ func (l *listener) committed(at time.Time, changes []change) {
 // shows reports whether a version of the named document is among the results.
 func (t *target) shows(name string, d *document) bool {
 	if t.query == nil {
-		return slices.Contains(t.names, name)
+		return t.name == name
 	}
 	return t.query.matches(d)
 }
