@@ -32,7 +32,6 @@ const (
 	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
 	demoSpan      = 5 * time.Second        // between the first and the last task, at most
-	stopGrace     = 3 * time.Second
 )
 
 // redeliveries are the delays of the duplicates of a task: one during the run, one after it.
@@ -69,7 +68,7 @@ type killedRun struct {
 	ExpiresAt time.Time `json:"lock_expired_at"`
 	Percent   int       `json:"committed_percent"` // of the work
 	TakenOver int       `json:"taken_over_by"`     // number of the worker
-	Continued bool      `json:"continued"`         // from the checkpoint
+	Continued int       `json:"continued_percent"` // of the work, where the other worker began
 
 	checkpoint bool // it had committed one
 }
@@ -83,7 +82,7 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	docs, source, err := demoDocuments(files)
+	docs, err := demoDocuments(files)
 	if err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func Demo(ctx context.Context, c *cli.Call) error {
 		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
 	}
 	d.show, d.observe = c.Progress(), d.delivered
-	d.show.Print("%s: %s", cli.Count(len(docs), "document"), source)
+	d.show.Print("%s", cli.Count(len(docs), "document"))
 
 	limit := demoTimeout + time.Duration(len(docs))*demoRun
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("the demo did not end in time"))
@@ -109,19 +108,19 @@ func Demo(ctx context.Context, c *cli.Call) error {
 var samples embed.FS
 
 // demoDocuments returns the files or, if none is named, texts of this program.
-func demoDocuments(files []string) (docs []operate.Document, source string, err error) {
+func demoDocuments(files []string) ([]operate.Document, error) {
 	if len(files) > 0 {
-		docs, err = operate.ReadDocuments(files, operate.ReadFile)
-		return docs, "the named files", err
+		return operate.ReadDocuments(files, operate.ReadFile)
 	}
-	if files, err = fs.Glob(samples, "samples/*"); err != nil {
-		return nil, "", err
+	files, err := fs.Glob(samples, "samples/*")
+	if err != nil {
+		return nil, err
 	}
-	docs, err = operate.ReadDocuments(files, samples.ReadFile)
+	docs, err := operate.ReadDocuments(files, samples.ReadFile)
 	for i := range docs {
 		docs[i].Name = path.Base(docs[i].Name)
 	}
-	return docs, "texts of this program", err
+	return docs, err
 }
 
 // run runs the demo and leaves nothing running.
@@ -136,7 +135,7 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 
-	defer d.stopWorkers(stopGrace)
+	defer d.stopWorkers()
 	if err := d.startWorkers(ctx, demoWorkers); err != nil {
 		return err
 	}
@@ -275,15 +274,14 @@ func (d *demo) runBegins(w *process, r *record) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	name, k := d.rows[r.AnalysisID].Name, d.killed
-	switch {
-	case k == nil || k.ID != r.AnalysisID || k.Token == r.Token:
+	if k == nil || k.ID != r.AnalysisID || k.Token == r.Token {
 		d.show.Print("%s runs on %v, token %d", name, w, r.Token)
-	case r.Continues:
-		d.show.Print("%v takes %s over, token %d, and continues at %d %%", w, name, r.Token, k.Percent)
-		k.TakenOver, k.Continued = w.number, true
-	default:
-		d.show.Print("%v takes %s over, token %d, and begins anew", w, name, r.Token)
-		k.TakenOver = w.number
+	} else {
+		k.TakenOver, k.Continued = w.number, 0
+		if r.Continues {
+			k.Continued = k.Percent
+		}
+		d.show.Print("%v takes %s over, token %d, and continues at %d %%", w, name, r.Token, k.Continued)
 	}
 	select {
 	case d.runs <- run{w, r}:

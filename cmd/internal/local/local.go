@@ -1,13 +1,13 @@
 package local
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -24,8 +24,6 @@ import (
 )
 
 const (
-	// localStopGrace covers a worker's own 8 s for releasing its locks.
-	localStopGrace = 9 * time.Second
 	// restartDelay is how long after its end a worker is replaced.
 	restartDelay = time.Second
 	// recoveryTimeout limits one call of recovery, as Cloud Scheduler's deadline does.
@@ -93,7 +91,7 @@ func (l *local) serveAll(ctx context.Context, port, workers int, every time.Dura
 	defer func() {
 		cancel()
 		running.Wait()
-		l.stopWorkers(localStopGrace)
+		l.stopWorkers()
 	}()
 	if err := l.startWorkers(ctx, workers); err != nil {
 		return err
@@ -120,13 +118,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		}
 	}
 	l.command.stderr, l.command.log = l.c.Err, l.showRecord
-	more := map[string]string{}
-	for _, name := range passedOn {
-		if value := l.c.Value(name); value != "" {
-			more[name] = value
-		}
-	}
-	l.command.env, err = l.workerEnvironment(more)
+	l.command.env, err = l.workerEnvironment(l.given(passedOn))
 	return err
 }
 
@@ -151,7 +143,14 @@ func (l *local) showRecord(w *process, r *record) {
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
 	more := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
-	for _, name := range more {
+	maps.Copy(vars, l.given(more))
+	return vars
+}
+
+// given returns those of the named variables that the environment of local sets.
+func (l *local) given(names []string) map[string]string {
+	vars := map[string]string{}
+	for _, name := range names {
 		if value := l.c.Value(name); value != "" {
 			vars[name] = value
 		}
@@ -172,9 +171,7 @@ func (l *local) serveLocks(address string) (string, error) {
 		"GOOGLE_CLOUD_PROJECT": project, cli.FirestoreEmulator: l.firestore,
 		"SESSION_SECRET": rand.Text() + rand.Text(),
 	}
-	for _, name := range lockVariables {
-		env[name] = cmp.Or(l.c.Value(name), env[name])
-	}
+	maps.Copy(env, l.given(lockVariables))
 	cfg, err := doclock.ParseConfig(lookup(env))
 	if err != nil {
 		return "", cli.EnvironmentError{Err: err}

@@ -68,7 +68,7 @@ func (d *demo) problems() []string {
 	all := []string{}
 	if d.killed == nil {
 		all = append(all, "no worker was killed in the middle of a run")
-	} else if d.killed.checkpoint && !d.killed.Continued {
+	} else if d.killed.checkpoint && d.killed.Continued == 0 {
 		all = append(all, "the killed run was not continued from its checkpoint")
 	}
 
@@ -99,11 +99,7 @@ func (d *demo) printTable() {
 	_ = t.Flush() // cli.Run reports an error of standard output
 
 	if k := d.killed; k != nil {
-		how := "began it anew"
-		if k.Continued {
-			how = "continued there"
-		}
-		cli.Print(d.c.Out, "\nWorker %d was killed at %d %% of %s. Worker %d %s.\n",
-			k.Worker, k.Percent, printable.Line(d.rows[k.ID].Name), k.TakenOver, how)
+		cli.Print(d.c.Out, "\nWorker %d was killed at %d %% of %s. Worker %d continued at %d %%.\n",
+			k.Worker, k.Percent, printable.Line(d.rows[k.ID].Name), k.TakenOver, k.Continued)
 	}
 }

@@ -84,11 +84,14 @@ func (r *router) startWorkers(ctx context.Context, n int) error {
 	return nil
 }
 
-// stopWorkers stops all workers at the same time, each within grace.
-func (r *router) stopWorkers(grace time.Duration) {
+// stopGrace covers a worker's own 8 s for releasing its locks.
+const stopGrace = 9 * time.Second
+
+// stopWorkers stops all workers at the same time.
+func (r *router) stopWorkers() {
 	var stopping sync.WaitGroup
 	for _, w := range r.workers {
-		stopping.Go(func() { w.stop(grace) })
+		stopping.Go(func() { w.stop(stopGrace) })
 	}
 	stopping.Wait()
 }
