@@ -69,7 +69,7 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	defer worker.Close()
 	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
 	task := must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
 		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL + "/run", Body: []byte("payload")}},
 	}}))(t)

@@ -29,7 +29,7 @@ func (q *busyQueue) flood(d time.Duration, status int) (n int) {
 
 // burst returns the number of dispatches that are permitted at once.
 func (q *busyQueue) burst() (n int) {
-	for ; q.Take(q.now) == q.now; n++ {
+	for ; q.Take(q.now).Equal(q.now); n++ {
 	}
 	return n
 }

@@ -131,7 +131,7 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 // follow reads the emulator's output to its end, which is the end of the emulator.
 func (e *Emulator) follow(output io.ReadCloser) {
 	defer close(e.ended)
-	defer output.Close() //nolint:errcheck // only read
+	defer output.Close()
 	announced := false
 	for r := bufio.NewReader(output); ; {
 		line, err := r.ReadString('\n')
