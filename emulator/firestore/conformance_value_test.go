@@ -138,6 +138,10 @@ var limitCases = []conformanceCase{
 
 var nameCases = []conformanceCase{
 	{"DocumentIDs", func(t *testing.T, r *rig) {
+		for _, name := range []string{"c/d", r.database + "/c/d", r.name("c"), "projects/p/databases//documents/c/d"} {
+			_, err := r.batchGet(&firestorepb.BatchGetDocumentsRequest{Database: r.database, Documents: []string{name}})
+			wantCode(t, err, codes.InvalidArgument)
+		}
 		long := strings.Repeat("x", 1500)
 		for id, want := range map[string]codes.Code{
 			"": codes.InvalidArgument, ".": codes.InvalidArgument, "..": codes.InvalidArgument,

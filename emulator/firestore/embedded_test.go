@@ -31,6 +31,10 @@ func TestIdleTransactionExpiresAfter60Seconds(t *testing.T) {
 		_, err = r.commit(idle, put(ref, 3))
 		wantCode(t, err, codes.InvalidArgument)
 		r.ok(r.commit(used, put(ref, 4)))
+		alone := r.begin()
+		time.Sleep(60 * time.Second)
+		_, err = r.commit(alone, put(ref, 5))
+		wantCode(t, err, codes.InvalidArgument)
 	})
 }
 

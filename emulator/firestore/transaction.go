@@ -42,7 +42,6 @@ func (s *store) begin(dbName string, o *firestorepb.TransactionOptions) (*transa
 	if o.GetReadOnly() != nil {
 		return nil, unimplemented("a read-only transaction")
 	}
-	s.expire()
 	s.lastID++
 	t := &transaction{
 		id:       string(binary.BigEndian.AppendUint64(nil, s.lastID)),
@@ -75,7 +74,7 @@ func (s *store) end(t *transaction) {
 }
 
 // expire ends the transactions that have been unused for idleLimit. It is called before
-// each use of the transactions, so no timer is needed.
+// each use of them, so no timer is needed.
 func (s *store) expire() {
 	for _, t := range s.transactions {
 		if time.Since(t.used) >= idleLimit {
@@ -123,8 +122,7 @@ func (s *store) await(ctx context.Context, t, blocker *transaction) error {
 		if blocker.waiting {
 			return errContention
 		}
-		t.waiting = true
-		defer func() { t.waiting = false }()
+		t.waiting = true // until its end, which follows
 	}
 
 	s.mu.Unlock()
