@@ -110,7 +110,7 @@ func TestOnALocalCloud(t *testing.T) {
 // local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
-	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; sleep 0.3; exit $end`)
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; printf serving >&2; sleep 0.3; exit $end`)
 	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram, "MAX_RUNS": "1"}, "--workers", "1")
 	for _, id := range []string{"y1", "y2", "y3"} { // more than the worker takes
 		taskguard(t, env, "submit", "--input", `{"end":0}`, "--id", id).want(t, cli.ExitDone)
@@ -118,7 +118,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	for end, answer := range map[int]string{0: "x0: worker 1 answered 200 READY\n", 3: " retry: sh ended with exit status 3: first1", 65: "x65: worker 1 answered 200 FAILED: first1"} {
 		id := fmt.Sprint("x", end)
 		taskguard(t, env, "submit", "--input", fmt.Sprintf(`{"end":%d}`, end), "--id", id).want(t, cli.ExitDone)
-		for _, want := range []string{id + " stderr: first1\n", id + " stderr: second\n", answer} {
+		for _, want := range []string{id + " stderr: first1\n", id + " stderr: serving\n", answer} {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
 	}

@@ -40,10 +40,10 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	if *documented {
 		options.Throttling = cloudtasks.AsDocumented
 	}
-	cloud := &cloud{}
-	defer cloud.close()
+	emulated := &cloud{}
+	defer emulated.close()
 	at := func(i int) string { return address(*host, *port, i) }
-	err := cloud.start(at(0), at(1), at(2), &cloudtaskspb.Queue{Name: *name}, options)
+	err := emulated.start(at(0), at(1), at(2), &cloudtaskspb.Queue{Name: *name}, options)
 	if status.Code(err) == codes.InvalidArgument {
 		return cli.UsageError("--queue: " + status.Convert(err).Message())
 	}
@@ -51,10 +51,10 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 		return err
 	}
 
-	health := "http://" + cloud.page + "/health"
+	health := "http://" + emulated.page + "/health"
 	vars := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": strings.Split(*name, "/")[1], cli.FirestoreEmulator: cloud.firestore,
-		"TASK_QUEUE": *name, cli.TasksEmulator: cloud.tasks,
+		"GOOGLE_CLOUD_PROJECT": strings.Split(*name, "/")[1], cli.FirestoreEmulator: emulated.firestore,
+		"TASK_QUEUE": *name, cli.TasksEmulator: emulated.tasks,
 	}
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})

@@ -125,16 +125,16 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 // showRecord prints what a line of a worker's log says about a run.
 func (l *local) showRecord(w *process, r *record) {
 	switch {
-	case r.Message == runMessage && r.Continues:
-		l.show.Print("%s continues on %v, token %d", r.AnalysisID, w, r.Token)
-	case r.Message == runMessage:
-		l.show.Print("%s runs on %v, token %d", r.AnalysisID, w, r.Token)
-	case r.Problem != "":
-		l.show.Print("%s: %s: %s", r.AnalysisID, r.Message, r.Problem)
 	case r.Stderr:
 		for line := range strings.Lines(r.Message) {
 			l.show.Print("%s stderr: %s", r.AnalysisID, strings.TrimRight(line, "\r\n"))
 		}
+	case r.Problem != "":
+		l.show.Print("%s: %s: %s", r.AnalysisID, r.Message, r.Problem)
+	case r.Message == runMessage && r.Continues:
+		l.show.Print("%s continues on %v, token %d", r.AnalysisID, w, r.Token)
+	case r.Message == runMessage:
+		l.show.Print("%s runs on %v, token %d", r.AnalysisID, w, r.Token)
 	}
 }
 

@@ -95,7 +95,7 @@ func (w *process) follow(out io.Reader, serves chan<- struct{}, log func(*proces
 		if err := lines.Decode(&r); err != nil { // usually the end
 			return
 		}
-		if r.Message == servingMessage {
+		if r.Message == servingMessage && !r.Stderr {
 			w.address = r.Address
 			close(serves)
 		} else {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"os"
@@ -75,13 +76,16 @@ func (c *workerCloud) workerEnvironment(more map[string]string) ([]string, error
 	for _, name := range passedOn {
 		vars[name] = ""
 	}
-	vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s" // as short as the queue's delays
 	maps.Copy(vars, c.clientVariables())
 	maps.Copy(vars, map[string]string{
 		"PORT": "0", "FIRESTORE_DATABASE": "(default)", "TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target,
 		"TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": "http://" + c.page + "/oauth2/v3/certs",
 	})
 	maps.Copy(vars, more)
+
+	// The defaults are as short as the queue's delays.
+	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]
+	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest, "500ms"), cmp.Or(longest, shortest, "2s")
 	if _, err := workerservice.ParseConfig(lookup(vars)); err != nil {
 		return nil, cli.EnvironmentError{Err: err}
 	}
