@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and operates on them (status, unlock, cancel, delete,
+// local), serves an emulator for tests, submits analyses (submit), and operates on them (status, unlock, cancel, delete,
 // requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
@@ -29,21 +29,24 @@ const (
 	lockRooms = "DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks)"
 )
 
-// commands are in the order of the usage text. demo and local start worker and analyze.
+// commands are in the order of the usage text. demo and local start worker.
 func commands() []cli.Command {
 	return []cli.Command{
 		{Name: "demo", Arguments: "[FILE…]", Run: local.Demo,
 			Summary: "analyse files on worker processes, kill one of them, " +
-				"and show that its run is continued and each file is finished once",
-			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
+				"and show that its run is continued and each file is finished once"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
 			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
-				"FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
+				"ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
 				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; " +
 				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
 				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+		{Name: "emulator", Run: local.Emulator,
+			Summary: "keep an embedded Firestore and Cloud Tasks running until Ctrl-C, for programs and tests in any " +
+				"language; data in memory",
+			Variables: "TASK_QUEUE: the queue without --queue"},
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
@@ -84,8 +87,6 @@ func commands() []cli.Command {
 		{Name: "worker", Run: local.Worker,
 			Summary:   "a worker on a loopback port, as demo and local start it",
 			Variables: "the worker's, see docs/reference.md"},
-		{Name: "analyze", Run: local.Analyze,
-			Summary: "the demo's analyzer: a job on standard input, its result on standard output"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
 	}
 }

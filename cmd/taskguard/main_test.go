@@ -31,12 +31,11 @@ import (
 	"taskguard/repo"
 )
 
-// asProgram makes the test binary behave as taskguard itself. Workers inherit it; the
-// demo's analyzer, which does not, is known by its command.
+// asProgram makes the test binary behave as taskguard itself. Workers inherit it.
 const asProgram = "TASKGUARD_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "analyze" {
+	if os.Getenv(asProgram) != "" {
 		main()
 	}
 	if err := os.Setenv(asProgram, "1"); err != nil {
@@ -101,21 +100,9 @@ func taskguard(t testing.TB, env vars, args ...string) outcome {
 // taskguardWith runs a command with a standard input, until ctx ends.
 func taskguardWith(ctx context.Context, env vars, in string, args ...string) outcome {
 	var out bytes.Buffer
-	var errs safeBuffer
+	var errs emulatortest.Log
 	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, env.lookup)
 	return outcome{code, out.String(), errs.String()}
-}
-
-// safeBuffer takes concurrent writes, as a file does: of a command's log, and of its errors.
-type safeBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
 }
 
 // want fails unless the command exited with code and its output holds parts.

@@ -164,17 +164,25 @@ func TestANameIsRefusedFor24HoursAfterItsTaskEnded(t *testing.T) {
 
 func TestListTasksReturnsAllTasksInOrderOfCreation(t *testing.T) {
 	c := openQueue(t, cloudtasks.Options{Transport: always(200)}, nil)
-	var want, got []string
+	var want []string
 	for range 25 {
 		want = append(want, c.create(at("", time.Now().Add(time.Hour))).Name)
 	}
-	for task, err := range c.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue}).All() {
-		if err != nil {
-			t.Fatal(err)
+	for _, size := range []int32{0, 10, 25} {
+		var got []string
+		for task, err := range c.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue, PageSize: size}).All() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, task.Name)
 		}
-		got = append(got, task.Name)
+		equal(t, "names", want, got)
 	}
-	equal(t, "names", want, got)
+	pages := c.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue})
+	page, token, err := pages.InternalFetch(25, "")
+	if err != nil || len(page) != 25 || token != "" {
+		t.Errorf("%d tasks and the token %q, %v, want one page", len(page), token, err)
+	}
 }
 
 func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/protobuf/proto"
 )
 
 // maxRead limits the size of an answer whose connection is used again. After a larger one
@@ -42,12 +41,8 @@ func (o outcome) code() int {
 
 // deliver sends a, reports it and settles it. It blocks for at most the dispatch
 // deadline and Observe.
-func (s *Server) deliver(a attempt) {
+func (s *Server) deliver(a *attempt) {
 	began := time.Now()
-	if s.options.Extra != nil && a.number == 0 && !a.duplicate {
-		s.scheduleDuplicates(a, began)
-	}
-
 	o := s.send(a)
 	ended := time.Now()
 	if s.options.Observe != nil {
@@ -62,28 +57,9 @@ func (s *Server) deliver(a attempt) {
 	a.task.queue.settle(a, ended, o)
 }
 
-// scheduleDuplicates schedules the duplicates of a first attempt that begins now. It calls
-// Extra without mu: Extra may call the API.
-func (s *Server) scheduleDuplicates(a attempt, now time.Time) {
-	s.mu.Lock()
-	t := proto.CloneOf(a.task.view())
-	s.mu.Unlock()
-
-	delays := s.options.Extra(t)
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a.duplicate = true
-	for _, delay := range delays {
-		a.task.queue.insert(&dispatch{task: a.task, duplicate: &a, due: now.Add(delay)})
-		s.hold()
-	}
-	a.task.queue.signal()
-}
-
 // send makes the request. It returns at the dispatch deadline or on Close, even if the
 // transport does not.
-func (s *Server) send(a attempt) outcome {
+func (s *Server) send(a *attempt) outcome {
 	ctx, cancel := context.WithTimeout(s.ctx, a.task.deadline)
 	defer cancel()
 	answered := make(chan outcome, 1)
@@ -101,7 +77,7 @@ func (s *Server) send(a attempt) outcome {
 }
 
 // roundTrip makes the request and reads the whole answer. It follows no redirect.
-func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
+func (s *Server) roundTrip(ctx context.Context, a *attempt) outcome {
 	req, err := a.httpRequest(ctx)
 	if err != nil {
 		return outcome{err: err}
@@ -123,7 +99,7 @@ func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
 
 // httpRequest returns the request of a delivery, without its token. An attempt and its
 // duplicates have the same request.
-func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
+func (a *attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	r := a.task.request
 	req, err := http.NewRequestWithContext(ctx, r.HttpMethod.String(), r.Url, bytes.NewReader(r.Body))
 	if err != nil {

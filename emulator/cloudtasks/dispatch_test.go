@@ -191,6 +191,37 @@ func TestNoMoreThanTheConcurrencyLimitIsInFlight(t *testing.T) {
 	})
 }
 
+func TestAsDocumentedAQueueIsSlowAtFirstAndAfterErrors(t *testing.T) {
+	for _, c := range []struct {
+		how    cloudtasks.Throttling
+		status int
+		want   string // whether more than ten are dispatched in the first second, and how many in the third
+	}{
+		{cloudtasks.Unthrottled, 200, "true 0"},
+		{cloudtasks.AsDocumented, 200, "false 5"},
+		{cloudtasks.AsDocumented, 503, "false 1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen seen
+			cloud := openQueue(t, cloudtasks.Options{Transport: always(c.status), Observe: seen.observe, Throttling: c.how},
+				&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(3600)}})
+			start := time.Now()
+			for range 20 {
+				cloud.create(post(""))
+			}
+			time.Sleep(2999 * time.Millisecond)
+			cloud.Close()
+			var got [3]int
+			for _, at := range seen.offsets(start) {
+				got[int(at)]++
+			}
+			if fmt.Sprint(got[0] > 10, " ", got[2]) != c.want {
+				t.Errorf("%v, answered %d: %v dispatches, want %s", c.how, c.status, got, c.want)
+			}
+		})
+	}
+}
+
 func TestTasksDueTogetherGoInOrderOfCreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen seen
@@ -233,9 +264,6 @@ func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
 	c.Close()
 	if err := <-waiting; !errors.Is(err, cloudtasks.ErrClosed) {
 		t.Fatalf("got %v from Idle, want ErrClosed", err)
-	}
-	if _, err := c.Dial(); !errors.Is(err, cloudtasks.ErrClosed) {
-		t.Fatalf("got %v from Dial, want ErrClosed", err)
 	}
 	all := seen.deliveries()
 	if len(all) != 3 {

@@ -45,17 +45,14 @@ func deliverTwice(ctx context.Context) error {
 		return err
 	}
 
-	const parent = "projects/p/locations/l"
-	queue, err := client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{
-		Parent: parent, Queue: &cloudtaskspb.Queue{Name: parent + "/queues/analyses"},
-	})
-	if err != nil {
+	const queue = "projects/p/locations/l/queues/analyses"
+	if err := server.CreateQueue(&cloudtaskspb.Queue{Name: queue}); err != nil {
 		return err
 	}
 	_, err = client.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{
-		Parent: queue.Name,
+		Parent: queue,
 		Task: &cloudtaskspb.Task{
-			Name:        queue.Name + "/tasks/a",
+			Name:        queue + "/tasks/a",
 			MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL}},
 		},
 	})

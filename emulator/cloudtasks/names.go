@@ -27,8 +27,9 @@ func checkQueueName(field, name string) error {
 
 // splitTaskName returns the queue's full name and the task's id.
 func splitTaskName(name string) (queue, id string, err error) {
-	queue, id, found := strings.Cut(name, "/tasks/")
-	if !found || !queueName.MatchString(queue) || !taskID.MatchString(id) {
+	i := max(0, strings.LastIndex(name, "/tasks/")) // the queue may have the name tasks too
+	queue, id = name[:i], strings.TrimPrefix(name[i:], "/tasks/")
+	if !queueName.MatchString(queue) || !taskID.MatchString(id) {
 		return "", "", invalid("name", "want QUEUE_NAME/tasks/TASK, "+
 			"TASK of 1 to 500 letters, digits, hyphens and underscores")
 	}

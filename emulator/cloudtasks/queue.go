@@ -2,7 +2,6 @@ package cloudtasks
 
 import (
 	"cmp"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 // by the callers of its methods other than run.
 type queue struct {
 	s    *Server
-	pb   *cloudtaskspb.Queue // with all defaults; never changes
+	pb   *cloudtaskspb.Queue // with all defaults; only its state changes
 	wake chan struct{}       // filled when the schedule must be checked again
 
 	tasks    map[string]*task
@@ -71,17 +70,10 @@ func (q *queue) add(t *task) {
 	q.seq++
 	t.queue, t.seq = q, q.seq
 	q.tasks[t.id] = t
-	q.s.hold()
-	q.plan(t, t.due)
+	q.insert(&dispatch{task: t, due: t.due})
 }
 
-// plan schedules the task's next attempt.
-func (q *queue) plan(t *task, due time.Time) {
-	t.due = due
-	q.insert(&dispatch{task: t, due: due})
-	q.signal()
-}
-
+// insert adds to the schedule.
 func (q *queue) insert(d *dispatch) {
 	at, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
 		if e.due.After(due) {
@@ -90,15 +82,22 @@ func (q *queue) insert(d *dispatch) {
 		return -1
 	})
 	q.schedule = slices.Insert(q.schedule, at, d)
+	q.signal()
 }
 
 // remove removes a task that has succeeded or has no attempts left.
-func (q *queue) remove(t *task, now time.Time) {
+func (q *queue) remove(t *task) {
 	delete(q.tasks, t.id)
 	if t.named {
-		q.refused[t.id] = now.Add(nameHeld)
+		q.refused[t.id] = time.Now().Add(nameHeld)
 	}
-	q.s.release()
+}
+
+// discard removes a task and all that is scheduled of it. A delivery in flight goes on.
+func (q *queue) discard(t *task) {
+	q.remove(t)
+	q.schedule = slices.DeleteFunc(q.schedule, func(d *dispatch) bool { return d.task == t })
+	q.s.settled.Broadcast()
 }
 
 // signal wakes the scheduler; several signals may wake it once.
@@ -135,7 +134,8 @@ func (q *queue) run() {
 // step starts all deliveries that are due and permitted at now. It returns when it must be
 // called again; zero: at the next signal.
 func (q *queue) step(now time.Time) time.Time {
-	for q.s.ctx.Err() == nil && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
+	limit := int(q.pb.RateLimits.MaxConcurrentDispatches)
+	for q.s.ctx.Err() == nil && q.pb.State == cloudtaskspb.Queue_RUNNING && q.inFlight < limit {
 		if len(q.schedule) == 0 {
 			return time.Time{}
 		}
@@ -152,26 +152,38 @@ func (q *queue) step(now time.Time) time.Time {
 
 		q.schedule = slices.Delete(q.schedule, 0, 1)
 		q.inFlight++
-		a := d.duplicate // counted by hold since it was scheduled
+		a := d.duplicate
 		if a == nil {
 			a = d.task.begin(now)
-			q.s.hold()
+			q.scheduleDuplicates(a, now)
 		}
-		q.s.running.Go(func() { q.s.deliver(*a) })
+		q.s.running.Go(func() { q.s.deliver(a) })
 	}
 	return time.Time{}
 }
 
+// scheduleDuplicates schedules the duplicates of a first attempt that begins now.
+func (q *queue) scheduleDuplicates(a *attempt, now time.Time) {
+	if q.s.options.Extra == nil || a.number > 0 {
+		return
+	}
+	duplicate := *a
+	duplicate.duplicate = true
+	for _, delay := range q.s.options.Extra(proto.CloneOf(a.task.view())) {
+		q.insert(&dispatch{task: a.task, duplicate: &duplicate, due: now.Add(delay)})
+	}
+}
+
 // settle ends a delivery, and removes the task or plans its next attempt.
-func (q *queue) settle(a attempt, ended time.Time, o outcome) {
+func (q *queue) settle(a *attempt, ended time.Time, o outcome) {
+	defer q.s.settled.Broadcast()
 	q.inFlight--
 	q.signal()
 	if q.throttle != nil {
 		q.throttle.Answered(ended, o.status)
 	}
-	defer q.s.release() // of the delivery; the task is counted until remove
 	t := a.task
-	if a.duplicate || q.s.ctx.Err() != nil {
+	if a.duplicate || q.s.ctx.Err() != nil || q.tasks[t.id] != t { // it may have been deleted
 		return
 	}
 
@@ -185,13 +197,11 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	limit := int(q.pb.RetryConfig.MaxAttempts) // negative: none
 	exhausted := limit > 0 && t.dispatched >= limit
 	if success(o.status) || exhausted {
-		q.remove(t, ended)
+		q.remove(t)
 		return
 	}
-
-	delay := max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended))
-	delay += time.Duration(rand.Float64() * q.s.options.Spread * float64(delay))
-	q.plan(t, ended.Add(delay))
+	t.due = ended.Add(max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended)))
+	q.insert(&dispatch{task: t, due: t.due})
 }
 
 // backoff returns the delay before the n-th retry, n from 1. It is the minimum at first,

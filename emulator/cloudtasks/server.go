@@ -2,6 +2,7 @@ package cloudtasks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -22,8 +23,8 @@ const (
 	idleConnsPerHost = 1000
 )
 
-// ErrClosed is returned by Dial and Idle on a server that has been closed.
-var ErrClosed = wire.ErrClosed
+// ErrClosed is returned by Idle on a server that has been closed.
+var ErrClosed = errors.New("cloud tasks emulator: closed")
 
 // Options configures a Server. The zero value is ready to use.
 type Options struct {
@@ -35,7 +36,7 @@ type Options struct {
 	// visible. It is called at each dispatch of a first attempt. For each delay an
 	// identical delivery is sent that long after the first. Duplicates obey the
 	// queue's limits, and their answers change nothing for the task. nil means none.
-	// Extra may be called concurrently and must not block; it may keep the task.
+	// Extra must neither block nor call the API or the Server; it may keep the task.
 	Extra func(task *cloudtaskspb.Task) []time.Duration
 	// Observe is called when a delivery has ended, concurrently for different
 	// deliveries; nil means none. The task is retried or removed after Observe has
@@ -51,9 +52,6 @@ type Options struct {
 	// Throttling selects how each queue adapts its rate to the answers; the zero
 	// value is Unthrottled.
 	Throttling Throttling
-	// Spread is the largest fraction of its backoff or Retry-After by which a retry is
-	// delayed at random, so that tasks that failed together are not retried together.
-	Spread float64
 }
 
 // Delivery is one request sent to a worker, and its outcome.
@@ -74,33 +72,22 @@ type Server struct {
 	*wire.Server // Serve and Dial
 
 	options Options
-	private *http.Transport // of options, if NewServer has made it
-
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // schedulers and deliveries
 
-	mu     sync.Mutex // guards all below, every queue and task, and cancel
-	queues map[string]*queue
-	busy   int           // tasks, pending duplicates and deliveries in flight
-	idle   chan struct{} // closed while busy is 0
+	mu      sync.Mutex // guards all below, every queue and task, and cancel
+	queues  map[string]*queue
+	settled *sync.Cond // broadcast when the server may be idle or closed
 }
 
-// NewServer returns a server without queues. It starts no goroutine; Close is
-// needed once a queue has been created or Serve or Dial called.
+// NewServer returns a server without queues. It needs Close.
 func NewServer(o Options) *Server {
-	s := &Server{options: o, queues: map[string]*queue{}, idle: make(chan struct{})}
-	close(s.idle)
 	if o.Transport == nil {
-		s.private = &http.Transport{
-			MaxIdleConnsPerHost: idleConnsPerHost,
-			IdleConnTimeout:     90 * time.Second,
-			TLSHandshakeTimeout: 10 * time.Second,
-			ForceAttemptHTTP2:   true,
-		}
-		s.options.Transport = s.private
+		o.Transport = &http.Transport{MaxIdleConnsPerHost: idleConnsPerHost, ForceAttemptHTTP2: true}
 	}
-
+	s := &Server{options: o, queues: map[string]*queue{}}
+	s.settled = sync.NewCond(&s.mu)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.Server = wire.NewServer(maxMessageBytes, func(r grpc.ServiceRegistrar) {
 		cloudtaskspb.RegisterCloudTasksServer(r, &api{s: s})
@@ -114,11 +101,12 @@ func NewServer(o Options) *Server {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.cancel() // with mu: a delivery that begins meanwhile is waited for
+	s.settled.Broadcast()
 	s.mu.Unlock()
 	s.Server.Close()
 	s.running.Wait()
-	if s.private != nil {
-		s.private.CloseIdleConnections()
+	if t, ok := s.options.Transport.(*http.Transport); ok {
+		t.CloseIdleConnections()
 	}
 }
 
@@ -126,32 +114,32 @@ func (s *Server) Close() {
 // in flight; every Observe call of those has then returned. It returns ctx's
 // error if ctx ends first, and ErrClosed if the server is closed first.
 func (s *Server) Idle(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.settled.Broadcast()
+	})()
+
 	s.mu.Lock()
-	idle := s.idle
-	s.mu.Unlock()
-
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("cloud tasks emulator: idle: %w", context.Cause(ctx))
-	case <-s.ctx.Done():
-		return ErrClosed
+	defer s.mu.Unlock()
+	for s.busy() {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("cloud tasks emulator: idle: %w", context.Cause(ctx))
+		case s.ctx.Err() != nil:
+			return ErrClosed
+		}
+		s.settled.Wait()
 	}
+	return nil
 }
 
-// hold and release count the tasks, pending duplicates and deliveries, during which the
-// server is not idle. Both need s.mu.
-func (s *Server) hold() {
-	if s.busy == 0 {
-		s.idle = make(chan struct{})
+// busy reports whether there are tasks, pending duplicates or deliveries. It needs s.mu.
+func (s *Server) busy() bool {
+	for _, q := range s.queues {
+		if len(q.tasks)+len(q.schedule)+q.inFlight > 0 {
+			return true
+		}
 	}
-	s.busy++
-}
-
-func (s *Server) release() {
-	s.busy--
-	if s.busy == 0 {
-		close(s.idle)
-	}
+	return false
 }

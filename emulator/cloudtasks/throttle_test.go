@@ -1,118 +1,76 @@
-package cloudtasks_test
+package cloudtasks
 
 import (
-	"net/http"
-	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-
-	"taskguard/emulator/cloudtasks"
 )
 
-// load is a queue and the deliveries that it has made.
-type load struct {
-	*cloud
-	seen
-	start time.Time
+// busyQueue dispatches as often as its Throttle permits.
+type busyQueue struct {
+	Throttle
+	now time.Time
 }
 
-// flood creates n tasks at once, named 0 to n-1. status returns the answer to a
-// task, by its number, and takes as long as the run.
-func flood(t *testing.T, n int, status func(task int) int) *load {
-	t.Helper()
-	l := &load{start: time.Now()}
-	w := worker(func(r *http.Request) (*http.Response, error) {
-		number, err := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskName"))
-		if err != nil {
-			return nil, err
+// flood dispatches for d, answers each dispatch at once with status, and returns their number. A
+// negative status is no answer yet.
+func (q *busyQueue) flood(d time.Duration, status int) (n int) {
+	for end := q.now.Add(d); ; n++ {
+		for at := q.Take(q.now); at != q.now; at = q.Take(q.now) {
+			if q.now = at; !at.Before(end) {
+				q.now = end
+				return n
+			}
 		}
-		return answer(status(number)), nil
-	})
-	l.cloud = openQueue(t, cloudtasks.Options{Transport: w, Observe: l.observe, Throttling: cloudtasks.AsDocumented}, &cloudtaskspb.Queue{
-		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MinBackoff: seconds(30), MaxBackoff: seconds(600)},
-	})
-	l.add(0, n)
-	return l
-}
-
-// add creates the tasks from first to last-1.
-func (l *load) add(first, last int) {
-	l.t.Helper()
-	for i := first; i < last; i++ {
-		l.create(post(strconv.Itoa(i)))
+		if status >= 0 {
+			q.Answered(q.now, status)
+		}
 	}
 }
 
-// within counts the deliveries begun from the one time to the other, after start.
-func (l *load) within(from, to time.Duration) int {
-	n := 0
-	for _, at := range l.offsets(l.start) {
-		if from.Seconds() <= at && at < to.Seconds() {
-			n++
-		}
+// burst returns the number of dispatches that are permitted at once.
+func (q *busyQueue) burst() (n int) {
+	for ; q.Take(q.now).Equal(q.now); n++ {
 	}
 	return n
 }
 
-func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const outage = 5 * time.Minute
-		start := time.Now()
-		l := flood(t, 1500, func(int) int {
-			if time.Since(start) < outage {
-				return 503
-			}
-			return 200
-		})
-		l.idle()
-		if got := l.within(outage-time.Minute, outage); got != 60 {
-			t.Errorf("%d dispatches in the last minute of the outage, want 60: the lowest rate", got)
-		}
-		// A success adds a twentieth of a dispatch per second: 5 % more each second.
-		for after, want := range map[time.Duration][2]int{
-			0: {9, 15}, 30 * time.Second: {30, 60}, time.Minute: {130, 260},
-		} {
-			got := l.within(outage+after, outage+after+10*time.Second)
-			if got < want[0] || got > want[1] {
-				t.Errorf("%d dispatches in the 10 s from %v after the outage, want %d to %d", got, after, want[0], want[1])
-			}
-		}
-	})
+func newBusyQueue() *busyQueue { return &busyQueue{now: time.Now()} }
+
+func between(t *testing.T, what string, got, least, most int) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%d dispatches %s, want %d to %d", got, what, least, most)
+	}
 }
 
-func TestANewQueueRampsWithItsSuccesses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const run = 2 * time.Minute
-		l := flood(t, 1000, func(int) int { time.Sleep(run); return 200 })
-		l.idle()
-		// Five at once, five per second until the first success.
-		if got, want := l.within(0, run), 5+5*120-1; got != want {
-			t.Errorf("%d dispatches before the first success, want %d", got, want)
-		}
-		if got := l.within(run+30*time.Second, run+31*time.Second); got < 10 || got > 15 {
-			t.Errorf("%d dispatches in the second after half a minute of successes, want 10 to 15", got)
-		}
-	})
+func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
+	q := newBusyQueue()
+	q.flood(4*time.Minute, 503)
+	between(t, "in the last minute of an outage", q.flood(time.Minute, 503), 60, 60)
+	// A success adds a twentieth of a dispatch per second: 5 % more each second.
+	for _, want := range [][2]int{{9, 15}, {30, 60}, {130, 260}} {
+		between(t, "in 10 s after it", q.flood(10*time.Second, 200), want[0], want[1])
+		q.flood(20*time.Second, 200)
+	}
+	q.flood(10*time.Minute, 200)
+	between(t, "a second at last", q.flood(10*time.Second, 200)/10, 499, 501)
+}
+
+func TestANewQueueDispatchesFivePerSecondUntilTheFirstSuccess(t *testing.T) {
+	between(t, "in two minutes", newBusyQueue().flood(2*time.Minute, -1), 5+5*120-1, 5+5*120)
 }
 
 func TestAnIdleQueueRampsAgain(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
-		t.Run(pause.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, 500, func(int) int { return 200 })
-				l.idle()
-				time.Sleep(pause)
-				again := time.Since(l.start)
-				l.add(500, 600)
-				l.idle()
-				if got := l.within(again, again+time.Millisecond); got < want[0] || got > want[1] {
-					t.Errorf("%d dispatches at once after %v, want %d to %d", got, pause, want[0], want[1])
-				}
-			})
-		})
+		q := newBusyQueue()
+		for range 500 {
+			for q.Take(q.now) != q.now {
+				q.now = q.now.Add(10 * time.Millisecond)
+			}
+			q.Answered(q.now, 200)
+		}
+		q.now = q.now.Add(pause)
+		between(t, "at once after "+pause.String(), q.burst(), want[0], want[1])
 	}
 }
 
@@ -120,28 +78,47 @@ func TestAnIdleQueueRampsAgain(t *testing.T) {
 // rate of such a queue too, and that lasts.
 func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 	for _, c := range []struct{ tasks, status, want int }{{400, 200, 5}, {10, 503, 1}} {
-		t.Run(strconv.Itoa(c.status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, 0, func(task int) int {
-					if task < c.tasks {
-						return c.status
-					}
-					return 200
-				})
-				for i := range c.tasks {
-					l.add(i, i+1)
-					time.Sleep(2 * time.Second)
+		q := newBusyQueue()
+		for range c.tasks {
+			q.Take(q.now)
+			q.Answered(q.now, c.status)
+			q.now = q.now.Add(2 * time.Second)
+		}
+		between(t, "at once", q.burst(), c.want, c.want)
+	}
+}
+
+func TestTheAnswersOfASecondChangeTheRateOnce(t *testing.T) {
+	for _, c := range []struct {
+		seconds int
+		answers map[int]int // of each status, in each second
+		want    float64
+	}{
+		{1, nil, 5},
+		{1, map[int]int{200: 20}, 6},
+		{1, map[int]int{200: 20, 503: 1}, 2.5},
+		{1, map[int]int{200: 20, 429: 3}, 2.5},
+		{1, map[int]int{409: 10}, 5},
+		{1, map[int]int{409: 11}, 2.5},
+		{1, map[int]int{0: 6, 404: 5}, 2.5},
+		{1, map[int]int{200: 80, 500: 20}, 2.5},
+		{1, map[int]int{200: 200, 500: 15}, 15},
+		{1, map[int]int{500: 6}, 5},
+		{2, map[int]int{500: 6}, 2.5}, // the answers of the second before count
+	} {
+		q := newBusyQueue()
+		q.burst()
+		for range c.seconds {
+			for status, n := range c.answers {
+				for range n {
+					q.Answered(q.now, status)
 				}
-				l.add(c.tasks, c.tasks+1)
-				time.Sleep(2 * time.Second)
-				begin := time.Since(l.start)
-				l.add(c.tasks+1, c.tasks+100)
-				time.Sleep(time.Second)
-				l.Close()
-				if got := l.within(begin, begin+time.Millisecond); got != c.want {
-					t.Errorf("%d dispatches at once, want %d", got, c.want)
-				}
-			})
-		})
+			}
+			q.now = q.now.Add(time.Second)
+			q.Take(q.now)
+		}
+		if q.rate != c.want {
+			t.Errorf("%v in %d s: got %v per second, want %v", c.answers, c.seconds, q.rate, c.want)
+		}
 	}
 }

@@ -58,18 +58,22 @@ func (h *headersOf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.next(r)
 }
 
-func TestEveryDeliveryCarriesAFreshTokenOfItsOwn(t *testing.T) {
+func TestEveryDeliveryCarriesAFreshTokenOfItsOwnOrIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var seen seen
 		h := &headersOf{next: failing(2, 503)}
-		m := &mint{}
-		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token,
+		m := &mint{n: 1}
+		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token, Observe: seen.observe,
 			Extra: func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }}, nil)
 		task := withToken(post("a"), "https://aud.test")
 		task.GetHttpRequest().Headers = map[string]string{"authorization": "Bearer creator's"}
 		c.create(task)
 		c.idle()
 		var want [][]string
-		for n := range 4 { // three attempts and the duplicate
+		if first := seen.deliveries()[0]; first.Status != 0 || !errors.Is(first.Err, errMint) {
+			t.Errorf("got %+v, want an attempt that sent nothing", first)
+		}
+		for n := range 4 { // three further attempts and the duplicate
 			want = append(want, []string{fmt.Sprintf("Bearer %s|https://aud.test|%d", invoker, n+1)})
 		}
 		equal(t, "Authorization", want, h.all)
@@ -109,19 +113,4 @@ func TestOnlyATaskWithAnOIDCTokenIsDispatchedWithOne(t *testing.T) {
 	if m.made != 1 {
 		t.Errorf("got %d tokens, want 1", m.made)
 	}
-}
-
-func TestADeliveryWithoutATokenIsNotSentAndIsRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		h := &headersOf{next: always(200)}
-		m := &mint{n: 2}
-		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token, Observe: seen.observe}, nil)
-		c.create(withToken(post("a"), ""))
-		c.idle()
-		all := seen.deliveries()
-		if len(all) != 3 || all[0].Status != 0 || !errors.Is(all[0].Err, errMint) || all[2].Status != 200 || len(h.all) != 1 {
-			t.Fatalf("got %+v and %d requests, want two attempts that sent nothing and one answered", all, len(h.all))
-		}
-	})
 }

@@ -2,7 +2,6 @@ package firestore
 
 import (
 	"context"
-	"sync"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/protobuf/proto"
@@ -13,8 +12,7 @@ import (
 // api implements Firestore's methods on the store. Its other methods answer UNIMPLEMENTED.
 type api struct {
 	firestorepb.UnimplementedFirestoreServer
-	store     *store
-	receivers sync.WaitGroup // the goroutines that receive listeners' requests
+	store *store
 }
 
 // BatchGetDocuments answers in the order of the request, each name once.
@@ -49,12 +47,9 @@ func sendAll[T any](send func(T) error, answers []T) error {
 	return nil
 }
 
-func batchGet(v *view, names []string, mask []fieldPath) []*firestorepb.BatchGetDocumentsResponse {
-	var answers []*firestorepb.BatchGetDocumentsResponse
-	if v.begun != nil {
-		answers = append(answers, &firestorepb.BatchGetDocumentsResponse{Transaction: v.begun})
-	}
-
+func batchGet(
+	v *view, names []string, mask []fieldPath,
+) (answers []*firestorepb.BatchGetDocumentsResponse) {
 	seen := map[string]bool{}
 	for _, name := range names {
 		if seen[name] {
@@ -63,6 +58,9 @@ func batchGet(v *view, names []string, mask []fieldPath) []*firestorepb.BatchGet
 		seen[name] = true
 
 		answer := &firestorepb.BatchGetDocumentsResponse{ReadTime: v.readTime()}
+		if len(answers) == 0 {
+			answer.Transaction = v.begun
+		}
 		if doc := v.get(name); doc != nil {
 			answer.Result = &firestorepb.BatchGetDocumentsResponse_Found{Found: masked(doc, mask)}
 		} else {
@@ -137,17 +135,13 @@ func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firest
 
 func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 	var answers []*firestorepb.RunQueryResponse
-	if v.begun != nil {
-		answers = append(answers, &firestorepb.RunQueryResponse{Transaction: v.begun})
-	}
-
-	docs := v.run(q)
-	for _, d := range docs {
+	for _, d := range v.run(q) {
 		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime(), Document: masked(d, q.mask)})
 	}
-	if len(docs) == 0 {
+	if len(answers) == 0 {
 		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime()})
 	}
+	answers[0].Transaction = v.begun
 	answers[len(answers)-1].ContinuationSelector = &firestorepb.RunQueryResponse_Done{Done: true}
 	return answers
 }

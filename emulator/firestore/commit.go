@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// commit applies all writes at one moment, or none. In both cases it ends the transaction
-// txn, if one is named. It blocks while other transactions hold locks on the documents
+// commit applies all writes at one moment, or none, and returns a result for each. In both cases
+// it ends the transaction txn, if one is named. It blocks while other transactions hold locks on the documents
 // that it changes, until lockWait has passed or ctx ends.
 func (s *store) commit(
 	ctx context.Context, dbName string, txn []byte, writes []*write,
@@ -30,48 +30,30 @@ func (s *store) commit(
 		return at, nil, err
 	}
 
-	p.db.install(p.at, p.changes())
-	for _, w := range writes {
+	p.db.install(p.at, p.changes(writes))
+	for _, w := range writes { // a deleted document has no update time
+		results = append(results, &firestorepb.WriteResult{UpdateTime: p.current(w.name).GetUpdateTime()})
 		if !w.remove {
 			s.billed.Writes++
 		}
 	}
-	return p.at, p.report(writes), nil
+	return p.at, results, nil
 }
 
 // prepare returns the effect of the writes when no lock forbids them. It computes the effect
-// again each time that a lock has been freed.
+// again each time that a lock has been freed. Locks come before preconditions.
 func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writes []*write) (*plan, error) {
-	deadline := time.Now().Add(lockWait)
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, errLockTimeout)
+	defer cancel()
 	for {
 		s.expire()
 		p := &plan{db: s.database(dbName), at: s.clock.commit(), next: map[string]*document{}}
-
-		// Locks on documents are checked before preconditions, and for writes that change
-		// nothing too. The locks of queries depend on the documents' new versions.
-		changes := make([]change, len(writes))
-		for i, w := range writes {
-			changes[i].name = w.name
+		err := p.apply(writes)
+		blocker := s.blocker(dbName, t, p.changes(writes))
+		if blocker == nil {
+			return p, err
 		}
-		blockers := s.blockers(dbName, t, changes)
-		if len(blockers) == 0 {
-			if err := p.apply(writes); err != nil {
-				return nil, err
-			}
-			changes = p.changes()
-			if blockers = s.blockers(dbName, t, changes); len(blockers) == 0 {
-				return p, nil
-			}
-		}
-
-		if t != nil {
-			t.waiting = changes
-			if s.deadlocked(t, blockers, map[*transaction]bool{}) {
-				return nil, errDeadlock
-			}
-		}
-
-		if err := s.await(ctx, blockers[0], deadline); err != nil {
+		if err := s.await(ctx, t, blocker); err != nil {
 			return nil, err
 		}
 		if t != nil && s.transactions[t.id] != t {
@@ -82,10 +64,9 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 
 // plan is the effect of a commit before it is installed.
 type plan struct {
-	db    *database
-	at    time.Time
-	order []string             // names of the written documents, in the order of their first writes
-	next  map[string]*document // their new versions; nil: deleted
+	db   *database
+	at   time.Time
+	next map[string]*document // the new versions of the written documents; nil: deleted
 }
 
 func (p *plan) current(name string) *document {
@@ -95,15 +76,15 @@ func (p *plan) current(name string) *document {
 	return p.db.docs[name]
 }
 
-// changes lists the differences from the current state. A document that the commit creates
-// and deletes is not one.
-func (p *plan) changes() []change {
-	var list []change
-	for _, name := range p.order {
-		c := change{name: name, before: p.db.docs[name], after: p.next[name]}
-		if c.before != c.after {
-			list = append(list, c)
+// changes returns the change of each written document, in the order of the first writes. A write
+// that changes nothing has the same version before and after.
+func (p *plan) changes(writes []*write) (list []change) {
+	seen := map[string]bool{}
+	for _, w := range writes {
+		if !seen[w.name] {
+			list = append(list, change{name: w.name, before: p.db.docs[w.name], after: p.current(w.name)})
 		}
+		seen[w.name] = true
 	}
 	return list
 }
@@ -114,10 +95,6 @@ func (p *plan) apply(writes []*write) error {
 		current := p.current(w.name)
 		if err := w.checkPrecondition(current); err != nil {
 			return err
-		}
-
-		if _, touched := p.next[w.name]; !touched {
-			p.order = append(p.order, w.name)
 		}
 		if w.remove {
 			p.next[w.name] = nil
@@ -137,19 +114,6 @@ func (p *plan) apply(writes []*write) error {
 		p.next[w.name] = next
 	}
 	return nil
-}
-
-// report returns the answer for each write, with the update time of its document after all
-// writes. A deleted document has none.
-func (p *plan) report(writes []*write) []*firestorepb.WriteResult {
-	list := make([]*firestorepb.WriteResult, len(writes))
-	for i, w := range writes {
-		list[i] = &firestorepb.WriteResult{}
-		if d := p.current(w.name); d != nil {
-			list[i].UpdateTime = d.UpdateTime
-		}
-	}
-	return list
 }
 
 // checkPrecondition compares the write's condition with the document. current is nil if the

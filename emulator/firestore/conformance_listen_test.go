@@ -8,6 +8,7 @@ import (
 	"time"
 
 	client "cloud.google.com/go/firestore"
+	"google.golang.org/grpc/codes"
 )
 
 // watch is a query's listener.
@@ -157,11 +158,16 @@ var listenCases = []conformanceCase{
 			last = snap.ReadTime
 		}
 		next(object{"n": int64(1)})
+		r.ok(r.doc(object{"n": 2}).Delete(r.ctx)) // another one
 		r.ok(ref.Delete(r.ctx))
 		next(nil)
 		r.ok(ref.Set(r.ctx, object{"n": 2}))
 		next(object{"n": int64(2)})
 		r.ok(ref.Set(r.ctx, object{"n": 3}))
 		next(object{"n": int64(3)})
+	}},
+	{"RefusedTargetIsRemovedWithTheReason", func(t *testing.T, r *rig) {
+		_, err := r.client.Collection("__x__").Snapshots(r.ctx).Next()
+		wantCode(t, err, codes.InvalidArgument)
 	}},
 }

@@ -49,11 +49,10 @@ func (r *rig) wantFound(q client.Query, want string) {
 	}
 }
 
-// ordered has one value of every kind, in Firestore's order. Those that compare
-// as equal follow each other, and are ordered by name.
+// ordered has values of every kind, in Firestore's order. No two compare as equal.
 func ordered(r *rig) []any {
 	return []any{
-		nil, false, true, math.NaN(), math.Inf(-1), int64(math.MinInt64), -1, -0.5, 0, 0.0, 0.5, 1, 1.0,
+		nil, false, true, math.NaN(), math.Inf(-1), int64(math.MinInt64), -1, -0.5, 0, 0.5, 1,
 		float64(1 << 53), int64(math.MaxInt64), math.Inf(1), time.Unix(1, 0), time.Unix(2, 0),
 		"", "a", "é", "\uffff", "😀", []byte{}, []byte{1}, r.client.Doc("a/b"), r.client.Doc("a/b/c/d"), r.client.Doc("a/c"),
 		&latlng.LatLng{Latitude: 1, Longitude: 2}, &latlng.LatLng{Latitude: 1, Longitude: 3},
@@ -67,7 +66,7 @@ var queryCases = []conformanceCase{
 		values := ordered(r)
 		var want []string
 		for i, v := range values {
-			want = append(want, fmt.Sprintf("%02d", i))
+			want = append(want, fmt.Sprintf("%02d", 99-i)) // the names are in the opposite order
 			r.ok(r.client.Doc("v/"+want[i]).Create(r.ctx, object{"x": v, "m": object{"x": v}}))
 		}
 		r.ok(r.client.Doc("v/without").Create(r.ctx, object{"y": 1}))
@@ -77,7 +76,7 @@ var queryCases = []conformanceCase{
 		slices.Reverse(want)
 		r.wantFound(v.OrderBy("x", client.Desc), strings.Join(want, " "))
 	}},
-	{"AStartSkipsWhatIsBeforeIt", func(t *testing.T, r *rig) {
+	{"AStartSkipsWhatIsBeforeItAndAnEndWhatIsAfter", func(t *testing.T, r *rig) {
 		for i, x := range []any{1, 1, "a", 1, "b"} {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": x}))
 		}
@@ -88,6 +87,10 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.StartAfter(second), "3 2 4")
 		r.wantFound(v.StartAfter(second).Limit(1), "3")
 		r.wantFound(r.client.Collection("v").OrderBy("x", client.Desc).StartAfter(second), "0")
+		r.wantFound(v.EndAt(1), "0 1 3")
+		r.wantFound(v.EndBefore("b"), "0 1 3 2")
+		r.wantFound(v.StartAt(second).EndBefore("b").Offset(1).Limit(1), "3")
+		r.wantFound(v.Offset(9), "")
 	}},
 	{"RangesStayWithinAType", func(_ *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
@@ -103,6 +106,20 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.Where("x", "not-in", []any{2, "b"}), "1 2 3 4 6")
 		r.wantFound(v.Where("x", "not-in", []any{2, nil}), "")
 		r.wantFound(v.Where("none", "==", 1), "")
+		r.wantFound(v.Where("x", "!=", 1), "1 2 4 5 6 7")
+		r.wantFound(v.Where("x", "==", nil), "0")
+		r.wantFound(v.Where("x", "!=", nil), "1 2 3 4 5 6 7")
+		r.wantFound(v.Where("x", "==", math.NaN()), "2")
+		r.wantFound(v.Where("x", "!=", math.NaN()), "1 3 4 5 6 7")
+	}},
+	{"ArraysAreSearched", func(_ *testing.T, r *rig) {
+		for i, v := range []any{[]any{1, "a"}, []any{1.0, nil}, []any{}, "a", []any{"b"}} {
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))
+		}
+		v := r.client.Collection("v")
+		r.wantFound(v.Where("x", "array-contains", 1), "0 1")
+		r.wantFound(v.Where("x", "array-contains", "a"), "0")
+		r.wantFound(v.Where("x", "array-contains-any", []any{"a", "b"}), "0 4")
 	}},
 	{"RecoveryQueryFindsTheOldestUpdatesFirst", func(_ *testing.T, r *rig) {
 		for i, d := range []object{
@@ -159,6 +176,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.WhereEntity(or(and(is("a", "==", 1), is("b", "==", "x")), is("a", "==", 3))), "0 3")
 		r.wantFound(v.WhereEntity(and(is("a", ">", 1), or(is("b", "==", "x"), is("b", "==", "z")))), "1 3")
 		r.wantFound(v.Where("a", ">", 0).Where("b", ">", "w").OrderBy("b", client.Desc), "3 2 1 0")
+		r.wantFound(v.OrderBy("b", client.Desc).OrderBy("a", client.Asc), "3 2 0 1")
 	}},
 	{"NameFilters", func(_ *testing.T, r *rig) {
 		for i := range 4 {
@@ -171,8 +189,8 @@ var queryCases = []conformanceCase{
 	{"RefusedQueries", func(t *testing.T, r *rig) {
 		v := r.client.Collection("v")
 		for name, q := range map[string]client.Query{
-			"reserved field": v.OrderBy("__x__", client.Asc),
-			"negative limit": v.Limit(-1),
+			"reserved field": v.OrderBy("__x__", client.Asc), "reserved filter": v.Where("__x__", "==", 1),
+			"negative limit": v.Limit(-1), "negative offset": v.Offset(-1),
 			"reserved group": r.client.Collection("__x__").Query,
 		} {
 			if got, err := r.found(q); err == nil {

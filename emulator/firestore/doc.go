@@ -13,14 +13,13 @@
 //   - that a write which changes nothing keeps the document's update time;
 //   - serializable read-write transactions by shared locks on the documents and
 //     queries that they read. A commit waits at most 2 s for the locks of other
-//     transactions and is then ABORTED; of transactions that wait for each other
-//     one is ABORTED at once. A transaction that is unused for 60 s ends;
+//     transactions and is then ABORTED; a transaction that would wait for one that
+//     waits itself is ABORTED at once. A transaction that is unused for 60 s ends;
 //   - Firestore's limits on names, documents, values and requests, and its order
 //     of values in queries, except that an integer and a double compare as doubles;
 //   - listeners on a query or on documents: one snapshot for each commit that
 //     changes the results, in commit order, dated as the commit, and no other.
-//     No commit waits for a listener: one that leaves 1,000 snapshots unread is
-//     ended with UNAVAILABLE, and Google's library reconnects.
+//     No commit waits for a listener.
 //
 // It differs from Google's emulator where that one is laxer or slower than the
 // service: a commit cannot name documents of another database, requests of up to
@@ -31,11 +30,11 @@
 // A listener's target always begins with RESET and all its documents, also where
 // it resumes from a token: the token is not read.
 //
-// It implements what the services, their tests and the examples call, and
-// answers UNIMPLEMENTED to the rest: ends, offsets, collection groups, != and
-// filters on arrays; aggregations other than count; transforms other than server
-// timestamps and increments by an integer; read-only transactions and reads at a time; limits
-// in listeners and several targets on a stream; lists of documents or
-// collections, batch writes, streaming writes and pipelines. There are no vectors, no
+// It implements what the services, their tests and ordinary programs call, and
+// answers UNIMPLEMENTED to the rest, with the name of the call or feature:
+// collection groups and vectors; aggregations other than count; the transforms
+// maximum and minimum; read-only transactions and reads at a time; limits and
+// offsets in listeners and several targets on a stream; lists of documents or
+// collections, batch writes, streaming writes and pipelines. There are no
 // security rules and no indexes: no query fails because an index is missing.
 package firestore

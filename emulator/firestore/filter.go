@@ -1,6 +1,7 @@
 package firestore
 
 import (
+	"math"
 	"slices"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -21,10 +22,16 @@ func (f *filters) parse(pb *firestorepb.StructuredQuery_Filter) (predicate, erro
 		return nil, nil
 	case pb.GetCompositeFilter() != nil:
 		return f.composite(pb.GetCompositeFilter())
-	case pb.GetFieldFilter() != nil:
-		return f.field(pb.GetFieldFilter())
+	case pb.GetUnaryFilter() != nil:
+		unary := pb.GetUnaryFilter()
+		asField, ok := unaries[unary.GetOp()]
+		if !ok {
+			return nil, unimplemented("the operator " + unary.GetOp().String())
+		}
+		return f.field(unary.GetField(), asField.op, asField.want)
 	}
-	return nil, unimplemented("a filter for null or NaN")
+	field := pb.GetFieldFilter()
+	return f.field(field.GetField(), field.GetOp(), field.GetValue())
 }
 
 func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (predicate, error) {
@@ -49,66 +56,80 @@ func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (pr
 
 // field makes a predicate of one field's filter. A document without the field
 // does not match.
-func (f *filters) field(pb *firestorepb.StructuredQuery_FieldFilter) (predicate, error) {
-	fp, err := parseFieldPath(pb.GetField().GetFieldPath())
+func (f *filters) field(
+	field *firestorepb.StructuredQuery_FieldReference, op operator, want *value,
+) (predicate, error) {
+	fp, err := parseFieldPath(field.GetFieldPath())
 	if err != nil {
 		return nil, err
 	}
-
-	test, ordered, err := fieldTest(pb.GetOp(), pb.GetValue())
-	if err != nil {
-		return nil, err
+	test := tests[op]
+	if test == nil {
+		return nil, unimplemented("the operator " + op.String())
 	}
-	if ordered && !slices.ContainsFunc(f.ranges, func(r fieldPath) bool { return slices.Equal(r, fp) }) {
+	if !unordered[op] && !slices.ContainsFunc(f.ranges, func(r fieldPath) bool { return slices.Equal(r, fp) }) {
 		f.ranges = append(f.ranges, fp)
 	}
 
 	return func(d *document) bool {
 		v := valueAt(d, fp)
-		return v != nil && test(v)
+		return v != nil && test(v, want)
 	}, nil
 }
 
-// fieldTest returns the test of a field's value, and whether the filter orders the results
-// by the field.
-func fieldTest(
-	op firestorepb.StructuredQuery_FieldFilter_Operator, want *value,
-) (test func(*value) bool, ordered bool, err error) {
-	list := want.GetArrayValue().GetValues()
-	switch op {
-	case firestorepb.StructuredQuery_FieldFilter_EQUAL:
-		return func(v *value) bool { return compareValues(v, want) == 0 }, false, nil
+type operator = firestorepb.StructuredQuery_FieldFilter_Operator
 
-	case firestorepb.StructuredQuery_FieldFilter_IN:
-		return func(v *value) bool { return containsValue(list, v) && !isNull(v) && !isNaN(v) }, false, nil
-
-	case firestorepb.StructuredQuery_FieldFilter_NOT_IN:
-		noneMatch := slices.ContainsFunc(list, isNull) // nothing is unequal to null
-		return func(v *value) bool {
-			// NaN is unequal to NaN.
-			return !noneMatch && !isNull(v) && (isNaN(v) || !containsValue(list, v))
-		}, true, nil
-	}
-
-	holds, isRange := ranges[op]
-	if !isRange {
-		return nil, false, unimplemented("the operator of a filter")
-	}
-	return inRange(want, holds), true, nil
+// tests has a test for each operator, of a field's value and the filter's.
+var tests = map[operator]func(v, want *value) bool{
+	firestorepb.StructuredQuery_FieldFilter_EQUAL: func(v, want *value) bool { return compareValues(v, want) == 0 },
+	firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL: func(v, want *value) bool {
+		return !isNull(v) && compareValues(v, want) != 0
+	},
+	firestorepb.StructuredQuery_FieldFilter_LESS_THAN:             inRange(func(c int) bool { return c < 0 }),
+	firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:    inRange(func(c int) bool { return c <= 0 }),
+	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN:          inRange(func(c int) bool { return c > 0 }),
+	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL: inRange(func(c int) bool { return c >= 0 }),
+	firestorepb.StructuredQuery_FieldFilter_IN: func(v, want *value) bool {
+		return contains(want, v) && !isNull(v) && !isNaN(v)
+	},
+	firestorepb.StructuredQuery_FieldFilter_NOT_IN: func(v, want *value) bool {
+		// Nothing is unequal to null, and NaN is unequal to NaN.
+		return !slices.ContainsFunc(want.GetArrayValue().GetValues(), isNull) &&
+			!isNull(v) && (isNaN(v) || !contains(want, v))
+	},
+	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS: contains,
+	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS_ANY: func(v, want *value) bool {
+		return slices.ContainsFunc(want.GetArrayValue().GetValues(), func(e *value) bool { return contains(v, e) })
+	},
 }
 
-// ranges maps an operator to the test of a comparison's result.
-var ranges = map[firestorepb.StructuredQuery_FieldFilter_Operator]func(c int) bool{
-	firestorepb.StructuredQuery_FieldFilter_LESS_THAN:             func(c int) bool { return c < 0 },
-	firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:    func(c int) bool { return c <= 0 },
-	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN:          func(c int) bool { return c > 0 },
-	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL: func(c int) bool { return c >= 0 },
+// unordered are the operators that do not order the results by their field.
+var unordered = map[operator]bool{
+	firestorepb.StructuredQuery_FieldFilter_EQUAL: true, firestorepb.StructuredQuery_FieldFilter_IN: true,
+	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS:     true,
+	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS_ANY: true,
+}
+
+var (
+	null = &value{ValueType: &firestorepb.Value_NullValue{}}
+	nan  = &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: math.NaN()}}
+)
+
+// unaries has the equivalent of each unary operator.
+var unaries = map[firestorepb.StructuredQuery_UnaryFilter_Operator]struct {
+	op   operator
+	want *value
+}{
+	firestorepb.StructuredQuery_UnaryFilter_IS_NULL:     {firestorepb.StructuredQuery_FieldFilter_EQUAL, null},
+	firestorepb.StructuredQuery_UnaryFilter_IS_NAN:      {firestorepb.StructuredQuery_FieldFilter_EQUAL, nan},
+	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NULL: {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, null},
+	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NAN:  {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, nan},
 }
 
 // inRange compares within one class of values: 5 > "a" matches nothing. Null
 // and NaN are in no range.
-func inRange(want *value, holds func(c int) bool) func(*value) bool {
-	return func(v *value) bool {
+func inRange(holds func(c int) bool) func(v, want *value) bool {
+	return func(v, want *value) bool {
 		if classOf(v) != classOf(want) || isNull(v) || isNaN(v) || isNaN(want) {
 			return false
 		}

@@ -1,49 +1,28 @@
 package firestore
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxUnsent is how many snapshots a listener may leave unread, beyond those that
-// the connection buffers, before its stream ends.
-const maxUnsent = 1_000
-
-// errTooSlow ends the stream of a listener that reads too slowly. After UNAVAILABLE
-// Google's client reconnects within about a second and starts from a whole snapshot. It
-// would not retry after ABORTED, and only after a minute after RESOURCE_EXHAUSTED.
-var errTooSlow = status.Errorf(codes.Unavailable, "the listener has left more than %d snapshots unread", maxUnsent)
-
-// Listen sends the client one snapshot for each commit that concerns its target,
-// until the client closes its side, disconnects or reads too slowly.
+// Listen sends the client one snapshot for each commit that concerns its target, until the
+// client closes its side or disconnects.
 func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	l := &listener{store: a.store, wake: make(chan struct{}, 1)}
-	defer l.close()
-	received := make(chan error, 1)
-	// Recv ends only after this method has returned, so the server's Close waits
-	// for it.
-	a.receivers.Go(func() { received <- l.receive(stream.Recv) })
-
-	for {
-		select {
-		case err := <-received:
-			flushErr := l.flush(stream.Send) // the answers to the earlier requests
-			return cmp.Or(err, flushErr)
-		case <-l.wake:
-			if err := l.flush(stream.Send); err != nil {
-				return err
-			}
-		}
-	}
+	var sending sync.WaitGroup
+	sending.Go(func() { l.send(stream.Send) })
+	err := l.receive(stream.Recv)
+	l.close()
+	sending.Wait()
+	return err
 }
 
 // snapshot holds the messages that lead a listener from one consistent state to
@@ -57,22 +36,18 @@ type listener struct {
 	db     *database // nil before the first request
 	target target
 	unsent []snapshot
-	err    error // nil, or errTooSlow
-	closed bool
-	wake   chan struct{} // filled after a push
+	wake   chan struct{} // filled after a push; closed by close
 }
 
-// target is the query, or the list of documents, that a stream listens to.
+// target is the query or the document that a stream listens to.
 type target struct {
 	id    int32
-	query *query   // nil: the documents named
-	names []string // each once
+	query *query // nil: the document
+	name  string
 }
 
-// receive handles the client's requests until the client closes its side. No commit is
-// queued after that.
+// receive handles the client's requests until the client closes its side.
 func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) error {
-	defer l.close()
 	for {
 		r, err := recv()
 		if errors.Is(err, io.EOF) {
@@ -105,22 +80,19 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 			return t, err
 		case in != dbName:
 			return t, invalid("the parent %q is not in database %q", q.GetParent(), dbName)
-		case parsed.limit >= 0:
-			return t, unimplemented("a limit in a listener")
+		case parsed.limit >= 0 || parsed.offset > 0:
+			return t, unimplemented("a limit or an offset in a listener")
 		}
 		t.query = parsed
 		return t, nil
 	}
 
-	for _, name := range pb.GetDocuments().GetDocuments() {
-		if err := checkDocument(dbName, name); err != nil {
-			return t, err
-		}
-		if !slices.Contains(t.names, name) {
-			t.names = append(t.names, name)
-		}
+	names := pb.GetDocuments().GetDocuments()
+	if len(names) != 1 {
+		return t, unimplemented("a target of several documents")
 	}
-	return t, nil
+	t.name = names[0]
+	return t, checkDocument(dbName, t.name)
 }
 
 // add answers the target with its first snapshot, or with the refusal. A target that
@@ -128,8 +100,6 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 func (l *listener) add(v *view, t target, refusal error) error {
 	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id)}
 	switch {
-	case l.closed:
-		return nil
 	case l.db != nil:
 		return unimplemented("a second target on a stream")
 	case refusal != nil:
@@ -153,13 +123,11 @@ func (l *listener) add(v *view, t target, refusal error) error {
 // first returns the first results as changes. It is billed as the same read
 // without a listener.
 func (t *target) first(v *view) (changes []change) {
-	for _, name := range t.names {
-		changes = append(changes, change{name: name, after: v.get(name)})
+	if t.query == nil {
+		return []change{{name: t.name, after: v.get(t.name)}}
 	}
-	if t.query != nil {
-		for _, d := range v.run(t.query) {
-			changes = append(changes, change{name: d.Name, after: d})
-		}
+	for _, d := range v.run(t.query) {
+		changes = append(changes, change{name: d.Name, after: d})
 	}
 	return changes
 }
@@ -193,7 +161,7 @@ func (l *listener) committed(at time.Time, changes []change) {
 // shows reports whether a version of the named document is among the results.
 func (t *target) shows(name string, d *document) bool {
 	if t.query == nil {
-		return slices.Contains(t.names, name)
+		return t.name == name
 	}
 	return t.query.matches(d)
 }
@@ -229,58 +197,37 @@ func (t *target) messages(db *database, at time.Time, changes []change) (s snaps
 	return s
 }
 
-// push queues a snapshot. If the queue is full, it ends the listener.
+// push queues a snapshot.
 func (l *listener) push(s snapshot) {
 	l.unsent = append(l.unsent, s)
-	if len(l.unsent) > maxUnsent {
-		l.err, l.unsent = errTooSlow, nil
-		l.stop()
-	}
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// flush sends until the queue is empty. It blocks while the client does not read.
-func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
-	for {
-		next, err := l.pop()
-		if next == nil {
-			return err
-		}
-		if err := sendAll(send, next); err != nil {
-			return err
+// send sends the snapshots until close, and the rest of the queue. It blocks while the client
+// does not read.
+func (l *listener) send(send func(*firestorepb.ListenResponse) error) {
+	for range l.wake {
+		l.store.mu.Lock()
+		messages := slices.Concat(l.unsent...)
+		l.unsent = nil
+		l.store.mu.Unlock()
+		if sendAll(send, messages) != nil {
+			return // the client has gone; receive returns the reason
 		}
 	}
 }
 
-// pop returns the next snapshot to send. If there is none, it returns nil and the error that
-// ends the stream, if any.
-func (l *listener) pop() (snapshot, error) {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	if len(l.unsent) == 0 {
-		return nil, l.err
-	}
-	next := l.unsent[0]
-	l.unsent[0] = nil
-	l.unsent = l.unsent[1:]
-	return next, nil
-}
-
+// close ends the listening, so that no further commit is queued.
 func (l *listener) close() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
-	l.stop()
-}
-
-// stop ends the listening, not the stream. The caller holds the mutex.
-func (l *listener) stop() {
-	l.closed = true
 	if l.db != nil {
 		delete(l.db.listeners, l)
 	}
+	close(l.wake)
 }
 
 func targetChange(kind firestorepb.TargetChange_TargetChangeType, ids ...int32) *firestorepb.ListenResponse {

@@ -116,9 +116,7 @@ func TestCloseEndsListenersAndCallsAndLeavesNothingRunning(t *testing.T) {
 	t.Run("clients", func(t *testing.T) { // its end closes them
 		for _, conn := range []*grpc.ClientConn{dialServer(t, server), dialHost(t, l.Addr().String())} {
 			r := newRig(t, conn)
-			s := r.stream()
-			s.add(s.onQuery())
-			s.until("")
+			r.watch(r.client.Collection("v").Query).wantNext(":")
 			ref := r.doc(nil)
 			r.ok(r.read(r.begin(), ref))
 			go func() { _, _ = r.commit(nil, put(ref, 1)) }() // waits for the lock

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/firestore"
@@ -23,26 +24,6 @@ func TestSlowListenerDelaysNoCommitAndMissesNone(t *testing.T) {
 		w.wantNext("a=0: +a@0")
 		for n := 1; n < commits && !t.Failed(); n++ {
 			w.wantNext(fmt.Sprintf("a=%d: ~a@0-0", n))
-		}
-	})
-}
-
-func TestListenerThatLeavesTooMuchUnreadStartsAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
-		const commits = 4_000 // more than the queue and the connection hold
-		r.set(object{"b": 0})
-		w := r.watch(r.client.Collection("v").Query)
-		w.wantNext("b=0: +b@0")
-		for n := range commits {
-			r.ok(r.client.Doc("v/a").Set(r.ctx, object{"n": n}))
-		}
-		r.set(object{"b": nil})
-		var read int
-		for last := ""; last != fmt.Sprintf("a=%d: -b@1 ~a@0-0", commits-1) && read < commits; read++ {
-			last = w.next()
-		}
-		if read == 0 || read >= commits {
-			t.Errorf("%d snapshots for %d commits and no last view, want some, then a whole one", read, commits)
 		}
 	})
 }
@@ -77,11 +58,9 @@ func TestListenerIsBilledForChangesAndNotForDeletes(t *testing.T) {
 				t.Errorf("%s: %d reads, want %d", name, got, want)
 			}
 		}
-		missing := r.stream()
-		step("none found", 1, func() { missing.add(missing.onDocuments("x")); missing.until("") })
+		step("none found", 1, func() { _, _ = r.client.Doc("v/x").Snapshots(r.ctx).Next() })
 		r.set(object{"a": 1, "b": 2})
-		s := r.stream()
-		step("two found", 2, func() { s.add(s.onQuery()); s.until("a=1 b=2") })
+		step("two found", 2, func() { r.watch(r.client.Collection("v").Where("n", "<", 9)).wantNext("a=1 b=2: +a@0 +b@1") })
 		step("a change", 1, func() { r.set(object{"a": 4}) })
 		step("no change", 0, func() { r.set(object{"a": 4}) })
 		step("a change removes one from the results", 1, func() { r.set(object{"a": 10}) })
@@ -89,11 +68,24 @@ func TestListenerIsBilledForChangesAndNotForDeletes(t *testing.T) {
 	})
 }
 
-func TestASecondTargetIsUnimplemented(t *testing.T) {
+func TestOneTargetOfOneDocumentIsImplemented(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
-		s := r.stream()
-		s.add(s.onQuery())
-		s.add(s.onQuery())
-		wantCode(t, s.end(), codes.Unimplemented)
+		for _, c := range []struct {
+			targets, documents int
+			want               codes.Code
+		}{{1, 1, codes.OK}, {2, 1, codes.Unimplemented}, {1, 2, codes.OK}} { // the last is removed with a cause
+			stream := must(r.raw.Listen(r.ctx))(t)
+			names := []string{r.name("c/a"), r.name("c/b")}[:c.documents]
+			for range c.targets {
+				target := &firestorepb.Target{TargetType: &firestorepb.Target_Documents{Documents: &firestorepb.Target_DocumentsTarget{Documents: names}}}
+				r.ok(nil, stream.Send(&firestorepb.ListenRequest{Database: r.database, TargetChange: &firestorepb.ListenRequest_AddTarget{AddTarget: target}}))
+			}
+			r.ok(nil, stream.CloseSend())
+			answers, err := drain(stream.Recv)
+			wantCode(t, err, c.want)
+			if last := codes.Code(answers[len(answers)-1].GetTargetChange().GetCause().GetCode()); (last == codes.Unimplemented) != (c.documents > 1) {
+				t.Errorf("%+v: the last answer's cause is %v", c, last)
+			}
+		}
 	})
 }

@@ -60,23 +60,15 @@ func checkDocument(database, name string) error {
 	return nil
 }
 
-// checkIDLengths refuses a name that can be read, but not written.
-func checkIDLengths(name string) error {
-	for id := range strings.SplitSeq(name, "/") {
-		if len(id) > maxIDBytes {
-			return invalid("an id has %d bytes, the limit is %d", len(id), maxIDBytes)
-		}
-	}
-	return nil
-}
-
-// checkID refuses an invalid id of a document or collection. It does not check the length.
+// checkID refuses an invalid id of a document or collection.
 func checkID(id string) error {
 	switch {
 	case id == "":
 		return invalid("a resource name has an empty segment")
 	case id == "." || id == ".." || isReserved(id):
 		return invalid("the id %q is reserved", id)
+	case len(id) > maxIDBytes:
+		return invalid("an id has %d bytes, the limit is %d", len(id), maxIDBytes)
 	}
 	return nil
 }

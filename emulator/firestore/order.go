@@ -12,74 +12,59 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 )
 
-// The classes of values, in Firestore's order: a value of a lower class sorts
-// before every value of a higher one. NaN is a number, below all others.
-const (
-	classNull = iota
-	classBool
-	classNumber
-	classTimestamp
-	classString
-	classBytes
-	classReference
-	classGeoPoint
-	classArray
-	classMap
-)
-
+// classOf returns the class of a value. In Firestore's order a value of a lower class sorts
+// before every value of a higher one.
 func classOf(v *value) int {
 	switch v.GetValueType().(type) {
 	case *firestorepb.Value_BooleanValue:
-		return classBool
+		return 1
 	case *firestorepb.Value_IntegerValue, *firestorepb.Value_DoubleValue:
-		return classNumber
+		return 2
 	case *firestorepb.Value_TimestampValue:
-		return classTimestamp
+		return 3
 	case *firestorepb.Value_StringValue:
-		return classString
+		return 4
 	case *firestorepb.Value_BytesValue:
-		return classBytes
+		return 5
 	case *firestorepb.Value_ReferenceValue:
-		return classReference
+		return 6
 	case *firestorepb.Value_GeoPointValue:
-		return classGeoPoint
+		return 7
 	case *firestorepb.Value_ArrayValue:
-		return classArray
+		return 8
 	case *firestorepb.Value_MapValue:
-		return classMap
+		return 9
 	}
-	return classNull
+	return 0 // null
 }
 
 // compareValues is Firestore's total order. Integers and doubles compare by
 // numeric value, so that 1 and 1.0 are equal.
 func compareValues(a, b *value) int {
-	class := classOf(a)
-	if c := cmp.Compare(class, classOf(b)); c != 0 {
+	if c := cmp.Compare(classOf(a), classOf(b)); c != 0 {
 		return c
 	}
 
-	switch class {
-	case classBool:
+	switch a.GetValueType().(type) {
+	case *firestorepb.Value_BooleanValue:
 		// "false" < "true"
 		return cmp.Compare(strconv.FormatBool(a.GetBooleanValue()), strconv.FormatBool(b.GetBooleanValue()))
-	case classNumber:
+	case *firestorepb.Value_IntegerValue, *firestorepb.Value_DoubleValue:
 		return compareNumbers(a, b)
-	case classTimestamp:
-		x, y := a.GetTimestampValue(), b.GetTimestampValue()
-		return cmp.Or(cmp.Compare(x.GetSeconds(), y.GetSeconds()), cmp.Compare(x.GetNanos(), y.GetNanos()))
-	case classString:
+	case *firestorepb.Value_TimestampValue:
+		return a.GetTimestampValue().AsTime().Compare(b.GetTimestampValue().AsTime())
+	case *firestorepb.Value_StringValue:
 		return strings.Compare(a.GetStringValue(), b.GetStringValue())
-	case classBytes:
+	case *firestorepb.Value_BytesValue:
 		return bytes.Compare(a.GetBytesValue(), b.GetBytesValue())
-	case classReference:
+	case *firestorepb.Value_ReferenceValue:
 		return compareNames(a.GetReferenceValue(), b.GetReferenceValue())
-	case classGeoPoint:
+	case *firestorepb.Value_GeoPointValue:
 		x, y := a.GetGeoPointValue(), b.GetGeoPointValue()
 		return cmp.Or(cmp.Compare(x.GetLatitude(), y.GetLatitude()), cmp.Compare(x.GetLongitude(), y.GetLongitude()))
-	case classArray:
+	case *firestorepb.Value_ArrayValue:
 		return slices.CompareFunc(a.GetArrayValue().GetValues(), b.GetArrayValue().GetValues(), compareValues)
-	case classMap:
+	case *firestorepb.Value_MapValue:
 		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
 	}
 	return 0
@@ -116,8 +101,10 @@ func asDouble(v *value) float64 { return float64(v.GetIntegerValue()) + v.GetDou
 
 func isNaN(v *value) bool { return math.IsNaN(v.GetDoubleValue()) }
 
-func isNull(v *value) bool { return classOf(v) == classNull }
+func isNull(v *value) bool { return classOf(v) == 0 }
 
-func containsValue(list []*value, v *value) bool {
-	return slices.ContainsFunc(list, func(e *value) bool { return compareValues(e, v) == 0 })
+// contains reports whether v is an element of an array.
+func contains(array, v *value) bool {
+	elements := array.GetArrayValue().GetValues()
+	return slices.ContainsFunc(elements, func(e *value) bool { return compareValues(e, v) == 0 })
 }

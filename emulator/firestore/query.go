@@ -12,8 +12,9 @@ type query struct {
 	collection string // its full name
 	where      predicate
 	order      []ordering
-	start      *firestorepb.Cursor // nil: none
-	limit      int                 // -1: none
+	start, end *firestorepb.Cursor // nil: none
+	offset     int
+	limit      int // -1: none
 	mask       []fieldPath
 }
 
@@ -42,18 +43,24 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	if len(from) != 1 || from[0].GetCollectionId() == "" || from[0].GetAllDescendants() {
 		return nil, unimplemented("a query of anything but one collection")
 	}
-	if pb.GetEndAt() != nil || pb.GetOffset() != 0 || pb.GetFindNearest() != nil {
-		return nil, unimplemented("a query with an end, an offset or find_nearest")
+	if pb.GetFindNearest() != nil {
+		return nil, unimplemented("find_nearest")
 	}
 	if err := checkID(from[0].GetCollectionId()); err != nil {
 		return nil, err
 	}
 
-	q := &query{collection: parent + "/" + from[0].GetCollectionId(), start: pb.GetStartAt(), limit: -1}
+	q := &query{
+		collection: parent + "/" + from[0].GetCollectionId(),
+		start:      pb.GetStartAt(), end: pb.GetEndAt(), offset: int(pb.GetOffset()), limit: -1,
+	}
 	if pb.GetLimit() != nil {
 		if q.limit = int(pb.GetLimit().GetValue()); q.limit < 0 {
 			return nil, invalid("limit is negative")
 		}
+	}
+	if q.offset < 0 {
+		return nil, invalid("offset is negative")
 	}
 
 	f := &filters{}
@@ -64,7 +71,7 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	if err = q.parseOrder(pb.GetOrderBy(), f.ranges); err != nil {
 		return nil, err
 	}
-	if len(q.start.GetValues()) > len(q.order) {
+	if max(len(q.start.GetValues()), len(q.end.GetValues())) > len(q.order) {
 		return nil, invalid("the cursor has more values than the order")
 	}
 
@@ -103,7 +110,7 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 	return nil
 }
 
-// matches reports whether d is a result of the query without its limit. d may be nil.
+// matches reports whether d is a result of the query without its offset and limit. d may be nil.
 func (q *query) matches(d *document) bool {
 	if d == nil || d.Name[:strings.LastIndexByte(d.Name, '/')] != q.collection {
 		return false
@@ -113,17 +120,20 @@ func (q *query) matches(d *document) bool {
 			return false
 		}
 	}
-	return (q.where == nil || q.where(d)) && q.started(d)
+	fromStart, fromEnd := q.compare(d, q.start), q.compare(d, q.end)
+	return (q.where == nil || q.where(d)) &&
+		(q.start == nil || fromStart > 0 || fromStart == 0 && q.start.GetBefore()) &&
+		(q.end == nil || fromEnd < 0 || fromEnd == 0 && !q.end.GetBefore())
 }
 
-// started reports whether d is at or after the query's start.
-func (q *query) started(d *document) bool {
-	for i, v := range q.start.GetValues() {
+// compare compares the place of d in the order with that of a cursor.
+func (q *query) compare(d *document, cursor *firestorepb.Cursor) int {
+	for i, v := range cursor.GetValues() {
 		if c := compareValues(valueAt(d, q.order[i].path), v); c != 0 {
-			return c*q.order[i].sign > 0
+			return c * q.order[i].sign
 		}
 	}
-	return q.start == nil || q.start.GetBefore()
+	return 0
 }
 
 // valueAt returns the document's value at fp, or nil. The value of __name__ is a reference.
@@ -134,7 +144,7 @@ func valueAt(d *document, fp fieldPath) *value {
 	return lookup(d.Fields, fp)
 }
 
-// sortAndCut sorts the matches and cuts them at the limit.
+// sortAndCut sorts the matches and applies offset and limit.
 func (q *query) sortAndCut(docs []*document) []*document {
 	slices.SortFunc(docs, func(a, b *document) int {
 		for _, o := range q.order {
@@ -144,6 +154,7 @@ func (q *query) sortAndCut(docs []*document) []*document {
 		}
 		return 0
 	})
+	docs = docs[min(q.offset, len(docs)):]
 	if q.limit >= 0 && len(docs) > q.limit {
 		docs = docs[:q.limit]
 	}

@@ -39,33 +39,25 @@ type Usage struct {
 
 // Server is an in-memory Firestore. All its methods may be called concurrently.
 type Server struct {
-	*wire.Server // Serve and Dial
-	api          *api
+	*wire.Server // Serve, Dial and Close
+	store        *store
 }
 
-// NewServer returns an empty server. It starts no goroutine; Close is needed
-// once Serve or Dial has been called. The data are gone with the Server.
+// NewServer returns an empty server. It needs Close. The data are gone with the Server.
 func NewServer(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{api: &api{store: newStore(o.Now)}}
+	s := &Server{store: newStore(o.Now)}
 	s.Server = wire.NewServer(maxMessageBytes, func(r grpc.ServiceRegistrar) {
-		firestorepb.RegisterFirestoreServer(r, s.api)
+		firestorepb.RegisterFirestoreServer(r, &api{store: s.store})
 	})
 	return s
 }
 
-// Close ends all calls and listeners, stops serving, and waits for the handlers
-// and for every goroutine of the server. Closing twice is harmless.
-func (s *Server) Close() {
-	s.Server.Close()
-	s.api.receivers.Wait()
-}
-
 // Usage returns the billed operations so far.
 func (s *Server) Usage() Usage {
-	s.api.store.mu.Lock()
-	defer s.api.store.mu.Unlock()
-	return s.api.store.billed
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.store.billed
 }

@@ -55,9 +55,6 @@ func (s *store) database(name string) *database {
 
 // install makes the changes visible and notifies the listeners.
 func (db *database) install(at time.Time, changes []change) {
-	if len(changes) == 0 {
-		return
-	}
 	for _, c := range changes {
 		if c.after != nil {
 			db.docs[c.name] = c.after

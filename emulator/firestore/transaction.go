@@ -21,7 +21,7 @@ const (
 var (
 	errClosedTransaction = invalid("Transaction is invalid or closed.")
 	errLockTimeout       = status.Error(codes.Aborted, "Transaction lock timeout.")
-	errDeadlock          = status.Error(codes.Aborted, "Transaction aborted: it and another wait for each other.")
+	errContention        = status.Error(codes.Aborted, "Transaction aborted: it needs what another holds that waits.")
 )
 
 // transaction is a read-write transaction. It has a shared lock on everything that it has
@@ -34,7 +34,7 @@ type transaction struct {
 
 	docs    map[string]struct{} // names of locked documents, which may not exist
 	queries []*query            // all documents that match, now or later, are locked
-	waiting []change            // the changes that its commit waits to install
+	waiting bool                // its commit waits for the locks of another
 }
 
 // begin starts a transaction. The caller holds the mutex.
@@ -42,7 +42,6 @@ func (s *store) begin(dbName string, o *firestorepb.TransactionOptions) (*transa
 	if o.GetReadOnly() != nil {
 		return nil, unimplemented("a read-only transaction")
 	}
-	s.expire()
 	s.lastID++
 	t := &transaction{
 		id:       string(binary.BigEndian.AppendUint64(nil, s.lastID)),
@@ -75,7 +74,7 @@ func (s *store) end(t *transaction) {
 }
 
 // expire ends the transactions that have been unused for idleLimit. It is called before
-// each use of the transactions, so no timer is needed.
+// each use of them, so no timer is needed.
 func (s *store) expire() {
 	for _, t := range s.transactions {
 		if time.Since(t.used) >= idleLimit {
@@ -84,26 +83,30 @@ func (s *store) expire() {
 	}
 }
 
-// blockers returns the transactions other than t whose locks forbid the
-// changes. t is nil outside a transaction.
-func (s *store) blockers(dbName string, t *transaction, changes []change) []*transaction {
-	var found []*transaction
+// blocker returns a transaction other than t whose locks forbid the changes, or nil. t is nil
+// outside a transaction.
+func (s *store) blocker(dbName string, t *transaction, changes []change) (found *transaction) {
 	for _, other := range s.transactions {
-		if other != t && other.database == dbName && other.locks(changes) {
-			found = append(found, other)
+		if other == t || other.database != dbName || !other.locks(changes) {
+			continue
+		}
+		found = other
+		if other.waiting {
+			break
 		}
 	}
 	return found
 }
 
-// locks reports whether a change touches anything that t has read.
+// locks reports whether a write touches anything that t has read: a document, even if its write
+// changes nothing, or the results of a query.
 func (t *transaction) locks(changes []change) bool {
 	for _, c := range changes {
 		if _, ok := t.docs[c.name]; ok {
 			return true
 		}
 		for _, q := range t.queries {
-			if q.matches(c.before) || q.matches(c.after) {
+			if c.before != c.after && (q.matches(c.before) || q.matches(c.after)) {
 				return true
 			}
 		}
@@ -111,30 +114,15 @@ func (t *transaction) locks(changes []change) bool {
 	return false
 }
 
-// deadlocked reports whether one of blockers waits, directly or not, for t.
-func (s *store) deadlocked(t *transaction, blockers []*transaction, seen map[*transaction]bool) bool {
-	for _, b := range blockers {
-		if b == t {
-			return true
+// await waits until the blocker of a commit of t has ended, or ctx has. The caller holds the
+// mutex, which await unlocks while it waits. No transaction waits for one that waits itself, as
+// the two might wait for each other.
+func (s *store) await(ctx context.Context, t, blocker *transaction) error {
+	if t != nil {
+		if blocker.waiting {
+			return errContention
 		}
-		if seen[b] || b.waiting == nil {
-			continue
-		}
-
-		seen[b] = true
-		if s.deadlocked(t, s.blockers(b.database, b, b.waiting), seen) {
-			return true
-		}
-	}
-	return false
-}
-
-// await waits until the blocker has ended or expired, the deadline has passed (ABORTED) or
-// ctx has ended. The caller holds the mutex, which await unlocks while it waits.
-func (s *store) await(ctx context.Context, blocker *transaction, deadline time.Time) error {
-	until := blocker.used.Add(idleLimit)
-	if until.After(deadline) {
-		until = deadline
+		t.waiting = true // until its end, which follows
 	}
 
 	s.mu.Unlock()
@@ -143,11 +131,6 @@ func (s *store) await(ctx context.Context, blocker *transaction, deadline time.T
 	case <-blocker.done:
 		return nil
 	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	case <-time.After(time.Until(until)):
-		if until.Equal(deadline) {
-			return errLockTimeout
-		}
-		return nil
+		return context.Cause(ctx)
 	}
 }

@@ -48,9 +48,6 @@ func parseWrite(pb *firestorepb.Write) (w *write, err error) {
 		return nil, unimplemented("a write that is neither an update nor a delete")
 	}
 
-	if err := checkIDLengths(w.name); err != nil {
-		return nil, err
-	}
 	if w.mask, err = parseMask(pb.GetUpdateMask()); err != nil {
 		return nil, err
 	}

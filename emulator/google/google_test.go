@@ -138,10 +138,12 @@ func TestStartEndsWithItsContextAndLeavesNoProcess(t *testing.T) {
 func TestTheEmulatorRunsWithABoundedHeapOnLoopback(t *testing.T) {
 	t.Setenv("_JAVA_OPTIONS", "-Xmx9g")
 	e := startActor(t, "obedient")
-	first, _, _ := strings.Cut(e.output.String(), "\n")
+	if err := e.Stop(); err != nil {
+		t.Error(err)
+	}
 	for _, want := range []string{"-Xmx256m", "-XX:+UseSerialGC", "--host=127.0.0.1", "_JAVA_OPTIONS="} {
-		if !slices.Contains(strings.Fields(first), want) {
-			t.Errorf("it runs as %q, without %q", first, want)
+		if !slices.Contains(strings.Fields(e.tail[0]), want) {
+			t.Errorf("it runs as %q, without %q", e.tail[0], want)
 		}
 	}
 }

@@ -1,10 +1,11 @@
 package google
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -21,22 +22,30 @@ const (
 	// Main-Class.
 	mainClass    = "com.google.cloud.datastore.emulator.firestore.CloudFirestore"
 	announcement = "is now running" // printed once the emulator has bound its port
-	tailBytes    = 8 << 10          // of its output, kept for errors
+	tailLines    = 50               // of its output, kept for errors
 
 	startLimit    = 60 * time.Second // 1 to 4 s are usual
 	startAttempts = 4
 )
+
+// guardScript runs the emulator in the script's process group, until the pipe on its standard
+// input is closed: by Stop or, when this process ends, by the kernel. Then it kills the group,
+// itself included. This works on Linux and macOS, and unlike a parent-death signal it does not
+// depend on a thread. Only the emulator keeps the script's output open.
+const guardScript = `"$@" </dev/null & exec >/dev/null 2>&1; while read -r line; do :; done; kill -s KILL 0`
 
 // errEnded reports that the emulator's process ended without being stopped.
 var errEnded = errors.New("google: the Firestore emulator ended by itself")
 
 // Emulator is a running emulator. Its methods are safe for concurrent use.
 type Emulator struct {
-	host   string
-	group  *group
-	output *output
-	ended  chan struct{} // closed once the emulator's process has been waited for
-	stop   func() error  // end, once
+	host  string
+	guard *exec.Cmd
+	stdin io.Closer     // of guard
+	ready chan struct{} // closed at the announcement
+	ended chan struct{} // closed when the emulator has ended
+	tail  []string      // the last lines of its output; complete when ended is closed
+	stop  func() error  // end, once
 }
 
 // Start finds the emulator and starts it on a free port of 127.0.0.1, with a Java
@@ -64,15 +73,14 @@ func (i Installation) start(ctx context.Context, maxHeap string, choosePort func
 		if err != nil {
 			return nil, fmt.Errorf("google: %w", err)
 		}
-
 		e, err := i.launch(maxHeap, port)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("google: %w", err)
 		}
-		if err = e.await(ctx); err == nil {
+		err = e.await(ctx)
+		if err == nil {
 			return e, nil
 		}
-		_ = e.Stop() // err is more specific
 		if attempt == startAttempts || !errors.Is(err, errEnded) {
 			return nil, err
 		}
@@ -81,20 +89,8 @@ func (i Installation) start(ctx context.Context, maxHeap string, choosePort func
 
 // launch starts the emulator's process and returns without waiting for its port.
 func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
-	g, err := newGroup()
-	if err != nil {
-		return nil, err
-	}
-
-	e := &Emulator{
-		host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		group:  g,
-		output: &output{announced: make(chan struct{})},
-		ended:  make(chan struct{}),
-	}
-	e.stop = sync.OnceValue(e.end)
-
-	cmd := exec.Command(i.Java,
+	guard := exec.Command("/bin/sh", "-c", guardScript, "sh",
+		i.Java,
 		"-Xmx"+maxHeap,
 		"-XX:+UseSerialGC",
 		"-XX:TieredStopAtLevel=1", // a start takes a quarter less work
@@ -106,37 +102,68 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 		"--port="+strconv.Itoa(port),
 	)
 	// _JAVA_OPTIONS would override the bound on the heap.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "_JAVA_OPTIONS=") })
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = e.output, e.output
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.guard.Process.Pid}
+	guard.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "_JAVA_OPTIONS=") })
+	guard.Dir = "/"
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("google: %w", errors.Join(err, g.end()))
+	stdin, err := guard.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	go func() {
-		defer close(e.ended)
-		_ = cmd.Wait() // if it has ended by itself, its output has the reason
-	}()
+	output, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	guard.Stdout, guard.Stderr = w, w
+	if err = errors.Join(guard.Start(), w.Close()); err != nil {
+		return nil, errors.Join(err, output.Close())
+	}
+
+	e := &Emulator{
+		host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), guard: guard, stdin: stdin,
+		ready: make(chan struct{}), ended: make(chan struct{}),
+	}
+	e.stop = sync.OnceValue(e.end)
+	go e.follow(output)
 	return e, nil
 }
 
-// await waits until the emulator has announced that it has bound its port. A successful
-// connection would not prove that: another process may answer.
+// follow reads the emulator's output to its end, which is the end of the emulator.
+func (e *Emulator) follow(output io.ReadCloser) {
+	defer close(e.ended)
+	defer output.Close()
+	announced := false
+	for r := bufio.NewReader(output); ; {
+		line, err := r.ReadString('\n')
+		e.tail = append(e.tail, line)
+		e.tail = e.tail[max(0, len(e.tail)-tailLines):]
+		if !announced && strings.Contains(line, announcement) {
+			announced = true
+			close(e.ready)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// await waits until the emulator has announced that it has bound its port, or stops it. A
+// successful connection would not prove that: another process may answer.
 func (e *Emulator) await(ctx context.Context) error {
 	select {
-	case <-e.output.announced:
+	case <-e.ready:
 		return nil
 	case <-e.ended:
-		return e.failed(errEnded)
+		return e.Stop()
 	case <-ctx.Done():
+		_ = e.Stop() // ctx has the reason
 		return e.failed(fmt.Errorf("google: the Firestore emulator did not start: %w", context.Cause(ctx)))
 	}
 }
 
+// failed adds the end of the output of an emulator that has ended.
 func (e *Emulator) failed(reason error) error {
-	return fmt.Errorf("%w; its output ended with:\n%s", reason, e.output)
+	return fmt.Errorf("%w; its output ended with:\n%s", reason, strings.TrimSpace(strings.Join(e.tail, "")))
 }
 
 // Host returns the emulator's address as host:port, in the form that
@@ -149,14 +176,19 @@ func (e *Emulator) Host() string { return e.host }
 func (e *Emulator) Stop() error { return e.stop() }
 
 func (e *Emulator) end() error {
-	var early error
+	var early bool
 	select {
 	case <-e.ended:
-		early = e.failed(errEnded)
+		early = true
 	default:
 	}
-	defer func() { <-e.ended }()
-	return errors.Join(early, e.group.end())
+	closed := e.stdin.Close()
+	_ = e.guard.Wait() // killed by itself
+	<-e.ended
+	if early {
+		return errors.Join(e.failed(errEnded), closed)
+	}
+	return closed
 }
 
 // freePort returns a port of 127.0.0.1 that was free a moment ago.
@@ -167,33 +199,4 @@ func freePort() (int, error) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	return port, l.Close()
-}
-
-// output keeps the end of the emulator's output, and detects the announcement.
-// It is safe for concurrent use.
-type output struct {
-	announced chan struct{} // closed at the announcement
-
-	mu   sync.Mutex
-	tail []byte
-	once sync.Once
-}
-
-// Write keeps the end of p. It never fails.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.tail = append(o.tail, p...)
-	if bytes.Contains(o.tail, []byte(announcement)) {
-		o.once.Do(func() { close(o.announced) })
-	}
-	o.tail = slices.Delete(o.tail, 0, max(0, len(o.tail)-tailBytes))
-	return len(p), nil
-}
-
-// String returns the end of the output.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return strings.TrimSpace(string(o.tail))
 }

@@ -5,7 +5,6 @@ package hold
 import (
 	"bytes"
 	"io"
-	"sync"
 	"time"
 )
 
@@ -18,39 +17,38 @@ const (
 // or gone delays neither the lock nor the end of the command.
 type asyncWriter struct {
 	pending chan []byte
+	closed  chan struct{}
 	done    chan struct{}
-
-	mu     sync.Mutex
-	closed bool
 }
 
 func newAsyncWriter(out io.Writer) *asyncWriter {
-	w := &asyncWriter{pending: make(chan []byte, maxPending), done: make(chan struct{})}
+	w := &asyncWriter{make(chan []byte, maxPending), make(chan struct{}), make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		for p := range w.pending {
-			_, _ = out.Write(p) // an error of standard error cannot be reported
+		for open := true; open || len(w.pending) > 0; {
+			select {
+			case p := <-w.pending:
+				_, _ = out.Write(p) // an error of standard error cannot be reported
+			case <-w.closed:
+				open = false
+			}
 		}
 	}()
 	return w
 }
 
-// Write never blocks. It drops p if too many writes are pending, and after close.
+// Write never blocks. It drops p if too many writes are pending.
 func (w *asyncWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed && len(w.pending) < maxPending {
-		w.pending <- bytes.Clone(p)
+	select {
+	case w.pending <- bytes.Clone(p):
+	default:
 	}
 	return len(p), nil
 }
 
-// close waits at most closeGrace for the pending writes.
+// close waits at most closeGrace for the pending writes. Later ones are dropped.
 func (w *asyncWriter) close() {
-	w.mu.Lock()
-	w.closed = true
-	close(w.pending)
-	w.mu.Unlock()
+	close(w.closed)
 	select {
 	case <-w.done:
 	case <-time.After(closeGrace):

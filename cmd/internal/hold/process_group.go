@@ -34,7 +34,6 @@ type processGroup struct {
 	terminal int  // file descriptor of the controlling terminal; -1: none
 	lent     bool // the group has the terminal
 	exited   chan syscall.WaitStatus
-	stopped  chan syscall.Signal
 
 	mu       sync.Mutex
 	id       int            // zero: not started
@@ -57,16 +56,23 @@ func (g *processGroup) start(env []string) error {
 		g.lent, cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, true, g.terminal
 	}
 
-	g.exited, g.stopped = make(chan syscall.WaitStatus, 1), make(chan syscall.Signal, 1)
+	// A command that is suspended together with this process would lose the lock meanwhile.
+	// Alone, it would keep the terminal, and nothing would continue it. So both ignore Ctrl-Z.
+	signal.Ignore(syscall.SIGTSTP)
+
+	g.exited = make(chan syscall.WaitStatus, 1)
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := g.launch(cmd)
 		started <- err
-		if err == nil {
-			g.reap(cmd.Process)
+		if err != nil {
+			return
 		}
+		_ = cmd.Wait() // the status has what matters
+		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		g.exited <- status
 	}()
 	return <-started
 }
@@ -83,27 +89,6 @@ func (g *processGroup) launch(cmd *exec.Cmd) error {
 	}
 	g.id = cmd.Process.Pid
 	return nil
-}
-
-// reap waits for the leader, and reports its stops.
-func (g *processGroup) reap(leader *os.Process) {
-	defer func() { _ = leader.Release() }()
-	for {
-		var status unix.WaitStatus
-		_, err := unix.Wait4(g.id, &status, unix.WUNTRACED, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err == nil && status.Stopped():
-			select {
-			case g.stopped <- status.StopSignal():
-			default:
-			}
-			continue
-		}
-		g.exited <- syscall.WaitStatus(status)
-		return
-	}
 }
 
 // signal sends s to the whole group. Before the start it prevents the start and returns
@@ -128,26 +113,17 @@ func (g *processGroup) running() bool { return !errors.Is(syscall.Kill(-g.id, 0)
 // ctx ends, it ends the group.
 func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.WaitStatus {
 	defer g.finish()
-	for {
-		select {
-		case status := <-g.exited:
-			if g.running() {
-				report("ending what the command has left running")
-				g.end(ctx, childGrace)
-			}
-			return status
-		case s := <-g.stopped:
-			// A command that is suspended together with this process would lose the lock
-			// meanwhile. Alone, it would keep the terminal, and nothing would continue it.
-			if s == syscall.SIGTSTP {
-				g.signal(syscall.SIGCONT)
-				report("a command that holds a lock cannot be suspended: continued")
-			}
-		case <-ctx.Done():
-			g.end(context.WithoutCancel(ctx), killAfter(ctx))
-			report("the lock is lost: the command was ended")
-			return <-g.exited
+	select {
+	case status := <-g.exited:
+		if g.running() {
+			report("ending what the command has left running")
+			g.end(ctx, childGrace)
 		}
+		return status
+	case <-ctx.Done():
+		g.end(context.WithoutCancel(ctx), killAfter(ctx))
+		report("the lock is lost: the command was ended")
+		return <-g.exited
 	}
 }
 

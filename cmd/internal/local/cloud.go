@@ -1,180 +1,105 @@
-// Package local has demo and local: an emulated cloud on this machine, and the worker
-// processes that they start on it.
+// Package local has emulator, local and demo: an emulated cloud on this machine, alone or with
+// worker processes on it.
 package local
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/api/option"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
-	"taskguard/repo"
-	"taskguard/worker"
 )
 
-const (
-	project  = "demo-taskguard"
-	location = "projects/demo-taskguard/locations/local"
-	queue    = location + "/queues/analyses"
-	caller   = "tasks@demo-taskguard.iam.gserviceaccount.com" // whose tokens the deliveries carry
-	loopback = "127.0.0.1:0"
-
-	pingTimeout = 5 * time.Second
-)
-
-// cloud is the emulated part of Google's cloud. The zero value runs nothing.
+// cloud is an embedded Firestore and Cloud Tasks, and a page with the public keys of the tokens
+// that the tasks carry. The zero value runs nothing.
 type cloud struct {
-	place   cli.Place
-	target  string // base URL of the workers, and the audience of the tokens
-	queueAt string // host:port of the queue
-	keysURL string // of the tokens' keys
+	firestore, tasks, page string // addresses: host:port
 
-	guard    *worker.Guard
-	analyses *repo.Analyses
-	issuer   *oidc.Issuer
-	tasks    *cloudtasks.Server
-	limit    int // of the deliveries at once
-	stops    []func()
-	serving  sync.WaitGroup
+	issuer  *oidc.Issuer
+	stops   []func()
+	serving sync.WaitGroup
 }
 
-// adviceEmbedded is an advice for cli.Reach.
-const adviceEmbedded = "unset %s to use the embedded Firestore"
+// address returns an address of host, with the i-th port from first on, or with any free one if
+// first is 0.
+func address(host string, first, i int) string {
+	if first != 0 {
+		first += i
+	}
+	return net.JoinHostPort(host, strconv.Itoa(first))
+}
 
-// usePlace reads the place of the analyses: the emulator that the environment names, or
-// else the embedded Firestore, which has no address yet.
-func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
-	e := call.Environment()
-	c.place.Firestore = e.Firestore()
-	c.place.Collection = e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
-	c.place.Project = cmp.Or(c.place.Project, project)
-	if err := cli.Check(e); err != nil {
+// checkPort checks the value of --port, the first of n ports.
+func checkPort(port, n int) error {
+	if port < 0 || port > 65536-n {
+		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", port, 65536-n))
+	}
+	return nil
+}
+
+// start starts Firestore, Cloud Tasks with the queue, and the page at these addresses.
+func (c *cloud) start(
+	firestoreAt, tasksAt, pageAt string, queue *cloudtaskspb.Queue, o cloudtasks.Options,
+) (err error) {
+	store := firestore.NewServer(firestore.Options{})
+	if c.firestore, err = c.serve("the embedded Firestore", firestoreAt, store.Serve, store.Close); err != nil {
 		return err
-	}
-	if c.place.Emulator == "" {
-		c.place.Project, c.place.Database = project, "(default)"
-		return nil
-	}
-	show.Print("using the emulator at %s, from %s", c.place.Emulator, cli.FirestoreEmulator)
-	return cli.Reach(ctx, cli.FirestoreEmulator, c.place.Emulator, adviceEmbedded)
-}
-
-// start starts Firestore, unless an emulator is named, then the page of the tokens' keys and
-// the queue. address returns the address of the server with the number i.
-func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudtasks.Options) (err error) {
-	if c.place.Emulator == "" {
-		l, err := cli.Listen("the embedded Firestore", address(0))
-		if err != nil {
-			return err
-		}
-		server := firestore.NewServer(firestore.Options{})
-		c.place.Emulator = l.Addr().String()
-		c.run(func() { _ = server.Serve(l) }, server.Close)
 	}
 
 	if c.issuer, err = oidc.NewIssuer(); err != nil {
 		return err
 	}
-	l, err := cli.Listen("the page of the tokens' keys", address(3))
-	if err != nil {
-		return err
-	}
-	c.serveHTTP(l, c.issuer)
-	c.keysURL = "http://" + l.Addr().String() + "/oauth2/v3/certs"
-
-	if l, err = cli.Listen("the embedded Cloud Tasks", address(1)); err != nil {
-		return err
-	}
 	o.Token = c.issuer.Token
-	c.tasks = cloudtasks.NewServer(o)
-	c.queueAt = l.Addr().String()
-	c.run(func() { _ = c.tasks.Serve(l) }, c.tasks.Close)
-	if err := c.createQueue(ctx); err != nil {
+	tasks := cloudtasks.NewServer(o)
+	if c.tasks, err = c.serve("the embedded Cloud Tasks", tasksAt, tasks.Serve, tasks.Close); err != nil {
 		return err
 	}
-	return c.open(ctx)
+	if err := tasks.CreateQueue(queue); err != nil {
+		return err
+	}
+
+	page := http.NewServeMux()
+	page.Handle("GET /oauth2/v3/certs", c.issuer)
+	page.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	c.page, err = c.serveHTTP("the page of the tokens' keys", pageAt, page)
+	return err
 }
 
-// open opens the Guard of the analyses, and checks that the emulator is a Firestore.
-func (c *cloud) open(ctx context.Context) (err error) {
-	c.guard, err = worker.Open(ctx, worker.Options{
-		Project: c.place.Project, Database: c.place.Database,
-		Emulator: c.place.Emulator, Collection: c.place.Collection,
-		Queue: worker.Queue{Name: queue, TargetURL: c.target, Caller: caller, EmulatorHost: c.queueAt},
-		Auth:  worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return err
-	}
-	c.stops = append(c.stops, func() { _ = c.guard.Shutdown(context.WithoutCancel(ctx)) })
-	operator, err := c.guard.Operator(worker.Kind{})
-	if err != nil {
-		return err
-	}
-	c.analyses = operator.Analyses
+// everywhere replaces the address of a listener on all interfaces by one that a client can use.
+var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
 
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	if err := c.analyses.Ping(ctx); err != nil {
-		advice := fmt.Sprintf(adviceEmbedded, cli.FirestoreEmulator)
-		return fmt.Errorf("no Firestore answers at %s: %w; %s", c.place.Emulator, err, advice)
+// serve runs serve with a listener at address until close calls stop, which is called also if that
+// fails. It returns the address for clients.
+func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
+	l, err := cli.Listen(what, address)
+	if err != nil {
+		stop()
+		return "", err
 	}
-	return nil
-}
-
-// run runs serve until close calls stop.
-func (c *cloud) run(serve, stop func()) {
-	c.serving.Go(serve)
+	c.serving.Go(func() { _ = serve(l) }) // it ends by stop
 	c.stops = append(c.stops, stop)
+	return everywhere.Replace(l.Addr().String()), nil
 }
 
-func (c *cloud) serveHTTP(l net.Listener, handler http.Handler) {
+func (c *cloud) serveHTTP(what, address string, handler http.Handler) (at string, err error) {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
-	c.run(func() { _ = server.Serve(l) }, func() { _ = server.Close() })
-}
-
-// createQueue creates a queue with short delays of retries, for short runs. It delivers at
-// most limit tasks at once.
-func (c *cloud) createQueue(ctx context.Context) error {
-	conn, err := c.tasks.Dial()
-	if err != nil {
-		return err
-	}
-	client, err := apiv2.NewClient(ctx, option.WithGRPCConn(conn)) // closing it closes conn
-	if err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name:       queue,
-		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.limit)},
-		RetryConfig: &cloudtaskspb.RetryConfig{
-			MaxAttempts: -1, MaxDoublings: 2,
-			MinBackoff: durationpb.New(500 * time.Millisecond), MaxBackoff: durationpb.New(2 * time.Second),
-		},
-	}})
-	return errors.Join(err, client.Close())
+	return c.serve(what, address, server.Serve, func() { _ = server.Close() })
 }
 
 // close stops all servers, the last first, and waits for them.
@@ -185,59 +110,22 @@ func (c *cloud) close() {
 	c.serving.Wait()
 }
 
-// clientVariables returns the environment of a program that uses the cloud, such as taskguard
-// in another terminal.
-func (c *cloud) clientVariables() map[string]string {
-	return map[string]string{
-		"GOOGLE_CLOUD_PROJECT": c.place.Project, cli.FirestoreEmulator: c.place.Emulator,
-		"TASK_QUEUE": queue, "TASK_TARGET_URL": c.target, "TASK_CALLER": caller, cli.TasksEmulator: c.queueAt,
+// exports returns commands for a shell that set variables.
+func exports(vars map[string]string) string {
+	text := ""
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		text += "export " + name + "=" + quote(vars[name]) + "\n"
 	}
+	return text
 }
 
-// passedOn are variables that local passes on to its workers.
-var passedOn = []string{
-	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS",
-	"RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
-	"KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
-}
+// plainWord matches words that a shell does not change.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
-// workerVariables are all variables of a worker. The worker does not inherit them.
-var workerVariables = append(slices.Clone(passedOn),
-	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
-	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL",
-	"TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "K_REVISION", "K_SERVICE",
-)
-
-// lookup returns a Lookup of vars.
-func lookup(vars map[string]string) cli.Lookup {
-	return func(name string) (string, bool) { value, ok := vars[name]; return value, ok }
-}
-
-// workerCommand returns the command that starts this program as a worker, with more
-// variables. This program's directory is the first of the worker's PATH: exec: splits its
-// command at spaces, so it can name this program only without its directory.
-func (c *cloud) workerCommand(more map[string]string) (command, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return command{}, fmt.Errorf("find this program: %w", err)
+// quote returns text as one word of a POSIX shell.
+func quote(text string) string {
+	if plainWord.MatchString(text) {
+		return text
 	}
-	vars := c.clientVariables()
-	maps.Copy(vars, map[string]string{
-		"PORT": "0", "FIRESTORE_DATABASE": c.place.Database, "ANALYSES_COLLECTION": c.place.Collection,
-		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
-	})
-	maps.Copy(vars, more)
-
-	// The defaults are as short as the queue's delays.
-	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]
-	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest, "500ms"), cmp.Or(longest, shortest, "2s")
-	if _, err := workerservice.ParseConfig(lookup(vars)); err != nil {
-		return command{}, cli.EnvironmentError{Err: err}
-	}
-
-	env := append(os.Environ(), "PATH="+filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	for _, name := range workerVariables {
-		env = append(env, name+"="+vars[name]) // replaces an inherited value; a worker ignores an empty one
-	}
-	return command{path: path, env: env}, nil
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -2,21 +2,22 @@ package local
 
 import (
 	"context"
-	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -31,7 +32,6 @@ const (
 	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
 	demoSpan      = 5 * time.Second        // between the first and the last task, at most
-	stopGrace     = 3 * time.Second
 )
 
 // redeliveries are the delays of the duplicates of a task: one during the run, one after it.
@@ -39,40 +39,38 @@ var redeliveries = []time.Duration{400 * time.Millisecond, 2 * time.Second}
 
 // demo is one demo. mu guards the fields after it.
 type demo struct {
-	cloud
+	workerCloud
+	router
 
-	c       *cli.Call
-	show    *cli.Progress
-	docs    []operate.Document
-	command command
-	router  *router
-	workers []*process
-	runs    chan run      // the runs that have begun; dropped if the channel is full
-	over    chan struct{} // closed when all files are finished and have had all deliveries
+	c        *cli.Call
+	docs     []operate.Document
+	guard    *worker.Guard
+	analyses *repo.Analyses
+	runs     chan run      // the runs that have begun; dropped if the channel is full
+	over     chan struct{} // closed when all files are finished and have had all deliveries
 
 	mu     sync.Mutex
 	rows   map[string]*row // by the analysis's id
-	total  row             // of all deliveries
 	killed *killedRun
-	ended  bool
+}
+
+// run is the start of one run of an analysis.
+type run struct {
+	worker *process
+	*record
 }
 
 // killedRun is the run whose worker was killed.
 type killedRun struct {
 	Worker    int       `json:"worker"`
-	PID       int       `json:"pid"`
 	ID        string    `json:"analysis_id"`
+	Token     int64     `json:"lock_token"`
 	ExpiresAt time.Time `json:"lock_expired_at"`
-	TakenOver int       `json:"taken_over_by"` // number of the worker
+	Percent   int       `json:"committed_percent"` // of the work
+	TakenOver int       `json:"taken_over_by"`     // number of the worker
+	Continued int       `json:"continued_percent"` // of the work, where the other worker began
 
-	// Percentages of the work: the killed run had done Done and committed Committed. The run
-	// that took over began at Continued.
-	Done      int `json:"done_percent"`
-	Committed int `json:"committed_percent"`
-	Continued int `json:"continued_percent"`
-
-	checkpoint bool // the killed run had committed one
-	begun      bool // the run that took over has reported
+	checkpoint bool // it had committed one
 }
 
 // Demo analyses files on worker processes, delivers each task several times, kills one
@@ -84,133 +82,115 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	docs, source, err := demoDocuments(files)
+	docs, err := demoDocuments(files)
 	if err != nil {
 		return err
 	}
 	d := &demo{
-		c: c, show: c.Progress(), docs: docs, rows: map[string]*row{},
-		runs: make(chan run, 100), over: make(chan struct{}),
+		c: c, docs: docs, rows: map[string]*row{}, runs: make(chan run, 100), over: make(chan struct{}),
 	}
-	if err := d.usePlace(ctx, c, d.show); err != nil {
-		return err
-	}
-	d.place.Collection = "taskguard-demo-" + strings.ToLower(rand.Text()[:8]) // of its own
 	for _, doc := range docs {
-		input, _ := doc.Input.(map[string]any)
-		text, _ := input["text"].(string)
-		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID, parts: strings.Count(text, "\n") > 1}
+		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
 	}
+	d.show, d.observe = c.Progress(), d.delivered
+	d.show.Print("%s", cli.Count(len(docs), "document"))
 
-	where := "the embedded Firestore, which ended with the demo"
-	if p := d.place; p.Emulator != "" {
-		where = fmt.Sprintf("collection %s of project %s, at the emulator %s, where they stay",
-			p.Collection, p.Project, p.Emulator)
-	}
-	d.show.Print("%s: %s", cli.Count(len(docs), "document"), source)
 	limit := demoTimeout + time.Duration(len(docs))*demoRun
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("the demo did not end in time"))
 	defer cancel()
 	if err := d.run(ctx); err != nil {
 		return err
 	}
-	return d.report(where)
+	return d.report()
 }
 
 //go:embed samples
 var samples embed.FS
 
 // demoDocuments returns the files or, if none is named, texts of this program.
-func demoDocuments(files []string) (docs []operate.Document, source string, err error) {
+func demoDocuments(files []string) ([]operate.Document, error) {
 	if len(files) > 0 {
-		docs, err = operate.ReadDocuments(files, operate.ReadFile)
-		return docs, "the named files", err
+		return operate.ReadDocuments(files, operate.ReadFile)
 	}
-	if files, err = fs.Glob(samples, "samples/*"); err != nil {
-		return nil, "", err
+	files, err := fs.Glob(samples, "samples/*")
+	if err != nil {
+		return nil, err
 	}
-	docs, err = operate.ReadDocuments(files, samples.ReadFile)
+	docs, err := operate.ReadDocuments(files, samples.ReadFile)
 	for i := range docs {
 		docs[i].Name = path.Base(docs[i].Name)
 	}
-	return docs, "texts of this program", err
+	return docs, err
 }
 
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	d.target, d.limit = "http://workers.localhost", 100
-	d.router = &router{observe: d.delivered}
-	options := cloudtasks.Options{Transport: d.router, Extra: d.redeliver}
-	if err := d.start(ctx, func(int) string { return loopback }, options); err != nil {
+	at := func(int) string { return address("127.0.0.1", 0, 0) }
+	duplicates := func(*cloudtaskspb.Task) []time.Duration { return redeliveries }
+	if err := d.start(at, &d.router, 100, cloudtasks.Options{Extra: duplicates}); err != nil {
+		return err
+	}
+	if err := d.open(ctx); err != nil {
 		return err
 	}
 
-	defer func() {
-		for _, w := range d.workers {
-			w.stop(stopGrace)
-		}
-	}()
-	if err := d.startWorkers(ctx); err != nil {
+	defer d.stopWorkers()
+	if err := d.startWorkers(ctx, demoWorkers); err != nil {
 		return err
 	}
 	if err := d.runFiles(ctx); err != nil {
 		return err
 	}
-	return d.readResults(ctx)
+	for _, doc := range d.docs {
+		a, err := d.analyses.Get(ctx, doc.ID)
+		if err != nil {
+			return err
+		}
+		row := d.rows[doc.ID]
+		row.Status, row.Runs = a.Status, a.Lock.Token
+	}
+	return nil
 }
 
-func (d *demo) startWorkers(ctx context.Context) (err error) {
-	d.command, err = d.workerCommand(map[string]string{
-		"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval,
+// open opens the Guard that submits the files, and configures the workers.
+func (d *demo) open(ctx context.Context) (err error) {
+	d.guard, err = worker.Open(ctx, worker.Options{
+		Project: project, Emulator: d.firestore,
+		Queue: worker.Queue{Name: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.tasks},
+		Auth:  worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
 	}
-	analyzer := fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun)
-	d.command.env = append(d.command.env, analyzer)
-	d.command.runs, d.command.stderr = d.runBegins, d.reported
-	d.workers, err = startProcesses(ctx, demoWorkers, d.command, d.show)
-	d.router.add(d.workers...)
-	return err
-}
-
-// redeliver returns when the task of a file is delivered again. A follow-up is not.
-func (d *demo) redeliver(task *cloudtaskspb.Task) []time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	row := d.rows[analysisOf(task.GetHttpRequest().GetBody())]
-	if row.booked {
-		return nil
+	d.stops = append(d.stops, func() { _ = d.guard.Shutdown(context.WithoutCancel(ctx)) })
+	operator, err := d.guard.Operator(worker.Kind{})
+	if err != nil {
+		return err
 	}
-	row.booked = true
-	return redeliveries
+	d.analyses = operator.Analyses
+
+	d.command.slow, d.command.stderr, d.command.log = demoRun, d.c.Err, d.runBegins
+	d.command.env, err = d.workerEnvironment(map[string]string{
+		"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval,
+	})
+	return err
 }
 
 // runFiles submits the files, kills a worker, and waits until the demo is over.
 func (d *demo) runFiles(ctx context.Context) error {
-	killing, cancel := context.WithCancel(ctx)
-	var killer sync.WaitGroup
-	killer.Go(func() {
-		if err := d.killOne(killing); err != nil && killing.Err() == nil {
-			d.show.Print("%v", err) // the report then shows that promises are broken
-		}
-	})
-	err := d.submit(ctx)
-	if err == nil {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return d.submit(ctx) })
+	all.Go(func() error { return d.killOne(ctx) })
+	all.Go(func() error {
 		select {
 		case <-d.over:
+			return nil
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-	}
-
-	cancel()
-	killer.Wait()
-	d.mu.Lock()
-	d.ended = true // a delivery that the end interrupts is not counted
-	d.mu.Unlock()
-	return err
+	})
+	return all.Wait()
 }
 
 // submit submits the documents, one after another.
@@ -230,12 +210,14 @@ func (d *demo) submit(ctx context.Context) error {
 }
 
 // killOne waits for the middle of a run and kills its worker. If the run ends before, it
-// takes the next run.
+// takes the next run. The report shows whether a worker was killed.
 func (d *demo) killOne(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // the report then shows that no worker was killed
+			return nil
+		case <-d.over:
+			return nil
 		case r := <-d.runs:
 			if d.middle(ctx, r) {
 				return d.kill(ctx, r)
@@ -244,26 +226,16 @@ func (d *demo) killOne(ctx context.Context) error {
 	}
 }
 
-// middle waits for the middle of a run: a part of the work is committed, and a further part
-// is done. A file of few lines has only one part; its middle is half of the time. middle
-// returns false if the run has ended.
+// middle waits until a part of a run's work is committed. A file of few lines has only one part:
+// for such a file it waits for three quarters of the run's time. It returns false if the run has
+// ended.
 func (d *demo) middle(ctx context.Context, r run) bool {
-	for began := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(demoRun / 40):
-		}
+	for end := time.Now().Add(demoRun * 3 / 4); ; time.Sleep(demoRun / 40) {
 		a, err := d.analyses.Summary(ctx, r.AnalysisID)
-		d.mu.Lock()
-		row := *d.rows[r.AnalysisID]
-		d.mu.Unlock()
-		switch committed := a.Progress.Percent(); {
-		case err != nil || row.finished || row.percent == 100:
+		if err != nil || a.Lock.Token != r.Token || a.Lock.Finished {
 			return false
-		case committed > 0 && row.percent > committed:
-			return true
-		case !row.parts && time.Since(began) > demoRun/2:
+		}
+		if a.Progress.Percent() > 0 || time.Now().After(end) {
 			return true
 		}
 	}
@@ -272,11 +244,6 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 // kill kills the worker of a run. It prints when the lock expires, and the progress from which
 // another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
-	d.mu.Lock()
-	d.killed = &killedRun{Worker: r.worker.number, PID: r.worker.pid(), ID: r.AnalysisID}
-	row := d.rows[r.AnalysisID]
-	d.mu.Unlock()
-
 	if err := r.worker.kill(); err != nil {
 		return fmt.Errorf("kill %v: %w", r.worker, err)
 	}
@@ -287,49 +254,37 @@ func (d *demo) kill(ctx context.Context, r run) error {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	k := d.killed
-	k.ExpiresAt, k.checkpoint = a.Lock.ExpiresAt, a.Checkpoint != nil
-	k.Done, k.Committed = row.percent, max(0, a.Progress.Percent())
-	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
-		r.worker, r.worker.pid(), row.Name, k.Done, k.Committed)
-	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
+	d.killed = &killedRun{
+		Worker: r.worker.number, ID: r.AnalysisID, Token: r.Token, ExpiresAt: a.Lock.ExpiresAt,
+		Percent: max(0, a.Progress.Percent()), checkpoint: a.Checkpoint != nil,
+	}
+	name := d.rows[r.AnalysisID].Name
+	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s: %d %% of the work is committed",
+		r.worker, r.worker.pid(), name, d.killed.Percent)
+	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
 	return nil
 }
 
-// reported reads the progress that an analyzer writes to standard error.
-func (d *demo) reported(id, text string) {
+// runBegins handles a line of a worker's log.
+func (d *demo) runBegins(w *process, r *record) {
+	if r.Message != runMessage {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for line := range strings.Lines(text) {
-		row, k := d.rows[id], d.killed
-		n, _ := fmt.Sscanf(line, "%d%%", &row.percent)
-		if n == 1 && k != nil && k.ID == id && k.TakenOver != 0 && !k.begun {
-			k.begun, k.Continued = true, row.percent
-			if _, message, _ := strings.Cut(strings.TrimSpace(line), " "); k.Continued > 0 {
-				d.show.Print("worker %d continues %s at %d %%: %s", k.TakenOver, row.Name, k.Continued, message)
-			}
-		}
-	}
-}
-
-// runBegins is called for each run.
-func (d *demo) runBegins(r run) {
-	d.mu.Lock()
-	name := d.rows[r.AnalysisID].Name
-	takeOver := d.killed != nil && d.killed.ID == r.AnalysisID
-	if takeOver {
-		d.killed.TakenOver, d.killed.begun = r.worker.number, false
-	}
-	d.mu.Unlock()
-
-	if takeOver {
-		d.show.Print("%v takes %s over, token %d", r.worker, name, r.Token)
+	name, k := d.rows[r.AnalysisID].Name, d.killed
+	if k == nil || k.ID != r.AnalysisID || k.Token == r.Token {
+		d.show.Print("%s runs on %v, token %d", name, w, r.Token)
 	} else {
-		d.show.Print("%s runs on %v, token %d", name, r.worker, r.Token)
+		k.TakenOver, k.Continued = w.number, 0
+		if r.Continues {
+			k.Continued = k.Percent
+		}
+		d.show.Print("%v takes %s over, token %d, and continues at %d %%", w, name, r.Token, k.Continued)
 	}
 	select {
-	case d.runs <- r:
+	case d.runs <- run{w, r}:
 	default:
 	}
 }
@@ -337,37 +292,23 @@ func (d *demo) runBegins(r run) {
 // delivered counts a delivery. The demo is over when every file is finished and has had all
 // its deliveries. The follow-ups of a finished file are due when its lock would have expired;
 // the demo does not wait for them.
-func (d *demo) delivered(e exchange) {
+func (d *demo) delivered(e *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.ended {
+	select {
+	case <-d.over: // the end may have interrupted it
 		return
+	default:
 	}
 	row := d.rows[e.analysisID]
 	row.count(e)
-	d.total.count(e)
-	d.show.Print("%s %v", row.Name, e)
+	e.analysisID = row.Name
+	d.show.Print("%v", e)
 
 	for _, r := range d.rows {
 		if !r.finished || r.Deliveries <= len(redeliveries) {
 			return
 		}
 	}
-	d.ended = true
 	close(d.over)
-}
-
-// readResults reads the finished documents.
-func (d *demo) readResults(ctx context.Context) error {
-	for _, doc := range d.docs {
-		a, err := d.analyses.Get(ctx, doc.ID)
-		if err != nil {
-			return err
-		}
-		d.mu.Lock()
-		r := d.rows[doc.ID]
-		r.Status, r.Result, r.Runs = a.Status, a.Result, a.Lock.Token
-		d.mu.Unlock()
-	}
-	return nil
 }

@@ -1,34 +1,24 @@
 package local
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"taskguard/cmd/internal/cli"
 )
 
-// command starts workers. Its functions are called with parts of their logs.
+// command starts workers.
 type command struct {
-	path    string
-	env     []string
-	runs    func(run)                        // for each run that a worker begins
-	stderr  func(analysisID, text string)    // for each write of an analyzer to standard error
-	ignored func(analysisID, problem string) // for each problem of a report or an output; nil: it stays in the log
-}
-
-// run is the start of one run of an analysis.
-type run struct {
-	worker *process
-	record
+	env    []string
+	slow   time.Duration           // how long a run takes; 0: no longer than its analyzer
+	stderr io.Writer               // of the workers
+	log    func(*process, *record) // called for each line of a worker's log
 }
 
 // process is a worker. Its standard input is a pipe, which the kernel closes when its parent
@@ -37,10 +27,8 @@ type process struct {
 	number  int
 	address string // host:port on which it serves
 
-	cmd    *exec.Cmd
-	done   chan struct{} // closed when the process has ended and its output is read
-	log    tail          // for errors; complete when done is closed
-	stderr tail          // for errors; complete when done is closed
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended and its log is read
 
 	deliveries atomic.Int32 // under way
 }
@@ -65,17 +53,18 @@ const (
 	runMessage     = "run begins"
 )
 
-// startTimeout limits how long a worker may take until it serves.
-const startTimeout = 20 * time.Second
-
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
 	w := &process{number: number, done: make(chan struct{})}
-	w.cmd = exec.Command(c.path, "worker", "--until-stdin-closes")
-	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
+	path, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	w.cmd = exec.Command(path, "worker", "--until-stdin-closes", "--slow", c.slow.String())
+	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
-	_, err := w.cmd.StdinPipe() // closed by Wait
+	_, err = w.cmd.StdinPipe() // closed by Wait
 	out, outErr := w.cmd.StdoutPipe()
 	if err = errors.Join(err, outErr); err == nil {
 		err = w.cmd.Start()
@@ -84,50 +73,34 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 		return nil, fmt.Errorf("%v: %w", w, err)
 	}
 
-	address := make(chan string, 1)
-	go w.follow(out, address, c)
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not serve"))
-	defer cancel()
+	serves := make(chan struct{})
+	go w.follow(out, serves, c.log)
 	select {
-	case w.address = <-address:
+	case <-serves:
 		return w, nil
 	case <-w.done:
-		err = fmt.Errorf("%v ended at once: %s", w, strings.TrimSpace(string(w.stderr+w.log)))
+		return nil, fmt.Errorf("%v ended at once: %v", w, w.cmd.ProcessState)
 	case <-ctx.Done():
-		err = fmt.Errorf("%v: %w", w, context.Cause(ctx))
+		w.stop(0)
+		return nil, context.Cause(ctx)
 	}
-	w.stop(0)
-	return nil, err
 }
 
 // follow reads the worker's log to its end, then waits for the process.
-func (w *process) follow(out io.Reader, address chan<- string, c command) {
+func (w *process) follow(out io.Reader, serves chan<- struct{}, log func(*process, *record)) {
 	defer close(w.done)
-	for reader := bufio.NewReader(out); ; {
-		line, err := reader.ReadBytes('\n')
-		w.handle(line, address, c)
-		if err != nil {
-			_ = w.cmd.Wait() // the exit code is not needed
+	defer func() { _ = w.cmd.Wait() }() // the exit code is not needed
+	for lines := json.NewDecoder(out); ; {
+		var r record
+		if err := lines.Decode(&r); err != nil { // usually the end
 			return
 		}
-	}
-}
-
-// handle handles a line of the worker's log.
-func (w *process) handle(line []byte, address chan<- string, c command) {
-	var r record
-	_ = json.Unmarshal(line, &r) // a line that is not JSON is only kept in the log
-	switch {
-	case r.Stderr:
-		c.stderr(r.AnalysisID, r.Message)
-	case r.Problem != "" && c.ignored != nil:
-		c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
-	case r.Message == servingMessage:
-		address <- r.Address // never blocks: there is one such line, and the channel is buffered
-	case r.Message == runMessage:
-		c.runs(run{w, r})
-	default:
-		_, _ = w.log.Write(line)
+		if r.Message == servingMessage && !r.Stderr {
+			w.address = r.Address
+			close(serves)
+		} else {
+			log(w, &r)
+		}
 	}
 }
 
@@ -150,32 +123,3 @@ func (w *process) stop(grace time.Duration) {
 }
 
 func (w *process) pid() int { return w.cmd.Process.Pid }
-
-// startProcesses starts n workers, numbered from 1, and prints their addresses. With an error
-// it also returns the workers that have started.
-func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (workers []*process, err error) {
-	for number := 1; number <= n; number++ {
-		w, err := startProcess(ctx, number, c)
-		if err != nil {
-			return workers, err
-		}
-		show.Print("%v serves on %s, process %d", w, w.address, w.pid())
-		workers = append(workers, w)
-	}
-	return workers, nil
-}
-
-// tail keeps the last lines that are written to it.
-type tail string
-
-const tailBytes = 4 << 10
-
-// Write never fails.
-func (t *tail) Write(p []byte) (int, error) {
-	*t += tail(p)
-	if extra := len(*t) - tailBytes; extra > 0 {
-		_, kept, _ := strings.Cut(string((*t)[extra:]), "\n")
-		*t = tail(kept)
-	}
-	return len(p), nil
-}

@@ -1,10 +1,8 @@
 package local
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -15,67 +13,45 @@ import (
 
 // row reports one file.
 type row struct {
-	Name   string `json:"file"`
-	ID     string `json:"analysis_id"`
-	Status string `json:"status"`
-	Result any    `json:"result,omitempty"`
-	tally
-	Runs       int64 `json:"runs"` // acquisitions of the lock, including those of killed runs
-	FinishedBy int   `json:"finished_by"`
+	Name       string `json:"file"`
+	ID         string `json:"analysis_id"`
+	Status     string `json:"status"`
+	Deliveries int    `json:"deliveries"`
+	Finishes   int    `json:"finishes"` // deliveries that finished the file
+	Skips      int    `json:"skips"`    // deliveries that a worker acknowledged without a run
+	Runs       int64  `json:"runs"`     // acquisitions of the lock, including those of killed runs
+	FinishedBy int    `json:"finished_by"`
 
-	booked   bool // its redeliveries are scheduled
 	finished bool // by a worker's answer
-	parts    bool // it is analyzed in several parts
-	percent  int  // of the work, by the last report
 }
 
-// tally counts deliveries by their outcome. Deliveries is the sum of the others.
-type tally struct {
-	Deliveries int `json:"deliveries"`
-	Finishes   int `json:"finishes"`
-	Skips      int `json:"skips"`
-	Unanswered int `json:"unanswered"` // because the worker was dead, or died
-	Others     int `json:"others"`     // refused, or ended without a result
-}
-
-func (r *row) count(e exchange) {
+func (r *row) count(d *delivery) {
 	r.Deliveries++
-	r.finished = r.finished || e.answer.Result != ""
+	r.finished = r.finished || d.answer.Result != ""
 	switch {
-	case e.status == 0:
-		r.Unanswered++
-	case e.skipped():
+	case d.status/100 != 2: // no answer, or refused
+	case !d.answer.Acquired:
 		r.Skips++
-	case e.answer.Acquired && e.answer.Result != "":
+	case d.answer.Result != "":
 		r.Finishes++
-		r.FinishedBy = e.worker.number
-	default:
-		r.Others++
+		r.FinishedBy = d.worker.number
 	}
 }
 
 // report prints the table. It returns an error if a promise is broken.
-func (d *demo) report(where string) error {
+func (d *demo) report() error {
 	problems := d.problems()
-	var rows []*row
-	runs := int64(0)
-	for _, doc := range d.docs {
-		rows = append(rows, d.rows[doc.ID])
-		runs += d.rows[doc.ID].Runs
-	}
-
 	if d.c.JSON {
-		documents := map[string]string{"project": d.place.Project, "collection": d.place.Collection, "where": where}
-		err := d.c.PrintJSON(map[string]any{
-			"ok": len(problems) == 0, "problems": problems, "documents": documents,
-			"files": rows, "killed": d.killed, "total": d.total.tally, "runs": runs,
-		})
-		if err != nil {
+		var rows []*row
+		for _, doc := range d.docs {
+			rows = append(rows, d.rows[doc.ID])
+		}
+		report := map[string]any{"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed}
+		if err := d.c.PrintJSON(report); err != nil {
 			return err
 		}
 	} else {
-		printRows(d.c, rows)
-		d.printTotal(len(rows), runs, where)
+		d.printTable()
 	}
 
 	if len(problems) > 0 {
@@ -87,65 +63,43 @@ func (d *demo) report(where string) error {
 	return nil
 }
 
-// printTotal prints the numbers of deliveries and runs, and how the killed run continued.
-func (d *demo) printTotal(files int, runs int64, where string) {
-	total := &d.total.tally
-	cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n",
-		cli.Count(files, "file"), cli.Count(total.Deliveries, "delivery"),
-		total.Finishes, total.Skips, total.Unanswered, total.Others)
-
-	killed := "."
-	if k := d.killed; k != nil && k.Continued > 0 {
-		killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: "+
-			"%d %% of its work was done twice.", k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
-	} else if k != nil {
-		killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
-	}
-	cli.Print(d.c.Out, "%s%s\nThe documents: %s.\n", cli.Count(runs, "run"), killed, printable.Line(where))
-}
-
 // problems describes the broken promises.
 func (d *demo) problems() []string {
 	all := []string{}
-	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if d.killed == nil {
-		problem("no worker was killed in the middle of a run")
-	}
-	killed := cmp.Or(d.killed, &killedRun{})
-	if d.total.Skips == 0 {
-		problem("no delivery was skipped")
+		all = append(all, "no worker was killed in the middle of a run")
+	} else if d.killed.checkpoint && d.killed.Continued == 0 {
+		all = append(all, "the killed run was not continued from its checkpoint")
 	}
 
+	skips := 0
 	for _, doc := range d.docs {
-		r, name := d.rows[doc.ID], printable.Line(doc.Name)
-		if killed.ID == doc.ID && r.FinishedBy == killed.Worker {
-			problem("%s was finished by the worker that was killed", name)
+		r := d.rows[doc.ID]
+		skips += r.Skips
+		if r.Status != analysislock.Ready || r.Finishes != 1 {
+			all = append(all, fmt.Sprintf("%s is %s, finished by %s; want READY, by 1",
+				printable.Line(doc.Name), r.Status, cli.Count(r.Finishes, "delivery")))
 		}
-		if killed.ID == doc.ID && killed.checkpoint && killed.Continued == 0 {
-			problem("%s did not continue from its checkpoint", name)
-		}
-		switch {
-		case r.Status != analysislock.Ready:
-			problem("%s is %s", name, r.Status)
-		case r.Finishes != 1:
-			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
-		}
+	}
+	if skips == 0 {
+		all = append(all, "no delivery was skipped")
 	}
 	return all
 }
 
-// printRows prints a table of at most 60 columns.
-func printRows(c *cli.Call, rows []*row) {
-	cli.Print(c.Out, "\n")
-	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+// printTable prints a table of at most 60 columns, and how the killed run went on.
+func (d *demo) printTable() {
+	cli.Print(d.c.Out, "\n")
+	t := tabwriter.NewWriter(d.c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tBY\n")
-	for _, r := range rows {
-		by := "none"
-		if r.FinishedBy != 0 {
-			by = "worker " + strconv.Itoa(r.FinishedBy)
-		}
-		name := cli.Shorten(printable.Line(r.Name), 17)
-		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%s\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, by)
+	for _, doc := range d.docs {
+		r, name := d.rows[doc.ID], cli.Shorten(printable.Line(doc.Name), 17)
+		cli.Print(t, "%s\t%s\t%d\t%d\t%d\tworker %d\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, r.FinishedBy)
 	}
 	_ = t.Flush() // cli.Run reports an error of standard output
+
+	if k := d.killed; k != nil {
+		cli.Print(d.c.Out, "\nWorker %d was killed at %d %% of %s. Worker %d continued at %d %%.\n",
+			k.Worker, k.Percent, printable.Line(d.rows[k.ID].Name), k.TakenOver, k.Continued)
+	}
 }

@@ -2,26 +2,30 @@ package local
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"sync"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 )
 
-// exchange is one request to a worker, and its answer.
-type exchange struct {
+// delivery is one request to a worker, and its answer.
+type delivery struct {
 	worker     *process
 	analysisID string
 	status     int // 0: no answer
 	answer     answer
 }
 
-// answer is the part of a worker's answer that local and demo print.
+// answer is the part of a worker's answer that local and demo read.
 type answer struct {
 	Acquired bool   `json:"acquired"`
 	Result   string `json:"status"` // READY or FAILED
@@ -31,63 +35,65 @@ type answer struct {
 	Rejected bool   `json:"rejected"`
 }
 
-// skipped reports whether the worker did nothing because nothing was to be done.
-func (e exchange) skipped() bool {
-	reason := e.answer.Reason == "locked" || e.answer.Reason == "already_finished"
-	return e.status != 0 && !e.answer.Acquired && reason
-}
-
 // String describes the delivery.
-func (e exchange) String() string {
-	if e.status == 0 {
-		return fmt.Sprintf("no answer from %v: the queue will try again", e.worker)
-	}
-	if e.skipped() {
-		return fmt.Sprintf("delivered to %v: %s, skipped%s", e.worker, e.answer.Reason, e.next())
+func (d *delivery) String() string {
+	name := cmp.Or(d.analysisID, "a task without an analysis_id")
+	if d.status == 0 {
+		return fmt.Sprintf("%s: %v did not answer; the queue will try again", name, d.worker)
 	}
 
-	text := fmt.Sprintf("%s, by %v", e.answer.Result, e.worker)
-	if e.answer.Result == "" {
-		text = fmt.Sprintf("%v answered %d %s", e.worker, e.status, e.answer.Reason)
+	text := fmt.Sprintf("%s: %v answered %d %s", name, d.worker, d.status, cmp.Or(d.answer.Reason, d.answer.Result))
+	if d.answer.Error != "" {
+		text += ": " + cli.Shorten(d.answer.Error, 500)
 	}
-	if e.answer.Error != "" {
-		text += ": " + cli.Shorten(e.answer.Error, 500)
+	if d.answer.RetryAt != "" {
+		text += "; the next delivery is due at " + d.answer.RetryAt
 	}
-	return text + e.next()
+	if d.answer.Rejected {
+		text += "; the task is deleted"
+	}
+	return text
 }
 
-// next describes the next delivery of the task, if there is something to say.
-func (e exchange) next() string {
-	switch {
-	case e.answer.Rejected:
-		return "; it is rejected: the task is deleted"
-	case e.answer.Reason == "retry" && e.answer.RetryAt != "":
-		return "; the next attempt is due at " + e.answer.RetryAt
-	case e.skipped() && e.answer.Reason == "locked" && e.status/100 == 2:
-		return "; a follow-up is booked"
-	case e.skipped() && e.answer.Reason == "locked":
-		return "; the queue will try again"
-	}
-	return ""
-}
-
-// router is an http.RoundTripper that sends each request to the next worker that is not full,
-// whatever the request's host is. It also sends requests to a dead worker, as Cloud Run may: the
-// connection is refused, and the queue tries again. It is safe for concurrent use.
+// router is an http.Handler in front of worker processes. It sends each request to the next one
+// that is not full. It also sends requests to a dead worker, as Cloud Run may: then the queue tries
+// again.
 type router struct {
-	observe func(exchange) // called after each delivery
-	limit   int            // of the deliveries at once to a worker; 0: none
+	show    *cli.Progress
+	command command
+	observe func(*delivery) // called after each delivery
+	limit   int             // of the deliveries at once to a worker; 0: none
 
 	mu      sync.Mutex
 	workers []*process
 	last    int // index of the last request's worker, modulo the number of workers
 }
 
-// add gives the router more workers.
-func (r *router) add(workers ...*process) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.workers = append(r.workers, workers...)
+// startWorkers starts n workers, numbered from 1. Also after an error the caller stops them.
+func (r *router) startWorkers(ctx context.Context, n int) error {
+	for number := 1; number <= n; number++ {
+		w, err := startProcess(ctx, number, r.command)
+		if err != nil {
+			return err
+		}
+		r.show.Print("%v serves on %s, process %d", w, w.address, w.pid())
+		r.mu.Lock()
+		r.workers = append(r.workers, w)
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// stopGrace covers a worker's own 8 s for releasing its locks.
+const stopGrace = 9 * time.Second
+
+// stopWorkers stops all workers at the same time.
+func (r *router) stopWorkers() {
+	var stopping sync.WaitGroup
+	for _, w := range r.workers {
+		stopping.Go(func() { w.stop(stopGrace) })
+	}
+	stopping.Wait()
 }
 
 // replace puts the worker next in the place of ended.
@@ -97,13 +103,11 @@ func (r *router) replace(ended, next *process) {
 	r.workers[slices.Index(r.workers, ended)] = next
 }
 
-// pick returns the next worker that has room for n more deliveries, or any if all are full.
-func (r *router) pick(n int32) (w *process, err error) {
+// pick returns the next worker that has room for n more deliveries, or any if all are full; nil:
+// none has started.
+func (r *router) pick(n int32) (w *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.workers) == 0 {
-		return nil, errors.New("no worker serves yet")
-	}
 	for range r.workers {
 		r.last++
 		w = r.workers[r.last%len(r.workers)]
@@ -111,62 +115,55 @@ func (r *router) pick(n int32) (w *process, err error) {
 			break
 		}
 	}
-	w.deliveries.Add(n)
-	return w, nil
+	if w != nil {
+		w.deliveries.Add(n)
+	}
+	return w
 }
 
 var toWorkers = &http.Transport{Proxy: nil, DisableKeepAlives: true}
 
-// RoundTrip implements http.RoundTripper.
-func (r *router) RoundTrip(request *http.Request) (*http.Response, error) {
-	var body []byte
-	if request.Body != nil {
-		defer request.Body.Close()
-		var err error
-		if body, err = io.ReadAll(request.Body); err != nil {
-			return nil, fmt.Errorf("read task: %w", err)
-		}
-	}
-
-	n := int32(min(len(body), 1)) // a call of recovery has no body, and does not count towards MAX_RUNS
-	w, err := r.pick(n)
+// ServeHTTP implements http.Handler.
+func (r *router) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(request.Body)
 	if err != nil {
-		return nil, err
+		return // the caller has gone
 	}
-	defer w.deliveries.Add(-n)
-
-	e := exchange{worker: w, analysisID: analysisOf(body)}
-	sent := request.Clone(request.Context())
-	sent.URL.Scheme, sent.URL.Host, sent.Host = "http", w.address, w.address
-	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	response, err := e.send(sent)
-	r.observe(e)
-	return response, err
-}
-
-// analysisOf returns the id in the body of a task, or "". A worker refuses a task without id.
-func analysisOf(body []byte) string {
+	request.Body = io.NopCloser(bytes.NewReader(body))
 	var task struct {
 		AnalysisID string `json:"analysis_id"`
 	}
-	_ = json.Unmarshal(body, &task)
-	return task.AnalysisID
+	_ = json.Unmarshal(body, &task) // a worker refuses a task without id
+
+	n := int32(min(len(body), 1)) // a call of recovery has no body, and does not count towards MAX_RUNS
+	d := &delivery{worker: r.pick(n), analysisID: task.AnalysisID}
+	if d.worker == nil {
+		http.Error(w, "no worker serves yet", http.StatusServiceUnavailable)
+		return
+	}
+	defer d.worker.deliveries.Add(-n)
+	proxy := httputil.ReverseProxy{
+		Transport:      toWorkers,
+		Rewrite:        func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: d.worker.address}) },
+		ModifyResponse: d.read,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+	}
+	proxy.ServeHTTP(w, request)
+	if len(body) > 0 {
+		r.observe(d)
+	}
 }
 
-const maxAnswer = 64 << 10
-
-// send makes the request and reads the answer.
-func (e *exchange) send(request *http.Request) (*http.Response, error) {
-	response, err := toWorkers.RoundTrip(request)
-	if err != nil {
-		return nil, err
+// read reads the worker's answer.
+func (d *delivery) read(response *http.Response) error {
+	text, err := io.ReadAll(response.Body)
+	if err = cmp.Or(err, response.Body.Close()); err != nil {
+		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return nil, err
-	}
-	_ = json.Unmarshal(text, &e.answer) // of an answer that is not JSON only the status is shown
-	e.status = response.StatusCode
+	d.status = response.StatusCode
+	_ = json.Unmarshal(text, &d.answer) // of an answer that is not JSON only the status is shown
 	response.Body = io.NopCloser(bytes.NewReader(text))
-	return response, nil
+	return nil
 }

@@ -2,9 +2,7 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -23,6 +21,8 @@ const orphanGrace = time.Second
 // Worker runs cmd/worker on the loopback interface, and reports each run that begins.
 func Worker(ctx context.Context, c *cli.Call) error {
 	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
+	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo; "+
+		"one that continues takes its part of it")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -46,6 +46,9 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	}
 
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	if *slow > 0 {
+		cfg.Analyzer = slowed(cfg.Analyzer, *slow)
+	}
 	cfg.Analyzer = logged(cfg.Analyzer, log)
 	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
 	if err != nil {
@@ -64,51 +67,25 @@ func logged(analyzer orchestrator.Analyzer, log *slog.Logger) orchestrator.Analy
 	}
 }
 
-// Analyze runs builtin:document as the program of exec:, slowly enough to be watched. It also
-// writes its reports to standard error.
-func Analyze(ctx context.Context, c *cli.Call) error {
-	wait := c.Flags.Duration("wait", 0, "how long a whole run takes; one that continues takes its part of it")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+// slowed returns builtin:document with runs that take so long.
+func slowed(document orchestrator.Analyzer, run time.Duration) orchestrator.AnalyzerFunc {
+	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		r := &slowReporter{Reporter: job.Reporter, ctx: ctx, run: run}
+		job.Reporter = r
+		result, err := document.Analyze(ctx, job)
+		if err == nil {
+			err = r.reach(1) // all of a run without reports
+		}
+		return result, err
 	}
-	var job orchestrator.Job
-	if err := json.NewDecoder(c.In).Decode(&job); err != nil {
-		return fmt.Errorf("read the job: %w", err)
-	}
-
-	slow := &slowReporter{ctx: ctx, wait: *wait, journal: c.Err, reports: io.Discard}
-	if fd, err := strconv.Atoi(c.Value("REPORT_FD")); err == nil {
-		slow.reports = os.NewFile(uintptr(fd), "REPORT_FD")
-	}
-	job.Reporter = slow
-	document, err := orchestrator.New("builtin:document", orchestrator.Options{})
-	if err != nil {
-		return err
-	}
-
-	result, err := document.Analyze(ctx, job)
-	if err == nil {
-		err = slow.reach(1) // all of a run without reports
-	}
-	var permanent *orchestrator.PermanentError
-	switch {
-	case errors.As(err, &permanent):
-		return cli.ExitError{Code: 65, Err: errors.New(permanent.Message)} // as exec: expects it
-	case err != nil:
-		return err
-	}
-	return c.PrintJSON(result)
 }
 
-// slowReporter is a Reporter that delays each report by a part of wait, in proportion to its
-// progress. It writes the reports as lines of JSON to reports, and for people to journal.
+// slowReporter delays each report by a part of run, in proportion to its progress.
 type slowReporter struct {
-	orchestrator.Reporter // nil: builtin:document calls Report only
+	orchestrator.Reporter
 
-	ctx              context.Context
-	wait             time.Duration
-	reports, journal io.Writer
-
+	ctx   context.Context
+	run   time.Duration
 	begun bool
 	done  float64 // of the work
 }
@@ -119,8 +96,7 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 		r.begun, r.done = true, *report.Progress
 	}
 	if r.reach(*report.Progress) == nil { // on an error the part has not been finished
-		cli.Print(r.journal, "%.0f%% %s\n", 100*r.done, *report.Message)
-		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
+		r.Reporter.Report(report)
 	}
 }
 
@@ -128,8 +104,8 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 func (r *slowReporter) reach(progress float64) error {
 	select {
 	case <-r.ctx.Done():
-		return r.ctx.Err()
-	case <-time.After(time.Duration(float64(r.wait) * (progress - r.done))):
+		return context.Cause(r.ctx)
+	case <-time.After(time.Duration(float64(r.run) * (progress - r.done))):
 	}
 	r.done = progress
 	return nil

@@ -10,12 +10,18 @@ import (
 
 func TestTheExampleInNodeRuns(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
-	dir := t.TempDir()
-	if err := os.Symlink(examplestest.Modules(t, paths[1], "."), filepath.Join(dir, "node_modules")); err != nil {
+	examplestest.Check(t, directory(t, paths[1], "submit.js"), paths[0], "submit.js")
+}
+
+// directory returns a directory with a script of this folder and Google's packages.
+func directory(t *testing.T, npm, script string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.Symlink(examplestest.Modules(t, npm, "."), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	examplestest.Copy(t, dir, "submit.js", "package.json")
-	examplestest.Check(t, dir, paths[0], "submit.js")
+	examplestest.Copy(t, dir, script, "package.json")
+	return dir
 }
 
 func TestTheAnalyzerInNodeContinues(t *testing.T) {

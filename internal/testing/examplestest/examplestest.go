@@ -86,17 +86,24 @@ func Build(t *testing.T, pkg string) (program string) {
 // that it prints.
 func local(t *testing.T) (env []string) {
 	t.Helper()
-	program, script := Build(t, "taskguard/cmd/taskguard"), filepath.Join(t.TempDir(), "analyzer")
+	script := filepath.Join(t.TempDir(), "analyzer")
 	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	return Start(t, []string{"ANALYZER=exec:" + script}, "local")
+}
+
+// Start runs the command local or emulator of taskguard until the test ends, and returns the
+// environment that it prints.
+func Start(t *testing.T, variables []string, command string) (env []string) {
+	t.Helper()
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		env = append(env, name+"="+os.Getenv(name))
 	}
 
 	var progress bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), program, "local", "--port", "0", "--json")
-	cmd.Env, cmd.Stderr = slices.Concat(env, []string{"ANALYZER=exec:" + script}), &progress
+	cmd := exec.CommandContext(t.Context(), Build(t, "taskguard/cmd/taskguard"), command, "--port", "0", "--json")
+	cmd.Env, cmd.Stderr = slices.Concat(env, variables), &progress
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.StdoutPipe()
@@ -108,13 +115,13 @@ func local(t *testing.T) (env []string) {
 	}
 	t.Cleanup(func() {
 		if err := cmd.Wait(); t.Failed() || cmd.ProcessState.ExitCode() != 0 {
-			t.Errorf("taskguard local: %v\n%s", err, &progress)
+			t.Errorf("taskguard %s: %v\n%s", command, err, &progress)
 		}
 	})
 
 	var printed struct{ Environment map[string]string }
 	if err := json.NewDecoder(out).Decode(&printed); err != nil {
-		t.Fatalf("taskguard local prints no environment: %v", err)
+		t.Fatalf("taskguard %s prints no environment: %v", command, err)
 	}
 	for name, value := range printed.Environment {
 		env = append(env, name+"="+value)

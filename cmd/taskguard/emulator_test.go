@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"taskguard/cmd/internal/cli"
+)
+
+// dockerArguments are the arguments of the container's program.
+func dockerArguments(t *testing.T) (arguments []string) {
+	t.Helper()
+	file := must(os.ReadFile("../../deploy/emulator/Dockerfile"))(t)
+	_, entry, _ := strings.Cut(string(file), "\nENTRYPOINT ")
+	check(t, json.Unmarshal([]byte(entry), &arguments))
+	return arguments[1:]
+}
+
+func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0")...)
+	cmd.Env = append(os.Environ(), "TASK_QUEUE=projects/p1/locations/l/queues/tasks")
+	out := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // if it still runs
+
+	env, lines := vars{}, bufio.NewReader(out)
+	for health := ""; health == ""; {
+		line := must(lines.ReadString('\n'))(t)
+		if name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "="); ok {
+			env[name] = value
+		}
+		if after, ok := strings.CutPrefix(line, "Ready: "); ok {
+			health = strings.Fields(after)[0]
+			if code, _ := browse(t, http.MethodGet, health, ""); code != http.StatusOK {
+				t.Errorf("%s answers %d", health, code)
+			}
+		}
+	}
+	if len(env) != 4 || env["GOOGLE_CLOUD_PROJECT"] != "p1" || env["TASK_QUEUE"] != "projects/p1/locations/l/queues/tasks" {
+		t.Errorf("it exports %v", env)
+	}
+
+	put(t, env, "notes/one", map[string]any{"text": "kept"})
+	if snap := must(fieldsOf(t, env, "notes/one").Get(t.Context()))(t); snap.Data()["text"] != "kept" {
+		t.Errorf("the document has %v", snap.Data())
+	}
+	delivered := make(chan string, 1)
+	worker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		delivered <- r.URL.Path + " " + string(body)
+	}))
+	defer worker.Close()
+	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
+	t.Cleanup(func() { _ = client.Close() })
+	task := must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
+		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL + "/run", Body: []byte("payload")}},
+	}}))(t)
+	select {
+	case got := <-delivered:
+		if got != "/run payload" {
+			t.Errorf("%s was delivered", got)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("no task was delivered")
+	}
+
+	id := task.Name[strings.LastIndex(task.Name, "/")+1:]
+	for line := ""; !strings.Contains(line, "task "+id+", attempt 1: answered 200"); {
+		line = must(lines.ReadString('\n'))(t)
+	}
+	check(t, cmd.Process.Signal(os.Interrupt))
+	_, _ = io.Copy(io.Discard, lines)
+	check(t, cmd.Wait()) // exit 0
+}
+
+func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	defer l.Close()
+	_, text, err := net.SplitHostPort(l.Addr().String())
+	check(t, err)
+	port := must(strconv.Atoi(text))(t)
+	for args, want := range map[string]string{
+		"--port " + text:                 "the embedded Firestore: 127.0.0.1:" + text + " is in use by another program, or by this one already running; choose others with --port",
+		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: 127.0.0.1:" + text + " is in use",
+		"--port 0 --listen 192.0.2.1":    "the embedded Firestore: listen tcp 192.0.2.1:0: ",
+	} {
+		taskguard(t, vars{}, append([]string{"emulator"}, strings.Fields(args)...)...).want(t, cli.ExitFailed, want).wantOneErrorLine(t)
+	}
+}

@@ -1,0 +1,18 @@
+package node
+
+import (
+	"os/exec"
+	"testing"
+
+	"taskguard/internal/testing/examplestest"
+)
+
+func TestGooglesClientsForNodeWorkOnTheEmulator(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := directory(t, paths[1], "emulator.test.js")
+	cmd := exec.CommandContext(t.Context(), paths[0], "--test", "emulator.test.js")
+	cmd.Dir, cmd.Env = dir, examplestest.Start(t, nil, "emulator")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
