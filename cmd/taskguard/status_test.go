@@ -76,8 +76,8 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 	put(t, env, "fine", map[string]any{"status": "QUEUED", "finishedBy": "w/0"}) // it was requeued
 	// An id that we refuse, but that another program's lock holds.
 	put(t, env, "a\x01", map[string]any{"status": "PROCESSING", "updatedAt": time.Now(), "lockOwner": "js/1", "lockExpiresAt": time.Now().Add(30 * time.Minute)})
-	o := taskguard(t, env, "status").want(t, cli.ExitDone, "not a usable integer\n", `a\x01  PROCESSING`, "held by js/1, ")
-	if strings.Count(o.out, "malformed") != 1 || strings.Count(o.out, "free") != 1 {
+	o := taskguard(t, env, "status").want(t, cli.ExitDone, "  lockToken is a string, not a usable integer\n", `a\x01  PROCESSING`, "held by js/1, ")
+	if strings.Count(o.out, " malformed ") != 1 || strings.Count(o.out, "free") != 1 {
 		t.Errorf("want one malformed and one free:\n%s", o.out)
 	}
 	if got := wantKeys(t, objects(t, env)[1], "id", "status", "attempts", "lock", "malformed"); got["malformed"] != "lockToken is a string, not a usable integer" {
@@ -114,7 +114,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "progress  reported 30m")
 	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next run continues from it",
 		"1        2026-01-02T03:04:05.678Z  1.5s          retry\n         analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z                no end recorded\n3        2026-01-02T03:04:05.678Z                running\n")
-	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING    3   43 %            held by w/3, ")
+	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING  3    43 %           held by w/3, ")
 	if strings.ContainsAny(got.out+list.out, "\x1b\u202e") {
 		t.Errorf("not escaped:\n%q\n%q", got.out, list.out)
 	}
@@ -152,7 +152,7 @@ func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
 	put(t, env, "b", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
 	put(t, env, "c", map[string]any{"status": "READY", "lastError": last, "finishedBy": "w/9", "result": 3}) // another program has not deleted it
-	list := taskguard(t, env, "status").want(t, cli.ExitDone, `…\n\x1b[2J`, "final")
+	list := taskguard(t, env, "status").want(t, cli.ExitDone, `last: analyzer_faileda\n\x1b[2J`, "final")
 	one := taskguard(t, env, "status", "a").want(t, cli.ExitDone, `last error  analyzer_faileda\n`, ": no memorya\n            \\x1b[2J")
 	other := taskguard(t, env, "status", "b").want(t, cli.ExitDone, "error       final: over\nlast error  analyzer_faileda\\n")
 	ready := taskguard(t, env, "status", "c").want(t, cli.ExitDone, "finished by  w/9\n", "\nresult\n3\n")

@@ -6,18 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 )
 
 // shorten cuts the middle out of a text of more than 64 runes: ids often differ at
 // their end.
-func shorten(text string) string {
-	r := []rune(text)
-	if len(r) <= 64 {
-		return text
-	}
-	return string(r[:32]) + "…" + string(r[len(r)-31:])
-}
+func shorten(text string) string { return cli.Shorten(text, 64) }
 
 // span formats a duration in at most two units, as console.js does.
 func span(d time.Duration) string {

@@ -81,10 +81,10 @@ func TestThePageFiltersTheList(t *testing.T) {
 	for query, want := range map[string]string{
 		"":                                  "alive waits Alphabet alpha gone flaky beta",
 		"?code=a%26b":                       "gone flaky",
-		"?state=QUEUED":                     "waits alpha flaky",
+		"?state=QUEUED":                     "alpha flaky waits",
 		"?code=a%26b&state=FAILED":          "gone",
 		"?since=150m&older=1h":              "beta",
-		"?since=2006-01-02T15:04:05Z":       "alive waits Alphabet alpha gone flaky beta",
+		"?since=2006-01-02T15:04:05Z":       "Alphabet alpha gone flaky alive beta waits",
 		"?since=" + updated + "&older=150m": "waits",
 		"?older=" + updated:                 "",
 		"?q=al":                             "alpha alive",
@@ -124,7 +124,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		source.all[text] = w
-		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w.Analysis}})
+		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w}})
 	}
 	s, _ := writable(t, source)
 	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}
@@ -176,7 +176,7 @@ func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	text := page(t, s, "/")
 	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
-		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
+		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:21]+"…"+id[len(id)-42:]+"</bdi>")
 	}
 }
 

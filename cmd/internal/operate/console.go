@@ -30,7 +30,7 @@ const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
 type ConsoleOptions struct {
-	Write    bool          // allow unlock, requeue and cancel
+	Write    bool          // allow changes
 	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
 	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
 	KeysURL  string        // of the proxy's keys; empty: Google's
@@ -46,7 +46,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 		"With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs "+
 		"--iap-audience; without that, every user of this machine sees everything, inputs and results too")
-	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. "+
+	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue, cancel and resolve. "+
 		"Every user of this machine then acts in your name, unless --iap-audience is set")
 	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
 		"as many of those that run, of those that wait for their next attempt, and of those that are stuck. "+
@@ -126,8 +126,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	}
 
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
-		Limit: cmp.Or(o.Limit, console.DefaultLimit), Identity: console.Everybody(operator()),
-		Books: all[0].books, TTL: all[0].Analyses.TTL(), Every: o.Every, Log: o.Log,
+		Limit: o.Limit, User: operator(), Books: all[0].books, Every: o.Every, Log: o.Log,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}
@@ -144,7 +143,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if err != nil {
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), all[0].close())
 	}
-	s.options.Identity, s.options.AnyHost = proxy, true
+	s.options.Identity = proxy
 	s.background = append(s.background, proxy.Run)
 	return s, nil
 }
@@ -161,7 +160,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
-		pages = append(pages, console.NewServer(work, consoleSource{cl}, o))
+		pages = append(pages, console.NewServer(work, cl.Analyses, o))
 	}
 
 	handler := func(w http.ResponseWriter, r *http.Request) {

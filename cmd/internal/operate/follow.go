@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/status"
-
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -24,13 +23,13 @@ const (
 	firstPause = 250 * time.Millisecond
 	maxPause   = 2 * time.Second
 
-	messagePause = 30 * time.Second // the shortest between two messages without a fraction
+	progressPause = 10 * time.Second // the shortest between two lines with the same state
 )
 
 // shown is what follow has printed last of an analysis.
 type shown struct {
 	at       time.Time
-	state    string // with the tenths of the progress
+	state    string
 	progress string
 }
 
@@ -46,7 +45,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			outage := errors.Is(err, lease.ErrUnavailable) && refusals[status.Code(err)] == ""
+			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
 			switch {
 			case outage && !unavailable:
 				show.Print("Firestore does not answer; still waiting")
@@ -78,13 +77,15 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	if err != nil {
 		return false, cl.explain(s.ID, err)
 	}
-	finished = a.Finished()
+	progress := ""
+	if finished = a.Finished(); !finished && a.Progress != nil {
+		progress = progressText(a.Progress)
+	}
+	s.show(show, state(&a), progress)
 	if !finished {
-		s.show(show, state(&a), a.Progress)
 		return false, nil
 	}
 
-	s.show(show, state(&a), nil)
 	s.Status, s.Error = a.Status, a.Error
 	if s.Result, err = plainJSON(a.Result); err == nil && c.JSON {
 		err = c.PrintJSON(s)
@@ -92,22 +93,13 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	return true, err
 }
 
-// show prints a state and its progress, unless it has printed them already. Of a progress it
-// prints each tenth, and without a fraction a message each messagePause.
-func (s *submitted) show(show *cli.Progress, state string, p *analysislock.Progress) {
-	progress, tenths := "", -1
-	if p != nil {
-		progress = progressText(p)
-		if p.Fraction != nil {
-			tenths = int(10 * *p.Fraction)
-		}
-	}
-	key := fmt.Sprint(tenths, progress != "", state)
-	due := tenths < 0 && progress != s.shown.progress && time.Since(s.shown.at) >= messagePause
-	if key == s.shown.state && !due {
+// show prints a state that has changed at once, and its progress at most each progressPause.
+func (s *submitted) show(show *cli.Progress, state, progress string) {
+	soon := progress == s.shown.progress || time.Since(s.shown.at) < progressPause
+	if state == s.shown.state && soon {
 		return
 	}
-	s.shown = shown{time.Now(), key, progress}
+	s.shown = shown{time.Now(), state, progress}
 	show.Print("%s %s", s.Name, strings.TrimSuffix(state+"; "+progress, "; "))
 }
 

@@ -2,15 +2,14 @@ package operate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/orchestrator"
 )
 
 // Resolve answers an uncertain act of an analysis, and books a delivery. It is refused while the
@@ -24,13 +23,17 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	id, name := args[0], args[1]
-	answer, err := parseAnswer(c.Given("done"), *notDone, *result)
-	if err == nil {
-		err = checkID(id)
-	}
-	if err != nil {
+	what := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
+	if err := checkID(what.ID); err != nil {
 		return err
+	}
+	if c.Given("done") == *notDone {
+		return cli.UsageError("want either --done JSON or --not-done")
+	}
+	if !*notDone {
+		if what.Answer, err = console.Done(*result); err != nil {
+			return cli.UsageError("--done: " + err.Error())
+		}
 	}
 
 	cl, err := connect(ctx, c, optionalQueue)
@@ -38,45 +41,20 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	return cl.resolve(ctx, c, id, name, answer)
+	return cl.resolve(ctx, c, what)
 }
 
-// parseAnswer returns the answer of --done with its JSON, or of --not-done.
-func parseAnswer(done, notDone bool, result string) (a analysislock.Answer, err error) {
-	if done == notDone {
-		return a, cli.UsageError("want either --done JSON or --not-done")
-	}
-	if done && !json.Valid([]byte(result)) {
-		return a, cli.UsageError("--done: it is not JSON")
-	}
-	a.Done = done
-	if done {
-		a.Result, err = orchestrator.Storable(json.RawMessage(result))
-	}
-	return a, err
-}
-
-func (cl *Client) resolve(ctx context.Context, c *cli.Call, id, name string, answer analysislock.Answer) error {
-	read, err := cl.Analyses.Summary(ctx, id)
+// resolve prints the act, and answers it if the analysis is still in the state that was read.
+func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change) error {
+	read, err := cl.Analyses.Summary(ctx, what.ID)
 	if err != nil {
-		return cl.explain(id, err)
+		return cl.explain(what.ID, err)
 	}
-	if act, known := read.Effects[name]; known {
-		cli.Print(c.Err, "taskguard resolve: %s: the act %s\n", printable.Line(id), effectText(name, act))
+	if act, known := read.Effects[what.Act]; known {
+		c.Notice("%s: the act %s", printable.Line(what.ID), effectText(what.Act, act))
 	}
-
-	seen := &analysislock.Seen{Status: read.Status, Grant: read.Lock.Grant()}
-	resolve := func(task string) (was analysislock.Analysis, status string, err error) {
-		was, err = cl.Analyses.Resolve(ctx, id, seen, name, answer, task)
-		cancelled := was.Error != nil && was.Error.Code == analysislock.Cancelled
-		if was.Closed() || was.Status == analysislock.Failed && cancelled {
-			return was, was.Status, err
-		}
-		return was, analysislock.Queued, err
-	}
-	log := c.Log().With("effect", name, "done", answer.Done)
-	done, err := cl.changeBy(ctx, verbResolve, id, operator(), log, resolve)
-	return cl.printChange(c, verbResolve, id, done, err)
+	what.Seen = console.StateOf(&read)
+	return cl.changeOne(ctx, c, what, c.Log())
 }
 
 // printUncertain prints the acts of analyses that have started and are not done, a row each.

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -90,19 +89,19 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	}
 	one := len(args) == 1
 	filtered, err := f.given(c)
+	chosen := 0
+	for _, given := range []bool{one, *unfinished, *uncertain, *summary, filtered} {
+		if given {
+			chosen++
+		}
+	}
 	switch {
 	case err != nil:
 		return err
 	case *limit < 1:
 		return cli.UsageError("--limit must be at least 1")
-	case one && *unfinished:
-		return cli.UsageError("an ID and --unfinished exclude each other")
-	case filtered && (one || *unfinished):
-		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
-	case *uncertain && (one || *unfinished || *summary || filtered):
-		return cli.UsageError("--uncertain excludes an ID, --unfinished, --summary and a filter")
-	case *summary && (one || *unfinished || filtered || c.Given("limit")):
-		return cli.UsageError("--summary excludes an ID, --unfinished, --limit and a filter")
+	case chosen > 1:
+		return cli.UsageError("an ID, --unfinished, --uncertain, --summary and a filter exclude each other")
 	case filtered && !c.Given("limit"):
 		*limit = math.MaxInt
 	}
@@ -256,7 +255,7 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 
 		if a.Code != "" {
 			why := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
-			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, tableWidth-9))
+			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, 71))
 		}
 	}
 }
@@ -299,63 +298,48 @@ func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, 
 	return nil
 }
 
-// printTable prints an analysis a row, with so much of its last column as the ID leaves room for.
-// Beside long IDs the last column is a line of its own.
+// printTable prints an analysis a row.
 func printTable(c *cli.Call, all []analysislock.Analysis) {
-	const row, others = "%-*s  %-10s  %3v  %5s  %-8s%s\n", 36
-	width := len("ID")
-	for i := range all {
-		width = max(width, utf8.RuneCountInString(printable.Line(all[i].ID)))
-	}
-	before, room := "  ", tableWidth-width-others
-	if room < minLast {
-		before, room = "\n    ", tableWidth-4
-	}
-
-	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", before+"LOCK, ERROR")
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "ID\tSTATUS\tTRY\tDONE\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
 		a, updated := &all[i], ""
 		if ago := max(0, a.ReadAt.Sub(a.UpdatedAt)); !a.UpdatedAt.IsZero() {
 			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
-		status := cli.Shorten(printable.Line(statusOrNone(a.Status)), 10)
-		last := strings.TrimRight(before+lockAndError(a, room), "\n ")
-		cli.Print(c.Out, row, width, printable.Line(a.ID), status, a.Attempts, percent(a.Progress), updated, last)
+		s := summaryOf(a)
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)),
+			s.Attempts, percent(s.Progress), updated, lockText(&s, a), codeText(&s))
 	}
+	_ = t.Flush() // cli.Run reports its error
 }
 
-// The widths of a table, of an owner in it and, at least, of its last column beside the ID, in characters.
-const tableWidth, ownerWidth, minLast = 80, 12, 16
-
-// lockAndError describes in room characters who holds an analysis, or when its next attempt is,
-// and if there is room also its error.
-func lockAndError(a *analysislock.Analysis, room int) string {
-	s := summaryOf(a)
-	failure := ""
-	switch {
-	case s.Error != nil:
-		failure = printable.Line(s.Error.Code)
-	case s.LastError != nil:
-		failure = "last: " + printable.Line(s.LastError.Code)
-	}
-
-	s.Lock.Owner = cli.Shorten(s.Lock.Owner, ownerWidth)
-	lock := s.Lock.String()
+// lockText describes who holds an analysis, or when its next attempt is.
+func lockText(s *shownAnalysis, a *analysislock.Analysis) string {
+	s.Lock.Owner = cli.Shorten(s.Lock.Owner, 12)
 	switch {
 	case s.Malformed != "":
-		lock = "malformed: " + printable.Line(s.Malformed)
+		return "malformed"
+	case s.Lock.Owner == "" && s.Finished():
+		return ""
 	case s.Lock.Owner == "" && a.Waits():
 		left := cli.Duration(s.NextAttemptAt.Sub(a.ReadAt), ", %s left")
-		lock = "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
-	case s.Lock.Owner == "" && (failure != "" || s.Finished()):
-		lock = ""
+		return "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
 	}
+	return s.Lock.String()
+}
 
-	both := strings.Trim(lock+"; "+failure, "; ")
-	if lock != "" && utf8.RuneCountInString(both) > room {
-		both = lock
+// codeText returns the code of the error, or else of the last attempt's.
+func codeText(s *shownAnalysis) string {
+	switch {
+	case s.Malformed != "":
+		return printable.Line(s.Malformed)
+	case s.Error != nil:
+		return printable.Line(s.Error.Code)
+	case s.LastError != nil:
+		return "last: " + printable.Line(s.LastError.Code)
 	}
-	return cli.Shorten(both, room)
+	return ""
 }
 
 // summaryOf returns an analysis as a list shows it.

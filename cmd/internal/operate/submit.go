@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/worker"
@@ -131,7 +132,7 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 	case done.Already:
 		s.Booked = "already"
 	case !done.Booked:
-		s.Booked = deliveryNotNeeded
+		s.Booked = string(console.NotNeeded)
 	}
 	return s, nil
 }
@@ -154,7 +155,7 @@ func (s *submitted) String() string {
 	switch s.Booked {
 	case "already":
 		booking = "its delivery was booked before"
-	case deliveryNotNeeded:
+	case string(console.NotNeeded):
 		booking = "finished, no delivery needed"
 	}
 	return fmt.Sprintf("%s: %s; %s", name, created, booking)
