@@ -44,30 +44,10 @@ type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
-
-	remaining time.Duration
 }
 
 func lockOf(a *analysislock.Analysis) lockInfo {
-	l := a.Lock
-	return lockInfo{lease.Held(l, a.ReadAt), l.Owner, l.ExpiresAt, l.ExpiresAt.Sub(a.ReadAt)}
-}
-
-// String describes l for people.
-func (l lockInfo) String() string {
-	owner, expiry := printable.Line(l.Owner), iso8601.Format(l.ExpiresAt)
-	switch {
-	case l.Held:
-		return "held by " + owner + cmp.Or(cli.Duration(l.remaining, ", %s left"), " until "+expiry)
-	case l.Owner == "":
-		return "free"
-	case l.ExpiresAt.IsZero():
-		return "left by " + owner + ", without an expiry"
-	}
-	if l.remaining > 0 { // another program has finished it
-		return "left by " + owner
-	}
-	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
+	return lockInfo{lease.Held(a.Lock, a.ReadAt), a.Lock.Owner, a.Lock.ExpiresAt}
 }
 
 // Status shows one analysis with input and result, many without, or the backlog.
@@ -166,8 +146,8 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 	if err != nil {
 		return cl.explain(id, err)
 	}
-	s := summaryOf(&a)
-	s.Kind, s.History = cl.place.Other(), a.History
+	s := cl.summaryOf(&a)
+	s.History = a.History
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
 	for field, value := range map[*json.RawMessage]any{
 		&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value,
@@ -180,7 +160,7 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 		return c.PrintJSON(s)
 	}
 
-	printFields(c, &s, a.ReadAt)
+	printFields(c, &s)
 	printHistory(c, &s)
 	if s.Result == nil {
 		return nil
@@ -201,7 +181,7 @@ func errorLines(e *analysislock.Error) string {
 }
 
 // printFields prints an analysis without its result.
-func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
+func printFields(c *cli.Call, s *shownAnalysis) {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	field := func(name, value string, present bool) {
 		if present {
@@ -211,10 +191,11 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	field("id", printable.Line(s.ID), true)
 	field("status", printable.Line(statusOrNone(s.Status)), true)
 	field("attempts", strconv.Itoa(s.Attempts), true)
-	field("lock", s.Lock.String(), true)
+	lock := lockText(&s.Analysis, s.Lock.Owner)
+	field("lock", lock, lock != "")
 
 	if p := s.Progress; p != nil {
-		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
+		ago := cmp.Or(cli.Duration(max(0, s.ReadAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
@@ -225,7 +206,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 
 	next := iso8601.Format(s.NextAttemptAt)
-	if left := s.NextAttemptAt.Sub(readAt); left > 0 {
+	if left := s.NextAttemptAt.Sub(s.ReadAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
 	}
 	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
@@ -268,8 +249,12 @@ func percent(p *analysislock.Progress) string {
 	return ""
 }
 
-// progressText describes a progress in one line: its percentage, its message, and more.
+// progressText describes a progress in one line: its percentage, its message, and more. Without a
+// progress it is empty.
 func progressText(p *analysislock.Progress, more ...string) string {
+	if p == nil {
+		return ""
+	}
 	parts := append([]string{percent(p), printable.Line(p.Message)}, more...)
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
@@ -281,19 +266,16 @@ func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, 
 		c.Notice("the first %d; --limit shows more", limit)
 	}
 	switch {
-	case !c.JSON && uncertain:
-		printUncertain(c, all)
-		return nil
-	case !c.JSON:
-		printTable(c, all)
-		return nil
-	}
-	for i := range all {
-		s := summaryOf(&all[i])
-		s.Kind = cl.place.Other()
-		if err := c.PrintJSON(s); err != nil {
-			return err
+	case c.JSON:
+		for i := range all {
+			if err := c.PrintJSON(cl.summaryOf(&all[i])); err != nil {
+				return err
+			}
 		}
+	case uncertain:
+		printUncertain(c, all)
+	default:
+		printTable(c, all)
 	}
 	return nil
 }
@@ -307,46 +289,54 @@ func printTable(c *cli.Call, all []analysislock.Analysis) {
 		if ago := max(0, a.ReadAt.Sub(a.UpdatedAt)); !a.UpdatedAt.IsZero() {
 			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
-		s := summaryOf(a)
-		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)),
-			s.Attempts, percent(s.Progress), updated, lockText(&s, a), codeText(&s))
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable.Line(a.ID), printable.Line(statusOrNone(a.Status)),
+			a.Attempts, percent(a.Progress), updated, lockText(a, cli.Shorten(a.Lock.Owner, 12)), problemText(a))
 	}
 	_ = t.Flush() // cli.Run reports its error
 }
 
 // lockText describes who holds an analysis, or when its next attempt is.
-func lockText(s *shownAnalysis, a *analysislock.Analysis) string {
-	s.Lock.Owner = cli.Shorten(s.Lock.Owner, 12)
+func lockText(a *analysislock.Analysis, owner string) string {
+	expiry, left := iso8601.Format(a.Lock.ExpiresAt), a.Lock.ExpiresAt.Sub(a.ReadAt)
+	owner = printable.Line(owner)
 	switch {
-	case s.Malformed != "":
+	case errors.Is(a.Malformed, lease.ErrMalformed): // else the id is wrong, and the lock can be read
 		return "malformed"
-	case s.Lock.Owner == "" && s.Finished():
+	case lease.Held(a.Lock, a.ReadAt):
+		return "held by " + owner + cmp.Or(cli.Duration(left, ", %s left"), " until "+expiry)
+	case owner != "" && (left > 0 || a.Lock.ExpiresAt.IsZero()): // another program has written it
+		return "left by " + owner
+	case owner != "":
+		return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-left, "%s ago"), "at "+expiry)
+	case a.Finished():
 		return ""
-	case s.Lock.Owner == "" && a.Waits():
-		left := cli.Duration(s.NextAttemptAt.Sub(a.ReadAt), ", %s left")
-		return "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
+	case a.Waits():
+		next := iso8601.Format(a.NextAttemptAt)
+		return "waits" + cmp.Or(cli.Duration(a.NextAttemptAt.Sub(a.ReadAt), ", %s left"), " until "+next)
 	}
-	return s.Lock.String()
+	return "free"
 }
 
-// codeText returns the code of the error, or else of the last attempt's.
-func codeText(s *shownAnalysis) string {
+// problemText returns why the lock cannot be read, or the code of the error or of the last attempt's.
+func problemText(a *analysislock.Analysis) string {
 	switch {
-	case s.Malformed != "":
-		return printable.Line(s.Malformed)
-	case s.Error != nil:
-		return printable.Line(s.Error.Code)
-	case s.LastError != nil:
-		return "last: " + printable.Line(s.LastError.Code)
+	case errors.Is(a.Malformed, lease.ErrMalformed):
+		return printable.Line(a.Problem())
+	case a.Error != nil:
+		return printable.Line(a.Error.Code)
+	case a.LastError != nil && a.Status != analysislock.Ready:
+		return "last: " + printable.Line(a.LastError.Code)
 	}
 	return ""
 }
 
 // summaryOf returns an analysis as a list shows it.
-func summaryOf(a *analysislock.Analysis) shownAnalysis {
-	s := shownAnalysis{Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a)}
+func (cl *Client) summaryOf(a *analysislock.Analysis) shownAnalysis {
+	s := shownAnalysis{
+		Kind: cl.place.Other(), Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+	}
 	s.History = nil
-	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
+	if errors.Is(a.Malformed, lease.ErrMalformed) {
 		s.Malformed = a.Problem()
 	}
 	if a.Status == analysislock.Ready { // another program may not have deleted it
