@@ -115,8 +115,8 @@ type confirmPage struct {
 	frame
 	Verb     verb
 	Analysis row
-	Act      act // that is resolved
-	Result   string
+	Act      act    // that is resolved
+	Result   string // of the act, as it was entered
 	Books    bool
 	Problem  string // why an earlier confirmation has changed nothing
 	Action   string // the address of the form
@@ -169,7 +169,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	}
 
 	acts, name := p.Analysis.Acts(), c.QueryParam("name")
-	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.State != analysislock.EffectDone })
+	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.Uncertain })
 	if i < 0 {
 		return p, refused(analysislock.ErrNotUncertain, p.Back)
 	}

@@ -162,7 +162,7 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	s := open(t, newSource(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
 	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "/cancel", "<button id=\"confirm")
-	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+	for _, verb := range []string{"unlock", "requeue", "cancel", "resolve"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			w := ask(t, s, method, "/"+verb+"?id=a", "", "Sec-Fetch-Site", "same-origin")
 			if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "--write") {
@@ -302,4 +302,79 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 			}
 		}
 	}
+}
+
+// acting returns an analysis with an uncertain act, charge, and one that is done.
+func acting(id, status string) analysislock.Analysis {
+	a := analysis(id, status)
+	a.Lock.Token, a.OpenEffects = 3, 1
+	a.Effects = analysislock.Effects{
+		"charge": {State: analysislock.EffectStarted, Token: 2, At: storeNow().Add(-2 * time.Hour)},
+		"mail":   {State: analysislock.EffectDone, Token: 2, At: storeNow(), Result: "secret receipt"},
+	}
+	return a
+}
+
+func TestAnUncertainActIsShownAndResolved(t *testing.T) {
+	const path = "/resolve?id=a&name=charge"
+	for answer, want := range map[string]string{
+		"answer=done&result=%7B%22receipt%22:7%7D": "resolve a by operator-1: charge {true map[receipt:7]}",
+		"answer=not_done&result=%7B":               "resolve a by operator-1: charge {false <nil>}",
+	} {
+		s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
+		one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
+		for _, text := range []string{one, failures} {
+			has(t, text, `data-act="charge"`, "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge"`)
+			hasNot(t, text, "secret receipt", "name=mail")
+		}
+		has(t, one, `data-act="mail"`)
+		hasNot(t, failures, `data-act="mail"`, "id=other")
+		hasNot(t, page(t, s, "/analysis?id=other"), "data-act=")
+
+		text := page(t, s, path)
+		has(t, text, "its state becomes QUEUED", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
+		form := hidden(t, text).Encode()
+		for problem, wrong := range map[string]string{"choose whether": "", "is not JSON": "&answer=done&result=%7Bcut", "result[0] is an array": "&answer=done&result=[[1]]"} {
+			w := ask(t, s, http.MethodPost, path, form+wrong, "Sec-Fetch-Site", "same-origin")
+			if has(t, w.Body.String(), problem, "Nothing was changed"); w.Code != http.StatusBadRequest {
+				t.Errorf("%s: %d", wrong, w.Code)
+			}
+			contains(t, w.Body.String(), strings.HasSuffix(wrong, "cut"), []string{">{cut</textarea>"})
+		}
+		h.want(t)
+		if w := ask(t, s, http.MethodPost, path, form+"&"+answer, "Sec-Fetch-Site", "same-origin"); w.Header().Get("Location") != "/analysis?id=a&did=resolve&done=booked" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		h.want(t, want)
+	}
+}
+
+// Another instance may have answered it, or a run may have begun.
+func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
+	source := newSource(acting("a", "FAILED"), acting("ready", "READY"))
+	s, h := writable(t, source)
+	text := page(t, s, "/resolve?id=ready&name=charge")
+	has(t, text, "the answer is only recorded")
+	hasNot(t, text, "A delivery is booked", "QUEUED")
+	form := hidden(t, page(t, s, "/resolve?id=a&name=charge"))
+	form.Set("answer", "not_done")
+	again := acting("a", "PROCESSING")
+	again.Lock = heldBy("a", "w/2", 4, time.Hour).Lock
+	for _, now := range []analysislock.Analysis{again, analysis("a", "FAILED"), acting("a", "QUEUED")} {
+		source.put(now)
+		if w := post(t, s, "/resolve?id=a&name=charge", form); w.Code != http.StatusConflict {
+			t.Errorf("%+v: %d %s", now, w.Code, w.Body)
+		}
+	}
+	for _, name := range []string{"mail", "none", ""} {
+		if w := ask(t, s, http.MethodGet, "/resolve?id=ready&name="+name, ""); w.Code != http.StatusConflict {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+	h.want(t)
+	source.put(again)
+	text = page(t, s, "/analysis?id=a")
+	has(t, text, "under way")
+	hasNot(t, text, "/resolve?", "may have been done")
+	hasNot(t, page(t, open(t, newSource(acting("a", "FAILED")), console.Options{}), "/analysis?id=a"), "/resolve?")
 }

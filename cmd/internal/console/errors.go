@@ -59,7 +59,8 @@ var causes = []struct {
 	{analysislock.ErrUncertain, http.StatusConflict,
 		"Refused: it has an act that may have been done. Resolve that first. Nothing is changed."},
 	{analysislock.ErrNotUncertain, http.StatusConflict,
-		"Refused: it has no such act that is uncertain. Perhaps it was answered before. Nothing is changed."},
+		"Refused: it has no such act that is uncertain. Perhaps it was answered before, or an attempt runs. " +
+			"Nothing is changed."},
 }
 
 // refused returns the answer to an error of a Source or an Operator.

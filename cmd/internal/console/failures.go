@@ -106,7 +106,9 @@ func (s *Server) failed(c echo.Context) error {
 	}
 
 	for i := range found.uncertain {
-		p.Uncertain = append(p.Uncertain, s.newRow(&found.uncertain[i], now))
+		r := s.newRow(&found.uncertain[i], now)
+		r.Section = "uncertain" // its other acts are not shown
+		p.Uncertain = append(p.Uncertain, r)
 	}
 	p.Rest = all.counts[analysislock.Failed]
 	for i := range found.failures {

@@ -41,7 +41,7 @@ const noStatus = "no status"
 type row struct {
 	analysislock.Analysis
 	Group     string // running, waiting, stuck or empty
-	Section   string // begins with this row
+	Section   string // of the page, which begins with this row
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks

@@ -16,6 +16,7 @@ import (
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 )
 
 func TestAMissingIndexIsExplained(t *testing.T) {
@@ -30,16 +31,15 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	if explainQueue(other) != other { //nolint:errorlint // the same
 		t.Error("an error is lost")
 	}
-	at := time.Now()
-	for l, want := range map[lockInfo]string{
-		{Owner: "w"}: "left by w, without an expiry", {Owner: "w", ExpiresAt: at, remaining: 1}: "left by w", {Owner: "w", ExpiresAt: at}: "left by w, expired 0.0 s ago",
-	} {
-		if got := l.String(); got != want {
+	now := time.Now()
+	for left, want := range map[time.Duration]string{time.Minute: "left by w", 0: "left by w, expired 0.0 s ago", -2 * time.Hour: "left by w, expired at " + iso8601.Format(now.Add(-2*time.Hour))} {
+		a := analysislock.Analysis{ReadAt: now, Lock: lease.Lease{Owner: "w", ExpiresAt: now.Add(left), Finished: left > 0}}
+		if got := lockText(&a, "w"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	long := strings.Repeat("x", 78)
-	for result, want := range map[any]string{nil: "", long: `"` + long + `"`, long + "x": `"` + long + "…"} {
+	for result, want := range map[any]string{nil: "", long: `"` + long + `"`, long + "x": `"` + long[:25] + "…" + long[:52] + `"`} {
 		if got := summary(result); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
