@@ -19,9 +19,9 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	q := newQueue(t)
 	a := analyses(t, q.env)
 	locked(t, a, "x")
+	locked(t, a, "y")
 	o := taskguard(t, q.env, "unlock", "x", "--json").want(t, cli.ExitDone, "changed by an operator", "command=unlock", "analysis_id=x", "lock_owner=w/1", "by=")
-	got := wantKeys(t, o.out, changedKeys...)
-	if got["was"] != "PROCESSING" || got["status"] != "QUEUED" || got["delivery"] != "booked" {
+	if got := wantKeys(t, o.out, changedKeys...); got["was"] != "PROCESSING" || got["status"] != "QUEUED" || got["delivery"] != "booked" {
 		t.Errorf("%s, want PROCESSING, QUEUED, booked", o.out)
 	}
 	q.wantTasks(t, 1)
@@ -31,24 +31,15 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	q.wantTasks(t, 1)
 	put(t, q.env, "waiting", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 1, "nextAttemptAt": "2026-01-02T03:04:05.678Z"})
 	taskguard(t, q.env, "unlock", "waiting").want(t, cli.ExitDone, "changed by an operator") // its next attempt is gone
-}
 
-func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *testing.T) {
-	t.Parallel()
-	env := store(t)
-	a := analyses(t, env)
-	locked(t, a, "x")
-	locked(t, a, "y")
-	o := taskguard(t, env, "unlock", "x", "--json").want(t, cli.ExitDone, "TASK_QUEUE is not set", "no delivery was booked")
-	if got := wantKeys(t, o.out, changedKeys...); got["delivery"] != "none" {
-		t.Errorf("%s, want delivery none", o.out)
-	}
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
-		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
-	}
-	o = taskguard(t, env, "unlock", "y").want(t, cli.ExitDone)
+	without := q.env.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
+	o = taskguard(t, without, "unlock", "y").want(t, cli.ExitDone)
 	if o.out != "y is QUEUED; no delivery is booked, as TASK_QUEUE is not set\n" || strings.Count(o.err, "\n") != 1 {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
+	}
+	taskguard(t, without, "unlock", "y", "--json").want(t, cli.ExitDone, `"delivery":"none"`, "TASK_QUEUE is not set", "no delivery was booked")
+	if d, err := a.Get(t.Context(), "y"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
+		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
 	}
 }
 
@@ -172,7 +163,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	state := must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	lock := state.Lock
 	o := taskguard(t, env, "unlock", "--room", "a room", "--json").
-		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=INFO")
+		want(t, cli.ExitDone, "command=unlock", "unlocked=true", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=INFO")
 	got := wantKeys(t, o.out, "room", "unlocked", "lock_was")
 	was, err := json.Marshal(got["lock_was"])
 	check(t, err)
@@ -183,7 +174,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	if strings.Contains(o.err, "a room") {
 		t.Errorf("the log names the room: %s", o.err)
 	}
-	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: it was not locked", "nothing is changed")
+	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: it was not locked", "unlocked=false")
 	must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
 	// The rooms may have a database of their own.
