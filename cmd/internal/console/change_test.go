@@ -202,41 +202,47 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 }
 
 func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := newSource(heldBy("a", "w/1", 3, time.Hour))
-		s, h := writable(t, source)
-		form := hidden(t, page(t, s, "/unlock?id=a"))
-		request, leave := context.WithCancel(t.Context())
-		leave()
-		source.delay = time.Second
-		h.during = func(ctx context.Context) {
-			if ctx.Err() != nil {
-				t.Error("it ends with its page")
+	for _, tc := range []struct {
+		path  string
+		stops bool
+		took  time.Duration
+	}{
+		{"/unlock?id=a", false, 7 * time.Second}, {"/unlock?id=a", true, 7 * time.Second}, // before a stop has no more time for it
+		{"/all/requeue?state=PROCESSING", false, 20 * time.Second}, {"/all/requeue?state=PROCESSING", true, 3 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			source, h := newSource(heldBy("a", "w/1", 3, time.Hour)), &recorder{}
+			work, stop := context.WithCancel(t.Context())
+			defer stop()
+			s := console.NewServer(work, source, console.Options{Operator: h})
+			h.bulk = console.Bulk{Before: storeNow(), Matched: 1, Changed: 1}
+			form := hidden(t, page(t, s, tc.path))
+			source.delay = time.Second
+			h.during = func(ctx context.Context) {
+				if ctx.Err() != nil {
+					t.Error("it ends with its page")
+				}
+				<-ctx.Done()
+				if s.Drain(ctx) != 1 {
+					t.Error("a stop does not wait for it")
+				}
 			}
-			<-ctx.Done() // before a stop has no more time for it
-		}
-		h.fail = lease.ErrUnavailable
-		code := 0
-		go func() {
-			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/unlock?id=a", strings.NewReader(form.Encode()))
+
+			request, leave := context.WithCancel(t.Context())
+			leave()
+			began := time.Now()
+			if tc.stops {
+				time.AfterFunc(3*time.Second, stop)
+			}
+			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost"+tc.path, strings.NewReader(form.Encode()))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("Sec-Fetch-Site", "same-origin")
-			w := httptest.NewRecorder()
-			s.ServeHTTP(w, r)
-			code = w.Code
-		}()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-		defer cancel()
-		if left := s.Drain(ctx); left != 0 {
-			t.Errorf("%d left", left)
-		}
-		synctest.Wait()
-		if code != http.StatusServiceUnavailable {
-			t.Errorf("%d", code)
-		}
-		h.want(t, "unlock a by operator-1")
-	})
+			s.ServeHTTP(httptest.NewRecorder(), r)
+			if took := time.Since(began); took != tc.took || len(h.did) != 1 {
+				t.Errorf("%+v: took %s, and did %q", tc, took, h.did)
+			}
+		})
+	}
 }
 
 func TestARefusedChangeNamesTheReason(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -255,39 +254,5 @@ func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
 		if w := ask(t, readOnly, method, "/failures/requeue?code=c", seen, "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusForbidden {
 			t.Errorf("read-only, %s: %d", method, w.Code)
 		}
-	}
-}
-
-func TestARequeueOfFailuresEndsInTimeAndAtAStop(t *testing.T) {
-	for _, stops := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			work, stop := context.WithCancel(t.Context())
-			h := &recorder{}
-			server := console.NewServer(work, failing(), console.Options{Operator: h})
-			h.during = func(ctx context.Context) {
-				<-ctx.Done()
-				if server.Drain(ctx) != 1 {
-					t.Error("a stop does not wait for it")
-				}
-			}
-			began := time.Now()
-			if stops {
-				time.AfterFunc(time.Second, stop)
-			}
-			request, leave := context.WithCancel(t.Context())
-			leave() // it goes on without its page
-			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/failures/requeue?code=c", strings.NewReader("seen=1-5"))
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			r.Header.Set("Sec-Fetch-Site", "same-origin")
-			server.ServeHTTP(httptest.NewRecorder(), r)
-			want := 20 * time.Second
-			if stops {
-				want = time.Second
-			}
-			if took := time.Since(began); took != want || len(h.did) != 1 {
-				t.Errorf("stopped: %v: took %s, and did %q", stops, took, h.did)
-			}
-			stop()
-		})
 	}
 }
