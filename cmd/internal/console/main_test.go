@@ -37,7 +37,8 @@ type memorySource struct {
 	errs        map[string]error // of a method
 	failures    []repo.Failure
 	backlog     repo.Backlog
-	failed      int64 // more that are counted
+	failed      int64       // more that are counted
+	filter      repo.Filter // of the last Page, which finds all
 }
 
 const ahead = 24 * time.Hour
@@ -119,10 +120,8 @@ func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, li
 	if err := s.wait(ctx); err != nil {
 		return nil, "", at, err
 	}
-	found, err = s.read("Page", func(d *analysislock.Analysis) bool {
-		code := d.Error != nil && d.Error.Code == f.Code || f.Status != "FAILED" && d.LastError != nil && d.LastError.Code == f.Code
-		return strings.HasPrefix(d.ID, f.Prefix) && (f.Prefix != "" || (f.Status == "" || f.Status == d.Status) && (f.Code == "" || code) && !d.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || d.UpdatedAt.Before(f.Before)))
-	})
+	found, err = s.read("Page", nil)
+	s.change(func() { s.filter = f })
 	from, _ := strconv.Atoi(after)
 	found = found[min(from, len(found)):]
 	if len(found) > limit {
