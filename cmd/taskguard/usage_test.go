@@ -107,22 +107,22 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		args string
 		want string
 	}{
-		"no project":              {env.without("GOOGLE_CLOUD_PROJECT"), "status", "GOOGLE_CLOUD_PROJECT: must be set"},
-		"no project for rooms":    {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set"},
-		"a document's path":       {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
-		"a rooms' path":           {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},
-		"no queue to submit to":   {noQueue, "submit main.go", "TASK_QUEUE: must be set"},
-		"nothing to book with":    {noQueue, "recover", "TASK_QUEUE: must be set"},
-		"no caller":               {env.without("CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
-		"a bad TTL to recover":    {env.with("LOCK_TTL", "5"), "recover", "LOCK_TTL: \"5\" is not a positive duration"},
-		"a bad port":              {env.with("PORT", "http"), "console --listen 127.0.0.1", "PORT: \"http\" is not a number"},
-		"an emulator's URL":       {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "status", "FIRESTORE_EMULATOR_HOST: \"http://127.0.0.1:1\" is not host:port; remove the scheme: 127.0.0.1:1"},
-		"a path for local":        {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
-		"a bad analyzer":          {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
-		"a bad document TTL":      {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
-		"its locks":               {vars{"LOCKS_PER_SESSION": "0"}, "local --port 0", "LOCKS_PER_SESSION: "},
-		"a short retention":       {vars{"KEEP_FINISHED": "1h"}, "local --port 0", "KEEP_FINISHED: 1h0m0s is under 768h"},
-		"a worker without auth":   {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
+		"no project":            {env.without("GOOGLE_CLOUD_PROJECT"), "status", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"a document's path":     {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
+		"a rooms' path":         {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},
+		"no queue to submit to": {noQueue, "submit main.go", "TASK_QUEUE: must be set"},
+		"nothing to book with":  {noQueue, "recover", "TASK_QUEUE: must be set"},
+		"no caller":             {env.without("CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
+		"a bad TTL to recover":  {env.with("LOCK_TTL", "5"), "recover", "LOCK_TTL: \"5\" is not a positive duration"},
+		"a bad port":            {env.with("PORT", "http"), "console --listen 127.0.0.1", "PORT: \"http\" is not a number"},
+		"an emulator's URL":     {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "status", "FIRESTORE_EMULATOR_HOST: \"http://127.0.0.1:1\" is not host:port; remove the scheme: 127.0.0.1:1"},
+		"a path for local":      {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
+		"a bad analyzer":        {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
+		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
+		"its locks":             {vars{"LOCKS_PER_SESSION": "0"}, "local --port 0", "LOCKS_PER_SESSION: "},
+		"a short retention":     {vars{"KEEP_FINISHED": "1h"}, "local --port 0", "KEEP_FINISHED: 1h0m0s is under 768h"},
+		"a worker without auth": {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := strings.Fields(tc.args)

@@ -78,7 +78,8 @@ func (s *memorySource) read(method string, keep func(*analysislock.Analysis) boo
 	if s.unavailable {
 		return nil, errUnavailable
 	}
-	for _, d := range s.all {
+	for id := range s.all {
+		d := s.all[id]
 		if d.ReadAt = storeNow(); keep == nil || keep(&d) {
 			found = append(found, d)
 		}

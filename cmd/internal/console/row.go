@@ -132,7 +132,8 @@ func (r row) Timeline() (all []attempt) {
 	}
 	scale := max(until.Sub(from), time.Second)
 
-	for _, a := range slices.Backward(r.History) {
+	for i := range slices.Backward(r.History) {
+		a := r.History[i]
 		end := cmp.Or(a.EndedAt, r.ReadAt)
 		switch {
 		case a.Outcome != "":

@@ -50,27 +50,41 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 	return lockInfo{lease.Held(a.Lock, a.ReadAt), a.Lock.Owner, a.Lock.ExpiresAt}
 }
 
-// Status shows one analysis with input and result, many without, or the backlog.
-func Status(ctx context.Context, c *cli.Call) (err error) {
+// selection is the flags of status that select what it shows.
+type selection struct {
+	filter
+	id                             string
+	unfinished, uncertain, summary bool
+	filtered                       bool
+	limit                          int
+}
+
+// parse reads the command line. It refuses flags that exclude each other.
+func (s *selection) parse(c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
-	unfinished := c.Flags.Bool("unfinished", false,
+	c.Flags.BoolVar(&s.unfinished, "unfinished", false,
 		"list only QUEUED, PROCESSING and those without a status, oldest update first")
-	limit := c.Flags.Int("limit", 100,
+	c.Flags.IntVar(&s.limit, "limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
-	uncertain := c.Flags.Bool("uncertain", false,
+	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list only those with an act that may have been done, and that resolve answers")
-	summary := c.Flags.Bool("summary", false, "show the backlog, the last three hours, and when it will be drained")
-	var f filter
-	f.flags(c)
+	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
+	s.flags(c)
 	args, err := c.Parse(0, 1)
 	if err != nil {
 		return err
 	}
-	one := len(args) == 1
-	filtered, err := f.given(c)
+	if len(args) == 1 {
+		s.id = args[0]
+		if err := checkID(s.id); err != nil {
+			return err
+		}
+	}
+
 	chosen := 0
-	for _, given := range []bool{one, *unfinished, *uncertain, *summary, filtered} {
+	s.filtered, err = s.given(c)
+	for _, given := range []bool{len(args) == 1, s.unfinished, s.uncertain, s.summary, s.filtered} {
 		if given {
 			chosen++
 		}
@@ -78,21 +92,24 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case *limit < 1:
+	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
 		return cli.UsageError("an ID, --unfinished, --uncertain, --summary and a filter exclude each other")
-	case filtered && !c.Given("limit"):
-		*limit = math.MaxInt
+	case s.filtered && !c.Given("limit"):
+		s.limit = math.MaxInt
 	}
-	if one {
-		if err := checkID(args[0]); err != nil {
-			return err
-		}
-	}
+	return nil
+}
 
+// Status shows one analysis with input and result, many without, or the backlog.
+func Status(ctx context.Context, c *cli.Call) (err error) {
+	var s selection
+	if err := s.parse(c); err != nil {
+		return err
+	}
 	var o worker.Options
-	if *summary { // what is stuck depends on the TTL
+	if s.summary { // what is stuck depends on the TTL
 		if o.Lock, err = lockPolicy(c); err != nil {
 			return err
 		}
@@ -105,26 +122,13 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 
-	var all []analysislock.Analysis
-	more := max(*limit, *limit+1) // the one more shows that there are others; the greatest int has no next
 	switch {
-	case one:
-		return cl.showOne(ctx, c, args[0])
-	case *summary:
+	case s.id != "":
+		return cl.showOne(ctx, c, s.id)
+	case s.summary:
 		return cl.summarize(ctx, c)
-	case *unfinished:
-		all, err = cl.unfinished(ctx, c, more)
-	case *uncertain:
-		all, err = cl.Analyses.Uncertain(ctx, more)
-	case filtered:
-		all, _, err = cl.find(ctx, c, &f, more)
-	default:
-		all, err = cl.Analyses.List(ctx, "", more)
 	}
-	if err != nil {
-		return err
-	}
-	return cl.showMany(c, all, *limit, *uncertain)
+	return cl.showMany(ctx, c, &s)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
@@ -259,12 +263,28 @@ func progressText(p *analysislock.Progress, more ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
-// showMany prints up to limit analyses, or their uncertain acts, and whether there are more.
-func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, uncertain bool) error {
-	if len(all) > limit {
-		all = all[:limit]
-		c.Notice("the first %d; --limit shows more", limit)
+// showMany prints the selected analyses, or their uncertain acts, and whether there are more.
+func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err error) {
+	var all []analysislock.Analysis
+	more := max(s.limit, s.limit+1) // the one more shows that there are others; the greatest int has no next
+	switch {
+	case s.unfinished:
+		all, err = cl.unfinished(ctx, c, more)
+	case s.uncertain:
+		all, err = cl.Analyses.Uncertain(ctx, more)
+	case s.filtered:
+		all, _, err = cl.find(ctx, c, &s.filter, more)
+	default:
+		all, err = cl.Analyses.List(ctx, "", more)
 	}
+	if err != nil {
+		return err
+	}
+	if len(all) > s.limit {
+		all = all[:s.limit]
+		c.Notice("the first %d; --limit shows more", s.limit)
+	}
+
 	switch {
 	case c.JSON:
 		for i := range all {
@@ -272,7 +292,7 @@ func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, 
 				return err
 			}
 		}
-	case uncertain:
+	case s.uncertain:
 		printUncertain(c, all)
 	default:
 		printTable(c, all)
