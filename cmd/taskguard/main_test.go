@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -100,22 +99,9 @@ func taskguard(t testing.TB, env vars, args ...string) outcome {
 
 // taskguardWith runs a command with a standard input, until ctx ends.
 func taskguardWith(ctx context.Context, env vars, in string, args ...string) outcome {
-	var out bytes.Buffer
-	var errs safeBuffer
+	var out, errs emulatortest.Log // written to at the same time, as a file may be
 	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, env.lookup)
 	return outcome{code, out.String(), errs.String()}
-}
-
-// safeBuffer takes concurrent writes, as a file does: of a command's log, and of its errors.
-type safeBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
 }
 
 // want fails unless the command exited with code and its output holds parts.
@@ -168,8 +154,7 @@ func store(t testing.TB) vars {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l := must(net.Listen("tcp", loopback))(t)
-	return l
+	return must(net.Listen("tcp", loopback))(t)
 }
 
 // closedPort is an address at which nothing listens.

@@ -8,6 +8,7 @@ import (
 	"html"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -223,61 +224,57 @@ func TestResolveIsRefusedIfTheAnalysisHasChangedSinceItWasRead(t *testing.T) {
 }
 
 func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
+	ago := func(hours float64) func(time.Time) time.Time {
+		return func(now time.Time) time.Time { return now.Add(-time.Duration(hours * float64(time.Hour))) }
+	}
+	none := func(time.Time) (zero time.Time) { return zero }
 	for _, tc := range []struct {
-		what   console.Verb
-		filter repo.Filter // its times are ago
-		want   console.Bulk
-		change string // the ids that are changed
+		what          console.Verb
+		filter        repo.Filter
+		since, before func(now time.Time) time.Time
+		want          console.Bulk
+		change        string // the ids that are changed
 	}{
-		{console.Cancel, repo.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Cancel, repo.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
-		{console.Cancel, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
-		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
-		{console.Requeue, repo.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Requeue, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
-		{console.Requeue, repo.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
-		{console.Requeue, repo.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
-		{console.Cancel, repo.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Cancel, repo.Filter{Status: "QUEUED"}, none, ago(-1), console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, repo.Filter{Status: "PROCESSING"}, none, none, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
+		{console.Cancel, repo.Filter{Code: "c"}, none, none, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Cancel, repo.Filter{}, none, ago(2.5), console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, none, none, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, repo.Filter{Status: "QUEUED"}, none, none, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Requeue, repo.Filter{}, ago(1.1), none, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, repo.Filter{Status: "READY"}, none, none, console.Bulk{Matched: 1, Changed: 1}, "ready"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			cl, _ := openBilled(t, b, func(string) {})
-			for id, d := range map[string]struct {
-				status, error string // the field whose code is c
-				hours         int
-			}{
-				"q1": {"QUEUED", "lastError", 3}, "q2": {"QUEUED", "lastError", 2}, "q3": {"QUEUED", "", 4}, "held": {"PROCESSING", "", 1},
-				"left": {"PROCESSING", "", 2}, "failed": {"FAILED", "error", 1}, "ready": {"READY", "", 1},
-			} {
-				fields := map[string]any{"status": d.status, "attempts": 1, "lockToken": 1, "updatedAt": iso8601.Format(time.Now().Add(-time.Duration(d.hours) * time.Hour))}
-				if fields[d.error] = map[string]any{"code": "c"}; d.error == "" {
-					delete(fields, "")
-				}
-				if id == "held" {
-					fields["lockOwner"], fields["lockExpiresAt"] = "w", iso8601.Format(time.Now().Add(time.Hour))
-				}
+			cl := clientOf(t, b)
+			put := func(id, status string, hours float64, more map[string]any) {
+				fields := map[string]any{"status": status, "attempts": 1, "lockToken": 1, "updatedAt": iso8601.Format(ago(hours)(time.Now()))}
+				maps.Copy(fields, more)
 				b.Put(t, id, fields)
 			}
-			ago := func(at, now time.Time) time.Time {
-				if at.IsZero() {
-					return at
-				}
-				return now.Add(-at.Sub(time.Time{}))
-			}
+			code := map[string]any{"code": "c"}
+			put("q1", "QUEUED", 3, map[string]any{"lastError": code})
+			put("q2", "QUEUED", 2, map[string]any{"lastError": code})
+			put("q3", "QUEUED", 4, nil)
+			put("held", "PROCESSING", 1, map[string]any{"lockOwner": "w", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
+			put("left", "PROCESSING", 2, nil)
+			put("failed", "FAILED", 1, map[string]any{"error": code})
+			put("ready", "READY", 1, nil)
 			filter := func(now time.Time) repo.Filter {
 				f := tc.filter
-				f.Since, f.Before = ago(f.Since, now), ago(f.Before, now)
+				f.Since, f.Before = tc.since(now), tc.before(now)
 				return f
 			}
+
 			log := &emulatortest.Log{}
 			o := consoleOperator{cl, slog.New(slog.NewTextHandler(log, nil))}
 			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", time.Time{}, 10, true)
 			if err != nil || time.Since(dry.Before) > time.Minute {
 				t.Fatalf("%+v: before %s, %v", tc.filter, dry.Before, err)
 			}
-			time.Sleep(10 * time.Minute)                     // the times are those of the dry run
-			for _, id := range []string{"later", "later2"} { // after the dry run
-				b.Put(t, id, map[string]any{"status": cmp.Or(tc.filter.Status, "QUEUED"), "updatedAt": iso8601.Format(time.Now()), "error": map[string]any{"code": "c"}})
+			time.Sleep(10 * time.Minute) // the times are those of the dry run
+			for _, id := range []string{"later", "later2"} {
+				put(id, cmp.Or(tc.filter.Status, "QUEUED"), 0, map[string]any{"error": code})
 			}
 			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", dry.Before, 10, false)
 			tc.want.Before = dry.Before
@@ -288,7 +285,8 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			if n := strings.Count(text, `msg="changed by an operator"`); n != int(tc.want.Changed) || strings.Count(text, total) != 1 || strings.Count(text, "by=operator-1") != n+1 {
 				t.Errorf("%s %+v: %s", tc.what, tc.filter, text)
 			}
-			changed := []string{}
+
+			var changed []string
 			all, err := cl.Analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
 			for i := range all {
 				if !strings.HasPrefix(all[i].ID, "later") {
