@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -173,7 +174,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	if i < 0 {
 		return p, refused(analysislock.ErrNotUncertain, p.Back)
 	}
-	p.Act, p.Action = acts[i], p.Action+"&name="+name
+	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
 	return p, nil
 }
 

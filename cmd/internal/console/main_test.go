@@ -142,7 +142,9 @@ func (s *memorySource) Active(_ context.Context, limit int) (running, waiting, s
 		if *list, err = s.read("Active", keep); err != nil {
 			return nil, nil, nil, at, err
 		}
-		slices.Reverse(*list)
+		if list != &running {
+			slices.Reverse(*list)
+		}
 		*list = (*list)[:min(limit, len(*list))]
 	}
 	return running, waiting, stuck, storeNow(), nil

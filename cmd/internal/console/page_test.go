@@ -119,13 +119,20 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Input, w.Result = encoded(t, text), encoded(t, map[string]string{text: text})
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
-		source.all[text] = w
+		acts := acting("act "+text, "FAILED")
+		acts.Effects[text] = acts.Effects["charge"]
+		source.all[text], source.all[acts.ID] = w, acts
 		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w}})
 	}
 	s, _ := writable(t, source)
 	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}
 	for _, text := range hostileTexts {
 		q := url.QueryEscape(text)
+		resolve := "/resolve?id=act+" + q + "&name=" + q
+		pages = append(pages, page(t, s, resolve), page(t, s, "/analysis?id=act+"+q))
+		if w := ask(t, s, http.MethodPost, resolve, hidden(t, page(t, s, resolve)).Encode()+"&answer=not_done", "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusSeeOther {
+			t.Errorf("%q is not resolved: %d %s", text, w.Code, w.Body)
+		}
 		one := page(t, s, "/analysis?show=all&id="+q)
 		has(t, one, `href="/analysis?id=`) // its own link
 		pages = append(pages, one, page(t, s, "/unlock?id="+q), page(t, s, "/requeue?id="+q), page(t, s, "/cancel?id="+q), ask(t, s, http.MethodGet, "/analysis?id=no"+q, "").Body.String())
@@ -133,7 +140,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 	for _, text := range pages {
 		hasNot(t, strings.Replace(text, `<script type="module" src="/console.js"></script>`, "", 1), "<script", "<b>&", "\u202e", "\x00", "\x1b", `"'onmouse`, `href="javascript`, `action="javascript`)
 	}
-	if rows := ids(pages[0]); len(rows) != len(hostileTexts) {
+	if rows := ids(pages[0]); len(rows) != 2*len(hostileTexts) {
 		t.Errorf("%d rows: %q", len(rows), rows)
 	}
 	has(t, pages[0], `\u202egpj.exe`, `a\x00b\nc\x1b[2J`, "🦊")
@@ -163,7 +170,7 @@ func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
 	if len(text) > 80<<10 {
 		t.Errorf("the page has %d bytes", len(text))
 	}
-	has(t, page(t, s, "/analysis?id=b&show=all"), "None.", "the first 64 KiB are shown")
+	has(t, page(t, s, "/analysis?id=b&show=all"), "<h3>Input ", "None.", "the first 64 KiB are shown")
 }
 
 func TestSimilarIDsAreDistinguishable(t *testing.T) {
@@ -192,10 +199,14 @@ func TestTheUnitsOfADurationChangeAtTheirLimits(t *testing.T) {
 
 func TestAPageThatCannotBeMadeIsAnErrorInTheLog(t *testing.T) {
 	var log bytes.Buffer
-	s := open(t, newSource(), console.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	s.Break()
-	if w := ask(t, s, http.MethodGet, "/", ""); w.Code != http.StatusInternalServerError || !strings.Contains(log.String(), `"page not made"`) {
-		t.Errorf("%d %s: %s", w.Code, w.Body, &log)
+	for _, r := range []string{"GET /", "GET /analysis?id=a", "GET /failures", "GET /cancel?id=a", "GET /all/cancel?state=QUEUED", "POST /cancel?id=a"} {
+		method, target, _ := strings.Cut(r, " ")
+		log.Reset()
+		if w := ask(t, s, method, target, "", "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusInternalServerError || !strings.Contains(log.String(), `"page not made"`) {
+			t.Errorf("%s: %d %s: %s", r, w.Code, w.Body, &log)
+		}
 	}
 	ask(t, s, http.MethodGet, "/", "", "Host", "evil.example")
 	has(t, log.String(), `"answer not sent"`)

@@ -124,7 +124,7 @@ func liveAt(at time.Time) live {
 // lock may be shown as held for that much too long, never as stale too soon. It does not pass
 // in an outage, as a holder may have renewed its lock.
 func (r *reading) age(at time.Time) (l live, now time.Time) {
-	if r.ended.IsZero() || r.err != nil && at.IsZero() {
+	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
 	passed := time.Since(r.ended)
