@@ -39,31 +39,23 @@ func newSite(t *testing.T, flags ...string) *site {
 	l := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)
 	ended := make(chan error, 1)
 	go func() { ended <- console.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { stop(); check(t, <-ended) })
 	return &site{Backend: b, t: t, url: "http://" + l.Addr().String(), profile: NewProfile(t)}
 }
 
-// pollFaster is a script that makes a page poll every second instead of every four.
-const pollFaster = `const wait = setTimeout;
-	globalThis.setTimeout = (call, ms) => wait(call, ms / 4);`
-
-// open opens a page of the console in which scripts run before the page's own.
+// open opens a page of the console, which polls every second instead of every four, and in which
+// scripts run before the page's own.
 func (s *site) open(path string, scripts ...string) *Tab {
 	s.t.Helper()
-	return s.profile.Open(s.url+path, append([]string{pollFaster}, scripts...)...)
+	const faster = `const wait = setTimeout; globalThis.setTimeout = (call, ms) => wait(call, ms / 4);`
+	return s.profile.Open(s.url+path, append([]string{faster}, scripts...)...)
 }
 
 // analysis writes the analysis id as another program would: created and updated now,
 // unless fields has these times.
 func (s *site) analysis(id string, fields map[string]any) {
 	s.t.Helper()
-	now := iso8601.Format(time.Now())
-	all := map[string]any{"createdAt": now, "updatedAt": now}
+	all := map[string]any{"createdAt": ago(0), "updatedAt": ago(0)}
 	maps.Copy(all, fields)
 	s.Put(s.t, id, all)
 }
@@ -71,61 +63,46 @@ func (s *site) analysis(id string, fields map[string]any) {
 // update changes fields as a worker does, with updatedAt.
 func (s *site) update(id string, fields map[string]any) {
 	s.t.Helper()
-	all := map[string]any{"updatedAt": iso8601.Format(time.Now())}
-	maps.Copy(all, fields)
-	s.Merge(s.t, id, all)
+	fields["updatedAt"] = ago(0)
+	s.Merge(s.t, id, fields)
 }
 
 // locked returns the fields of an analysis whose lock ends after left.
 func locked(left time.Duration) map[string]any {
 	return map[string]any{
-		"status": "PROCESSING", "attempts": 1, "lockOwner": "taskguard-worker-00042-kib/0087244a81b5c3/9f2c4d", "lockToken": 7,
-		"lockHeartbeatAt": iso8601.Format(time.Now()), "lockExpiresAt": iso8601.Format(time.Now().Add(left)),
+		"status": "PROCESSING", "attempts": 3, "lockOwner": "taskguard-worker-00042-kib/0087244a81b5c3/9f2c4d", "lockToken": 7,
+		"lockExpiresAt": iso8601.Format(time.Now().Add(left)), "progress": map[string]any{"fraction": 0.4, "message": words, "at": ago(3 * time.Second)},
+		"history": []any{
+			map[string]any{"attempt": 1, "token": 5, "owner": words, "startedAt": ago(time.Hour), "endedAt": ago(50 * time.Minute), "outcome": "retry", "code": "exit_1", "message": words[:256]},
+			map[string]any{"attempt": 3, "token": 7, "owner": "w/2", "startedAt": ago(time.Minute)},
+		},
 	}
 }
 
-// reported adds to fields what a run has reported, and its attempts.
-func reported(fields map[string]any) map[string]any {
-	at := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
-	fields["progress"] = map[string]any{"fraction": 0.4, "message": words, "at": at(3 * time.Second)}
-	fields["history"] = []any{
-		map[string]any{"attempt": 1, "token": 5, "owner": words, "startedAt": at(time.Hour), "endedAt": at(50 * time.Minute), "outcome": "retry", "code": "exit_1", "message": words[:256]},
-		map[string]any{"attempt": 2, "token": 6, "owner": "w/2", "startedAt": at(20 * time.Minute)},
-		map[string]any{"attempt": 3, "token": 7, "owner": fields["lockOwner"], "startedAt": at(time.Minute)},
-	}
-	return fields
-}
+func ago(d time.Duration) string { return iso8601.Format(time.Now().Add(-d)) }
 
-// words is a long text of a document that contains markup.
-var words = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
+// words is a long text of a document that contains markup, traceback one whose last line is its
+// meaning, and longID is longer than a column of the list.
+var (
+	words     = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
+	traceback = "Traceback (most recent call last):\n  File \"/app/analyze.py\", line 41, in main\n" + strings.Repeat("    step(document)\n", 12) + "KeyError: 'invoice_number'\n"
+	longID    = "2026-11-21—Überweisung—" + strings.Repeat("0123456789", 20)
+)
 
-// traceback is a message whose last line is its meaning.
-var traceback = "Traceback (most recent call last):\n  File \"/app/analyze.py\", line 41, in main\n" + strings.Repeat("    step(document)\n", 12) + "KeyError: 'invoice_number'\n"
-
-// longID is longer than a column of the list.
-var longID = "2026-11-21—Überweisung—" + strings.Repeat("0123456789", 20)
-
-// withStates returns a site with an analysis in each state, and one with a long id.
-func withStates(t *testing.T, flags ...string) *site {
+// withStates returns a site, with changes, that has an analysis in each state.
+func withStates(t *testing.T) *site {
 	t.Helper()
-	s := newSite(t, flags...)
+	s := newSite(t, "--write")
+	failed := map[string]any{"code": "exit_1", "message": traceback}
+	act := map[string]any{"charge": map[string]any{"state": "started", "token": 7, "at": ago(3 * time.Hour)}, "mail": map[string]any{"state": "done", "token": 7, "at": ago(4 * time.Hour)}}
 	for id, fields := range map[string]map[string]any{
-		"held":    reported(locked(5 * time.Minute)),
-		"stale":   locked(-time.Minute),
-		"foreign": {"status": "ARCHIVED"},
-		"without": {"input": "the input"},
-		longID:    {"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456},
-		"queued": {
-			"status": "QUEUED", "input": map[string]any{"text": "the input"}, "attempts": 1,
-			"lastError": map[string]any{"code": "failed", "message": words},
-		},
-		"ready": {
-			"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c",
-		},
-		"failed": {
-			"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "lastError": map[string]any{"code": "exit_1", "message": traceback},
-			"error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback},
-		},
+		"held": locked(5 * time.Minute), "stale": locked(-time.Minute), "foreign": {"status": "ARCHIVED"}, "without": {"input": "the input"},
+		longID:      {"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456},
+		"stuck":     {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"},
+		"waits":     {"status": "QUEUED", "attempts": 1, "nextAttemptAt": ago(-9 * time.Minute), "lastError": map[string]any{"code": "failed", "message": words}},
+		"ready":     {"status": "READY", "attempts": 1, "input": "the input", "result": map[string]any{"words": 5}, "lockToken": 3, "finishedBy": "a/b/c"},
+		"failed":    {"status": "FAILED", "attempts": 10, "checkpoint": "page 7", "lastError": failed, "error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback}},
+		"uncertain": {"status": "FAILED", "lockToken": 7, "error": map[string]any{"code": "effect_uncertain", "message": "act charge"}, "openEffects": 1, "effects": act},
 		"malformed": {"status": "PROCESSING", "lockOwner": "unknown", "lockToken": "seven", "lockExpiresAt": "tomorrow"},
 	} {
 		s.analysis(id, fields)
@@ -134,6 +111,4 @@ func withStates(t *testing.T, flags ...string) *site {
 }
 
 // row returns a script for the row of the analysis id.
-func row(id string) string {
-	return fmt.Sprintf(`document.querySelector('#rows [data-id=%q]')`, id)
-}
+func row(id string) string { return fmt.Sprintf(`document.querySelector('#rows [data-id=%q]')`, id) }

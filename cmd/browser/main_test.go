@@ -8,32 +8,30 @@ import (
 	"testing"
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-// run runs the tests if there is a Chromium, and returns the exit code.
-func run(m *testing.M) int {
-	if _, err := find(); err == nil {
-		flag.Parse()
-		// The tests mostly wait: for a page to poll, or for a lock to end.
-		if err := flag.Set("test.parallel", "8"); err != nil {
-			panic(err)
-		}
-		code := m.Run()
-		if err := shared.process.end(); err != nil {
-			fmt.Fprintln(os.Stderr, "ending Chromium:", err)
-			return 1
-		}
-		return code
-	}
-	if set("REQUIRE_CHROMIUM") {
+func TestMain(m *testing.M) {
+	flag.Parse()
+	switch _, err := find(); {
+	case err != nil && set("REQUIRE_CHROMIUM"):
 		fmt.Fprintln(os.Stderr, "REQUIRE_CHROMIUM is set, but no Chromium is in the PATH")
-		return 1
+		os.Exit(1)
+	case err != nil:
+		fmt.Println("Skipped: the tests of the web pages in Chromium, which is not in the PATH.")
+		// go test then shows [no tests to run] behind this package's ok. Otherwise it
+		// hides the output of packages that pass.
+		fmt.Println("testing: warning: no tests to run")
+		os.Exit(0)
 	}
-	fmt.Println("Skipped: the tests of the web pages in Chromium, which is not in the PATH.")
-	// go test then shows [no tests to run] behind this package's ok. Otherwise it
-	// hides the output of packages that pass.
-	fmt.Println("testing: warning: no tests to run")
-	return 0
+
+	// The tests mostly wait: for a page to poll, or for a lock to end.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := shared.end(); err != nil {
+		fmt.Fprintln(os.Stderr, "ending Chromium:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func set(name string) bool {

@@ -14,18 +14,15 @@ import (
 // Patience bounds how long a test waits for one condition.
 const Patience = 40 * time.Second
 
-// process is a running Chromium.
-type process struct {
-	ctx  context.Context
-	stop func() // waits for its end
-}
-
 // shared is the Chromium that serves all tests of the package, as a start takes seconds.
 // The first NewProfile starts it; TestMain ends it.
-var shared struct {
-	once    sync.Once
-	process process
-	err     error
+var shared chromium
+
+type chromium struct {
+	once sync.Once
+	ctx  context.Context
+	err  error
+	stop func() // waits for its end
 }
 
 // unusedFeatures are the pages that Chromium loads for the address bar of each window,
@@ -35,66 +32,58 @@ const unusedFeatures = "WebUIOmniboxPopup,WebUIOmniboxAimPopup,SpareRendererForS
 
 // start starts Chromium. It throttles the timers of hidden tabs, as users' browsers
 // do. On a busy machine Chromium sometimes crashes as it starts: it is started again.
-func start() (p process, err error) {
-	path, err := find()
-	if err != nil {
-		return p, err
+func (c *chromium) start() {
+	path, _ := find() // TestMain has found it
+	options := []chromedp.ExecAllocatorOption{
+		chromedp.ExecPath(path), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
+		chromedp.NoSandbox, chromedp.Flag("password-store", "basic"), chromedp.Flag("disable-features", unusedFeatures),
+	}
+	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage"} {
+		options = append(options, chromedp.Flag("disable-"+name, true))
 	}
 	for range 3 {
-		alloc, stop := chromedp.NewExecAllocator(context.Background(),
-			chromedp.ExecPath(path), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
-			chromedp.Headless, chromedp.NoSandbox, chromedp.Flag("disable-background-networking", true),
-			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
-			chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-breakpad", true),
-			chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("password-store", "basic"),
-			chromedp.Flag("disable-features", unusedFeatures))
-		ctx, cancel := chromedp.NewContext(alloc)
-		if err = chromedp.Do(ctx); err == nil {
-			return process{ctx, stop}, nil
+		allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
+		ctx, cancel := chromedp.NewContext(allocated)
+		if c.err = chromedp.Do(ctx); c.err == nil {
+			c.ctx, c.stop = ctx, stop
+			return
 		}
 		cancel()
 		stop()
 	}
-	return p, err
 }
 
 // end closes Chromium if it was started.
-func (p process) end() error {
-	if p.ctx == nil {
+func (c *chromium) end() error {
+	if c.ctx == nil {
 		return nil
 	}
-	defer p.stop()
-	ctx, done := context.WithTimeout(p.ctx, Patience)
+	defer c.stop()
+	ctx, done := context.WithTimeout(c.ctx, Patience)
 	defer done()
 	return chromedp.Cancel(ctx)
 }
 
 // Profile is a user's data of its own in a Chromium.
 type Profile struct {
-	t       *testing.T
-	process process
-	id      cdp.BrowserContextID
+	t  *testing.T
+	id cdp.BrowserContextID
 }
 
 // NewProfile returns a profile in the Chromium that the tests of a package share. The
 // profile ends with the test.
 func NewProfile(t *testing.T) *Profile {
 	t.Helper()
-	shared.once.Do(func() { shared.process, shared.err = start() })
-	p := shared.process
-	if shared.err != nil {
-		t.Fatalf("starting Chromium: %v", shared.err)
-	}
-	chromium := chromedp.FromContext(p.ctx).Browser
-	created := must(cdp.Call(p.ctx, chromium, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
-	id := created.BrowserContextID
+	shared.once.Do(shared.start)
+	check(t, shared.err)
+	browser := chromedp.FromContext(shared.ctx).Browser
+	id := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t).BrowserContextID
 	t.Cleanup(func() {
-		if _, err := cdp.Call(p.ctx, chromium, target.DisposeBrowserContext, target.DisposeBrowserContextParams{BrowserContextID: id}); err != nil {
-			t.Error(err)
-		}
+		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, target.DisposeBrowserContextParams{BrowserContextID: id})
+		check(t, err)
 	})
-	return &Profile{t, p, id}
+	return &Profile{t, id}
 }
 
 // In returns the profile for a subtest.
-func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.process, p.id} }
+func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.id} }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func (b *Tab) In(t *testing.T) *Tab { return &Tab{t, b.Ctx, b.Close} }
 // Open opens a tab at url in which scripts run before the page's own.
 func (p *Profile) Open(url string, scripts ...string) *Tab {
 	p.t.Helper()
-	b := open(p.process.ctx, p.t, chromedp.WithExistingBrowserContext(p.id))
+	b := open(shared.ctx, p.t, chromedp.WithExistingBrowserContext(p.id))
 	for _, s := range scripts {
 		Call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: s})
 	}
@@ -47,9 +48,7 @@ func open(parent context.Context, t *testing.T, option chromedp.ContextOption) *
 	t.Helper()
 	ctx, closed := chromedp.NewContext(parent, option)
 	t.Cleanup(closed)
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
-		t.Fatal(err)
-	}
+	check(t, chromedp.Do(ctx)) // the tab lives as long as the context of this call
 	return &Tab{T: t, Ctx: ctx, Close: closed}
 }
 
@@ -72,8 +71,7 @@ func Call[P, R any](b *Tab, command cdp.Command[P, R], params P) R {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
 	defer done()
-	result := must(chromedp.Call(ctx, command, params))(b.T)
-	return result
+	return must(chromedp.Call(ctx, command, params))(b.T)
 }
 
 // Eval returns the value of script, awaited, in JSON; empty for undefined.
@@ -93,19 +91,10 @@ func (b *Tab) try(script string) (string, error) {
 		`(async () => JSON.stringify(await (`+script+`)) ?? '')()`, chromedp.EvalAwaitPromise))
 }
 
-// IsAfterLoad waits until a page is loaded for which condition holds. On the pages
-// before it, condition may fail.
-func (b *Tab) IsAfterLoad(condition string) {
-	b.T.Helper()
-	b.Is(`document.readyState === 'complete' && (` + condition + `)`)
-}
-
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
 	b.T.Helper()
-	pause := 10 * time.Millisecond
-	for deadline := time.Now().Add(Patience); ; time.Sleep(pause) {
-		pause = min(2*pause, 200*time.Millisecond)
+	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
 		v, err := b.try(`Boolean(` + condition + `)`)
 		if v == "true" {
 			return
@@ -134,9 +123,7 @@ func (b *Tab) Focus() {
 // Press presses keys, one after the other, such as those of package kb.
 func (b *Tab) Press(keys ...string) {
 	b.T.Helper()
-	for _, k := range keys {
-		b.Do(chromedp.KeyEvent(k))
-	}
+	b.Do(chromedp.KeyEvent(strings.Join(keys, "")))
 }
 
 // Show shows the page in a theme, light or dark, and a window of this width in

@@ -163,7 +163,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/kind/order/", `href="/kind/order/analysis?id=x"`, "id=a")
 	page("/kind/order2/", "There are no analyses yet.", "id=x")
 	page("/kind/order/", `<a id="kind-analysis" href="/">analysis</a><a id="kind-order" href="/kind/order/" aria-current="page">order</a>`, `data-poll="/?`)
-	page("/kind/order/", `<bdi>FAILED</bdi> <b>1</b>`, "id=a")
+	page("/kind/order/", `</svg>FAILED <b>1</b>`, "id=a")
 	page("/kind/order/?q=fa", "id=failed", "id=x")
 	page("/kind/order/?state=PROCESSING", `data-poll="/kind/order/?state=PROCESSING"`, "id=failed")
 	page("/kind/order/failures", `href="/kind/order/failures/requeue?code=c"`, "id=x")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -99,8 +98,7 @@ func taskguard(t testing.TB, env vars, args ...string) outcome {
 
 // taskguardWith runs a command with a standard input, until ctx ends.
 func taskguardWith(ctx context.Context, env vars, in string, args ...string) outcome {
-	var out bytes.Buffer
-	var errs emulatortest.Log
+	var out, errs emulatortest.Log // written to at the same time, as a file may be
 	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, env.lookup)
 	return outcome{code, out.String(), errs.String()}
 }
@@ -155,8 +153,7 @@ func store(t testing.TB) vars {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l := must(net.Listen("tcp", loopback))(t)
-	return l
+	return must(net.Listen("tcp", loopback))(t)
 }
 
 // closedPort is an address at which nothing listens.

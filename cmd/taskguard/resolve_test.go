@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	}
 	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "done", "charge")
 	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "--not-done", "--done", "1", "done", "charge")
-	resolve(cli.ExitUsage, "it is not JSON", "--done", "{", "done", "charge")
+	resolve(cli.ExitUsage, "the result is not JSON", "--done", "{", "done", "charge")
 	resolve(cli.ExitFailed, `no order "missing"`, "--not-done", "missing", "charge")
 	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "refund")
 	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
@@ -68,4 +69,45 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	}
 	taskguard(t, q.env, "status", "--kind", "order", "done").want(t, cli.ExitDone, "charge: done at ")
 	taskguard(t, q.env, "status", "--kind", "order", "--json", "done").want(t, cli.ExitDone, `"result":{"receipt":7}`)
+
+	uncertain(t, q.env, "ready", map[string]any{"state": "DONE"})
+	uncertain(t, q.env, "cancelled", map[string]any{"failure": map[string]any{"code": "cancelled", "message": "m"}})
+	resolve(cli.ExitDone, "ready is READY; it is finished and needs no delivery", "--not-done", "ready", "charge")
+	resolve(cli.ExitDone, "cancelled is FAILED; it is finished and needs no delivery", "--done", "1", "cancelled", "charge")
+	if books := q.booked(t); books != "" {
+		t.Errorf("what stays finished books %q", books)
+	}
+
+	uncertain(t, q.env, "unbooked", nil)
+	missing := q.env.with("TASK_QUEUE", queueName+"-missing")
+	taskguard(t, missing, "resolve", "--kind", "order", "--not-done", "unbooked", "charge").want(t, cli.ExitFailed, "; taskguard requeue --kind order unbooked books it\n")
+	taskguard(t, q.env, "requeue", "--kind", "order", "unbooked").want(t, cli.ExitDone, "a delivery is booked")
+}
+
+// The orders have words of their own.
+func TestTheConsoleResolvesAnUncertainAct(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = kinds(t)
+	uncertain(t, q.env, "x", nil)
+	address, log, _ := consoleOf(t, q.env, "--port", "0", "--write")
+	order := address + "/kind/order"
+	_, text := browse(t, http.MethodGet, order+"/failures", "")
+	form := order + "/resolve?id=x&name=charge"
+	if !strings.Contains(text, `href="/kind/order/resolve?id=x&amp;name=charge"`) || !strings.Contains(text, "2026-01-02T03:04:05.000Z") {
+		t.Errorf("no act in %s", text)
+	}
+
+	_, text = browse(t, http.MethodGet, form, "")
+	code, location := browse(t, http.MethodPost, form, formOf(text)+"&answer=done&result=%7B%22receipt%22:7%7D")
+	if code != http.StatusSeeOther {
+		t.Fatalf("%d %s", code, location)
+	}
+	if _, text := browse(t, http.MethodGet, address+location, ""); !strings.Contains(text, "Resolved. A delivery is booked.") || !strings.Contains(text, ">QUEUED<") {
+		t.Error(text)
+	}
+	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want || !strings.Contains(log.String(), "kind=order effect=charge done=true command=resolve analysis_id=x") {
+		t.Errorf("it books %q, want %q; %s", got, want, log)
+	}
+	taskguard(t, q.env, "status", "--kind", "order", "--json", "x").want(t, cli.ExitDone, `"result":{"receipt":7}`)
 }

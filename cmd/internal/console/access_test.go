@@ -29,7 +29,7 @@ func TestBehindAProxyEveryRequestNeedsAProof(t *testing.T) {
 		var log bytes.Buffer
 		h := &recorder{}
 		s := open(t, newSource(heldBy("secret-id", "w/1", 1, time.Hour)), console.Options{
-			Identity: proxy{fmt.Errorf("%w: wrong audience", err)}, AnyHost: true, Operator: h, Every: quick, Place: "secret-project", Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Identity: proxy{fmt.Errorf("%w: wrong audience", err)}, Operator: h, Every: quick, Place: "secret-project", Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		for _, target := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/console.js", "/none"} {
 			for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -53,7 +53,7 @@ func TestBehindAProxyEveryRequestNeedsAProof(t *testing.T) {
 }
 
 func TestTheLoopbackConsoleAnswersOnlyToLoopbackNames(t *testing.T) {
-	s := open(t, newSource(), console.Options{Every: quick, Place: "secret-project", Identity: console.Everybody("secret-operator-1")})
+	s := open(t, newSource(), console.Options{Every: quick, Place: "secret-project", User: "secret-operator-1"})
 	for host, want := range map[string]int{
 		"localhost:8590": 200, "LOCALHOST": 200, "127.0.0.1:1": 200, "127.0.0.9": 200, "[::1]:8590": 200, "[::1]": 200,
 		"evil.example": 421, "localhost.evil.example:8590": 421, "127.0.0.1.evil.example": 421, "10.0.0.1:8590": 421, "": 421, "0.0.0.0:8590": 421,

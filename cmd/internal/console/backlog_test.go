@@ -5,18 +5,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/internal/console"
 	"taskguard/repo"
 )
 
 func TestTheOverviewShowsTheBacklogAsLastReadAndReadsALargeOneLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newSource(analysis("a", "READY"), analysis("b", "QUEUED"), analysis("c", "QUEUED"))
+		source := newSource(analysis("a", "READY"), at(analysis("b", "QUEUED"), time.Hour), at(analysis("c", "QUEUED"), time.Hour))
 		server := open(t, source, console.Options{})
-		source.backlogErr = &console.Refusal{Text: "no index", Err: errOdd}
-		has(t, page(t, server, "/"), `data-id="a"`, "<strong>Firestore refuses: no index. Nothing is known yet.</strong>", `id="backlog-intervals"`)
+		source.errs["Backlog"] = status.Error(codes.PermissionDenied, "odd")
+		has(t, page(t, server, "/"), `data-id="a"`, "<strong>Firestore refuses: this account has no permission (PERMISSION_DENIED). Nothing is known yet.</strong>", `id="backlog-intervals"`)
 		now := storeNow().UTC()
-		source.change(func() { source.backlogErr = nil })
+		source.change(func() { delete(source.errs, "Backlog") })
 		source.backlog = repo.Backlog{
 			Running: 40, Waiting: 99_950, Stuck: 1, Created: 100, Ended: 2600, Since: now.Add(-30 * time.Minute), OldestCreatedAt: now.Add(-2 * time.Hour), DrainedAt: now.Add(110 * time.Minute), Top: 2000,
 			Intervals: []repo.Interval{{From: now.Add(-15 * time.Minute), Started: 1, Finished: 1500, Failed: 500}, {From: now}},

@@ -2,8 +2,11 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -11,58 +14,64 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
-// Change is a change that an operator may make.
-type Change string
+// Verb names what a change does; see the methods of analysislock.Locks.
+type Verb string
 
-// The changes; see the methods of analysislock.Locks.
+// The changes. Their names are also the paths of their pages.
 const (
-	Unlock       Change = "unlock"
-	Requeue      Change = "requeue"
-	RequeueFresh Change = "requeue-fresh" // deletes the checkpoint
-	Cancel       Change = "cancel"
+	Unlock       Verb = "unlock"
+	Requeue      Verb = "requeue"
+	RequeueFresh Verb = "requeue-fresh" // deletes the checkpoint and the marked acts
+	Cancel       Verb = "cancel"
+	Resolve      Verb = "resolve"
+	Delete       Verb = "delete" // not by the console
 )
 
-// verb describes a change that has its own path.
-type verb struct {
-	Name   Change // also its path
-	Button string
-	Past   string // of the notice after the change
+// Change is a change of one analysis.
+type Change struct {
+	Verb
+	ID     string
+	Who    string              // makes it
+	Seen   *analysislock.Seen  // the state in which it is made; nil: any
+	Act    string              // that Resolve answers
+	Answer analysislock.Answer // of Resolve
 }
 
-var (
-	requeue = verb{Requeue, "Requeue", "Requeued"}
-	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}}
-)
+// StateOf returns the state of a as it was read.
+func StateOf(a *analysislock.Analysis) *analysislock.Seen {
+	return &analysislock.Seen{Status: a.Status, Grant: a.Lock.Grant()}
+}
 
 // Operator makes the changes.
 type Operator interface {
-	// Change makes a change, and logs it with the name who. It commits the change only if
-	// the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
-	// errors are those of Source.Get, for a requeue *lease.HeldError while locked, and for
-	// Cancel lease.ErrFinished. Change may be called concurrently.
-	Change(ctx context.Context, what Change, id, who string, seen analysislock.Seen) (Delivery, error)
-	// ChangeAll requeues or cancels up to limit analyses that f selects at the time last.Before and
-	// that were updated before it; zero: the store's present time. It begins after those that the
-	// change with the result last has handled. It skips an analysis that is
+	// Change makes a change, and logs it. It commits the change only if the analysis is still in
+	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of Source and of
+	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
+	Change(ctx context.Context, c Change) (Delivery, error)
+	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before, and
+	// that were updated before it; zero: the store's present time. It skips an analysis that is
 	// held, or has changed since it was listed, and one that the change would not change. When
 	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, what Change, f func(now time.Time) repo.Filter, who string,
-		last Bulk, limit int, dryRun bool,
+		ctx context.Context, what Verb, f func(now time.Time) repo.Filter, who string,
+		before time.Time, limit int, dryRun bool,
 	) (Bulk, error)
 }
 
 // Bulk is the result of a change of many analyses.
 type Bulk struct {
 	Before                   time.Time
-	After                    string // where the next change begins; empty: with the first one
-	Matched                  int64  // before the change
+	Matched                  int64 // before the change
 	Changed, Skipped, Failed int64
 }
+
+// ErrNotBooked is the error of a change that is made, but whose delivery is not booked.
+var ErrNotBooked = errors.New("the document is changed, but its delivery is not booked")
 
 // Delivery is the result of the booking that goes with a change.
 type Delivery string
@@ -72,13 +81,24 @@ const (
 	Booked    Delivery = "booked"
 	NotNeeded Delivery = "not_needed" // the analysis is finished
 	None      Delivery = "none"       // no queue is configured
-	Failed    Delivery = "failed"     // the analysis is changed; the Operator's log has the reason
 )
 
 var results = map[Delivery]string{
 	Booked: "A delivery is booked.", NotNeeded: "It is finished and needs no delivery.",
 	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
 }
+
+// verb describes a change that has its own path.
+type verb struct {
+	Name   Verb
+	Button string
+	Past   string // of the notice after the change
+}
+
+var (
+	requeue = verb{Requeue, "Requeue", "Requeued"}
+	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"}}
+)
 
 // notice describes the change that led to this page. Its texts are fixed, since the
 // address may come from anywhere.
@@ -96,43 +116,66 @@ type confirmPage struct {
 	frame
 	Verb     verb
 	Analysis row
+	Act      act    // that is resolved
+	Result   string // of the act, as it was entered
 	Books    bool
-	Changed  bool // since an earlier confirmation page
+	Problem  string // why an earlier confirmation has changed nothing
+	Action   string // the address of the form
 	Back     string
 }
 
-// confirm handles GET /unlock, /requeue and /cancel: it shows what will happen.
+// Fresh reports whether a requeue may begin anew.
+func (p confirmPage) Fresh() bool {
+	return p.Analysis.Resumable() && p.Analysis.OpenEffects == 0 && p.Analysis.LockState != lockHeld
+}
+
+// Stays reports whether the change only records an answer.
+func (p confirmPage) Stays() bool {
+	return p.Verb.Name == Resolve && Final(&p.Analysis.Analysis)
+}
+
+// Final reports whether a is READY or cancelled: Resolve opens only others again.
+func Final(a *analysislock.Analysis) bool {
+	return a.Closed() || a.Status == analysislock.Failed && a.Error != nil && a.Error.Code == analysislock.Cancelled
+}
+
+// confirm handles GET of a change: it shows what will happen.
 func (s *Server) confirm(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		w, err := s.changeable(c)
+		p, err := s.confirmation(c, v)
 		if err != nil {
-			return refused(err, address("/analysis", c.QueryParam("id")))
+			return err
 		}
-		return s.ask(c, v, &w, false)
+		return s.render(c, http.StatusOK, "confirm", p)
 	}
 }
 
-// changeable reads the analysis. It returns lease.ErrMalformed if the lock is unreadable.
-func (s *Server) changeable(c echo.Context) (Detail, error) {
-	w, err := s.read(c, c.QueryParam("id"), false)
-	if err == nil && w.Malformed != nil {
+// confirmation returns the page for the analysis, and the act, that the address names.
+func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error) {
+	id := c.QueryParam("id") // browsers change the line ends of a form field
+	p = confirmPage{
+		frame: s.frame(c, v.Button+" "+printable.Line(id)), Verb: v, Books: s.o.Books,
+		Action: address("/"+string(v.Name), id), Back: address("/analysis", id),
+	}
+	a, err := s.read(c, s.source.Summary)
+	if err == nil && a.Malformed != nil {
 		err = lease.ErrMalformed
 	}
-	return w, err
-}
+	if err != nil {
+		return p, refused(err, p.Back)
+	}
+	p.Analysis = s.newRow(&a, a.ReadAt)
+	if v.Name != Resolve {
+		return p, nil
+	}
 
-// ask shows the confirmation page. changed reports that the analysis has changed since an
-// earlier one.
-func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
-	p := confirmPage{
-		frame: s.frame(c, v.Button+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
-		Changed: changed, Back: address("/analysis", w.ID),
+	acts, name := p.Analysis.Acts(), c.QueryParam("name")
+	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.Uncertain })
+	if i < 0 {
+		return p, refused(analysislock.ErrNotUncertain, p.Back)
 	}
-	code := http.StatusOK
-	if changed {
-		code = http.StatusConflict
-	}
-	return s.render(c, code, "confirm", p)
+	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
+	return p, nil
 }
 
 // foreign reports whether the browser does not confirm that a form comes from this console.
@@ -142,11 +185,11 @@ func foreign(r *http.Request) bool {
 }
 
 const (
-	maxForm       = 4 << 10         // bytes
+	maxForm       = 256 << 10       // bytes: the result of an act has up to 64 KiB
 	changeTimeout = 7 * time.Second // shorter than a stop waits for it
 )
 
-// change handles POST /unlock, /requeue and /cancel.
+// change handles POST of a change.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		defer s.Track()() // a stop waits for it
@@ -156,41 +199,68 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		r := c.Request().WithContext(ctx)
 		c.SetRequest(r)
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
-
-		id := c.QueryParam("id") // browsers change the line ends of a form field
-		back := address("/analysis", id)
 		if foreign(r) {
-			return refusal{foreignForm.code, foreignForm.message, back}
+			return foreignForm
 		}
 
-		seen, err := s.changeable(c)
+		p, err := s.confirmation(c, v)
 		if err != nil {
-			return refused(err, back)
+			return err
 		}
-		if r.PostFormValue("lock") != s.row(&seen).Seen() {
-			return s.ask(c, v, &seen, true)
+		if r.PostFormValue("seen") != p.Analysis.Seen() {
+			return s.askAgain(c, &p)
+		}
+		what, err := p.confirmed(r)
+		if err != nil {
+			p.Problem, p.Result = "Nothing was changed: "+err.Error()+".", r.PostFormValue("result")
+			return s.render(c, http.StatusBadRequest, "confirm", p)
 		}
 
-		what := v.Name
-		if what == Requeue && r.PostFormValue("fresh") != "" {
-			what = RequeueFresh
-		}
-		who, _ := c.Get(whoKey).(string)
 		defer s.forget()
-		state := analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()}
-		booked, err := s.o.Operator.Change(ctx, what, id, who, state)
-		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
-			if seen, err = s.changeable(c); err == nil {
-				return s.ask(c, v, &seen, true)
-			}
-		}
-
+		booked, err := s.o.Operator.Change(ctx, what)
 		switch {
+		case errors.Is(err, lease.ErrConflict): // it has changed since it was read
+			if p, err = s.confirmation(c, v); err != nil {
+				return err
+			}
+			return s.askAgain(c, &p)
+		case errors.Is(err, ErrNotBooked):
+			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log has " +
+				"the reason. Go on to book one: to unlock a free analysis does only that.", address("/unlock", what.ID)}
 		case err != nil:
-			return refused(err, back)
-		case booked == Failed:
-			return refusal{unbooked.code, v.Past + unbooked.message, address("/unlock", id)}
+			return refused(err, p.Back)
 		}
-		return c.Redirect(http.StatusSeeOther, s.o.Root+back+"&did="+string(v.Name)+"&done="+string(booked))
+		return c.Redirect(http.StatusSeeOther, s.o.Root+p.Back+"&did="+string(v.Name)+"&done="+string(booked))
 	}
+}
+
+// confirmed returns the change that a form confirms.
+func (p *confirmPage) confirmed(r *http.Request) (c Change, err error) {
+	a := &p.Analysis.Analysis
+	c = Change{Verb: p.Verb.Name, ID: a.ID, Who: p.Who, Seen: StateOf(a), Act: p.Act.Name}
+	switch answer := r.PostFormValue("answer"); {
+	case c.Verb == Requeue && r.PostFormValue("fresh") != "":
+		c.Verb = RequeueFresh
+	case c.Verb == Resolve && answer == "done":
+		c.Answer, err = Done(r.PostFormValue("result"))
+	case c.Verb == Resolve && answer != "not_done":
+		err = errors.New("choose whether it was done")
+	}
+	return c, err
+}
+
+// Done returns the answer that an act was done, with its result in JSON.
+func Done(result string) (analysislock.Answer, error) {
+	if !json.Valid([]byte(result)) {
+		return analysislock.Answer{}, errors.New("the result is not JSON")
+	}
+	value, err := orchestrator.Storable(json.RawMessage(result))
+	return analysislock.Answer{Done: true, Result: value}, err
+}
+
+// askAgain shows the page of what has changed since it was confirmed.
+func (s *Server) askAgain(c echo.Context, p *confirmPage) error {
+	p.Problem = "It has changed since you looked, perhaps because you pressed twice: this time nothing was changed. " +
+		"This is its state now."
+	return s.render(c, http.StatusConflict, "confirm", p)
 }

@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -39,7 +42,7 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 		if got, want := strings.Contains(text, "A delivery is booked"), verb != "cancel"; got != want {
 			t.Errorf("%s announces a delivery: %v, want %v", verb, got, want)
 		}
-		has(t, text, "a b", "PROCESSING", "w/1", "What will happen", log+" <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
+		has(t, text, "a b", "PROCESSING", "w/1", "What will happen", log+" <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a&#43;b"`)
 		w := confirmed(t, s, verb, "a b")
 		location := w.Header().Get("Location")
 		if w.Code != http.StatusSeeOther || location != "/analysis?id=a+b&did="+verb+"&done=booked" {
@@ -138,7 +141,7 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 		"a form in the address":  {"id=a&" + good.Encode(), "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"no id":                  {"", good.Encode(), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusBadRequest},
 		"a rebound name":         {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "same-origin", "Host", "evil.example"}, http.StatusMisdirectedRequest},
-		"a body without end":     {"id=a", good.Encode() + "&x=" + strings.Repeat("x", 20<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"a body without end":     {"id=a", good.Encode() + "&x=" + strings.Repeat("x", 300<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 	} {
 		if w := ask(t, s, http.MethodPost, "/unlock?"+tc.query, tc.body, tc.header...); w.Code != tc.want {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tc.want)
@@ -159,7 +162,7 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	s := open(t, newSource(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
 	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "/cancel", "<button id=\"confirm")
-	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+	for _, verb := range []string{"unlock", "requeue", "cancel", "resolve"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			w := ask(t, s, method, "/"+verb+"?id=a", "", "Sec-Fetch-Site", "same-origin")
 			if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "--write") {
@@ -185,13 +188,13 @@ func TestTheNoticeOfAChangeIsOneOfFixedTexts(t *testing.T) {
 func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 	for verb, past := range map[string]string{"unlock": "Unlocked", "requeue": "Requeued"} {
 		s, h := writable(t, newSource(analysis("a", "QUEUED")))
-		h.booked = console.Failed
+		h.fail = console.ErrNotBooked
 		w := confirmed(t, s, verb, "a")
 		if w.Code != http.StatusBadGateway {
 			t.Errorf("%s: %d", verb, w.Code)
 		}
 		has(t, w.Body.String(), past+", but no delivery could be booked", `href="/unlock?id=a"`)
-		h.booked = console.Booked
+		h.fail = nil
 		if w = confirmed(t, s, "unlock", "a"); w.Code != http.StatusSeeOther {
 			t.Errorf("repeated: %d %s", w.Code, w.Body)
 		}
@@ -199,41 +202,47 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 }
 
 func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := newSource(heldBy("a", "w/1", 3, time.Hour))
-		s, h := writable(t, source)
-		form := hidden(t, page(t, s, "/unlock?id=a"))
-		request, leave := context.WithCancel(t.Context())
-		leave()
-		source.delay = time.Second
-		h.during = func(ctx context.Context) {
-			if ctx.Err() != nil {
-				t.Error("it ends with its page")
+	for _, tc := range []struct {
+		path  string
+		stops bool
+		took  time.Duration
+	}{
+		{"/unlock?id=a", false, 7 * time.Second}, {"/unlock?id=a", true, 7 * time.Second}, // before a stop has no more time for it
+		{"/all/requeue?state=PROCESSING", false, 20 * time.Second}, {"/all/requeue?state=PROCESSING", true, 3 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			source, h := newSource(heldBy("a", "w/1", 3, time.Hour)), &recorder{}
+			work, stop := context.WithCancel(t.Context())
+			defer stop()
+			s := console.NewServer(work, source, console.Options{Operator: h})
+			h.bulk = console.Bulk{Before: storeNow(), Matched: 1, Changed: 1}
+			form := hidden(t, page(t, s, tc.path))
+			source.delay = time.Second
+			h.during = func(ctx context.Context) {
+				if ctx.Err() != nil {
+					t.Error("it ends with its page")
+				}
+				<-ctx.Done()
+				if s.Drain(ctx) != 1 {
+					t.Error("a stop does not wait for it")
+				}
 			}
-			<-ctx.Done() // before a stop has no more time for it
-		}
-		h.fail = lease.ErrUnavailable
-		code := 0
-		go func() {
-			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/unlock?id=a", strings.NewReader(form.Encode()))
+
+			request, leave := context.WithCancel(t.Context())
+			leave()
+			began := time.Now()
+			if tc.stops {
+				time.AfterFunc(3*time.Second, stop)
+			}
+			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost"+tc.path, strings.NewReader(form.Encode()))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("Sec-Fetch-Site", "same-origin")
-			w := httptest.NewRecorder()
-			s.ServeHTTP(w, r)
-			code = w.Code
-		}()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-		defer cancel()
-		if left := s.Drain(ctx); left != 0 {
-			t.Errorf("%d left", left)
-		}
-		synctest.Wait()
-		if code != http.StatusServiceUnavailable {
-			t.Errorf("%d", code)
-		}
-		h.want(t, "unlock a by operator-1")
-	})
+			s.ServeHTTP(httptest.NewRecorder(), r)
+			if took := time.Since(began); took != tc.took || len(h.did) != 1 {
+				t.Errorf("%+v: took %s, and did %q", tc, took, h.did)
+			}
+		})
+	}
 }
 
 func TestARefusedChangeNamesTheReason(t *testing.T) {
@@ -247,7 +256,8 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 		{fmt.Errorf("x: %w", lease.ErrFinished), http.StatusConflict, "it is finished"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
-		{&console.Refusal{Text: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
+		{status.Error(codes.Unauthenticated, "x"), http.StatusBadGateway, "Firestore refuses: it does not accept these credentials (UNAUTHENTICATED)."},
+		{analysislock.ErrUncertain, http.StatusConflict, "an act that may have been done"},
 		{errOdd, http.StatusBadGateway, "odd"},
 		{lease.ErrConflict, http.StatusConflict, "It has changed since you looked"},
 	} {
@@ -258,18 +268,18 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 			t.Errorf("%v: %d, want %d", tc.fail, w.Code, tc.code)
 		}
 		has(t, w.Body.String(), tc.want, `role="alert"`)
-		if contains(t, w.Body.String(), tc.code != http.StatusNotFound, []string{`href="/analysis?id=a"`}); errors.Is(tc.fail, lease.ErrConflict) {
+		if has(t, w.Body.String(), `href="/analysis?id=a"`); errors.Is(tc.fail, lease.ErrConflict) {
 			continue
 		}
 		all := ask(t, s, http.MethodGet, "/all/cancel?state=QUEUED", "")
-		if contains(t, all.Body.String(), tc.code != http.StatusNotFound, []string{`href="/?state=QUEUED"`}); all.Code != tc.code {
+		if has(t, all.Body.String(), `href="/?state=QUEUED"`); all.Code != tc.code {
 			t.Errorf("of all, %v: %d, want %d", tc.fail, all.Code, tc.code)
 		}
 	}
 }
 
 func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
-	for name, tc := range map[string]struct{ was, is console.Detail }{
+	for name, tc := range map[string]struct{ was, is analysislock.Analysis }{
 		"another owner and token":      {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 4, time.Hour)},
 		"another token":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 4, time.Hour)},
 		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},
@@ -298,4 +308,79 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 			}
 		}
 	}
+}
+
+// acting returns an analysis with an uncertain act, charge, and one that is done.
+func acting(id, status string) analysislock.Analysis {
+	a := analysis(id, status)
+	a.Lock.Token, a.OpenEffects = 3, 1
+	a.Effects = analysislock.Effects{
+		"charge": {State: analysislock.EffectStarted, Token: 2, At: storeNow().Add(-2 * time.Hour)},
+		"mail":   {State: analysislock.EffectDone, Token: 2, At: storeNow(), Result: "secret receipt"},
+	}
+	return a
+}
+
+func TestAnUncertainActIsShownAndResolved(t *testing.T) {
+	const path = "/resolve?id=a&name=charge"
+	for answer, want := range map[string]string{
+		"answer=done&result=%7B%22receipt%22:7%7D": "resolve a by operator-1: charge {true map[receipt:7]}",
+		"answer=not_done&result=%7B":               "resolve a by operator-1: charge {false <nil>}",
+	} {
+		s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
+		one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
+		for _, text := range []string{one, failures} {
+			has(t, text, `data-act="charge"`, "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge"`)
+			hasNot(t, text, "secret receipt", "name=mail")
+		}
+		has(t, one, `data-act="mail"`)
+		hasNot(t, failures, `data-act="mail"`, "id=other")
+		hasNot(t, page(t, s, "/analysis?id=other"), "data-act=")
+
+		text := page(t, s, path)
+		has(t, text, "its state becomes QUEUED", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
+		form := hidden(t, text).Encode()
+		for problem, wrong := range map[string]string{"choose whether": "", "is not JSON": "&answer=done&result=%7Bcut", "result[0] is an array": "&answer=done&result=[[1]]"} {
+			w := ask(t, s, http.MethodPost, path, form+wrong, "Sec-Fetch-Site", "same-origin")
+			if has(t, w.Body.String(), problem, "Nothing was changed"); w.Code != http.StatusBadRequest {
+				t.Errorf("%s: %d", wrong, w.Code)
+			}
+			contains(t, w.Body.String(), strings.HasSuffix(wrong, "cut"), []string{">{cut</textarea>"})
+		}
+		h.want(t)
+		if w := ask(t, s, http.MethodPost, path, form+"&"+answer, "Sec-Fetch-Site", "same-origin"); w.Header().Get("Location") != "/analysis?id=a&did=resolve&done=booked" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		h.want(t, want)
+	}
+}
+
+// Another instance may have answered it, or a run may have begun.
+func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
+	source := newSource(acting("a", "FAILED"), acting("ready", "READY"))
+	s, h := writable(t, source)
+	text := page(t, s, "/resolve?id=ready&name=charge")
+	has(t, text, "the answer is only recorded")
+	hasNot(t, text, "A delivery is booked", "QUEUED")
+	form := hidden(t, page(t, s, "/resolve?id=a&name=charge"))
+	form.Set("answer", "not_done")
+	again := acting("a", "PROCESSING")
+	again.Lock = heldBy("a", "w/2", 4, time.Hour).Lock
+	for _, now := range []analysislock.Analysis{again, analysis("a", "FAILED"), acting("a", "QUEUED")} {
+		source.put(now)
+		if w := post(t, s, "/resolve?id=a&name=charge", form); w.Code != http.StatusConflict {
+			t.Errorf("%+v: %d %s", now, w.Code, w.Body)
+		}
+	}
+	for _, name := range []string{"mail", "none", ""} {
+		if w := ask(t, s, http.MethodGet, "/resolve?id=ready&name="+name, ""); w.Code != http.StatusConflict {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+	h.want(t)
+	source.put(again)
+	text = page(t, s, "/analysis?id=a")
+	has(t, text, "under way")
+	hasNot(t, text, "/resolve?", "may have been done")
+	hasNot(t, page(t, open(t, newSource(acting("a", "FAILED")), console.Options{}), "/analysis?id=a"), "/resolve?")
 }

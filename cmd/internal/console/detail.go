@@ -12,6 +12,8 @@ import (
 
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 // maxContents is the number of bytes that are shown of an input or a result.
@@ -23,8 +25,7 @@ type detailPage struct {
 	Analysis row
 	Notice   string // describes the change before this page
 	ReadAt   string
-	All      bool // input and result are shown
-	Contents []contents
+	Contents []contents // of the input and the result; none: they are not shown
 }
 
 // contents is an input or a result, as text.
@@ -42,41 +43,52 @@ func address(path, id string) string {
 
 // detail handles GET /analysis?id=. With show=all the page has the input and the result.
 func (s *Server) detail(c echo.Context) error {
-	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
-	w, err := s.read(c, id, all)
+	id, read := c.QueryParam("id"), s.source.Summary
+	all := c.QueryParam("show") == "all"
+	if all {
+		read = s.source.Get
+	}
+	a, err := s.read(c, read)
 	if err != nil {
 		return refused(err, "")
 	}
 
 	p := detailPage{
-		frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w),
-		ReadAt: clock(w.ReadAt), Notice: notice(c), All: all,
+		frame: s.frame(c, printable.Line(id)), Analysis: s.newRow(&a, a.ReadAt), ReadAt: clock(a.ReadAt), Notice: notice(c),
 	}
-	p.Poll, p.Live = address("/analysis", id), liveAt(w.ReadAt)
+	p.Poll, p.Live = address("/analysis", id), liveAt(a.ReadAt)
 	if all {
-		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
+		p.Contents = []contents{printed("Input", a.Input), printed("Result", a.Result)}
 	}
 	return s.render(c, http.StatusOK, "detail", p)
 }
 
-// read reads the analysis id.
-func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) {
+// read reads the analysis that a request names.
+func (s *Server) read(
+	c echo.Context, read func(ctx context.Context, id string) (analysislock.Analysis, error),
+) (analysislock.Analysis, error) {
+	id := c.QueryParam("id")
 	if id == "" {
-		return Detail{}, lease.ErrInvalidKey
+		return analysislock.Analysis{}, lease.ErrInvalidKey
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
-	return s.source.Get(ctx, id, contents)
+	return read(ctx, id)
 }
 
-// row returns the row of w at the store's time of the read.
-func (s *Server) row(w *Detail) row { return s.newRow(&w.Analysis, w.ReadAt) }
+// printed returns a value as indented JSON, cut after maxContents.
+func printed(name string, value any) contents {
+	if value == nil {
+		return contents{Name: name}
+	}
+	plain, err := repo.Plain(value)
+	if err != nil {
+		return contents{Name: name, Text: printable.Line(err.Error())}
+	}
 
-// printed indents JSON, and cuts it after maxContents.
-func printed(name string, value json.RawMessage) contents {
-	p := contents{Name: name, Bytes: len(value)}
+	p := contents{Name: name, Bytes: len(plain)}
 	var b bytes.Buffer
-	_ = json.Indent(&b, value, "", "  ") // without a value it writes nothing
+	_ = json.Indent(&b, plain, "", "  ") // it is JSON
 	text := b.Bytes()
 	if p.Cut = len(text) > maxContents; p.Cut {
 		text = text[:maxContents]

@@ -4,8 +4,12 @@ import (
 	"errors"
 	"net/http"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // refusal is an answer that shows one sentence instead of the requested page.
@@ -17,7 +21,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.message }
 
-// The one table of the answers that are not the requested page.
+// The answers to requests that are not those of the console's own pages.
 var (
 	wrongHost = refusal{code: http.StatusMisdirectedRequest,
 		message: "This console answers only on the loopback interface, under the name localhost or 127.0.0.1."}
@@ -32,55 +36,81 @@ var (
 	noFilter = refusal{code: http.StatusBadRequest,
 		message: "The address needs a state, a code or a time, and no id. Nothing is changed."}
 	readOnly = refusal{code: http.StatusForbidden,
-		message: "This console is read only. Start it with --write, or use taskguard unlock, requeue or cancel."}
+		message: "This console is read only. Start it with --write, or use the commands of taskguard."}
 	foreignForm = refusal{code: http.StatusForbidden,
 		message: "Your browser does not confirm that this form comes from this console. Nothing is changed. " +
-			"Open the analysis and confirm again."}
+			"Open the page again and confirm."}
 	unconfirmed = refusal{code: http.StatusConflict,
 		message: "The form does not name what was confirmed. Nothing is changed."}
-	unbooked = refusal{code: http.StatusBadGateway,
-		message: ", but no delivery could be booked; the console's log has the reason. " +
-			"Go on to book one: to unlock a free analysis does only that."}
-	noAnalysis = refusal{code: http.StatusNotFound, message: "There is no analysis with this id."}
-	invalidID  = refusal{code: http.StatusBadRequest, message: "No analysis can have this id."}
-	malformed  = refusal{code: http.StatusUnprocessableEntity,
-		message: "The lock of this analysis cannot be read, so it cannot be changed here. " +
-			"The command taskguard unlock gives it a new token."}
-	finished     = refusal{code: http.StatusConflict, message: "Refused: it is finished. Nothing is changed."}
-	locked       = refusal{code: http.StatusConflict}
-	unavailable  = refusal{code: http.StatusServiceUnavailable, message: "Firestore does not answer. Try again."}
-	storeRefuses = refusal{code: http.StatusBadGateway}
-	broken       = refusal{code: http.StatusInternalServerError, message: "Something went wrong here."}
+	broken = refusal{code: http.StatusInternalServerError, message: "Something went wrong here."}
 )
 
-// refused returns the refusal for an error of a Source or an Operator.
-func refused(err error, back string) (r refusal) {
-	var held *lease.HeldError
-	var permanent *Refusal
-	switch {
-	case errors.As(err, &permanent):
-		r = storeRefuses
-		r.message = problem(err) + "."
-	case errors.Is(err, lease.ErrNotFound):
-		return noAnalysis
-	case errors.Is(err, lease.ErrInvalidKey):
-		return invalidID
+// causes has the answers to the errors of a Source or an Operator.
+var causes = []struct {
+	err     error
+	code    int
+	message string
+}{
+	{lease.ErrNotFound, http.StatusNotFound, "There is no analysis with this id."},
+	{lease.ErrInvalidKey, http.StatusBadRequest, "No analysis can have this id."},
+	{lease.ErrMalformed, http.StatusUnprocessableEntity, "The lock of this analysis cannot be read, so it cannot be " +
+		"changed here. The command taskguard unlock gives it a new token."},
+	{lease.ErrFinished, http.StatusConflict, "Refused: it is finished. Nothing is changed."},
+	{analysislock.ErrUncertain, http.StatusConflict,
+		"Refused: it has an act that may have been done. Resolve that first. Nothing is changed."},
+	{analysislock.ErrNotUncertain, http.StatusConflict,
+		"Refused: it has no such act that is uncertain. Perhaps it was answered before, or an attempt runs. " +
+			"Nothing is changed."},
+}
 
-	case errors.Is(err, lease.ErrMalformed):
-		r = malformed
-	case errors.Is(err, lease.ErrFinished):
-		r = finished
-	case errors.As(err, &held):
-		r = locked
-		r.message = "Refused: it is locked by " + printable.Line(held.Owner) + " for " + span(held.Remaining) +
-			" more. Cancel it first, or, if its worker is dead, only unlock it. Nothing is changed."
-	case errors.Is(err, lease.ErrUnavailable):
-		r = unavailable
-	default:
-		r = storeRefuses
-		r.message = printable.Line(err.Error())
+// refused returns the answer to an error of a Source or an Operator.
+func refused(err error, back string) refusal {
+	var held *lease.HeldError
+	if errors.As(err, &held) {
+		return refusal{http.StatusConflict, "Refused: it is locked by " + printable.Line(held.Owner) + " for " +
+			span(held.Remaining) + " more. Cancel it first, or, if its worker is dead, only unlock it. " +
+			"Nothing is changed.", back}
+	}
+	for _, c := range causes {
+		if errors.Is(err, c.err) {
+			return refusal{c.code, c.message, back}
+		}
 	}
 
-	r.back = back
-	return r
+	switch {
+	case Refusal(err) != "":
+		return refusal{http.StatusBadGateway, problem(err) + ".", back}
+	case errors.Is(err, lease.ErrUnavailable):
+		return refusal{http.StatusServiceUnavailable, problem(err) + ". Try again.", back}
+	}
+	return refusal{http.StatusBadGateway, printable.Line(err.Error()), back}
+}
+
+// MissingIndex explains a query that Firestore refuses for want of an index.
+const MissingIndex = "an index of deploy/firestore.indexes.json is missing, or is still being built"
+
+// refusals are Firestore's answers that do not change by waiting.
+var refusals = map[codes.Code]string{
+	codes.PermissionDenied:   "this account has no permission (PERMISSION_DENIED)",
+	codes.Unauthenticated:    "it does not accept these credentials (UNAUTHENTICATED)",
+	codes.FailedPrecondition: MissingIndex + " (FAILED_PRECONDITION)",
+	codes.InvalidArgument:    "it does not accept the request (INVALID_ARGUMENT)",
+	codes.ResourceExhausted:  "a quota is used up (RESOURCE_EXHAUSTED)",
+}
+
+// Refusal describes an answer of Firestore that does not change by waiting; "": err is none.
+func Refusal(err error) string { return refusals[status.Code(err)] }
+
+// problem describes why Firestore has not answered, as the beginning of a sentence. Without an
+// error, a read is under way.
+func problem(err error) string {
+	switch {
+	case err == nil:
+		return "Firestore is still being read"
+	case errors.Is(err, lease.ErrInvalidKey):
+		return "There can be no such id or page"
+	case Refusal(err) != "":
+		return "Firestore refuses: " + Refusal(err)
+	}
+	return "Firestore does not answer"
 }

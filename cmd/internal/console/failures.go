@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -18,11 +17,12 @@ import (
 // maxCodes is how many codes the page of failures lists.
 const maxCodes = 50
 
-// failuresPage is the page of the failures by code and line.
+// failuresPage is the page of the uncertain acts, and of the failures by code and line.
 type failuresPage struct {
 	frame
-	Groups []group
-	Rest   int64 // how many have another code or none
+	Uncertain []row
+	Groups    []group
+	Rest      int64 // how many have another code or none
 }
 
 // group is a code with the lines that the messages of its newest analyses have.
@@ -31,6 +31,14 @@ type group struct {
 	Cancelled bool // by operators, as far as Newest shows
 	Lines     []line
 	Others    int // further lines
+}
+
+// failed returns how many have failed, by which the groups are sorted.
+func (g group) failed() int64 {
+	if g.Cancelled {
+		return 0
+	}
+	return g.N
 }
 
 // line is the headline of a message with the number of the analyses that have it.
@@ -43,8 +51,8 @@ type line struct {
 // maxLines is how many lines a group lists.
 const maxLines = 8
 
-// grouped returns the group of f, the most frequent line first.
-func (s *Server) grouped(f *repo.Failure) group {
+// grouped returns the group of f at now, the most frequent line first.
+func (s *Server) grouped(f *repo.Failure, now time.Time) group {
 	g := group{Failure: *f, Cancelled: f.Code == analysislock.Cancelled}
 
 	for i := range f.Newest {
@@ -54,7 +62,7 @@ func (s *Server) grouped(f *repo.Failure) group {
 		at := slices.IndexFunc(g.Lines, func(l line) bool { return l.Text == text })
 		if at < 0 {
 			at = len(g.Lines)
-			g.Lines = append(g.Lines, line{Text: text, Newest: s.newRow(a, a.ReadAt)})
+			g.Lines = append(g.Lines, line{Text: text, Newest: s.newRow(a, now)})
 		}
 		g.Lines[at].N++
 	}
@@ -65,34 +73,50 @@ func (s *Server) grouped(f *repo.Failure) group {
 	return g
 }
 
+// problems is what the page of the failures shows, as it was read at once.
+type problems struct {
+	failures  []repo.Failure
+	uncertain []analysislock.Analysis
+	at        time.Time
+}
+
+// problems reads the failures, and the uncertain acts.
+func (s *Server) problems(ctx context.Context) (p problems, err error) {
+	if p.at, err = s.source.Now(ctx); err != nil {
+		return p, err
+	}
+	if p.uncertain, err = s.source.Uncertain(ctx, maxCodes); err != nil {
+		return p, err
+	}
+	p.failures, err = s.source.Failures(ctx, maxCodes)
+	return p, err
+}
+
 // failed handles GET /failures.
 func (s *Server) failed(c echo.Context) error {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
+	defer cancel()
 	p := failuresPage{frame: s.frame(c, "Failures")}
-	all, _ := s.totals()
-	r := s.shared("failures", 2*s.o.Every, func(ctx context.Context) (any, error) {
-		return s.source.Failures(ctx, maxCodes)
-	})
-	failures, _ := r.value.([]repo.Failure)
-
-	p.Rest = all.counts[analysislock.Failed]
-	var at time.Time
-	for i := range failures {
-		f := &failures[i]
-		p.Rest -= f.N
-		at = f.Newest[0].ReadAt
-		p.Groups = append(p.Groups, s.grouped(f))
-	}
-	failed := func(g group) int64 {
-		if g.Cancelled {
-			return 0
-		}
-		return g.N
-	}
-	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(failed(b), failed(a)) })
-
-	if p.Live, _ = r.age(at); r.busy != nil && !r.fresh() { // this page has no script
+	all, _ := s.totals(ctx)
+	r := s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
+	found, _ := r.value.(problems)
+	var now time.Time
+	if p.Live, now = r.age(found.at); r.busy != nil && !r.fresh() { // this page has no script
 		c.Response().Header().Set("Refresh", "2")
 	}
+
+	for i := range found.uncertain {
+		r := s.newRow(&found.uncertain[i], now)
+		r.Section = "uncertain" // its other acts are not shown
+		p.Uncertain = append(p.Uncertain, r)
+	}
+	p.Rest = all.counts[analysislock.Failed]
+	for i := range found.failures {
+		f := &found.failures[i]
+		p.Rest -= f.N
+		p.Groups = append(p.Groups, s.grouped(f, now))
+	}
+	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(b.failed(), a.failed()) })
 	return s.render(c, http.StatusOK, "failures", p)
 }
 
@@ -111,9 +135,9 @@ type bulkPage struct {
 	Action string // its address
 	Back   string // the address of the list
 	Done   bool
-	Left   int64  // of those that a form confirms
+	Left   int64  // of those that match and were confirmed, how many are not changed
 	More   bool   // the form may change some of them
-	Seen   string // identifies what the form confirms: the time, the number and After
+	Seen   string // identifies what the form confirms: the time and the number
 	Books  bool
 }
 
@@ -123,7 +147,7 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if r.Method != http.MethodPost {
-			return s.bulk(c, v, Bulk{}, 0)
+			return s.bulk(c, v, time.Time{}, 0)
 		}
 		defer s.Track()() // a stop waits for the changes under way
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
@@ -132,41 +156,38 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 		}
 
 		var before, n int64
-		seen, after, _ := strings.Cut(r.PostFormValue("seen"), ".")
-		if _, err := fmt.Sscanf(seen, "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
+		if _, err := fmt.Sscanf(r.PostFormValue("seen"), "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
 			return unconfirmed
 		}
-		return s.bulk(c, v, Bulk{Before: time.UnixMilli(before), After: after}, n)
+		return s.bulk(c, v, time.UnixMilli(before), n)
 	}
 }
 
-// bulk changes the confirmed number of the analyses that the address selects, after those of
-// last, until its time is up or the server stops, even if the operator leaves the page during
-// it. Without a number it makes a dry run.
-func (s *Server) bulk(c echo.Context, v verb, last Bulk, confirmed int64) error {
-	p := bulkPage{
-		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: chosen(c), Action: c.Path(),
-		Done: confirmed > 0, Books: s.o.Books,
-	}
-	if c.Path() == failuresPath {
-		p.Filter = choice{State: analysislock.Failed, Code: p.Filter.Code}
-	}
-	p.Filter.After = ""
-	if !p.Filter.narrow() || c.Path() == failuresPath && p.Filter.Code == "" {
+// bulk changes the confirmed number of the analyses that the address selects and that were updated
+// before then, until its time is up or the server stops, even if the operator leaves the page
+// during it. Without a number it makes a dry run.
+func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
+	filter, err := chosen(c)
+	switch {
+	case err != nil:
+		return err
+	case c.Path() == failuresPath && filter.Code != "":
+		filter = choice{State: analysislock.Failed, Code: filter.Code}
+	case c.Path() == failuresPath || !filter.narrow():
 		return noFilter
 	}
-	if err := p.Filter.check(); err != nil {
-		return err
+	filter.After = ""
+	p := bulkPage{
+		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: filter, Action: c.Path() + filter.query(),
+		Back: "/" + filter.query(), Done: confirmed > 0, Books: s.o.Books,
 	}
-	p.Action += p.Filter.query()
-	p.Back = "/" + p.Filter.query()
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
 
 	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
-	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, last, limit, !p.Done)
+	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, before, limit, !p.Done)
 	if p.Done {
 		s.forget()
 	}
@@ -174,12 +195,11 @@ func (s *Server) bulk(c echo.Context, v verb, last Bulk, confirmed int64) error 
 		return refused(err, p.Back)
 	}
 
-	p.Bulk = b
-	unseen := max(min(cmp.Or(confirmed, p.Matched), p.Matched)-p.Changed-p.Skipped-p.Failed, 0)
-	if p.Left = unseen; !p.Done { // nothing is changed yet
-		p.Left, p.After = p.Matched, ""
+	p.More, p.Left = p.Changed > 0, min(cmp.Or(confirmed, p.Matched), p.Matched)
+	if p.Done {
+		p.Left -= p.Changed
 	}
-	p.More = p.Left > 0 && (p.Changed > 0 || p.Skipped > 0 && unseen > 0)
-	p.Seen = fmt.Sprintf("%d-%d.%s", p.Before.UnixMilli(), p.Left, p.After)
+	p.More = p.More && p.Left > 0
+	p.Seen = fmt.Sprintf("%d-%d", p.Before.UnixMilli(), p.Left)
 	return s.render(c, http.StatusOK, "bulk", p)
 }

@@ -22,7 +22,7 @@ import (
 func failed(id string, ago time.Duration, code, message string) analysislock.Analysis {
 	d := at(analysis(id, "FAILED"), ago)
 	d.Error, d.ReadAt = &analysislock.Error{Code: code, Message: message}, storeNow()
-	return d.Analysis
+	return d
 }
 
 // failing returns a source with 1,234 failures with the code a&b, 4 with another, 50 that are
@@ -87,32 +87,28 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	server, h := writable(t, failing())
 	before := storeNow()
-	h.bulk = console.Bulk{Before: before, After: "dry", Matched: 6234, Changed: 4997, Skipped: 3}
+	h.bulk = console.Bulk{Before: before, Matched: 6234, Changed: 4997, Skipped: 3}
 	const path = "/failures/requeue?code=a%26b"
 	text := page(t, server, path)
 	has(t, text, `id="matched">6,234<`, `id="would">4,997<`, `id="skipped">3<`, "Of the first 5,000", "Requeue 6,234</button>", "A delivery is booked for each", "operator-1")
 	h.want(t)
-	form := hidden(t, text)
-	h.bulk = console.Bulk{Before: before, After: " after p-1", Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}
-	w := post(t, server, path, form)
-	if w.Code != http.StatusOK {
-		t.Fatalf("%d %s", w.Code, w.Body)
+
+	for _, step := range []struct {
+		bulk         console.Bulk
+		result, more string
+	}{
+		{console.Bulk{Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}, "1,200 requeued, 3 skipped, 1 failed; 5,034 that matched are not requeued.", "Requeue the other 5,034</button>"},
+		{console.Bulk{Matched: 33, Changed: 30, Skipped: 3}, "30 requeued, 3 skipped, 0 failed; 3 that", "Requeue the other 3</button>"},
+		{console.Bulk{Matched: 3, Skipped: 3}, "0 requeued, 3 skipped, 0 failed; 3 that", ""},
+	} {
+		h.bulk, h.bulk.Before = step.bulk, before
+		text = post(t, server, path, hidden(t, text)).Body.String()
+		has(t, text, step.result, step.more)
 	}
-	has(t, w.Body.String(), "1,200 requeued, 3 skipped, 1 failed, 5,030 left.", "Requeue the other 5,030</button>")
-	h.bulk = console.Bulk{Before: before, After: " after p-2", Matched: 6300, Skipped: 5000} // the next ones may be changed
-	w = post(t, server, path, hidden(t, w.Body.String()))
-	has(t, w.Body.String(), "0 requeued, 5,000 skipped, 0 failed, 30 left.", "Requeue the other 30</button>")
-	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 30}
-	w = post(t, server, path, hidden(t, w.Body.String()))
-	has(t, w.Body.String(), "30 requeued, 0 skipped, 0 failed, 0 left.")
-	hasNot(t, w.Body.String(), "confirm-submit")
+	hasNot(t, text, "confirm-submit")
+	const up = "requeue up to %d of FAILED a&b before %d by operator-1"
 	at := before.UnixMilli()
-	first := fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1")
-	h.want(t, first, first+" after p-1", fmt.Sprint("requeue up to 30 of FAILED a&b before ", at, " by operator-1 after p-2"))
-	// No more than was confirmed.
-	h.bulk.Before = before
-	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-1")}})
-	h.want(t, h.did[0], h.did[1], h.did[2], fmt.Sprint("requeue up to 1 of FAILED a&b before ", at, " by operator-1"))
+	h.want(t, fmt.Sprintf(up, 5000, at), fmt.Sprintf(up, 5000, at), fmt.Sprintf(up, 3, at))
 }
 
 func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
@@ -176,15 +172,15 @@ func TestAChangeIsFollowedByANewReading(t *testing.T) {
 
 func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 	server, h := writable(t, newSource(analysis("a", "QUEUED"), at(analysis("b", "FAILED"), 2*time.Hour)))
-	for query, want := range map[string]bool{"": false, "q=a": false, "state=QUEUED": true, "state=READY": false, "since=1h": true, "older=1h": true, "since=1h&q=a": false} {
+	for query, want := range map[string]string{"": "", "q=a": "", "state=QUEUED": "requeue cancel", "state=READY": "requeue", "since=1h": "requeue cancel", "older=1h": "requeue cancel", "since=1h&q=a": ""} {
 		text := page(t, server, "/?"+query)
-		if query = strings.ReplaceAll(query, "&", "&amp;"); want {
-			has(t, text, `href="/all/requeue?`+query+`"`, `href="/all/cancel?`+query+`"`)
-		} else {
-			hasNot(t, text, "/all/")
+		for _, verb := range []string{"requeue", "cancel"} {
+			contains(t, text, strings.Contains(want, verb), []string{`href="/all/` + verb + `?` + strings.ReplaceAll(query, "&", "&amp;") + `"`})
 		}
 	}
 	hasNot(t, page(t, open(t, newSource(analysis("a", "QUEUED")), console.Options{}), "/?state=QUEUED"), "/all/")
+	nothing, _ := writable(t, newSource())
+	hasNot(t, page(t, nothing, "/?state=QUEUED"), "/all/")
 
 	before := storeNow()
 	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 20, Skipped: 9, Failed: 1}
@@ -199,7 +195,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 			t.Errorf("the dry run has %+v, want %+v", h.filter, filter)
 		}
 		w := post(t, server, path, hidden(t, text))
-		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed, 0 left.")
+		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed; 10 that matched are not "+past)
 		h.want(t, fmt.Sprint(verb, " up to 30 of QUEUED c before ", before.UnixMilli(), " by operator-1"))
 		filter.Since, filter.Before = filter.Since.Truncate(time.Millisecond), filter.Before.Truncate(time.Millisecond)
 		if got := h.filter; !got.Since.Equal(filter.Since) || !got.Before.Equal(filter.Before) {
@@ -227,71 +223,34 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 	h.want(t)
 }
 
-func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
+func TestOnlyAConfirmedFormChangesAllThatAFilterSelects(t *testing.T) {
 	server, h := writable(t, failing())
+	const path = "/failures/requeue?code=c"
 	seen := fmt.Sprint("seen=", time.Now().UnixMilli(), "-5")
-	for name, tc := range map[string]struct {
-		body   string
-		header []string
-		want   int
-	}{
-		"cross-site":   {seen, []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
-		"no proof":     {seen, nil, http.StatusForbidden},
-		"not the form": {"x=y", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
-		"no number":    {"seen=7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
-		"none":         {"seen=7-0", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
-		"without end":  {seen + "&x=" + strings.Repeat("x", 20<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
-		"no time":      {"seen=0-7", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+	for body, want := range map[string]int{
+		"x=y": http.StatusConflict, "seen=7": http.StatusConflict, "seen=7-0": http.StatusConflict, "seen=0-7": http.StatusConflict,
+		seen + "&x=" + strings.Repeat("x", 300<<10): http.StatusConflict, seen: http.StatusOK,
 	} {
-		if w := ask(t, server, http.MethodPost, "/failures/requeue?code=c", tc.body, tc.header...); w.Code != tc.want {
-			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tc.want)
+		if w := ask(t, server, http.MethodPost, path, body, "Sec-Fetch-Site", "same-origin"); w.Code != want {
+			t.Errorf("%.20s: %d %s, want %d", body, w.Code, w.Body, want)
 		}
 	}
-	h.want(t)
-	for skipped, offered := range map[int64]bool{5: false, 4: true, 0: false} { // they are READY
-		h.bulk = console.Bulk{Before: time.Now(), Matched: 5, Skipped: skipped}
-		if text := page(t, server, "/failures/requeue?code=c"); strings.Contains(text, "confirm-submit") != offered {
-			t.Errorf("%d skipped of 5: offered is %v", skipped, !offered)
-		}
+	if len(h.did) != 1 {
+		t.Errorf("did %q", h.did)
 	}
 	readOnly := open(t, failing(), console.Options{})
-	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		if w := ask(t, readOnly, method, "/failures/requeue?code=c", seen, "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusForbidden {
-			t.Errorf("read-only, %s: %d", method, w.Code)
+	for _, request := range []*httptest.ResponseRecorder{
+		ask(t, server, http.MethodPost, path, seen, "Sec-Fetch-Site", "cross-site"), ask(t, server, http.MethodPost, path, seen),
+		ask(t, readOnly, http.MethodGet, path, ""), ask(t, readOnly, http.MethodPost, path, seen, "Sec-Fetch-Site", "same-origin"),
+	} {
+		if request.Code != http.StatusForbidden {
+			t.Errorf("%d %s", request.Code, request.Body)
 		}
 	}
-}
-
-func TestARequeueOfFailuresEndsInTimeAndAtAStop(t *testing.T) {
-	for _, stops := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			work, stop := context.WithCancel(t.Context())
-			h := &recorder{}
-			server := console.NewServer(work, failing(), console.Options{Operator: h})
-			h.during = func(ctx context.Context) {
-				<-ctx.Done()
-				if server.Drain(ctx) != 1 {
-					t.Error("a stop does not wait for it")
-				}
-			}
-			began := time.Now()
-			if stops {
-				time.AfterFunc(time.Second, stop)
-			}
-			request, leave := context.WithCancel(t.Context())
-			leave() // it goes on without its page
-			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/failures/requeue?code=c", strings.NewReader("seen=1-5"))
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			r.Header.Set("Sec-Fetch-Site", "same-origin")
-			server.ServeHTTP(httptest.NewRecorder(), r)
-			want := 20 * time.Second
-			if stops {
-				want = time.Second
-			}
-			if took := time.Since(began); took != want || len(h.did) != 1 {
-				t.Errorf("stopped: %v: took %s, and did %q", stops, took, h.did)
-			}
-			stop()
-		})
+	for skipped, offered := range map[int64]bool{5: false, 4: true} { // they are READY
+		h.bulk = console.Bulk{Before: time.Now(), Matched: 5, Changed: 5 - skipped, Skipped: skipped}
+		if text := page(t, server, path); strings.Contains(text, "confirm-submit") != offered {
+			t.Errorf("%d skipped of 5: offered is %v", skipped, !offered)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
@@ -23,14 +21,32 @@ type choice struct {
 	State, Code  string // empty: all
 	Since, Older string // as cli.ParseTime reads them
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
-	After        string // the Next of the page before; empty: the first page
+	After        string // the next of the page before; empty: the first page
 }
 
-// chosen returns the choice of a request.
-func chosen(c echo.Context) choice {
+// chosen returns the choice of a request. It refuses values that no analysis has.
+func chosen(c echo.Context) (choice, error) {
 	q := c.QueryParam
-	return choice{q("state"), q("code"), q("since"), q("older"), q("q"), q("after")}
+	ch := choice{q("state"), q("code"), q("since"), q("older"), q("q"), q("after")}
+	for _, text := range []string{ch.Since, ch.Older} {
+		if _, err := cli.ParseTime(text); err != nil && text != "" {
+			r := badValue
+			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
+			return ch, r
+		}
+	}
+
+	switch {
+	case ch.Search != "" && analysislock.CheckID(ch.Search) != nil:
+		return ch, refused(analysislock.CheckID(ch.Search), "")
+	case len(ch.State) > maxValue || len(ch.Code) > maxValue:
+		return ch, badValue
+	}
+	return ch, nil
 }
+
+// maxValue bounds a value of an address, in bytes, as Firestore bounds an id.
+const maxValue = 1500
 
 // narrow reports whether c selects by more than an id, so that a change of all is offered.
 func (c choice) narrow() bool { return c.Search == "" && c.State+c.Code+c.Since+c.Older != "" }
@@ -48,28 +64,7 @@ func (c choice) query() string {
 	return "?" + v.Encode()
 }
 
-// maxValue bounds a value of an address, in bytes, as Firestore bounds an id.
-const maxValue = 1500
-
-// check returns a refusal of values that no analysis has.
-func (c choice) check() error {
-	for _, text := range []string{c.Since, c.Older} {
-		if _, err := cli.ParseTime(text); err != nil && text != "" {
-			r := badValue
-			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
-			return r
-		}
-	}
-	switch {
-	case c.Search != "" && analysislock.CheckID(c.Search) != nil:
-		return invalidID
-	case len(c.State) > maxValue || len(c.Code) > maxValue:
-		return badValue
-	}
-	return nil
-}
-
-// at returns the filter of c at now. A time that cannot be read is ignored.
+// at returns the filter of c at now.
 func (c choice) at(now time.Time) repo.Filter {
 	f := repo.Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
 	if since, err := cli.ParseTime(c.Since); err == nil {
@@ -81,14 +76,6 @@ func (c choice) at(now time.Time) repo.Filter {
 	return f
 }
 
-// matches reports whether f, which has no Prefix, selects a, which is unfinished.
-func matches(f repo.Filter, a *analysislock.Analysis) bool {
-	coded := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
-	return (f.Status == "" || f.Status == a.Status) &&
-		(f.Code == "" || coded(a.Error) || coded(a.LastError)) &&
-		!a.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || a.UpdatedAt.Before(f.Before))
-}
-
 // listPage is a page of many analyses.
 type listPage struct {
 	frame
@@ -97,186 +84,154 @@ type listPage struct {
 	Bulk     bool // all that choice selects may be changed
 	Rows     []row
 	Oldest   *row // the unfinished analysis that was created first
-	All      pill
-	States   []pill
+	Pills    []pill
 	First    string       // the query of the first page
 	Next     string       // the query of the next page
 	Backlog  repo.Backlog // of the page without a filter; its At is zero if it was never read
 	Counted  live         // how old the Backlog is
 }
 
-// pill is one choice of a filter, with the number of its analyses.
+// pill is one choice of a state, with the number of its analyses.
 type pill struct {
-	Name, Kind string
-	N          string // empty: unknown
-	Current    bool   // the page shows this choice
-	Query      string // of the address of that page
+	State, Kind string
+	N           string // empty: unknown
+	Current     bool   // the page shows this choice
+	Query       string // of the address of that page
+}
+
+// view is what a page shows of the analyses, as it was read at once.
+type view struct {
+	running, waiting, stuck, others []analysislock.Analysis
+	next                            string
+	at                              time.Time
+}
+
+// totals has what all pages show of all analyses.
+type totals struct {
+	counts map[string]int64 // by status; "" has the number of all
+	oldest *analysislock.Analysis
 }
 
 // list handles GET /.
 func (s *Server) list(c echo.Context) error {
-	ch := chosen(c)
-	if err := ch.check(); err != nil {
+	ch, err := chosen(c)
+	if err != nil {
 		return err
 	}
 	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
 	p.Poll = "/" + ch.query()
 	ch.After = ""
-	p.Filtered, p.Bulk = ch != (choice{}), s.o.Operator != nil && ch.narrow()
-	p.First = ch.query()
-	s.listed(&p)
+	p.Filtered, p.Bulk, p.First = ch != (choice{}), s.o.Operator != nil && ch.narrow(), ch.query()
+
+	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
+	defer cancel()
+	s.fill(ctx, &p)
 	return s.render(c, http.StatusOK, "list", p)
 }
 
-// view is what a page shows of the analyses, as it was read at once.
-type view struct {
-	active Listing // not with a Search
-	page   Listing
-}
+// fill fills p with what was read last, or is read now.
+func (s *Server) fill(ctx context.Context, p *listPage) {
+	r := s.shared(ctx, p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, p.choice) })
+	v, _ := r.value.(view)
+	all, known := s.totals(ctx)
+	p.Pills = p.pills(all.counts, known)
 
-// totals has what all pages show of all analyses.
-type totals struct {
-	counts Counts
-	oldest []analysislock.Analysis // the unfinished one that was created first, if there is one
-}
-
-// readView reads the view of ch.
-func (s *Server) readView(ctx context.Context, ch choice) (v view, err error) {
-	if ch.Search == "" {
-		if v.active, err = s.source.Active(ctx, s.o.Limit); err != nil {
-			return v, err
-		}
+	var now time.Time
+	p.Live, now = r.age(v.at)
+	p.Rows = s.rows(&v, now)
+	if p.After == "" && p.Search == "" && known && all.oldest != nil {
+		p.Oldest = new(s.newRow(all.oldest, now))
 	}
-	v.page, err = s.source.Page(ctx, ch.at(v.active.At), ch.After, s.o.Limit)
+	if !p.Filtered && p.After == "" {
+		r := s.shared(ctx, "backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
+			return s.source.Backlog(ctx, len(v.stuck))
+		})
+		p.Backlog, _ = r.value.(repo.Backlog)
+		p.Counted, _ = r.age(p.Backlog.At)
+	}
+	if v.next != "" {
+		next := p.choice
+		next.After = v.next
+		p.Next = next.query()
+	}
+}
+
+// view reads the view of ch. Only the first page without a filter has more than others.
+func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
+	switch {
+	case ch == (choice{}):
+		v.running, v.waiting, v.stuck, v.at, err = s.source.Active(ctx, s.o.Limit)
+		slices.SortFunc(v.running, func(a, b analysislock.Analysis) int { // a heartbeat changes no place
+			return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
+		})
+	case ch.Since+ch.Older != "":
+		v.at, err = s.source.Now(ctx)
+	}
+	if err != nil {
+		return v, err
+	}
+	v.others, v.next, v.at, err = s.source.Page(ctx, ch.at(v.at), ch.After, s.o.Limit)
 	return v, err
 }
 
-// totals returns the numbers of all states, and the oldest analysis unless it cannot be read.
-func (s *Server) totals() (all totals, known bool) {
-	r := s.shared("totals", 2*s.o.Every, func(ctx context.Context) (any, error) {
-		counts, err := s.source.Count(ctx, kinds)
-		if err != nil {
-			return nil, err
+// rows returns the rows of v: first those that run, then those that wait, then those that are
+// stuck, then the others. Each analysis has one.
+func (s *Server) rows(v *view, now time.Time) (rows []row) {
+	shown := map[string]bool{}
+	for _, section := range []struct {
+		name string
+		all  []analysislock.Analysis
+	}{{running, v.running}, {waiting, v.waiting}, {stuck, v.stuck}, {"others", v.others}} {
+		first := len(rows)
+		for i := range section.all {
+			r := s.newRow(&section.all[i], now)
+			if shown[r.ID] {
+				continue
+			}
+			shown[r.ID] = true
+			if section.name == stuck {
+				r.Group = stuck
+			}
+			rows = append(rows, r)
 		}
-		oldest, _ := s.source.Oldest(ctx)
-		return totals{counts, oldest}, nil
+
+		if len(rows) > first && (first > 0 || section.name != "others") {
+			rows[first].Section = section.name
+		}
+	}
+	return rows
+}
+
+// totals returns the numbers of all states, and the oldest analysis unless it cannot be read.
+func (s *Server) totals(ctx context.Context) (all totals, known bool) {
+	r := s.shared(ctx, "totals", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		all := totals{counts: map[string]int64{}}
+		for _, status := range append([]string{""}, kinds...) {
+			n, err := s.source.Count(ctx, repo.Filter{Status: status})
+			if err != nil {
+				return nil, err
+			}
+			all.counts[status] = n
+		}
+		if oldest, found, err := s.source.OldestUnfinished(ctx); err == nil && found {
+			all.oldest = &oldest
+		}
+		return all, nil
 	})
 	all, _ = r.value.(totals)
 	return all, r.fresh()
 }
 
-// listed fills p with what was read last, or is read now.
-func (s *Server) listed(p *listPage) {
-	r := s.shared(p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.readView(ctx, p.choice) })
-	v, _ := r.value.(view)
-	all, known := s.totals()
-	p.count(all.counts, known)
-
-	var now time.Time
-	p.Live, now = r.age(v.page.At)
-	newRow := func(a *analysislock.Analysis) row { return s.newRow(a, now) }
-	p.arrange(&v, newRow)
-	if p.After == "" && p.Search == "" && known && len(all.oldest) > 0 {
-		p.Oldest = new(newRow(&all.oldest[0]))
-	}
-	if !p.Filtered && p.After == "" {
-		r := s.shared("backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
-			return s.source.Backlog(ctx, v.active.Stuck)
-		})
-		p.Backlog, _ = r.value.(repo.Backlog)
-		p.Counted, _ = r.age(p.Backlog.At)
-	}
-	if v.page.Next != "" {
-		next := p.choice
-		next.After = v.page.Next
-		p.Next = next.query()
-	}
-}
-
-// arrange makes the rows. On the first page are all of v.active that the choice selects: first
-// those that run, then those that wait, then those that are stuck, then the others as v.page
-// has them. Other pages have none of those.
-func (p *listPage) arrange(v *view, newRow func(*analysislock.Analysis) row) {
-	shown := map[string]bool{}
-	for i := range v.active.All {
-		r := newRow(&v.active.All[i])
-		f := p.at(r.now)
-		if r.Group == "" || shown[r.ID] || !matches(f, &r.Analysis) {
-			continue
-		}
-		if shown[r.ID] = true; p.After == "" {
-			p.Rows = append(p.Rows, r)
-		}
-	}
-
-	for i := range v.page.All {
-		if a := &v.page.All[i]; !shown[a.ID] {
-			p.Rows = append(p.Rows, newRow(a))
-		}
-	}
-	if p.Search == "" && p.After == "" {
-		p.group()
-	}
-}
-
-// group sorts the rows of the first page by their groups.
-func (p *listPage) group() {
-	order := []string{running, waiting, stuck, ""}
-	slices.SortStableFunc(p.Rows, func(a, b row) int {
-		if a.Group == "" && b.Group == "" {
-			return 0
-		}
-		groups := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
-		return cmp.Or(groups, a.sortTime().Compare(b.sortTime()), cmp.Compare(a.ID, b.ID))
-	})
-	for i := range p.Rows {
-		p.Rows[i].First = p.Rows[0].Group != "" && (i == 0 || p.Rows[i].Group != p.Rows[i-1].Group)
-	}
-}
-
-// count makes the pills.
-func (p *listPage) count(counts Counts, fresh bool) {
-	newPill := func(status string) pill {
+// pills returns the choices of a state; the first one is of all.
+func (p *listPage) pills(counts map[string]int64, fresh bool) (all []pill) {
+	for _, status := range append([]string{""}, kinds...) {
 		ch := p.choice
 		ch.State, ch.Search, ch.After = status, "", ""
-		made := pill{Name: status, Kind: kindOf(status), Current: p.State == status, Query: ch.query()}
+		made := pill{State: status, Kind: kindOf(status), Current: p.State == status && p.Search == "", Query: ch.query()}
 		if n, known := counts[status]; known && fresh {
 			made.N = number(n)
 		}
-		return made
+		all = append(all, made)
 	}
-
-	p.All = newPill("")
-	p.All.Name, p.All.Kind, p.All.Current = "All", "", p.State == "" && p.Search == ""
-	for _, status := range kinds {
-		p.States = append(p.States, newPill(status))
-	}
-}
-
-// live describes how old a page is.
-type live struct {
-	Status  string // static, or unavailable: the store does not answer
-	At      string // the store's time of the data, as text
-	Now     int64  // the same in milliseconds
-	Problem string // a sentence about the store
-}
-
-// liveAt describes a page with data of the store's time at.
-func liveAt(at time.Time) live {
-	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
-}
-
-// problem describes why the store has not answered, as the beginning of a sentence. Without an
-// error, a read is under way.
-func problem(err error) string {
-	var r *Refusal
-	switch {
-	case err == nil:
-		return "Firestore is still being read"
-	case errors.As(err, &r):
-		return "Firestore refuses: " + r.Text
-	case errors.Is(err, lease.ErrInvalidKey):
-		return "There can be no such id or page"
-	}
-	return "Firestore does not answer"
+	return all
 }

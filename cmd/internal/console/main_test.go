@@ -30,26 +30,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // use of the wrong clock is detected.
 type memorySource struct {
 	mu          sync.Mutex
-	all         map[string]console.Detail
+	all         map[string]analysislock.Analysis
 	unavailable bool
-	asked       map[string]int // calls by method
-	filters     []repo.Filter  // of the calls of Page
-	delay       time.Duration  // of each call of Page, Failures and Get
-	activeErr   error
-	pageErr     error
-	countErr    error
+	asked       map[string]int   // calls by method
+	delay       time.Duration    // of each call of Page, Failures and Summary
+	errs        map[string]error // of a method
 	failures    []repo.Failure
 	backlog     repo.Backlog
-	backlogErr  error
-	failed      int64 // more that are counted
+	failed      int64       // more that are counted
+	filter      repo.Filter // of the last Page, which finds all
 }
 
 const ahead = 24 * time.Hour
 
 func storeNow() time.Time { return time.Now().Add(ahead) }
 
-func newSource(all ...console.Detail) *memorySource {
-	s := &memorySource{all: map[string]console.Detail{}, asked: map[string]int{}}
+func newSource(all ...analysislock.Analysis) *memorySource {
+	s := &memorySource{all: map[string]analysislock.Analysis{}, asked: map[string]int{}, errs: map[string]error{}}
 	for i := range all {
 		s.all[all[i].ID] = all[i]
 	}
@@ -69,36 +66,28 @@ func (s *memorySource) calls(method string) (n int) {
 	return n
 }
 
-func (s *memorySource) put(w console.Detail) { s.change(func() { s.all[w.ID] = w }) }
+func (s *memorySource) put(w analysislock.Analysis) { s.change(func() { s.all[w.ID] = w }) }
 
 var errUnavailable = fmt.Errorf("no connection: %w", lease.ErrUnavailable)
 
 // read returns those of the analyses that are kept, as they are now, the last updated first.
-func (s *memorySource) read(method string, keep func(console.Detail) bool) (console.Listing, error) {
+func (s *memorySource) read(method string, keep func(*analysislock.Analysis) bool) (found []analysislock.Analysis, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[method]++
 	if s.unavailable {
-		return console.Listing{}, errUnavailable
+		return nil, errUnavailable
 	}
-	l := console.Listing{At: storeNow()}
 	for id := range s.all {
 		d := s.all[id]
-		if d.ReadAt = l.At; keep(d) {
-			l.All = append(l.All, d.Analysis)
+		if d.ReadAt = storeNow(); keep == nil || keep(&d) {
+			found = append(found, d)
 		}
 	}
-	slices.SortFunc(l.All, func(a, b analysislock.Analysis) int {
+	slices.SortFunc(found, func(a, b analysislock.Analysis) int {
 		return cmp.Or(b.UpdatedAt.Compare(a.UpdatedAt), cmp.Compare(a.ID, b.ID))
 	})
-	return l, nil
-}
-
-func (s *memorySource) Backlog(_ context.Context, stuck int) (repo.Backlog, error) {
-	l, err := s.read("Backlog", func(console.Detail) bool { return true })
-	b := s.backlog
-	b.At, b.Stuck = l.At, max(b.Stuck, int64(stuck))
-	return b, cmp.Or(err, s.backlogErr)
+	return found, s.errs[method]
 }
 
 // wait takes as long as the store does, or until ctx ends.
@@ -114,95 +103,111 @@ func (s *memorySource) wait(ctx context.Context) error {
 	}
 }
 
-func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, limit int) (console.Listing, error) {
+func (s *memorySource) Now(context.Context) (time.Time, error) {
+	_, err := s.read("Now", nil)
+	return storeNow(), err
+}
+
+func (s *memorySource) Backlog(_ context.Context, stuck int) (repo.Backlog, error) {
+	_, err := s.read("Backlog", nil)
+	b := s.backlog
+	b.At, b.Stuck = storeNow(), max(b.Stuck, int64(stuck))
+	return b, err
+}
+
+func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, limit int) (
+	found []analysislock.Analysis, next string, at time.Time, err error,
+) {
 	if err := s.wait(ctx); err != nil {
-		return console.Listing{}, err
+		return nil, "", at, err
 	}
-	l, err := s.read("Page", func(d console.Detail) bool {
-		code := d.Error != nil && d.Error.Code == f.Code || f.Status != "FAILED" && d.LastError != nil && d.LastError.Code == f.Code
-		return strings.HasPrefix(d.ID, f.Prefix) && (f.Prefix != "" || (f.Status == "" || f.Status == d.Status) && (f.Code == "" || code) && !d.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || d.UpdatedAt.Before(f.Before)))
-	})
-	s.change(func() { s.filters = append(s.filters, f) })
+	found, err = s.read("Page", nil)
+	s.change(func() { s.filter = f })
 	from, _ := strconv.Atoi(after)
-	l.All = l.All[min(from, len(l.All)):]
-	if len(l.All) > limit {
-		l.All, l.Next = l.All[:limit], strconv.Itoa(from+limit)
+	found = found[min(from, len(found)):]
+	if len(found) > limit {
+		found, next = found[:limit], strconv.Itoa(from+limit)
 	}
-	return l, cmp.Or(err, s.pageErr)
+	return found, next, storeNow(), err
 }
 
-func (s *memorySource) Active(_ context.Context, limit int) (console.Listing, error) {
-	l, err := s.read("Active", func(d console.Detail) bool { return lease.Held(d.Lock, storeNow()) })
-	waiting, _ := s.read("Active", func(d console.Detail) bool { return d.NextAttemptAt.After(storeNow()) })
-	stuck, _ := s.read("Stuck", func(d console.Detail) bool {
-		return (d.Status == "QUEUED" || d.Status == "PROCESSING") && !lease.Held(d.Lock, storeNow()) && d.NextAttemptAt.Before(storeNow())
-	})
-	slices.Reverse(stuck.All)
-	l.Stuck = min(limit, len(stuck.All))
-	l.All = slices.Concat(l.All[:min(limit, len(l.All))], waiting.All[:min(limit, len(waiting.All))], stuck.All[:min(limit, len(stuck.All))])
-	return l, cmp.Or(err, s.activeErr)
+func (s *memorySource) Active(_ context.Context, limit int) (running, waiting, stuck []analysislock.Analysis, at time.Time, err error) {
+	for list, keep := range map[*[]analysislock.Analysis]func(*analysislock.Analysis) bool{
+		&running: func(d *analysislock.Analysis) bool { return lease.Held(d.Lock, d.ReadAt) },
+		&waiting: func(d *analysislock.Analysis) bool { return d.NextAttemptAt.After(d.ReadAt) },
+		&stuck: func(d *analysislock.Analysis) bool {
+			return d.ReadAt.Sub(d.UpdatedAt) > 12*time.Minute && unfinished(d)
+		},
+	} {
+		if *list, err = s.read("Active", keep); err != nil {
+			return nil, nil, nil, at, err
+		}
+		if list != &running {
+			slices.Reverse(*list)
+		}
+		*list = (*list)[:min(limit, len(*list))]
+	}
+	return running, waiting, stuck, storeNow(), nil
 }
 
-func (s *memorySource) Oldest(context.Context) ([]analysislock.Analysis, error) {
-	l, err := s.read("Oldest", func(d console.Detail) bool { return d.Status == "QUEUED" || d.Status == "PROCESSING" })
-	slices.SortFunc(l.All, func(a, b analysislock.Analysis) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return l.All[:min(1, len(l.All))], err
+// unfinished reports whether d is QUEUED or PROCESSING, and waits for nothing.
+func unfinished(d *analysislock.Analysis) bool {
+	return (d.Status == "QUEUED" || d.Status == "PROCESSING") && d.Malformed == nil && !lease.Held(d.Lock, d.ReadAt) && d.NextAttemptAt.Before(d.ReadAt)
+}
+
+func (s *memorySource) OldestUnfinished(context.Context) (oldest analysislock.Analysis, found bool, err error) {
+	all, err := s.read("Oldest", func(d *analysislock.Analysis) bool { return d.Status == "QUEUED" || d.Status == "PROCESSING" })
+	if len(all) == 0 {
+		return oldest, false, err
+	}
+	return slices.MinFunc(all, func(a, b analysislock.Analysis) int { return a.CreatedAt.Compare(b.CreatedAt) }), true, err
 }
 
 func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure, error) {
 	if err := s.wait(ctx); err != nil || limit != 50 {
 		return nil, errUnavailable
 	}
-	_, err := s.read("Failures", func(console.Detail) bool { return false })
+	_, err := s.read("Failures", nil)
 	return s.failures, err
 }
 
-func (s *memorySource) Count(_ context.Context, statuses []string) (console.Counts, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked["Count"]++
-	if s.unavailable {
-		return nil, errUnavailable
-	}
-	if s.countErr != nil {
-		return nil, s.countErr
-	}
-	counts := console.Counts{"": int64(len(s.all))}
-	for _, status := range statuses {
-		counts[status] = 0
-	}
-	for id := range s.all {
-		if status := s.all[id].Status; slices.Contains(statuses, status) {
-			counts[status]++
-		}
-	}
-	counts["FAILED"] += s.failed
-	return counts, nil
+func (s *memorySource) Uncertain(context.Context, int) ([]analysislock.Analysis, error) {
+	return s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt) })
 }
 
-func (s *memorySource) Get(ctx context.Context, id string, contents bool) (console.Detail, error) {
+func (s *memorySource) Count(_ context.Context, f repo.Filter) (int64, error) {
+	counted, err := s.read("Count", func(d *analysislock.Analysis) bool { return f.Status == "" || d.Status == f.Status })
+	if f.Status == "FAILED" {
+		return int64(len(counted)) + s.failed, err
+	}
+	return int64(len(counted)), err
+}
+
+func (s *memorySource) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
+	d, err := s.Get(ctx, id)
+	d.Input, d.Result = nil, nil
+	if errors.Is(err, lease.ErrMalformed) {
+		err = nil
+	}
+	return d, err
+}
+
+func (s *memorySource) Get(ctx context.Context, id string) (d analysislock.Analysis, err error) {
 	if err := s.wait(ctx); err != nil {
-		return console.Detail{}, err
+		return d, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked["Get"]++
-	w, there := s.all[id]
+	found, err := s.read("Get", func(d *analysislock.Analysis) bool { return d.ID == id })
 	switch {
-	case s.unavailable:
-		return console.Detail{}, errUnavailable
+	case err != nil:
+		return d, err
 	case id == "a/b" || id == "":
-		return console.Detail{}, lease.ErrInvalidKey
-	case !there:
-		return console.Detail{}, lease.ErrNotFound
-	case w.Malformed != nil && contents:
-		return console.Detail{}, lease.ErrMalformed
+		return d, lease.ErrInvalidKey
+	case len(found) == 0:
+		return d, lease.ErrNotFound
+	case found[0].Malformed != nil:
+		return found[0], lease.ErrMalformed
 	}
-	w.ReadAt = storeNow()
-	if !contents {
-		w.Input, w.Result = nil, nil
-	}
-	return w, nil
+	return found[0], nil
 }
 
 // recorder is an Operator that records its calls.
@@ -211,31 +216,34 @@ type recorder struct {
 	did    []string
 	seen   analysislock.Seen         // of the last change
 	during func(ctx context.Context) // nil: a change takes no time
-	booked console.Delivery          // empty: Booked
 	bulk   console.Bulk              // of the next ChangeAll
 	filter repo.Filter               // of the last ChangeAll
 	fail   error
 }
 
-func (h *recorder) Change(ctx context.Context, what console.Change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
+func (h *recorder) Change(ctx context.Context, c console.Change) (console.Delivery, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.did, h.seen = append(h.did, string(what)+" "+id+" by "+who), seen
-	return cmp.Or(h.booked, console.Booked), h.fail
+	did := fmt.Sprint(c.Verb, " ", c.ID, " by ", c.Who)
+	if c.Act != "" {
+		did += fmt.Sprint(": ", c.Act, " ", c.Answer)
+	}
+	h.did, h.seen = append(h.did, did), *c.Seen
+	return console.Booked, h.fail
 }
 
-func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) repo.Filter, who string, last console.Bulk, limit int, dryRun bool) (console.Bulk, error) {
+func (h *recorder) ChangeAll(ctx context.Context, what console.Verb, f func(time.Time) repo.Filter, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.filter = f(cmp.Or(last.Before, h.bulk.Before))
+	h.filter = f(cmp.Or(before, h.bulk.Before))
 	if !dryRun {
-		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", last.Before.UnixMilli(), " by ", who, last.After))
+		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", before.UnixMilli(), " by ", who))
 	}
 	return h.bulk, h.fail
 }
@@ -262,7 +270,7 @@ func open(t testing.TB, source console.Source, o console.Options) *console.Serve
 func writable(t testing.TB, source console.Source) (*console.Server, *recorder) {
 	t.Helper()
 	h := &recorder{}
-	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Every: quick}), h
+	return open(t, source, console.Options{Operator: h, User: "operator-1", Books: true, Every: quick}), h
 }
 
 // ask makes a request as a browser on this machine does. header has names and values in turn.
@@ -336,12 +344,12 @@ func ids(text string) (all []string) {
 }
 
 // analysis returns an analysis with that status.
-func analysis(id, status string) console.Detail {
-	return console.Detail{Analysis: analysislock.Analysis{ID: id, Status: status, CreatedAt: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), UpdatedAt: storeNow().Add(-5 * time.Minute)}}
+func analysis(id, status string) analysislock.Analysis {
+	return analysislock.Analysis{ID: id, Status: status, CreatedAt: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), UpdatedAt: storeNow().Add(-5 * time.Minute)}
 }
 
 // heldBy returns an analysis whose lock expires in left.
-func heldBy(id, owner string, token int64, left time.Duration) console.Detail {
+func heldBy(id, owner string, token int64, left time.Duration) analysislock.Analysis {
 	w := analysis(id, "PROCESSING")
 	w.Lock = lease.Lease{Owner: owner, Token: token, Attempts: 1, HeartbeatAt: storeNow(), ExpiresAt: storeNow().Add(left)}
 	w.Attempts = 1

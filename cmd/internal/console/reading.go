@@ -9,10 +9,9 @@ import (
 
 const (
 	maxRead  = 10 * time.Second // the time limit of a read
-	maxWait  = 5 * time.Second  // how long after the start of a read a page waits for it
-	patience = time.Second      // instead of maxWait, after an error, for a fresh value, or if another read is late
+	maxWait  = 5 * time.Second  // how long a page waits for all its reads
+	patience = time.Second      // how long after its start a page waits for a read, if the value or an error is known
 	retry    = 4 * time.Second  // the longest time from the start of an attempt with an error to the next
-	outage   = time.Minute      // how long after the start of a slow attempt with an error no page waits
 )
 
 // maxReadings are kept; then all are read again.
@@ -26,14 +25,15 @@ type reading struct {
 	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
 	err   error         // of the last attempt
-	slow  bool          // the last attempt had its error after patience: no page waits for the next
 	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
 }
 
 // shared begins to read the value with this key, unless the last attempt is recent or under
-// way. It waits for the attempt for a short time, and not at all after a slow error: it then
-// returns what was read before.
-func (s *Server) shared(key string, every time.Duration, read func(context.Context) (any, error)) reading {
+// way. It waits for the attempt until ctx ends, or for a short time if something is known
+// already: it then returns what was read before.
+func (s *Server) shared(
+	ctx context.Context, key string, every time.Duration, read func(context.Context) (any, error),
+) reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -54,28 +54,21 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 	if r.err != nil {
 		pause = min(pause, retry)
 	}
-	if now := time.Now(); r.busy == nil && now.Sub(r.tried) >= pause {
-		if now.Sub(r.tried) > outage {
-			r.err, r.slow = nil, false
-		}
-		r.tried, r.busy = now, make(chan struct{})
+	if r.busy == nil && time.Since(r.tried) >= pause {
+		r.tried, r.busy = time.Now(), make(chan struct{})
 		go s.attempt(r, read, s.Track()) // a stop ends it and waits for it
 	}
 
-	wait := maxWait
 	if r.fresh() || r.err != nil {
-		wait = patience
+		limited, cancel := context.WithDeadline(ctx, r.tried.Add(patience))
+		defer cancel()
+		ctx = limited
 	}
-	for _, other := range s.readings { // a page waits once for a store that does not answer
-		if other.busy != nil && time.Since(other.tried) >= maxWait {
-			wait = patience
-		}
-	}
-	if busy, left := r.busy, wait-time.Since(r.tried); busy != nil && !r.slow && left > 0 {
+	if busy := r.busy; busy != nil {
 		s.mu.Unlock()
 		select {
 		case <-busy:
-		case <-time.After(left):
+		case <-ctx.Done():
 		}
 		s.mu.Lock()
 	}
@@ -96,7 +89,7 @@ func (s *Server) attempt(r *reading, read func(context.Context) (any, error), do
 	} else if r.err == nil {
 		s.o.Log.Warn("console cannot read Firestore", "error", err)
 	}
-	r.err, r.slow = err, err != nil && time.Since(r.tried) > patience
+	r.err = err
 	close(r.busy)
 	r.busy = nil
 }
@@ -113,12 +106,25 @@ func (r *reading) fresh() bool {
 	return r.err == nil && !r.ended.IsZero() && time.Since(r.ended) < 2*r.every+maxRead
 }
 
+// live describes how old a page is.
+type live struct {
+	Status  string // static, or unavailable: the store does not answer
+	At      string // the store's time of the data, as text
+	Now     int64  // the same in milliseconds
+	Problem string // a sentence about the store
+}
+
+// liveAt describes a page with data of the store's time at.
+func liveAt(at time.Time) live {
+	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
+}
+
 // age describes how old the value is, which the store has read at its time at. now is the
 // store's time by which the value is to be judged: late by the time of the answer, so that a
 // lock may be shown as held for that much too long, never as stale too soon. It does not pass
 // in an outage, as a holder may have renewed its lock.
 func (r *reading) age(at time.Time) (l live, now time.Time) {
-	if r.ended.IsZero() || r.err != nil && at.IsZero() {
+	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
 	passed := time.Since(r.ended)

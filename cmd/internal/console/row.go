@@ -5,10 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -33,45 +37,33 @@ const (
 // addresses. A status with this very text is listed with them.
 const noStatus = "no status"
 
-// row is one analysis as templates show it, at one moment.
+// row is one analysis as templates show it at ReadAt.
 type row struct {
 	analysislock.Analysis
 	Group     string // running, waiting, stuck or empty
-	First     bool   // of its group on a page
-	Problem   string // why the lock cannot be read, or the id cannot be used; empty: none
+	Section   string // of the page, which begins with this row
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
-	Left      time.Duration // until the expiry of a held lock
-	Age       time.Duration // since CreatedAt
-	Write     bool          // changes may be made
-
-	now time.Time
+	Write     bool // changes may be made
 }
 
 // newRow returns the row of a at now, the store's time.
 func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
-		Analysis: *a, Problem: a.Problem(), Key: key(a.ID),
-		State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(a, now),
-		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.CreatedAt), Write: s.o.Operator != nil, now: now,
+		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status),
+		LockState: lockState(a, now), Write: s.o.Operator != nil,
 	}
+	r.ReadAt = now
 	if a.Status == analysislock.Ready { // another program may not have deleted it
 		r.LastError = nil
 	}
-
-	late := s.o.TTL + 2*time.Minute // as repo.Active has it
-	free := a.Malformed == nil && lease.Orphaned(a.Lock, now)
 	switch {
 	case r.LockState == lockHeld:
 		r.Group = running
-	case free && a.NextAttemptAt.After(a.UpdatedAt) && // else it is recovery's mark of what is in the queue
-		!lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
+	case a.Malformed == nil && !a.Lock.Finished && r.Waits():
 		r.Group = waiting
-	case free && (r.Kind == "queued" || r.Kind == "processing") &&
-		s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, late) && lease.Late(a.UpdatedAt, now, late):
-		r.Group = stuck
 	}
 	return r
 }
@@ -84,19 +76,14 @@ func (r row) Began() time.Time {
 	return r.StartedAt
 }
 
-// sortTime returns the time by which r is sorted in its Group.
-func (r row) sortTime() time.Time {
-	switch r.Group {
-	case waiting:
-		return r.NextAttemptAt
-	case stuck:
-		return r.UpdatedAt
-	}
-	return r.Began()
-}
+// Problem returns why the lock cannot be read, or the id cannot be used; empty: none.
+func (r row) Problem() string { return r.Analysis.Problem() }
 
-// NextIn returns the time until the next attempt.
-func (r row) NextIn() time.Duration { return r.NextAttemptAt.Sub(r.now) }
+// Since returns the time since t.
+func (r row) Since(t time.Time) time.Duration { return r.ReadAt.Sub(t) }
+
+// Until returns the time until t.
+func (r row) Until(t time.Time) time.Duration { return t.Sub(r.ReadAt) }
 
 // Took returns the time from the first attempt's start to the end of a finished analysis;
 // 0: unknown.
@@ -112,7 +99,7 @@ func (r row) Unlockable() bool {
 	return r.Write && (r.LockState == lockHeld || r.LockState == lockStale)
 }
 
-// Requeueable reports whether the analysis may be requeued.
+// Requeueable reports whether the analysis may be requeued, and its acts resolved.
 func (r row) Requeueable() bool {
 	return r.Write && (r.LockState == lockStale || r.LockState == lockFree)
 }
@@ -126,15 +113,11 @@ func (r row) Cancellable() bool {
 // one analysis have it.
 func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value != nil }
 
-// Since returns the time since t.
-func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
-
 // attempt is an entry of a timeline. X and Width place it between the start of the first
 // entry and now, or the end of the last one if the analysis is finished, in thousandths.
 type attempt struct {
 	analysislock.Attempt
 	X, Width int64
-	Gap      time.Duration // until the next attempt began
 }
 
 // Timeline returns the attempts, the newest first. One without an outcome is running if
@@ -143,15 +126,15 @@ func (r row) Timeline() (all []attempt) {
 	if len(r.History) == 0 {
 		return nil
 	}
-	from, until := r.History[0].StartedAt, r.now
+	from, until := r.History[0].StartedAt, r.ReadAt
 	if r.Lock.Finished {
 		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
 	}
 	scale := max(until.Sub(from), time.Second)
 
-	for i := range r.History {
+	for i := range slices.Backward(r.History) {
 		a := r.History[i]
-		end := cmp.Or(a.EndedAt, r.now)
+		end := cmp.Or(a.EndedAt, r.ReadAt)
 		switch {
 		case a.Outcome != "":
 		case r.LockState == lockMalformed:
@@ -162,16 +145,28 @@ func (r row) Timeline() (all []attempt) {
 			a.Outcome, end = "no end recorded", a.StartedAt
 		}
 
-		t := attempt{Attempt: a}
-		if i+1 < len(r.History) && !a.EndedAt.IsZero() {
-			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
-		}
-		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
-		t.Width = max(int64(1000*end.Sub(a.StartedAt)/scale), 8)
-		all = append(all, t)
+		x := min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
+		all = append(all, attempt{a, x, max(int64(1000*end.Sub(a.StartedAt)/scale), 8)})
 	}
+	return all
+}
 
-	slices.Reverse(all)
+// act is a marked act of an analysis.
+type act struct {
+	Name string
+	analysislock.Effect
+	Uncertain bool          // it may have been done
+	Ago       time.Duration // since At
+}
+
+// Acts returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have
+// them. While an attempt runs, it may still record what it has begun.
+func (r row) Acts() (all []act) {
+	open := r.Effects.Open()
+	for _, name := range slices.Sorted(maps.Keys(r.Effects)) {
+		e := r.Effects[name]
+		all = append(all, act{name, e, r.LockState != lockHeld && slices.Contains(open, name), r.Since(e.At)})
+	}
 	return all
 }
 
@@ -200,7 +195,7 @@ func key(id string) string {
 }
 
 // kinds are the four statuses. Pages show each in its own color.
-var kinds = []string{"QUEUED", "PROCESSING", "READY", "FAILED"}
+var kinds = []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}
 
 func kindOf(status string) string {
 	switch {
@@ -226,4 +221,69 @@ func clock(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("15:04:05") + " UTC"
+}
+
+// shorten cuts the middle out of a text of more than 64 runes: ids often differ at
+// their end.
+func shorten(text string) string { return cli.Shorten(text, 64) }
+
+// span formats a duration in at most two units, as console.js does.
+func span(d time.Duration) string {
+	s := max(int64(d/time.Second), 0)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%d s", s)
+	case s < 3600:
+		return fmt.Sprintf("%d min %02d s", s/60, s%60)
+	case s < 86400:
+		return fmt.Sprintf("%d h %02d min", s/3600, s/60%60)
+	}
+	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
+}
+
+// took formats how long something took: as span, and below a second in milliseconds.
+func took(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", max(d, 0).Milliseconds())
+	}
+	return span(d)
+}
+
+// message makes a message of several lines legible.
+func message(text string) string {
+	text = strings.NewReplacer("\r\n", "\n", "\t", "    ").Replace(text)
+	return printable.Lines(strings.TrimRight(text, "\n "))
+}
+
+var (
+	pythonTrace = regexp.MustCompile(`Traceback \(most recent call last\):|(?m:^  File ")`)
+	errorLine   = regexp.MustCompile(`(?s)^.*\n([\w.]*(?:Error|Exception)(?: \[\w+\])?:[^\n]*)`)
+)
+
+// headline returns the line of a message that says what it is about: the last one of Python's
+// traceback, else the last one that begins as Node's errors do, else the first one.
+func headline(text string) string {
+	text = message(text)
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if pythonTrace.MatchString(text) {
+		return lines[len(lines)-1]
+	}
+	if found := errorLine.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return lines[0]
+}
+
+// number formats n with a comma between thousands.
+func number(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// age formats a duration in the larger unit of span, as console.js does.
+func age(d time.Duration) string {
+	return strings.Join(strings.Fields(span(d))[:2], " ")
 }

@@ -27,18 +27,17 @@ import (
 // DefaultLimit is how many analyses a page lists.
 const DefaultLimit = 50
 
-// Options of NewServer. The zero value is safe only on the loopback interface.
+// Options of NewServer.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
 	Root     string        // of the addresses of this Server's pages, which its caller strips; empty: /
 	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
 	Limit    int           // zero: DefaultLimit
-	Identity Identity      // nil: everybody, without a name
-	AnyHost  bool          // accept any Host header: safe only if Identity needs a proof that no other site has
+	Identity Identity      // nil: everybody under the name User, on the loopback interface alone
+	User     string        // without an Identity
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
 	Every    time.Duration // the shortest time between two reads of what a page shows; zero: 8 s
-	TTL      time.Duration // of the locks; zero: no analysis is marked as stuck
 	Log      *slog.Logger  // nil: no log
 }
 
@@ -72,9 +71,6 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
 func NewServer(work context.Context, source Source, o Options) *Server {
 	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 8*time.Second)
-	if o.Identity == nil {
-		o.Identity = Everybody("")
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -105,20 +101,21 @@ func (s *Server) routes() {
 
 	change := func(path string, confirm, change echo.HandlerFunc) {
 		if s.o.Operator == nil {
-			s.echo.Any(path, func(echo.Context) error { return readOnly })
-			return
+			confirm, change = refuse, refuse
 		}
 		page(path, confirm)
 		s.echo.POST(path, change)
 	}
 	for _, v := range verbs {
-		if v.Name != Unlock { // what is held is not changed with others
+		if v.Name == Requeue || v.Name == Cancel { // what is held is not changed with others
 			change("/all/"+string(v.Name), s.all(v), s.all(v))
 		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
 	change(failuresPath, s.all(requeue), s.all(requeue))
 }
+
+func refuse(echo.Context) error { return readOnly }
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
@@ -141,26 +138,28 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 // whoKey is the key under which a request's context has the name of its sender.
 const whoKey = "who"
 
-// admit refuses a request that names another host than the loopback interface, unless
-// AnyHost is set, one that another site's page makes, one whose sender is not identified, and
+// admit refuses a request that, without an Identity, names another host than the loopback
+// interface, one that another site's page makes, one whose sender is not identified, and
 // one with a value that is not UTF-8.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		r := c.Request()
-		if !s.o.AnyHost && !loopback(r.Host) {
+		r, who := c.Request(), s.o.User
+		switch {
+		case s.o.Identity == nil && !loopback(r.Host):
 			return wrongHost
-		}
-		if subrequest(r) {
+		case subrequest(r):
 			return foreignSite
 		}
 
-		who, err := s.o.Identity.Identify(r)
-		if err != nil {
-			s.o.Log.WarnContext(r.Context(), "caller refused", "error", err)
-			if errors.Is(err, taskauth.ErrNoKeys) {
-				return noKeys
+		if s.o.Identity != nil {
+			var err error
+			if who, err = s.o.Identity.Identify(r); err != nil {
+				s.o.Log.WarnContext(r.Context(), "caller refused", "error", err)
+				if errors.Is(err, taskauth.ErrNoKeys) {
+					return noKeys
+				}
+				return noProof
 			}
-			return noProof
 		}
 		c.Set(whoKey, who)
 

@@ -1,12 +1,15 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -26,7 +30,6 @@ type bulk struct {
 	// running makes cancel take those too that are held, also since they were listed.
 	running bool
 	rate    float64 // changes a second; 0: not limited
-	who     string  // makes the changes; empty: operator
 }
 
 // parse returns the IDs, or none if a filter is given.
@@ -57,29 +60,26 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 
 // run lists the analyses first, and then makes the change to each that is still as it was
 // listed. When ctx ends, it completes the changes under way and begins no other.
-func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, v verb) error {
+func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("project %s, database %s, collection %s", cl.place.Project, cl.place.Database, cl.place.Collection)
 	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err
 	}
-	if !cl.books && v != verbCancel {
+	if !cl.books && verb != console.Cancel {
 		c.Notice("TASK_QUEUE is not set: no deliveries are booked")
 	}
 
-	t := newTally(c, len(all), b.dryRun)
-	log := c.Log()
-	if t.terminal { // which shows the progress instead
-		log = slog.New(slog.DiscardHandler)
-	}
+	t := &tally{c: c, matched: len(all), dryRun: b.dryRun, outcomes: map[string]int{}, reasons: map[string]int{}}
 	uninterrupted := context.WithoutCancel(ctx)
+	what, log := console.Change{Verb: verb, Who: operator()}, c.Log()
 	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
-		outcome, reason, err := b.change(uninterrupted, cl, v, d, log)
+		outcome, reason, err := b.change(uninterrupted, cl, what, d, log)
 		t.add(uninterrupted, d.ID, outcome, reason, err)
 		return queueRefuses(err)
 	})
 
-	t.print(v)
+	t.print(verb)
 	if stopped != nil {
 		c.Notice("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
 	}
@@ -128,7 +128,7 @@ func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*a
 // queueRefuses returns err if its booking failed for a reason that is the same for all.
 func queueRefuses(err error) error {
 	code := status.Code(err)
-	if errors.Is(err, errNotBooked) && (code == codes.NotFound || code == codes.PermissionDenied) {
+	if errors.Is(err, console.ErrNotBooked) && (code == codes.NotFound || code == codes.PermissionDenied) {
 		return err
 	}
 	return nil
@@ -137,30 +137,31 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change to an analysis that is still as d, and returns the outcome and, of a
+// change makes the change what to an analysis that is still as d, and returns the outcome and, of a
 // skip, the reason. Unless b.running, it skips an analysis that is held or has changed.
 func (b *bulk) change(
-	ctx context.Context, cl *Client, v verb, d *analysislock.Analysis, log *slog.Logger,
+	ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger,
 ) (outcome, reason string, err error) {
 	if d.Malformed != nil {
 		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
 	}
-	if reason := b.excludes(v, d); reason != "" {
+	if reason := b.excludes(what.Verb, d); reason != "" {
 		return skipped, reason, nil
 	}
 	if b.dryRun {
 		return wouldChange, "", nil
 	}
 
-	seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
-	if b.running { // a run that has begun or ended since is no reason to skip it
-		seen = nil
+	what.ID = d.ID
+	if !b.running { // else a run that has begun or ended since is no reason to skip it
+		what.Seen = console.StateOf(d)
 	}
-	done, err := cl.change(ctx, v, d.ID, seen, cmp.Or(b.who, operator()), log)
-	if reason := refused(v, done, err); reason != "" {
+	done, err := cl.change(ctx, what, log)
+	reason = refused(what.Verb, done, err)
+	switch {
+	case reason != "":
 		return skipped, reason, nil
-	}
-	if err != nil {
+	case err != nil:
 		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
 	}
 	return didChange, "", nil
@@ -169,14 +170,14 @@ func (b *bulk) change(
 // excludes returns why the change leaves out d as it was listed; "": it does not. It leaves out
 // what is READY, or what a requeue has already reset, unless the filter selects this status. So
 // a command that is run again books no second delivery.
-func (b *bulk) excludes(v verb, d *analysislock.Analysis) (reason string) {
+func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason string) {
 	reset := d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
-	case v == verbCancel && d.Finished():
+	case verb == console.Cancel && d.Finished():
 		return "already_finished"
 	case lease.Held(d.Lock, d.ReadAt) && !b.running:
 		return "held"
-	case v == verbCancel:
+	case verb == console.Cancel:
 		return ""
 	case reset && b.status != analysislock.Queued:
 		return "already_queued"
@@ -188,7 +189,7 @@ func (b *bulk) excludes(v verb, d *analysislock.Analysis) (reason string) {
 
 // refused returns why an analysis that was listed is not changed; "": it is changed, or err is
 // a failure.
-func refused(v verb, done changed, err error) (reason string) {
+func refused(verb console.Verb, done changed, err error) (reason string) {
 	switch {
 	case errors.As(err, new(*lease.HeldError)):
 		return "held"
@@ -196,8 +197,67 @@ func refused(v verb, done changed, err error) (reason string) {
 		return "changed"
 	case errors.Is(err, lease.ErrNotFound):
 		return "deleted"
-	case errors.Is(err, lease.ErrFinished), err == nil && v == verbCancel && done.Was == done.Status:
+	case errors.Is(err, lease.ErrFinished), err == nil && verb == console.Cancel && done.Was == done.Status:
 		return "already_finished"
 	}
 	return ""
+}
+
+// tally counts and prints the outcomes of a bulk change. It is safe for concurrent use.
+type tally struct {
+	c       *cli.Call
+	matched int
+	dryRun  bool
+
+	mu        sync.Mutex
+	outcomes  map[string]int
+	reasons   map[string]int // of skips
+	notBooked bool           // a change was made whose delivery is not booked
+}
+
+// add counts the outcome of a change, and prints its error and its line.
+func (t *tally) add(ctx context.Context, id, outcome, reason string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.outcomes[outcome]++
+	if reason != "" {
+		t.reasons[reason]++
+	}
+	t.notBooked = t.notBooked || errors.Is(err, console.ErrNotBooked)
+	cli.Report(ctx, t.c.Err, t.c.Name, err)
+	if t.c.JSON {
+		_ = t.c.PrintJSON(struct { // cli.Run reports its error
+			ID      string `json:"id"`
+			Outcome string `json:"outcome"`
+			Reason  string `json:"reason,omitempty"`
+		}{id, outcome, reason})
+	}
+}
+
+// print prints the summary, and why some were skipped.
+func (t *tally) print(verb console.Verb) {
+	n := t.outcomes
+	if t.c.JSON {
+		_ = t.c.PrintJSON(map[string]any{"summary": map[string]any{
+			"matched": t.matched, "changed": n[didChange], "skipped": n[skipped], "failed": n[failed], "dry_run": t.dryRun,
+		}})
+	} else {
+		word := "changed"
+		if t.dryRun {
+			word = "would be changed"
+		}
+		cli.Print(t.c.Out, "%d matched, %d %s, %d skipped, %d failed\n",
+			t.matched, n[didChange]+n[wouldChange], word, n[skipped], n[failed])
+	}
+
+	var why []string
+	for _, reason := range slices.Sorted(maps.Keys(t.reasons)) {
+		why = append(why, fmt.Sprint(t.reasons[reason], " ", strings.ReplaceAll(reason, "_", " ")))
+	}
+	if verb == console.Cancel && t.reasons["held"] > 0 {
+		why = append(why, "which --running cancels too")
+	}
+	if len(why) > 0 {
+		t.c.Notice("skipped: %s", strings.Join(why, ", "))
+	}
 }

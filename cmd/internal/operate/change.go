@@ -12,40 +12,20 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/worker"
-)
-
-// verb is a change that an operator makes, as the log names it.
-type verb string
-
-const (
-	verbUnlock       = verb(console.Unlock)
-	verbRequeue      = verb(console.Requeue)
-	verbRequeueFresh = verb(console.RequeueFresh)
-	verbCancel       = verb(console.Cancel)
-	verbDelete       = verb("delete")
-	verbResolve      = verb("resolve")
-)
-
-// Bookings that go with a change, in its output.
-const (
-	deliveryBooked    = string(console.Booked)
-	deliveryNotNeeded = string(console.NotNeeded) // it is finished
-	deliveryNone      = string(console.None)      // no queue is named
 )
 
 // Statuses in the output of delete.
 const deleted, missing = "DELETED", "MISSING"
 
-// changed is the output of unlock, requeue, cancel and delete with --json.
+// changed is the output of unlock, requeue, cancel, resolve and delete with --json.
 type changed struct {
-	ID       string   `json:"id"`
-	Was      string   `json:"was"` // status
-	Status   string   `json:"status"`
-	Lock     lockInfo `json:"lock_was"`
-	Delivery string   `json:"delivery"`
-
-	finished bool // before the change
+	ID       string           `json:"id"`
+	Was      string           `json:"was"` // status
+	Status   string           `json:"status"`
+	Lock     lockInfo         `json:"lock_was"`
+	Delivery console.Delivery `json:"delivery"`
 }
 
 // Unlock releases a lock of any owner by force. A worker that still runs the analysis
@@ -66,7 +46,7 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 	case len(args) == 0:
 		return c.MissingArgument()
 	}
-	return changeAll(ctx, c, verbUnlock, args, nil)
+	return changeAll(ctx, c, console.Unlock, args, nil)
 }
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
@@ -77,10 +57,11 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
+	verb := console.Requeue
 	if *fresh {
-		return changeAll(ctx, c, verbRequeueFresh, ids, &b)
+		verb = console.RequeueFresh
 	}
-	return changeAll(ctx, c, verbRequeue, ids, &b)
+	return changeAll(ctx, c, verb, ids, &b)
 }
 
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
@@ -92,7 +73,7 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	return changeAll(ctx, c, verbCancel, ids, &b)
+	return changeAll(ctx, c, console.Cancel, ids, &b)
 }
 
 // Delete deletes the documents of analyses. It is refused while one is locked. A missing one
@@ -104,19 +85,19 @@ func Delete(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	return changeAll(ctx, c, verbDelete, ids, nil)
+	return changeAll(ctx, c, console.Delete, ids, nil)
 }
 
 // changeAll makes a change to each document; without ids, to those that b selects. After
 // one that is refused or fails it continues with the next.
-func changeAll(ctx context.Context, c *cli.Call, v verb, ids []string, b *bulk) (err error) {
+func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string, b *bulk) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
 			return err
 		}
 	}
 	queue := optionalQueue
-	if v == verbCancel || v == verbDelete {
+	if verb == console.Cancel || verb == console.Delete {
 		queue = noQueue
 	}
 	cl, err := connect(ctx, c, queue)
@@ -126,11 +107,11 @@ func changeAll(ctx context.Context, c *cli.Call, v verb, ids []string, b *bulk) 
 	defer func() { err = errors.Join(err, cl.close()) }()
 
 	if len(ids) == 0 {
-		return b.run(ctx, c, cl, v)
+		return b.run(ctx, c, cl, verb)
 	}
 	var failed error
 	for _, id := range ids {
-		err := cl.changeOne(ctx, c, v, id)
+		err := cl.changeOne(ctx, c, console.Change{Verb: verb, ID: id, Who: operator()}, c.Log())
 		if ctx.Err() != nil {
 			return err
 		}
@@ -142,147 +123,122 @@ func changeAll(ctx context.Context, c *cli.Call, v verb, ids []string, b *bulk) 
 }
 
 // changeOne makes one change and prints it.
-func (cl *Client) changeOne(ctx context.Context, c *cli.Call, v verb, id string) error {
-	done, err := cl.change(ctx, v, id, nil, operator(), c.Log())
-	return cl.printChange(c, v, id, done, err)
-}
-
-// printChange prints a change, or explains its error.
-func (cl *Client) printChange(c *cli.Call, v verb, id string, done changed, err error) error {
-	if v == verbDelete && errors.Is(err, lease.ErrNotFound) { // as after a first attempt
-		done, err = changed{ID: id, Was: missing, Status: deleted, Delivery: deliveryNotNeeded}, nil
+func (cl *Client) changeOne(ctx context.Context, c *cli.Call, what console.Change, log *slog.Logger) error {
+	done, err := cl.change(ctx, what, log)
+	if what.Verb == console.Delete && errors.Is(err, lease.ErrNotFound) { // as after a first attempt
+		done, err = changed{ID: what.ID, Was: missing, Status: deleted, Delivery: console.NotNeeded}, nil
 	}
 	switch {
-	case errors.Is(err, errNotBooked):
+	case errors.Is(err, console.ErrNotBooked) && what.Verb == console.Resolve: // again it would be refused
+		return fmt.Errorf("%w; taskguard requeue%s %s books it", err, cl.place.Flag(), printable.Line(what.ID))
+	case errors.Is(err, console.ErrNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
 	case err != nil:
-		return cl.explain(id, err)
-	}
-
-	if !c.JSON {
-		cli.Print(c.Out, "%s is %s; %s\n",
-			printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), done.note(v))
-		return nil
-	}
-	if done.Delivery == deliveryNone {
+		return cl.explain(what.ID, err)
+	case c.JSON && done.Delivery == console.None:
 		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
 	}
-	return c.PrintJSON(done)
+
+	if c.JSON {
+		return c.PrintJSON(done)
+	}
+	cli.Print(c.Out, "%s is %s; %s\n",
+		printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), done.note(what.Verb))
+	return nil
 }
 
 // note describes for people what the change has done.
-func (done *changed) note(v verb) string {
+func (done *changed) note(verb console.Verb) string {
 	switch {
-	case v == verbCancel && done.Was == done.Status:
+	case verb == console.Cancel && done.Was == done.Status:
 		return "it was cancelled before: nothing is changed"
-	case v == verbCancel && done.Lock.Held:
-		return "it is cancelled, and its run ends at its next heartbeat"
-	case v == verbCancel:
-		return "it is cancelled"
-	case v == verbDelete && done.Was == missing:
-		return "there was no such document: nothing is changed"
-	case v == verbDelete && done.finished:
-		return "it was " + done.Was
-	case v == verbDelete:
-		return "it was " + statusOrNone(done.Was) +
-			": a task that is still booked for it is answered 404 and ends at its sixth delivery, with an alert"
-	case done.Delivery == deliveryBooked:
+	case verb == console.Cancel && done.Lock.Held:
+		return "its run ends at its next heartbeat"
+	case verb == console.Cancel || verb == console.Delete:
+		return "it was " + statusOrNone(done.Was)
+	case done.Delivery == console.Booked:
 		return "a delivery is booked"
-	case done.Delivery == deliveryNone:
+	case done.Delivery == console.None:
 		return "no delivery is booked, as TASK_QUEUE is not set"
 	}
 	return "it is finished and needs no delivery"
 }
 
-// errNotBooked is the error of a change that is made, but whose delivery is not booked.
-var errNotBooked = errors.New("the document is changed, but its delivery is not booked")
-
-// change makes one change to one document for who, logs it, and books a delivery unless
-// the analysis is finished then. If the change is made, done is not the zero value, and
-// err is the booking's. The change is refused if the document is no longer as seen; nil:
-// it is not compared.
-func (cl *Client) change(
-	ctx context.Context, v verb, id string, seen *analysislock.Seen, who string, log *slog.Logger,
-) (done changed, err error) {
-	return cl.changeBy(ctx, v, id, who, log, func(task string) (analysislock.Analysis, string, error) {
-		return cl.apply(ctx, v, id, seen, who, task)
-	})
-}
-
-// changeBy is change, where apply makes the change; see Client.apply.
-func (cl *Client) changeBy(ctx context.Context, v verb, id, who string, log *slog.Logger,
-	apply func(task string) (was analysislock.Analysis, status string, err error),
-) (done changed, err error) {
-	task := cl.NewTask(id)
-	was, status, err := apply(task)
+// change makes one change to one document, logs it, and books a delivery unless the analysis is
+// finished then. If the change is made, done is not the zero value, and err is the booking's.
+func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger) (done changed, err error) {
+	task := cl.NewTask(c.ID)
+	was, status, err := cl.apply(ctx, c, task)
 	if err != nil {
 		return changed{}, err
 	}
-	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: deliveryNotNeeded,
-		finished: was.Finished()}
-	cl.log(ctx, log, v, &was, &done, who)
-	if v == verbDelete || analysislock.Finished(status) || done.finished && status == was.Status {
+	done = changed{c.ID, was.Status, status, lockOf(&was), console.NotNeeded}
+	cl.log(ctx, log, c, &was, status)
+	same := status == was.Status // another word of the kind's for a finished one
+	if c.Verb == console.Delete || analysislock.Finished(status) || same && was.Finished() {
 		return done, nil
 	}
 
-	err = cl.Book(ctx, id, task)
+	err = cl.Book(ctx, c.ID, task)
 	switch {
 	case errors.Is(err, worker.ErrNoQueue):
-		done.Delivery = deliveryNone
+		done.Delivery = console.None
 	case err != nil:
-		return done, fmt.Errorf("%w: %w", errNotBooked, explainQueue(err))
+		return done, fmt.Errorf("%w: %w", console.ErrNotBooked, explainQueue(err))
 	default:
-		done.Delivery = deliveryBooked
+		done.Delivery = console.Booked
 	}
 	return done, nil
 }
 
-// apply makes a change for who; task is booked after it. It returns the analysis as it was
-// before, and the status after the change.
+// apply makes a change; task is booked after it. It returns the analysis as it was before, and
+// the status after the change.
 func (cl *Client) apply(
-	ctx context.Context, v verb, id string, seen *analysislock.Seen, who, task string,
+	ctx context.Context, c console.Change, task string,
 ) (was analysislock.Analysis, status string, err error) {
-	switch v {
-	case verbRequeue, verbRequeueFresh:
-		was, err = cl.Analyses.Requeue(ctx, id, seen, v == verbRequeueFresh, task)
-		return was, analysislock.Queued, err
-	case verbCancel:
-		was, err = cl.Analyses.Cancel(ctx, id, who, seen)
+	locks := cl.Analyses
+	switch c.Verb {
+	case console.Cancel:
+		was, err = locks.Cancel(ctx, c.ID, c.Who, c.Seen)
 		return was, analysislock.Failed, err
-	case verbDelete:
-		was, err = cl.Analyses.Delete(ctx, id)
+	case console.Delete:
+		was, err = locks.Delete(ctx, c.ID)
 		return was, deleted, err
-	case verbUnlock:
-		was, err = cl.Analyses.Unlock(ctx, id, seen, task)
-		if was.Status == analysislock.Processing {
-			return was, analysislock.Queued, err
+	case console.Unlock:
+		was, err = locks.Unlock(ctx, c.ID, c.Seen, task)
+		if was.Status != analysislock.Processing {
+			return was, was.Status, err
 		}
-		return was, was.Status, err
+	case console.Resolve:
+		was, err = locks.Resolve(ctx, c.ID, c.Seen, c.Act, c.Answer, task)
+		if console.Final(&was) {
+			return was, was.Status, err
+		}
+	default:
+		was, err = locks.Requeue(ctx, c.ID, c.Seen, c.Verb == console.RequeueFresh, task)
 	}
-	return was, "", fmt.Errorf("operate: no change %q", v)
+	return was, analysislock.Queued, err
 }
 
-// log logs a change that who has made.
+// log logs a change.
 func (cl *Client) log(
-	ctx context.Context, log *slog.Logger, v verb, was *analysislock.Analysis, done *changed, who string,
+	ctx context.Context, log *slog.Logger, c console.Change, was *analysislock.Analysis, status string,
 ) {
 	if kind := cl.place.Other(); kind != "" {
 		log = log.With("kind", kind)
 	}
-	log = log.With(
-		"command", v, "analysis_id", done.ID, "project", cl.place.Project, "by", who, "status_was", was.Status,
-		"lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
-
-	same := was.Status == done.Status
-	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
-	switch {
-	case v == verbCancel && same:
-		log.InfoContext(ctx, "it was cancelled before: nothing is changed")
-	case v == verbUnlock && same && free:
-		log.InfoContext(ctx, "it was not locked: nothing is changed")
-	default:
-		log.InfoContext(ctx, "changed by an operator")
+	if c.Act != "" {
+		log = log.With("effect", c.Act, "done", c.Answer.Done)
 	}
+	log = log.With("command", c.Verb, "analysis_id", c.ID, "project", cl.place.Project, "by", c.Who,
+		"status_was", was.Status, "lock_held", lockOf(was).Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
+
+	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
+	if was.Status == status && (c.Verb == console.Cancel || c.Verb == console.Unlock && free) {
+		log.InfoContext(ctx, "nothing is changed")
+		return
+	}
+	log.InfoContext(ctx, "changed by an operator")
 }
 
 // operator returns the user who runs this program.
@@ -292,4 +248,66 @@ func operator() string {
 		return "unknown"
 	}
 	return u.Username
+}
+
+// Resolve answers an uncertain act of an analysis, and books a delivery. It is refused while the
+// analysis is locked, and if its state or the act has changed since it was read.
+func Resolve(ctx context.Context, c *cli.Call) (err error) {
+	result := c.Flags.String("done", "", "the act was done: record this `JSON` as its result")
+	notDone := c.Flags.Bool("not-done", false, "the act was certainly not done: a later attempt does it")
+	c.TakesKind(firstKind)
+	c.TakesJSON("print what was changed as one JSON line")
+	args, err := c.Parse(2, 2)
+	if err != nil {
+		return err
+	}
+	what := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
+	if err := checkID(what.ID); err != nil {
+		return err
+	}
+	if c.Given("done") == *notDone {
+		return cli.UsageError("want either --done JSON or --not-done")
+	}
+	if !*notDone {
+		if what.Answer, err = console.Done(*result); err != nil {
+			return cli.UsageError("--done: " + err.Error())
+		}
+	}
+
+	cl, err := connect(ctx, c, optionalQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	return cl.resolve(ctx, c, what)
+}
+
+// resolve prints the act, and answers it if the analysis is still in the state that was read.
+func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change) error {
+	read, err := cl.Analyses.Summary(ctx, what.ID)
+	if err != nil {
+		return cl.explain(what.ID, err)
+	}
+	if act, known := read.Effects[what.Act]; known {
+		c.Notice("%s: the act %s", printable.Line(what.ID), effectText(what.Act, act))
+	}
+	what.Seen = console.StateOf(&read)
+	return cl.changeOne(ctx, c, what, c.Log())
+}
+
+// printUncertain prints the acts of analyses that have started and are not done, a row each.
+func printUncertain(c *cli.Call, all []analysislock.Analysis) {
+	const row = "%-36s  %-16s  %-24s  %v\n"
+	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN")
+	for i := range all {
+		for _, name := range all[i].Effects.Open() {
+			act := all[i].Effects[name]
+			cli.Print(c.Out, row, printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token)
+		}
+	}
+}
+
+// effectText describes an act for people.
+func effectText(name string, e analysislock.Effect) string {
+	return fmt.Sprintf("%s: %s at %s with lock token %d", printable.Line(name), e.State, iso8601.Format(e.At), e.Token)
 }

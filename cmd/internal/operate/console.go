@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"taskguard/cmd/internal/cli"
@@ -19,6 +20,8 @@ import (
 	"taskguard/cmd/internal/service"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -30,7 +33,7 @@ const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
 type ConsoleOptions struct {
-	Write    bool          // allow unlock, requeue and cancel
+	Write    bool          // allow changes
 	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
 	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
 	KeysURL  string        // of the proxy's keys; empty: Google's
@@ -46,7 +49,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 		"With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs "+
 		"--iap-audience; without that, every user of this machine sees everything, inputs and results too")
-	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. "+
+	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue, cancel and resolve. "+
 		"Every user of this machine then acts in your name, unless --iap-audience is set")
 	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
 		"as many of those that run, of those that wait for their next attempt, and of those that are stuck. "+
@@ -125,8 +128,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	}
 
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
-		Limit: cmp.Or(o.Limit, console.DefaultLimit), Identity: console.Everybody(operator()),
-		Books: all[0].books, TTL: all[0].Analyses.TTL(), Every: o.Every, Log: o.Log,
+		Limit: o.Limit, User: operator(), Books: all[0].books, Every: o.Every, Log: o.Log,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}
@@ -143,7 +145,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if err != nil {
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), all[0].close())
 	}
-	s.options.Identity, s.options.AnyHost = proxy, true
+	s.options.Identity = proxy
 	return s, nil
 }
 
@@ -159,7 +161,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
-		pages = append(pages, console.NewServer(work, consoleSource{cl}, o))
+		pages = append(pages, console.NewServer(work, cl.Analyses, o))
 	}
 
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -177,4 +179,73 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		Handler: http.HandlerFunc(handler), Limits: service.DefaultLimits(), Drain: drain, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.clients[0].close())
+}
+
+// consoleOperator makes the console's changes as the commands do.
+type consoleOperator struct {
+	*Client
+	log *slog.Logger
+}
+
+// Change implements console.Operator.
+func (o consoleOperator) Change(ctx context.Context, c console.Change) (console.Delivery, error) {
+	done, err := o.change(ctx, c, o.log)
+	if errors.Is(err, console.ErrNotBooked) {
+		o.warn(ctx, c, err)
+	}
+	return done.Delivery, err
+}
+
+// warn logs why a change is not made, or its delivery not booked.
+func (o consoleOperator) warn(ctx context.Context, c console.Change, err error) {
+	o.log.WarnContext(ctx, "no delivery is booked, or nothing is changed",
+		"command", c.Verb, "analysis_id", c.ID, "by", c.Who, "error", err)
+}
+
+// ChangeAll implements console.Operator.
+func (o consoleOperator) ChangeAll(
+	ctx context.Context, verb console.Verb, f func(now time.Time) repo.Filter, who string,
+	before time.Time, limit int, dryRun bool,
+) (result console.Bulk, err error) {
+	if result.Before = before; before.IsZero() {
+		if result.Before, err = o.Analyses.Now(ctx); err != nil {
+			return result, err
+		}
+	}
+	selected := f(result.Before)
+	if selected.Before.IsZero() || selected.Before.After(result.Before) {
+		selected.Before = result.Before
+	}
+	if result.Matched, err = o.Analyses.Count(ctx, selected); err != nil {
+		return result, err
+	}
+	found, err := o.Analyses.Find(ctx, selected, "", limit)
+	if err != nil {
+		return result, err
+	}
+
+	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}
+	uninterrupted := context.WithoutCancel(ctx)
+	var mu sync.Mutex
+	n := map[string]int64{}
+	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
+		c := console.Change{Verb: verb, ID: d.ID, Who: who}
+		outcome, _, err := b.change(uninterrupted, o.Client, c, d, o.log)
+		if err != nil {
+			o.warn(uninterrupted, c, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		n[outcome]++
+		return queueRefuses(err)
+	})
+
+	result.Changed, result.Skipped, result.Failed = n[didChange]+n[wouldChange], n[skipped], n[failed]
+	if !dryRun {
+		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
+			"command", verb, "status", selected.Status, "code", selected.Code,
+			"since", selected.Since, "before", selected.Before, "by", who, "matched", result.Matched,
+			"changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
+	}
+	return result, nil
 }

@@ -8,11 +8,14 @@ import (
 	"html"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +25,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -77,14 +81,14 @@ func openBilled(t *testing.T, b *emulatortest.Backend, ended func(method string)
 
 // overview is a source that adds up what is billed for the backlog. A page reads nothing else meanwhile.
 type overview struct {
-	consoleSource
+	*repo.Analyses
 	reads *atomic.Int64
 	spent *int64
 }
 
 func (o overview) Backlog(ctx context.Context, stuck int) (repo.Backlog, error) {
 	before := o.reads.Load()
-	b, err := o.consoleSource.Backlog(ctx, stuck)
+	b, err := o.Analyses.Backlog(ctx, stuck)
 	*o.spent += o.reads.Load() - before
 	return b, err
 }
@@ -110,7 +114,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 				b.Put(t, fmt.Sprint("ready", i), map[string]any{"status": "READY", "updatedAt": at(-time.Duration(i) * time.Minute), "createdAt": at(-48 * time.Hour)})
 			}
 		}
-		server := console.NewServer(t.Context(), overview{consoleSource{cl}, reads, &spent}, console.Options{})
+		server := console.NewServer(t.Context(), overview{cl.Analyses, reads, &spent}, console.Options{})
 		show := func(path string) (text string) {
 			w := httptest.NewRecorder()
 			server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, http.NoBody))
@@ -144,7 +148,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 		for i := range 3000 {
 			b.Put(t, fmt.Sprint("stuck", i), map[string]any{"status": "QUEUED", "updatedAt": at(-time.Hour), "createdAt": at(0)})
 		}
-		got, err := overview{consoleSource{cl}, reads, &spent}.Backlog(t.Context(), 0)
+		got, err := overview{cl.Analyses, reads, &spent}.Backlog(t.Context(), 0)
 		if err != nil || spent != 20 || spent > got.Reads() {
 			t.Errorf("%+v, %v: 3,000 more in %d reads, want 20 and at most %d", got, err, spent, got.Reads())
 		}
@@ -156,7 +160,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 }
 
 // The first requeue is interrupted in the middle, and the second before its first change.
-func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
+func TestARequeueOfAllThatIsInterruptedIsCompletedByTheNext(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	ended := func(string) {}
 	cl, _ := openBilled(t, b, func(method string) { ended(method) })
@@ -165,134 +169,115 @@ func TestARequeueOfAllGoesOnAfterWhatItSkips(t *testing.T) {
 		b.Put(t, fmt.Sprint("x", i), map[string]any{"status": []string{"READY", "FAILED"}[min(i/4, 1)], "updatedAt": []any{iso8601.Format(at), at}[i%2]})
 	}
 	all := func(now time.Time) repo.Filter { return repo.Filter{Since: now.Add(-24 * time.Hour)} }
-	last, changed, skipped := console.Bulk{Before: time.Now()}, int64(0), int64(0)
-	for i := 0; i < 20 && (i < 3 || last.Matched > 0); i++ { // until nothing is left
+	before, changed := time.Now(), int64(0)
+	for i, at := range []string{"/BatchGetDocuments", "/RunQuery", "/none"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		at, limit := []string{"/BatchGetDocuments", "/RunQuery", "/none"}[min(i, 2)], []int{28, 28, 5}[min(i, 2)]
 		ended = func(method string) {
 			if strings.HasSuffix(method, at) {
 				cancel()
 			}
 		}
-		var err error
-		last, err = consoleOperator{cl, slog.New(slog.DiscardHandler)}.ChangeAll(ctx, console.Requeue, all, "me", last, limit, false)
-		if cancel(); err != nil || i == 0 && last.Changed == 24 {
-			t.Fatalf("%+v, %v", last, err)
+		got, err := consoleOperator{cl, slog.New(slog.DiscardHandler)}.ChangeAll(ctx, console.Requeue, all, "me", before, 28, false)
+		if cancel(); err != nil || i == 0 && got.Changed == 24 || i == 2 && (got.Skipped != 4 || got.Matched != got.Changed+4) {
+			t.Fatalf("%+v, %v", got, err)
 		}
-		changed, skipped = changed+last.Changed, skipped+last.Skipped
+		changed += got.Changed
 	}
-	if changed != 24 || skipped != 4 || last.Matched != 0 {
-		t.Errorf("%d are changed, %d skipped, at last %+v; want 24, 4, and nothing left", changed, skipped, last)
+	if changed != 24 {
+		t.Errorf("%d are changed, want 24", changed)
 	}
-}
-
-func TestAStopWaitsForTheChangesOfEachKind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		ctx, stop := context.WithCancel(t.Context())
-		slow := clientOf(t, b, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, commit grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				stop()
-				time.Sleep(time.Second)
-				return commit(ctx, method, req, reply, cc, opts...)
-			}))
-		b.Put(t, "x", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-time.Hour)})
-		s := ConsoleServer{clients: []*Client{clientOf(t, b), slow}, write: true, options: console.Options{
-			Kinds: []console.Kind{{Name: "a"}, {Name: "b", Root: "/kind/b"}}, Log: slog.New(slog.DiscardHandler),
-		}}
-		l, ended := bufconn.Listen(1<<16), make(chan error, 1)
-		go func() { ended <- s.Serve(ctx, l) }()
-		form := strings.NewReader(fmt.Sprintf("seen=%d-1.", time.Now().UnixMilli()))
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/kind/b/all/cancel?state=QUEUED", form)
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Sec-Fetch-Site", "same-origin")
-		browser := http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }}
-		answer, err := browser.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(answer.Body)
-		if err != nil || answer.Body.Close() != nil || !strings.Contains(string(text), "1 cancelled, ") {
-			t.Errorf("%d, %s, %v", answer.StatusCode, text, err)
-		}
-		browser.CloseIdleConnections()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func TestTheConsoleChangesOnlyTheStateThatItHasShown(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	o := consoleOperator{clientOf(t, b), slog.New(slog.DiscardHandler)}
-	b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 2})
-	shown := analysislock.Seen{Status: "QUEUED", Grant: lease.Grant{Token: 1}}
-	for _, what := range []console.Change{console.Unlock, console.Requeue, console.RequeueFresh, console.Cancel} {
-		if booked, err := o.Change(t.Context(), what, "x", "me", shown); !errors.Is(err, lease.ErrConflict) {
-			t.Errorf("%s: %q, %v, want a conflict", what, booked, err)
+	b.Put(t, "x", map[string]any{
+		"status": "QUEUED", "lockToken": 2, "openEffects": 1, "effects": map[string]any{"charge": map[string]any{"state": "started", "token": 1}},
+	})
+	before := b.Fields(t, "x")
+	shown := &analysislock.Seen{Status: "QUEUED", Grant: lease.Grant{Token: 1}}
+	for _, verb := range []console.Verb{console.Unlock, console.Requeue, console.RequeueFresh, console.Cancel, console.Resolve} {
+		booked, err := o.Change(t.Context(), console.Change{Verb: verb, ID: "x", Who: "me", Seen: shown, Act: "charge"})
+		if !errors.Is(err, lease.ErrConflict) || !reflect.DeepEqual(b.Fields(t, "x"), before) {
+			t.Errorf("%s: %q, %v, want a conflict, and nothing written: %v", verb, booked, err, b.Fields(t, "x"))
 		}
 	}
 }
 
+func TestResolveIsRefusedIfTheAnalysisHasChangedSinceItWasRead(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	doc := func(token int) map[string]any {
+		return map[string]any{
+			"status": "FAILED", "lockToken": token, "openEffects": 1, "effects": map[string]any{"charge": map[string]any{"state": "started", "token": 1}},
+		}
+	}
+	b.Put(t, "x", doc(1))
+	read := sync.OnceFunc(func() { b.Put(t, "x", doc(2)) })
+	cl, _ := openBilled(t, b, func(string) { read() })
+	var out strings.Builder
+	c := cli.NewCall(cli.Command{Name: "resolve"}, nil, cli.Streams{Out: &out, Err: &out}, nil)
+	err := cl.resolve(t.Context(), c, console.Change{Verb: console.Resolve, ID: "x", Act: "charge"})
+	fields := b.Fields(t, "x")
+	if !errors.Is(err, lease.ErrConflict) || fields["lockToken"] != int64(2) || fields["openEffects"] != int64(1) || fields["status"] != "FAILED" {
+		t.Errorf("%v, want a conflict and nothing written: %v", err, fields)
+	}
+}
+
 func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
+	ago := func(hours float64) func(time.Time) time.Time {
+		return func(now time.Time) time.Time { return now.Add(-time.Duration(hours * float64(time.Hour))) }
+	}
+	none := func(time.Time) (zero time.Time) { return zero }
 	for _, tc := range []struct {
-		what   console.Change
-		filter repo.Filter // its times are ago
-		want   console.Bulk
-		change string // the ids that are changed
+		what          console.Verb
+		filter        repo.Filter
+		since, before func(now time.Time) time.Time
+		want          console.Bulk
+		change        string // the ids that are changed
 	}{
-		{console.Cancel, repo.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Cancel, repo.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
-		{console.Cancel, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
-		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
-		{console.Requeue, repo.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Requeue, repo.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
-		{console.Requeue, repo.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
-		{console.Requeue, repo.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
-		{console.Cancel, repo.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Cancel, repo.Filter{Status: "QUEUED"}, none, ago(-1), console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, repo.Filter{Status: "PROCESSING"}, none, none, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
+		{console.Cancel, repo.Filter{Code: "c"}, none, none, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Cancel, repo.Filter{}, none, ago(2.5), console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, none, none, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, repo.Filter{Status: "QUEUED"}, none, none, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Requeue, repo.Filter{}, ago(1.1), none, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, repo.Filter{Status: "READY"}, none, none, console.Bulk{Matched: 1, Changed: 1}, "ready"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			cl, _ := openBilled(t, b, func(string) {})
-			for id, d := range map[string]struct {
-				status, error string // the field whose code is c
-				hours         int
-			}{
-				"q1": {"QUEUED", "lastError", 3}, "q2": {"QUEUED", "lastError", 2}, "q3": {"QUEUED", "", 4}, "held": {"PROCESSING", "", 1},
-				"left": {"PROCESSING", "", 2}, "failed": {"FAILED", "error", 1}, "ready": {"READY", "", 1},
-			} {
-				fields := map[string]any{"status": d.status, "attempts": 1, "lockToken": 1, "updatedAt": iso8601.Format(time.Now().Add(-time.Duration(d.hours) * time.Hour))}
-				if fields[d.error] = map[string]any{"code": "c"}; d.error == "" {
-					delete(fields, "")
-				}
-				if id == "held" {
-					fields["lockOwner"], fields["lockExpiresAt"] = "w", iso8601.Format(time.Now().Add(time.Hour))
-				}
+			cl := clientOf(t, b)
+			put := func(id, status string, hours float64, more map[string]any) {
+				fields := map[string]any{"status": status, "attempts": 1, "lockToken": 1, "updatedAt": iso8601.Format(ago(hours)(time.Now()))}
+				maps.Copy(fields, more)
 				b.Put(t, id, fields)
 			}
-			ago := func(at, now time.Time) time.Time {
-				if at.IsZero() {
-					return at
-				}
-				return now.Add(-at.Sub(time.Time{}))
-			}
+			code := map[string]any{"code": "c"}
+			put("q1", "QUEUED", 3, map[string]any{"lastError": code})
+			put("q2", "QUEUED", 2, map[string]any{"lastError": code})
+			put("q3", "QUEUED", 4, nil)
+			put("held", "PROCESSING", 1, map[string]any{"lockOwner": "w", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
+			put("left", "PROCESSING", 2, nil)
+			put("failed", "FAILED", 1, map[string]any{"error": code})
+			put("ready", "READY", 1, nil)
 			filter := func(now time.Time) repo.Filter {
 				f := tc.filter
-				f.Since, f.Before = ago(f.Since, now), ago(f.Before, now)
+				f.Since, f.Before = tc.since(now), tc.before(now)
 				return f
 			}
+
 			log := &emulatortest.Log{}
 			o := consoleOperator{cl, slog.New(slog.NewTextHandler(log, nil))}
-			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", console.Bulk{}, 10, true)
+			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", time.Time{}, 10, true)
 			if err != nil || time.Since(dry.Before) > time.Minute {
 				t.Fatalf("%+v: before %s, %v", tc.filter, dry.Before, err)
 			}
-			time.Sleep(10 * time.Minute)                     // the times are those of the dry run
-			for _, id := range []string{"later", "later2"} { // after the dry run
-				b.Put(t, id, map[string]any{"status": cmp.Or(tc.filter.Status, "QUEUED"), "updatedAt": iso8601.Format(time.Now()), "error": map[string]any{"code": "c"}})
+			time.Sleep(10 * time.Minute) // the times are those of the dry run
+			for _, id := range []string{"later", "later2"} {
+				put(id, cmp.Or(tc.filter.Status, "QUEUED"), 0, map[string]any{"error": code})
 			}
-			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", console.Bulk{Before: dry.Before}, 10, false)
-			tc.want.Before, tc.want.After, got.After = dry.Before, dry.After, dry.After
+			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", dry.Before, 10, false)
+			tc.want.Before = dry.Before
 			if err != nil || got != tc.want || dry != tc.want {
 				t.Errorf("%s %+v: %+v, dry %+v, %v; want %+v", tc.what, tc.filter, got, dry, err, tc.want)
 			}
@@ -300,7 +285,8 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			if n := strings.Count(text, `msg="changed by an operator"`); n != int(tc.want.Changed) || strings.Count(text, total) != 1 || strings.Count(text, "by=operator-1") != n+1 {
 				t.Errorf("%s %+v: %s", tc.what, tc.filter, text)
 			}
-			changed := []string{}
+
+			var changed []string
 			all, err := cl.Analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
 			for i := range all {
 				if !strings.HasPrefix(all[i].ID, "later") {

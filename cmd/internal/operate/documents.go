@@ -95,19 +95,15 @@ func readInput(stdin io.Reader, value string) (string, error) {
 // newDocument returns the input of builtin:document. The id is made from name and
 // content, so the same file is the same analysis.
 func newDocument(file string, content []byte) (Document, error) {
-	if len(content) > maxInput {
-		return Document{}, fmt.Errorf("%s: %w", printable.Line(file), errTooLarge)
-	}
 	name := filepath.ToSlash(filepath.Clean(file))
 	form, value := "text", string(content)
 	if !utf8.Valid(content) {
 		form, value = "base64", base64.StdEncoding.EncodeToString(content)
 	}
-	if len(name)+len(value) > maxInput {
-		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes",
-			printable.Line(file), maxInput, form)
-	}
-	if !utf8.ValidString(name) {
+	switch {
+	case len(name)+len(value) > maxInput:
+		return Document{}, fmt.Errorf("%s: as %s, %w", printable.Line(file), form, errTooLarge)
+	case !utf8.ValidString(name):
 		return Document{}, fmt.Errorf("%q: its name is not UTF-8", file)
 	}
 	return Document{
@@ -121,10 +117,7 @@ func newDocument(file string, content []byte) (Document, error) {
 func slug(name string) string {
 	base := strings.ToLower(filepath.Base(name))
 	words := strings.FieldsFunc(base, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
-	s := strings.Join(words, "-")
-	if s == "" {
-		s = "file"
-	}
+	s := cmp.Or(strings.Join(words, "-"), "file")
 	return s[:min(len(s), 40)]
 }
 

@@ -4,18 +4,13 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
-
-// maxCodes bounds the codes that are listed where none matches.
-const maxCodes = 20
 
 // filter is the flags that select analyses.
 type filter struct {
@@ -61,16 +56,7 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.status+f.code != "" {
-		cl.printKnown(ctx, c)
+		c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED")
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
-}
-
-// printKnown prints which statuses there are and, if they can be read, which codes.
-func (cl *Client) printKnown(ctx context.Context, c *cli.Call) {
-	known := ""
-	if codes, err := cl.Analyses.Codes(ctx, maxCodes); err == nil {
-		known = ", the codes of errors are: " + printable.Line(cmp.Or(strings.Join(codes, ", "), "none"))
-	}
-	c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED%s", known)
 }

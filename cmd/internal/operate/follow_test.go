@@ -139,43 +139,24 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 	})
 }
 
-func TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute(t *testing.T) {
+// Of the last state nothing is reported but checkpoints.
+func TestWaitingShowsAChangedProgressAtMostEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
 		text := f.during(t, func() {
-			for i := range 62 {
+			for i := range 30 {
 				time.Sleep(3 * time.Second)
-				progress := map[string]any{"at": iso8601.Format(time.Now())} // the first half reports checkpoints only
-				if i > 30 {
-					progress["message"] = fmt.Sprintf("page %d", i)
+				progress := map[string]any{"at": iso8601.Format(time.Now())}
+				if i < 20 {
+					progress["fraction"], progress["message"] = float64(i)/1000, fmt.Sprintf("page %d\x1b[2J", i)
 				}
-				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1, "progress": progress})
+				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/20, "progress": progress})
 			}
 			time.Sleep(time.Hour)
 		})
-		wantOnce(t, text, "x PROCESSING, attempt 1\n", "x PROCESSING, attempt 1; page 31\n", "x PROCESSING, attempt 1; page 61\n")
-		if n := strings.Count(text, "page"); n < 3 || n > 5 || strings.Contains(text, "; \n") {
-			t.Errorf("%d lines with a message, want one each 30 s:\n%s", n, text)
-		}
-	})
-}
-
-func TestWaitingShowsProgressOnceForEachTenPercent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFollowing(t)
-		text := f.during(t, func() {
-			for i := range 250 {
-				time.Sleep(3 * time.Second)
-				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/200, "progress": map[string]any{
-					"fraction": float64(i) / 1000, "message": fmt.Sprintf("page %d\x1b[2J", i), "at": "2026-01-02T03:04:05.678Z",
-				}})
-			}
-			time.Sleep(3 * time.Second)
-		})
-		const first, second = "x PROCESSING, attempt 1; ", "x PROCESSING, attempt 2; "
-		wantOnce(t, text, first+"0 %, page 0\\x1b[2J\n", first+"10 %, page 100\\x1b[2J\n", second+"20 %, page 200\\x1b[2J\n", "x READY 3\n")
-		if n := strings.Count(text, "\n"); n != 5 { // with QUEUED
-			t.Errorf("%d lines, want 5:\n%s", n, text)
+		wantOnce(t, text, "x PROCESSING, attempt 1; 0 %, page 0\\x1b[2J\n", "x PROCESSING, attempt 2\n", "x READY 3\n")
+		if n := strings.Count(text, "page"); n < 5 || n > 7 || strings.Contains(text, "; \n") {
+			t.Errorf("%d lines with a progress, want one each 10 s:\n%s", n, text)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/worker"
@@ -98,13 +99,11 @@ func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 	cli.Print(c.Out, "%s\n", text)
 }
 
-const missingIndex = "an index of deploy/firestore.indexes.json is missing, or is still being built"
-
-// explainIndex adds where the index is defined that recovery's query lacks. Firestore
+// explainIndex adds where the index is defined that a query lacks. Firestore
 // refuses other queries with the same code; only the text distinguishes them.
 func explainIndex(err error) error {
 	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {
-		return fmt.Errorf(missingIndex+": %w", err)
+		return fmt.Errorf(console.MissingIndex+": %w", err)
 	}
 	return err
 }

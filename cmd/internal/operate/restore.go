@@ -65,25 +65,23 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		switch {
 		case err == nil:
 			raised.Add(1)
-		case errors.Is(err, lease.ErrNotFound): // deleted meanwhile
-		default:
+		case !errors.Is(err, lease.ErrNotFound): // else it was deleted meanwhile
 			failed.Add(1)
 			cli.Report(uninterrupted, c.Err, c.Name, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err)))
 		}
 		return nil
 	})
 
-	err := ctx.Err()
 	if c.JSON {
-		err = errors.Join(err, c.PrintJSON(map[string]int64{
+		_ = c.PrintJSON(map[string]int64{ // cli.Run reports its error
 			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least,
-		}))
+		})
 	} else {
 		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n",
 			len(all), raised.Load(), least, failed.Load())
 	}
-	if err == nil && failed.Load() > 0 {
+	if ctx.Err() == nil && failed.Load() > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}
 	}
-	return err
+	return ctx.Err()
 }

@@ -41,16 +41,9 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	}
 
 	// The room's id is a user's input: it is logged as a hash, as the document lock does.
-	log := c.Log().With("command", c.Name, "room_hash", document.Hash(room), "project", in.Project,
-		"by", operator(), "lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
-	text := "is unlocked; subscribers are notified"
-	if unlocked {
-		log.InfoContext(ctx, "changed by an operator")
-	} else {
-		log.InfoContext(ctx, "it was not locked: nothing is changed")
-		text = "is free: it was not locked"
-	}
-
+	c.Log().InfoContext(ctx, "changed by an operator", "command", c.Name, "room_hash", document.Hash(room),
+		"project", in.Project, "by", operator(), "unlocked", unlocked,
+		"lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	if c.JSON {
 		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
 		if was.Locked { // as read just before
@@ -60,6 +53,11 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 			}
 		}
 		return c.PrintJSON(done)
+	}
+
+	text := "is free: it was not locked"
+	if unlocked {
+		text = "is unlocked; subscribers are notified"
 	}
 	cli.Print(c.Out, "room %s %s\n", printable.Line(room), text)
 	return nil

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -45,75 +44,72 @@ type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
-
-	remaining time.Duration
 }
 
 func lockOf(a *analysislock.Analysis) lockInfo {
-	l := a.Lock
-	return lockInfo{lease.Held(l, a.ReadAt), l.Owner, l.ExpiresAt, l.ExpiresAt.Sub(a.ReadAt)}
+	return lockInfo{lease.Held(a.Lock, a.ReadAt), a.Lock.Owner, a.Lock.ExpiresAt}
 }
 
-// String describes l for people.
-func (l lockInfo) String() string {
-	owner, expiry := printable.Line(l.Owner), iso8601.Format(l.ExpiresAt)
-	switch {
-	case l.Held:
-		return "held by " + owner + cmp.Or(cli.Duration(l.remaining, ", %s left"), " until "+expiry)
-	case l.Owner == "":
-		return "free"
-	case l.ExpiresAt.IsZero():
-		return "left by " + owner + ", without an expiry"
-	}
-	if l.remaining > 0 { // another program has finished it
-		return "left by " + owner
-	}
-	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
+// selection is the flags of status that select what it shows.
+type selection struct {
+	filter
+	id                             string
+	unfinished, uncertain, summary bool
+	filtered                       bool
+	limit                          int
 }
 
-// Status shows one analysis with input and result, many without, or the backlog.
-func Status(ctx context.Context, c *cli.Call) (err error) {
+// parse reads the command line. It refuses flags that exclude each other.
+func (s *selection) parse(c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
-	unfinished := c.Flags.Bool("unfinished", false,
+	c.Flags.BoolVar(&s.unfinished, "unfinished", false,
 		"list only QUEUED, PROCESSING and those without a status, oldest update first")
-	limit := c.Flags.Int("limit", 100,
+	c.Flags.IntVar(&s.limit, "limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
-	uncertain := c.Flags.Bool("uncertain", false,
+	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list only those with an act that may have been done, and that resolve answers")
-	summary := c.Flags.Bool("summary", false, "show the backlog, the last three hours, and when it will be drained")
-	var f filter
-	f.flags(c)
+	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
+	s.flags(c)
 	args, err := c.Parse(0, 1)
 	if err != nil {
 		return err
 	}
-	one := len(args) == 1
-	filtered, err := f.given(c)
-	switch {
-	case err != nil:
-		return err
-	case *limit < 1:
-		return cli.UsageError("--limit must be at least 1")
-	case one && *unfinished:
-		return cli.UsageError("an ID and --unfinished exclude each other")
-	case filtered && (one || *unfinished):
-		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
-	case *uncertain && (one || *unfinished || *summary || filtered):
-		return cli.UsageError("--uncertain excludes an ID, --unfinished, --summary and a filter")
-	case *summary && (one || *unfinished || filtered || c.Given("limit")):
-		return cli.UsageError("--summary excludes an ID, --unfinished, --limit and a filter")
-	case filtered && !c.Given("limit"):
-		*limit = math.MaxInt
-	}
-	if one {
-		if err := checkID(args[0]); err != nil {
+	if len(args) == 1 {
+		s.id = args[0]
+		if err := checkID(s.id); err != nil {
 			return err
 		}
 	}
 
+	chosen := 0
+	s.filtered, err = s.given(c)
+	for _, given := range []bool{len(args) == 1, s.unfinished, s.uncertain, s.summary, s.filtered} {
+		if given {
+			chosen++
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case s.limit < 1:
+		return cli.UsageError("--limit must be at least 1")
+	case chosen > 1:
+		return cli.UsageError("an ID, --unfinished, --uncertain, --summary and a filter exclude each other")
+	case s.filtered && !c.Given("limit"):
+		s.limit = math.MaxInt
+	}
+	return nil
+}
+
+// Status shows one analysis with input and result, many without, or the backlog.
+func Status(ctx context.Context, c *cli.Call) (err error) {
+	var s selection
+	if err := s.parse(c); err != nil {
+		return err
+	}
 	var o worker.Options
-	if *summary { // what is stuck depends on the TTL
+	if s.summary { // what is stuck depends on the TTL
 		if o.Lock, err = lockPolicy(c); err != nil {
 			return err
 		}
@@ -126,26 +122,13 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 
-	var all []analysislock.Analysis
-	more := max(*limit, *limit+1) // the one more shows that there are others; the greatest int has no next
 	switch {
-	case one:
-		return cl.showOne(ctx, c, args[0])
-	case *summary:
+	case s.id != "":
+		return cl.showOne(ctx, c, s.id)
+	case s.summary:
 		return cl.summarize(ctx, c)
-	case *unfinished:
-		all, err = cl.unfinished(ctx, c, more)
-	case *uncertain:
-		all, err = cl.Analyses.Uncertain(ctx, more)
-	case filtered:
-		all, _, err = cl.find(ctx, c, &f, more)
-	default:
-		all, err = cl.Analyses.List(ctx, "", more)
 	}
-	if err != nil {
-		return err
-	}
-	return cl.showMany(c, all, *limit, *uncertain)
+	return cl.showMany(ctx, c, &s)
 }
 
 // unfinished reads up to limit analyses: those that are dated, and if there is room those that
@@ -167,8 +150,8 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 	if err != nil {
 		return cl.explain(id, err)
 	}
-	s := summaryOf(&a)
-	s.Kind, s.History = cl.place.Other(), a.History
+	s := cl.summaryOf(&a)
+	s.History = a.History
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
 	for field, value := range map[*json.RawMessage]any{
 		&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value,
@@ -181,7 +164,7 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 		return c.PrintJSON(s)
 	}
 
-	printFields(c, &s, a.ReadAt)
+	printFields(c, &s)
 	printHistory(c, &s)
 	if s.Result == nil {
 		return nil
@@ -202,7 +185,7 @@ func errorLines(e *analysislock.Error) string {
 }
 
 // printFields prints an analysis without its result.
-func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
+func printFields(c *cli.Call, s *shownAnalysis) {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	field := func(name, value string, present bool) {
 		if present {
@@ -212,10 +195,11 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	field("id", printable.Line(s.ID), true)
 	field("status", printable.Line(statusOrNone(s.Status)), true)
 	field("attempts", strconv.Itoa(s.Attempts), true)
-	field("lock", s.Lock.String(), true)
+	lock := lockText(&s.Analysis, s.Lock.Owner)
+	field("lock", lock, lock != "")
 
 	if p := s.Progress; p != nil {
-		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
+		ago := cmp.Or(cli.Duration(max(0, s.ReadAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
@@ -226,7 +210,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) {
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 
 	next := iso8601.Format(s.NextAttemptAt)
-	if left := s.NextAttemptAt.Sub(readAt); left > 0 {
+	if left := s.NextAttemptAt.Sub(s.ReadAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
 	}
 	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
@@ -256,7 +240,7 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 
 		if a.Code != "" {
 			why := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
-			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, tableWidth-9))
+			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, 71))
 		}
 	}
 }
@@ -269,100 +253,110 @@ func percent(p *analysislock.Progress) string {
 	return ""
 }
 
-// progressText describes a progress in one line: its percentage, its message, and more.
+// progressText describes a progress in one line: its percentage, its message, and more. Without a
+// progress it is empty.
 func progressText(p *analysislock.Progress, more ...string) string {
+	if p == nil {
+		return ""
+	}
 	parts := append([]string{percent(p), printable.Line(p.Message)}, more...)
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
-// showMany prints up to limit analyses, or their uncertain acts, and whether there are more.
-func (cl *Client) showMany(c *cli.Call, all []analysislock.Analysis, limit int, uncertain bool) error {
-	if len(all) > limit {
-		all = all[:limit]
-		c.Notice("the first %d; --limit shows more", limit)
-	}
+// showMany prints the selected analyses, or their uncertain acts, and whether there are more.
+func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err error) {
+	var all []analysislock.Analysis
+	more := max(s.limit, s.limit+1) // the one more shows that there are others; the greatest int has no next
 	switch {
-	case !c.JSON && uncertain:
-		printUncertain(c, all)
-		return nil
-	case !c.JSON:
-		printTable(c, all)
-		return nil
+	case s.unfinished:
+		all, err = cl.unfinished(ctx, c, more)
+	case s.uncertain:
+		all, err = cl.Analyses.Uncertain(ctx, more)
+	case s.filtered:
+		all, _, err = cl.find(ctx, c, &s.filter, more)
+	default:
+		all, err = cl.Analyses.List(ctx, "", more)
 	}
-	for i := range all {
-		s := summaryOf(&all[i])
-		s.Kind = cl.place.Other()
-		if err := c.PrintJSON(s); err != nil {
-			return err
+	if err != nil {
+		return err
+	}
+	if len(all) > s.limit {
+		all = all[:s.limit]
+		c.Notice("the first %d; --limit shows more", s.limit)
+	}
+
+	switch {
+	case c.JSON:
+		for i := range all {
+			if err := c.PrintJSON(cl.summaryOf(&all[i])); err != nil {
+				return err
+			}
 		}
+	case s.uncertain:
+		printUncertain(c, all)
+	default:
+		printTable(c, all)
 	}
 	return nil
 }
 
-// printTable prints an analysis a row, with so much of its last column as the ID leaves room for.
-// Beside long IDs the last column is a line of its own.
+// printTable prints an analysis a row.
 func printTable(c *cli.Call, all []analysislock.Analysis) {
-	const row, others = "%-*s  %-10s  %3v  %5s  %-8s%s\n", 36
-	width := len("ID")
-	for i := range all {
-		width = max(width, utf8.RuneCountInString(printable.Line(all[i].ID)))
-	}
-	before, room := "  ", tableWidth-width-others
-	if room < minLast {
-		before, room = "\n    ", tableWidth-4
-	}
-
-	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", before+"LOCK, ERROR")
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "ID\tSTATUS\tTRY\tDONE\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
 		a, updated := &all[i], ""
 		if ago := max(0, a.ReadAt.Sub(a.UpdatedAt)); !a.UpdatedAt.IsZero() {
 			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
-		status := cli.Shorten(printable.Line(statusOrNone(a.Status)), 10)
-		last := strings.TrimRight(before+lockAndError(a, room), "\n ")
-		cli.Print(c.Out, row, width, printable.Line(a.ID), status, a.Attempts, percent(a.Progress), updated, last)
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable.Line(a.ID), printable.Line(statusOrNone(a.Status)),
+			a.Attempts, percent(a.Progress), updated, lockText(a, cli.Shorten(a.Lock.Owner, 12)), problemText(a))
 	}
+	_ = t.Flush() // cli.Run reports its error
 }
 
-// The widths of a table, of an owner in it and, at least, of its last column beside the ID, in characters.
-const tableWidth, ownerWidth, minLast = 80, 12, 16
-
-// lockAndError describes in room characters who holds an analysis, or when its next attempt is,
-// and if there is room also its error.
-func lockAndError(a *analysislock.Analysis, room int) string {
-	s := summaryOf(a)
-	failure := ""
+// lockText describes who holds an analysis, or when its next attempt is.
+func lockText(a *analysislock.Analysis, owner string) string {
+	expiry, left := iso8601.Format(a.Lock.ExpiresAt), a.Lock.ExpiresAt.Sub(a.ReadAt)
+	owner = printable.Line(owner)
 	switch {
-	case s.Error != nil:
-		failure = printable.Line(s.Error.Code)
-	case s.LastError != nil:
-		failure = "last: " + printable.Line(s.LastError.Code)
+	case errors.Is(a.Malformed, lease.ErrMalformed): // else the id is wrong, and the lock can be read
+		return "malformed"
+	case lease.Held(a.Lock, a.ReadAt):
+		return "held by " + owner + cmp.Or(cli.Duration(left, ", %s left"), " until "+expiry)
+	case owner != "" && (left > 0 || a.Lock.ExpiresAt.IsZero()): // another program has written it
+		return "left by " + owner
+	case owner != "":
+		return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-left, "%s ago"), "at "+expiry)
+	case a.Finished():
+		return ""
+	case a.Waits():
+		next := iso8601.Format(a.NextAttemptAt)
+		return "waits" + cmp.Or(cli.Duration(a.NextAttemptAt.Sub(a.ReadAt), ", %s left"), " until "+next)
 	}
+	return "free"
+}
 
-	s.Lock.Owner = cli.Shorten(s.Lock.Owner, ownerWidth)
-	lock := s.Lock.String()
+// problemText returns why the lock cannot be read, or the code of the error or of the last attempt's.
+func problemText(a *analysislock.Analysis) string {
 	switch {
-	case s.Malformed != "":
-		lock = "malformed: " + printable.Line(s.Malformed)
-	case s.Lock.Owner == "" && a.Waits():
-		left := cli.Duration(s.NextAttemptAt.Sub(a.ReadAt), ", %s left")
-		lock = "waits" + cmp.Or(left, " until "+iso8601.Format(s.NextAttemptAt))
-	case s.Lock.Owner == "" && (failure != "" || s.Finished()):
-		lock = ""
+	case errors.Is(a.Malformed, lease.ErrMalformed):
+		return printable.Line(a.Problem())
+	case a.Error != nil:
+		return printable.Line(a.Error.Code)
+	case a.LastError != nil && a.Status != analysislock.Ready:
+		return "last: " + printable.Line(a.LastError.Code)
 	}
-
-	both := strings.Trim(lock+"; "+failure, "; ")
-	if lock != "" && utf8.RuneCountInString(both) > room {
-		both = lock
-	}
-	return cli.Shorten(both, room)
+	return ""
 }
 
 // summaryOf returns an analysis as a list shows it.
-func summaryOf(a *analysislock.Analysis) shownAnalysis {
-	s := shownAnalysis{Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a)}
+func (cl *Client) summaryOf(a *analysislock.Analysis) shownAnalysis {
+	s := shownAnalysis{
+		Kind: cl.place.Other(), Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+	}
 	s.History = nil
-	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
+	if errors.Is(a.Malformed, lease.ErrMalformed) {
 		s.Malformed = a.Problem()
 	}
 	if a.Status == analysislock.Ready { // another program may not have deleted it

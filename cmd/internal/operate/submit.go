@@ -7,12 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/repo"
 	"taskguard/worker"
 )
+
+// notNeeded is the booking of a finished analysis.
+const notNeeded = string(console.NotNeeded)
 
 // submitted is the output of submit --json for one analysis.
 type submitted struct {
@@ -131,7 +140,7 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 	case done.Already:
 		s.Booked = "already"
 	case !done.Booked:
-		s.Booked = deliveryNotNeeded
+		s.Booked = notNeeded
 	}
 	return s, nil
 }
@@ -150,12 +159,134 @@ func (s *submitted) String() string {
 		created = "exists already, " + statusOrNone(s.Status)
 	}
 
-	booking := "delivery booked"
-	switch s.Booked {
-	case "already":
-		booking = "its delivery was booked before"
-	case deliveryNotNeeded:
-		booking = "finished, no delivery needed"
+	booking := map[string]string{
+		"now": "delivery booked", "already": "its delivery was booked before", notNeeded: "finished, no delivery needed",
 	}
-	return fmt.Sprintf("%s: %s; %s", name, created, booking)
+	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
+}
+
+// maxSummary is the number of characters that are shown of a result.
+const maxSummary = 80
+
+// Pauses between two readings of the documents.
+const (
+	firstPause = 250 * time.Millisecond
+	maxPause   = 2 * time.Second
+
+	progressPause = 10 * time.Second // the shortest between two lines with the same state
+)
+
+// shown is what follow has printed last of an analysis.
+type shown struct {
+	at              time.Time
+	state, progress string
+	finished        bool
+}
+
+// follow polls until every analysis is finished, also through outages of Firestore.
+func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, all []*submitted) error {
+	waiting, unavailable := slices.Clone(all), false
+	for pause := firstPause; ; pause = min(pause*3/2, maxPause) {
+		for _, s := range waiting {
+			err := cl.poll(ctx, c, show, s)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
+			switch {
+			case err != nil && !outage:
+				return err
+			case outage && !unavailable:
+				show.Print("Firestore does not answer; still waiting")
+			case !outage && unavailable:
+				show.Print("Firestore answers again")
+			}
+			unavailable = outage
+		}
+
+		waiting = slices.DeleteFunc(waiting, func(s *submitted) bool { return s.shown.finished })
+		if len(waiting) == 0 {
+			return failures(all)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// poll reads one analysis and prints what has changed.
+func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *submitted) error {
+	a, err := cl.Analyses.Get(ctx, s.ID)
+	if err != nil {
+		return cl.explain(s.ID, err)
+	}
+	if !a.Finished() {
+		s.show(show, state(&a), progressText(a.Progress))
+		return nil
+	}
+
+	s.show(show, state(&a), "")
+	s.Status, s.Error, s.shown.finished = a.Status, a.Error, true
+	if s.Result, err = plainJSON(a.Result); err == nil && c.JSON {
+		err = c.PrintJSON(s)
+	}
+	return err
+}
+
+// show prints a state that has changed at once, and its progress at most each progressPause.
+func (s *submitted) show(show *cli.Progress, state, progress string) {
+	soon := progress == s.shown.progress || time.Since(s.shown.at) < progressPause
+	if state == s.shown.state && soon {
+		return
+	}
+	s.shown = shown{time.Now(), state, progress, false}
+	show.Print("%s %s", s.Name, strings.TrimSuffix(state+"; "+progress, "; "))
+}
+
+func failures(all []*submitted) error {
+	failed := slices.DeleteFunc(slices.Clone(all), func(s *submitted) bool { return s.Status != analysislock.Failed })
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d FAILED", len(failed), len(all))
+	}
+	return nil
+}
+
+// state describes an analysis in one line: its result, or why it has none.
+func state(a *analysislock.Analysis) string {
+	switch {
+	case a.Finished() && a.Error != nil:
+		return a.Status + " " + a.Error.Code + ": " + a.Error.Message
+	case a.Finished():
+		return strings.TrimSpace(a.Status + " " + summary(a.Result))
+	}
+
+	text := statusOrNone(a.Status)
+	if a.Attempts > 0 {
+		text += fmt.Sprintf(", attempt %d", a.Attempts)
+	}
+	before := len(a.History) - 2 // the attempt before this one
+	switch {
+	case a.Lock.Owner != "" && !lease.Held(a.Lock, a.ReadAt):
+		text += "; its worker is lost: the lock expired at " + iso8601.Format(a.Lock.ExpiresAt)
+	case before >= 0 && a.Lock.Owner != "" && a.History[before].Outcome == "":
+		text += fmt.Sprintf("; the worker of attempt %d was lost", a.History[before].Number)
+	}
+	if e := a.LastError; e != nil {
+		text += "; the last attempt failed temporarily: " + e.Code + ": " + cli.Shorten(e.Message, 100)
+	}
+	if !a.NextAttemptAt.IsZero() {
+		text += "; the next attempt is at " + iso8601.Format(a.NextAttemptAt)
+	}
+	return text
+}
+
+// summary returns a result as JSON, shortened.
+func summary(result any) string {
+	text, err := repo.Plain(result)
+	if result == nil || err != nil {
+		return ""
+	}
+	return cli.Shorten(string(text), maxSummary)
 }

@@ -62,7 +62,7 @@ function show(page) {
   count(page);
   count(document);
   const had = document.activeElement;
-  for (const id of ['tally', 'backlog-now', 'backlog-intervals', 'aside', 'notes', 'facts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
+  for (const id of ['tally', 'backlog-now', 'backlog-intervals', 'aside', 'notes', 'facts', 'acts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
   const rows = page.getElementById('rows');
   if (rows) showRows(el('rows'), rows);
   if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // its element was replaced
