@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,55 +10,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fakeProgram replaces each program that deploy/README.md calls. It records its
-// arguments, a line each call, and prints an answer.
-const fakeProgram = `#!/usr/bin/env bash
-IFS=$'\t'
-echo "${0##*/}	$*" >>"$CALLS"
-IFS=' '
-case "${0##*/} $*" in
-"gcloud projects describe "*) echo 123456789012 ;;
-"go run "*) echo "europe-west1-docker.pkg.dev/my-project/taskguard/${*##*/}@sha256:0000000000000000000000000000000000000000000000000000000000000000" ;;
-"openssl "*) echo secret ;;
-"gcloud secrets create "*) cat >/dev/null ;;
-"gcloud beta monitoring channels create "*) echo projects/my-project/notificationChannels/7 ;;
-esac
-`
-
 var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?\n)```")
 
-// follow runs the commands of sections of deploy/README.md in a copy of the folder, and
-// returns that copy's parent and the words of each call.
-func follow(t *testing.T, sections ...string) (folder string, calls [][]string) {
-	t.Helper()
-	folder = t.TempDir()
-	bin, log := filepath.Join(folder, "bin"), filepath.Join(folder, "calls")
-	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS(".")))
-	check(t, os.Mkdir(bin, 0o755))
-	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl", "git"} {
-		check(t, os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755))
-	}
+// follow runs the commands of sections of deploy/README.md, and returns the words of each call.
+func (c *cloud) follow(sections ...string) (calls [][]string) {
+	c.t.Helper()
 	script := "set -euo pipefail\n"
 	for _, name := range sections {
-		_, section, found := strings.Cut(read(t, "README.md"), "\n## "+name+"\n")
+		_, section, found := strings.Cut(read(c.t, "README.md"), "\n## "+name+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		blocks := shellBlock.FindAllStringSubmatch(section, -1)
 		if !found || len(blocks) == 0 {
-			t.Fatalf("README.md has no commands under %q", name)
+			c.t.Fatalf("README.md has no commands under %q", name)
 		}
 		for _, b := range blocks {
 			script += b[1]
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
-	cmd.Dir, cmd.Env = folder, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "CALLS=" + log, "HOME=" + folder}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if !c.bash("", "-c", script) {
+		c.t.Fatal(c.output)
 	}
-	for line := range strings.Lines(read(t, log)) {
+	for line := range strings.Lines(c.read("calls")) {
 		calls = append(calls, strings.Split(strings.TrimRight(line, "\n"), "\t"))
 	}
-	return folder, calls
+	return calls
 }
 
 var databaseCondition = regexp.MustCompile(`resource\.name == '([^']*)'`)
@@ -112,15 +85,16 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	for _, member := range []string{"worker", api, oncall} {
 		want = append(want, "cloudtasks.enqueuer "+member+" queues analyses", "iam.serviceAccountUser "+member+" service-accounts caller")
 	}
-	_, calls := follow(t, "First, on either path", "With gcloud alone")
+	calls := newCloud(t).follow("First, on either path", "With gcloud alone")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
 		t.Errorf("-want +README.md:\n%s", diff)
 	}
 }
 
 func TestTheREADMEsStepsCallTheModule(t *testing.T) {
-	folder, calls := follow(t, "First, on either path", "With Terraform", "With Cloud Build")
-	given := callsModule(t, filepath.Join(folder, "production", "main.tf"))
+	c := newCloud(t)
+	calls := c.follow("First, on either path", "With Terraform", "With Cloud Build")
+	given := callsModule(t, filepath.Join(c.folder, "production", "main.tf"))
 	for variable, want := range map[string]string{
 		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project_cloudbuild",
 		"submitters": "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
@@ -151,7 +125,7 @@ func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
 		"serviceusage.serviceUsageConsumer doclock projects my-project", "serviceusage.serviceUsageConsumer worker projects my-project",
 		"telemetry.metricsWriter worker projects my-project", "telemetry.tracesWriter doclock projects my-project", "telemetry.tracesWriter worker projects my-project",
 	}
-	_, calls := follow(t, "First, on either path", "Traces and metrics")
+	calls := newCloud(t).follow("First, on either path", "Traces and metrics")
 	if diff := cmp.Diff(want, granted(t, calls)); diff != "" {
 		t.Errorf("-want +README.md:\n%s", diff)
 	}
@@ -165,27 +139,23 @@ func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
 
 // The names in the files are those of all other tests, so these are others.
 func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
-	folder := t.TempDir()
-	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS(".")))
+	c := newCloud(t)
 	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
 		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(read(t, "README.md"), -1), "")
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
-	cmd.Dir = folder
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if !c.bash("", "-c", script) {
+		t.Fatal(c.output)
 	}
-	for _, path := range files(t, folder+"/deploy/monitoring/*/*.json") {
+	for _, path := range files(t, c.folder+"/deploy/monitoring/*/*.json") {
 		if text := read(t, path); strings.Contains(text, "my-project") || strings.Contains(text, "europe-west1") {
 			t.Errorf("%s:\n%s", path, text)
 		}
 	}
 	for name, image := range map[string]string{"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": ""} {
-		path := filepath.Join(folder, "deploy", name)
-		now := read(t, path)
+		now := c.read("deploy/" + name)
 		if !strings.Contains(now, image) || strings.Contains(now, "my-project") || strings.Contains(now, "123456789012") || strings.Contains(now, "europe-west1") {
 			t.Errorf("%s:\n%s", name, now)
 		}
-		if read(t, path+".orig") != read(t, name) {
+		if c.read("deploy/"+name+".orig") != read(t, name) {
 			t.Errorf("%s.orig is not the original %s", name, name)
 		}
 	}

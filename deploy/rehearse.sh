@@ -122,10 +122,11 @@ broken() {
 
 # ask sends a query to Cloud Monitoring, which refuses one that it does not understand.
 ask() {
-  gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
-    curl --silent --show-error --header @- --data-urlencode "query=$1" \
-      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query" |
-    grep -q '"status": *"success"' || { log "Cloud Monitoring refuses $1"; return 1; }
+  local access reply
+  access=$(gcloud auth print-access-token)
+  reply=$(printf 'Authorization: Bearer %s' "$access" | curl --silent --show-error --header @- --data-urlencode "query=$1" \
+    "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query")
+  [[ $reply =~ \"status\":\ *\"success\" ]] || { log "Cloud Monitoring refuses $1"; return 1; }
 }
 
 queries() {

@@ -33,13 +33,13 @@ mkdir -p "$STATE" # a build that builds nothing has not made it
 : "${SHARE:=0}" "${SHARE_SECONDS:=1800}" "${SELF_TEST_SECONDS:=1500}"
 tag=candidate
 [ -z "$CONTAINER" ] || DOCLOCK=
+services=("$WORKER" ${DOCLOCK:+"$DOCLOCK"})
 
 log() { printf '%s\n' "$@" >&2; }
 die() { log "$@"; exit 1; }
 
 # log_command prints $1 and the command that does what run does.
 log_command() { log "$1" "  gcloud run services $2 $3 --project=$PROJECT --region=$REGION ${*:4}"; }
-services() { printf '%s\n' "$WORKER" ${DOCLOCK:+"$DOCLOCK"}; }
 
 # run is gcloud run services, on service $2.
 run() { gcloud run services "$1" "$2" --project="$PROJECT" --region="$REGION" --quiet "${@:3}"; }
@@ -87,25 +87,30 @@ own_candidate() {
   printf '%s' "$url"
 }
 
+# call_google calls an API of Google as this build's account.
+call_google() {
+  local access
+  access=$(gcloud auth print-access-token)
+  printf 'Authorization: Bearer %s' "$access" | curl --silent --show-error --fail --header @- "$@"
+}
+
 # token prints an ID token of the caller for an audience, as Cloud Tasks sends it. The
 # build may get nothing else of the caller; gcloud would need an access token first.
 token() {
-  gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
-    curl --silent --show-error --fail --max-time 30 --header @- --header 'Content-Type: application/json' \
-      --data "{\"audience\":\"$1\",\"includeEmail\":true}" \
-      "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/$CALLER:generateIdToken" |
-    sed -n 's/.*"token": *"\([^"]*\)".*/\1/p' | grep .
+  local reply
+  reply=$(call_google --max-time 30 --header 'Content-Type: application/json' --data "{\"audience\":\"$1\",\"includeEmail\":true}" \
+    "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/$CALLER:generateIdToken") || return
+  [[ $reply =~ \"token\":\ *\"([^\"]+)\" ]] && printf '%s' "${BASH_REMATCH[1]}"
 }
 
 # answers calls $3 with the token $1 ("" for none), and succeeds if the status is $2 (or
 # one of several, with |) and the body, which is then $answer, matches $4.
 answers() {
-  local bearer=$1 want=$2 url=$3 text=$4 got body
-  body=$(mktemp)
-  got=$(printf '%s' "${bearer:+Authorization: Bearer $bearer}" |
-    curl --silent --show-error --max-time 60 --header @- --output "$body" --write-out '%{http_code}' "${@:5}" "$url") || got=000
-  answer=$(head -c 300 "$body")
-  rm -f "$body"
+  local bearer=$1 want=$2 url=$3 text=$4 got
+  answer=$(printf '%s' "${bearer:+Authorization: Bearer $bearer}" |
+    curl --silent --show-error --max-time 60 --header @- --write-out '\n%{http_code}' "${@:5}" "$url") || answer=$'\n000'
+  got=${answer##*$'\n'} answer=${answer%$'\n'*}
+  answer=${answer:0:300}
   [[ "|$want|" != *"|$got|"* || ! $answer =~ $text ]] || return 0
   log "$url answers $got, not $want with '$text': $answer"
   return 1
@@ -169,7 +174,7 @@ candidate() {
     : >"$STATE/first"
     return
   fi
-  for service in $(services); do
+  for service in "${services[@]}"; do
     old=$(serving "$service")
     [ -e "$STATE/$service.image" ] || printf '%s' "$old" >"$STATE/$service.image"
     image=$(<"$STATE/$service.image")
@@ -185,7 +190,7 @@ candidate() {
 
 smoke() {
   local service url
-  for service in $(services); do
+  for service in "${services[@]}"; do
     url=$(own_candidate "$service")
     { wait_until_it_works "$service" "$url" && { [ "$service" != "$WORKER" ] || self_test "$url"; }; } ||
       die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
@@ -205,9 +210,8 @@ queries() {
 
 # nothing succeeds if Cloud Monitoring has no result for the query $1, and sets $result.
 nothing() {
-  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
-    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$1" \
-      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query") || die "$WORKER: its errors are not known"
+  result=$(call_google --max-time 60 --data-urlencode "query=$1" \
+    "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query") || die "$WORKER: its errors are not known"
   [[ $result =~ \"result\":\ *\[\ *\] ]]
 }
 
@@ -230,8 +234,8 @@ declare -A before=() # the earlier shares, of the services whose traffic it has 
 
 shift_traffic() {
   local service revision split image
-  for service in $(services); do own_candidate "$service" >/dev/null; done
-  for service in $(services); do
+  for service in "${services[@]}"; do own_candidate "$service" >/dev/null; done
+  for service in "${services[@]}"; do
     split=$(shares "$service")
     [ -n "$split" ] || die "$service: no revision has the traffic, so there is none to go back to"
     log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split" --async
@@ -239,17 +243,17 @@ shift_traffic() {
     if [ "$service" = "$WORKER" ] && ((SHARE)); then try_share; fi
     run update-traffic "$service" --to-revisions="$(<"$STATE/$service.revision")=100"
   done
-  for service in $(services); do
+  for service in "${services[@]}"; do
     revision=$(<"$STATE/$service.revision")
     split=$(shares "$service")
     [ "$split" = "$revision=100" ] || die "$service: the traffic goes to $split, not to $revision"
     wait_until_it_works "$service" "$(address "$service")"
   done
-  for service in $(services); do # cleanup.json keeps this tag's image
+  for service in "${services[@]}"; do # cleanup.json keeps this tag's image
     image=$(<"$STATE/$service.image")
     gcloud artifacts docker tags add "$image" "${image%@*}:serving-$WORKER" --quiet || log "$service: $image has no tag serving-$WORKER"
   done
-  log "released: $(services | tr '\n' ' ')"
+  log "released: ${services[*]}"
 }
 
 # undo_by does what run does, but with --async: to wait, gcloud reads an operation, which
@@ -286,8 +290,8 @@ undo() {
   local status=$? service
   set +e
   trap '' INT TERM
-  for service in $(services); do [ -z "${before[$service]-}" ] || restore_traffic "$service"; done
-  for service in $(services); do [ ! -e "$STATE/$service.old" ] || restore_image "$service"; done
+  for service in "${services[@]}"; do [ -z "${before[$service]-}" ] || restore_traffic "$service"; done
+  for service in "${services[@]}"; do [ ! -e "$STATE/$service.old" ] || restore_image "$service"; done
   exit $((status ? status : 1))
 }
 

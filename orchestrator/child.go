@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 )
 
 // child is one running program with its pipes. Only the goroutine that started it
@@ -19,7 +18,7 @@ import (
 type child struct {
 	cmd    *exec.Cmd
 	group  group
-	exited chan struct{} // closed when the program has exited; it is a zombie until status is called
+	exited chan struct{} // closed when the program has exited; cmd.ProcessState is set then
 	full   chan struct{} // closed when the program has printed more than MaxOutputBytes
 	out    output
 	errors tail // the end of standard error
@@ -116,7 +115,7 @@ func (c *child) launch() error {
 		err := c.cmd.Start()
 		started <- err
 		if err == nil {
-			awaitExit(c.cmd.Process.Pid)
+			_ = c.cmd.Wait() // ProcessState says as much as the error
 			close(c.exited)
 		}
 	}()
@@ -129,33 +128,19 @@ func (c *child) takeOutput(b []byte) {
 	}
 }
 
-// collect reads the rest of the output that the program wrote before it exited. Later
-// output of its children is read and dropped, so that they do not block.
+// collect reads the rest of what the program wrote, before it exited or its group ended. Later
+// output of its children is read and dropped, so that they do not block. A program that has
+// exited reads no replies, and its last report may lack the newline.
 func (c *child) collect() {
 	c.stdout.collect()
 	c.stderr.collect()
-}
-
-// collectReports reads the rest of the reports of a program that has exited, and so reads no
-// replies. The last one may lack its newline.
-func (c *child) collectReports() {
 	closeAll(c.replies.file)
 	c.reports.collect()
 	c.reported.end()
 }
 
-// status returns the status of the program, which has exited, and frees its process id.
-func (c *child) status() syscall.WaitStatus {
-	_ = c.cmd.Wait() // the status says as much as the error
-	status, _ := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return status
-}
-
 // close releases the child's resources. Its group must have ended.
 func (c *child) close() {
-	if c.cmd.ProcessState == nil {
-		c.status()
-	}
 	closeAll(c.stdin, c.replies.file)
 	c.writing.Wait()
 	c.stdout.close()

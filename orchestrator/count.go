@@ -11,17 +11,16 @@ import (
 
 // Limits of top_words. Lengths are in characters.
 const (
-	topWords        = 10
+	mostTopWords    = 10
 	shortestTopWord = 4
 	longestTopWord  = 64 // longer ones are data, or a script without spaces
 )
 
-// textCounts is the part of the result for text.
+// textCounts is the part of the result for text that is counted in passing.
 type textCounts struct {
-	Lines      int         `json:"lines"`
-	Words      int         `json:"words"`      // separated by white space
-	Characters int         `json:"characters"` // Unicode code points
-	TopWords   []wordCount `json:"top_words"`  // the most frequent first, equals by alphabet
+	Lines      int `json:"lines"`
+	Words      int `json:"words"`      // separated by white space
+	Characters int `json:"characters"` // Unicode code points
 }
 
 // wordCount is a word of only letters and their marks, in lower case.
@@ -32,15 +31,10 @@ type wordCount struct {
 
 // textCounter counts a text of valid UTF-8, part by part. As JSON it is a checkpoint.
 type textCounter struct {
-	Bytes      int            `json:"bytes"`  // of the parts that were added
-	SHA256     string         `json:"sha256"` // of these parts; set for a checkpoint
-	Lines      int            `json:"lines"`
-	Words      int            `json:"words"`
-	Characters int            `json:"characters"`
-	Seen       map[string]int `json:"seen"` // how often each possible top word occurs
-
-	inWord  bool
-	letters []byte // of the current word
+	Bytes  int    `json:"bytes"`  // of the parts that were added
+	SHA256 string `json:"sha256"` // of these parts; set for a checkpoint
+	textCounts
+	Seen map[string]int `json:"seen"` // how often each possible top word occurs
 }
 
 // resumeText returns the counter that checkpoint has, if it counted the beginning of
@@ -59,10 +53,15 @@ func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 func (c *textCounter) add(part []byte) {
 	c.Bytes += len(part)
 	c.Lines += countLines(part)
-	for _, r := range string(part) {
-		c.addRune(r)
+	c.Words += len(bytes.Fields(part))
+	c.Characters += utf8.RuneCount(part)
+
+	notInWord := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsMark(r) }
+	for word := range bytes.FieldsFuncSeq(part, notInWord) {
+		if n := utf8.RuneCount(word); shortestTopWord <= n && n <= longestTopWord {
+			c.Seen[string(bytes.ToLower(word))]++
+		}
 	}
-	c.endWord()
 }
 
 // countLines counts lines, including a last one without a newline.
@@ -74,30 +73,8 @@ func countLines(text []byte) int {
 	return lines
 }
 
-func (c *textCounter) addRune(r rune) {
-	c.Characters++
-	wasInWord := c.inWord
-	c.inWord = !unicode.IsSpace(r)
-	if c.inWord && !wasInWord {
-		c.Words++
-	}
-
-	if unicode.IsLetter(r) || unicode.IsMark(r) {
-		c.letters = utf8.AppendRune(c.letters, r)
-	} else {
-		c.endWord()
-	}
-}
-
-// endWord counts the letters so far as a word, if it may be a top word.
-func (c *textCounter) endWord() {
-	if n := utf8.RuneCount(c.letters); shortestTopWord <= n && n <= longestTopWord {
-		c.Seen[string(bytes.ToLower(c.letters))]++
-	}
-	c.letters = c.letters[:0]
-}
-
-func (c *textCounter) counts() *textCounts {
+// topWords returns the most frequent words first, equals by alphabet.
+func (c *textCounter) topWords() []wordCount {
 	words := make([]wordCount, 0, len(c.Seen))
 	for word, n := range c.Seen {
 		words = append(words, wordCount{word, n})
@@ -105,6 +82,5 @@ func (c *textCounter) counts() *textCounts {
 	slices.SortFunc(words, func(a, b wordCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Word, b.Word))
 	})
-	top := words[:min(topWords, len(words))]
-	return &textCounts{Lines: c.Lines, Words: c.Words, Characters: c.Characters, TopWords: top}
+	return words[:min(mostTopWords, len(words))]
 }

@@ -102,13 +102,13 @@
 //
 // # builtin:document
 //
-// The input is {"name", "text"} or {"name", "base64"}; any other is permanent
-// (invalid_input). The result has bytes, sha256 (hex) and media_type, and for
-// UTF-8 text also lines, words (separated by white space), characters (code
-// points) and top_words: the ten most frequent words of 4 to 64 letters, in lower
-// case, as {"word", "count"}, equals by alphabet. A text is counted in up to eleven parts of
-// whole lines, with a report after each, and continued from the checkpoint of the same
-// text. A text of more than 8,000 different words has no checkpoint.
+// The input is {"text"} or {"base64"}; any other is permanent (invalid_input). The result has
+// bytes, sha256 (hex) and media_type, as the content shows it, and for UTF-8 text also lines,
+// words (separated by white space), characters (code points) and top_words: the ten most
+// frequent words of 4 to 64 letters, in lower case, as {"word", "count"}, equals by alphabet.
+// A text is counted in up to eleven parts of whole lines, with a report after each. Each report
+// but the last has a checkpoint, unless it exceeds [MaxCheckpointBytes], from which a later
+// attempt at the same text continues.
 //
 // # Your own
 //

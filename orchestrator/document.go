@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"unicode/utf8"
 )
@@ -19,34 +16,27 @@ import (
 // each part it reports a checkpoint, and before each part it checks the context.
 type documentAnalyzer struct{}
 
-const (
-	documentParts = 10 // at most, besides one for a remainder
-	// maxCheckpointWords limits the time that a checkpoint takes. A text with more different
-	// words has no checkpoints.
-	maxCheckpointWords = 8000
-)
+const documentParts = 10 // at most, besides one for a remainder
 
-// documentResult is the result of builtin:document. Only text has counts.
+// documentResult is the result of builtin:document. Only text has counts and words.
 type documentResult struct {
 	Bytes     int    `json:"bytes"`
 	SHA256    string `json:"sha256"` // lower-case hex
 	MediaType string `json:"media_type"`
 	*textCounts
+	TopWords []wordCount `json:"top_words,omitzero"`
 }
 
 // Analyze implements [Analyzer].
 func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
-	if err := contextError(ctx); err != nil {
-		return nil, err
-	}
-	name, content, err := documentContent(job.Input)
+	content, err := documentContent(job.Input)
 	if err != nil {
 		return nil, err
 	}
-
-	contentType, isText := mediaType(name, content)
-	r := documentResult{Bytes: len(content), SHA256: sum(content), MediaType: contentType}
-	if !isText {
+	r := documentResult{Bytes: len(content), SHA256: sum(content), MediaType: http.DetectContentType(content)}
+	if !strings.HasPrefix(r.MediaType, "text/") || !utf8.Valid(content) {
+		// DetectContentType reports UTF-8 for every text without a byte order mark.
+		r.MediaType = strings.TrimSuffix(r.MediaType, "; charset=utf-8")
 		return r, nil
 	}
 
@@ -62,7 +52,7 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 		counter.add(nextPart(content[counter.Bytes:], len(content)/documentParts))
 		job.reportText(counter, content, suffix)
 	}
-	r.textCounts = counter.counts()
+	r.textCounts, r.TopWords = &counter.textCounts, counter.topWords()
 	return r, nil
 }
 
@@ -83,10 +73,10 @@ func (j Job) reportText(c *textCounter, content []byte, suffix string) {
 	message := fmt.Sprintf("line %d of %d%s", c.Lines, countLines(content), suffix)
 	r := Report{Progress: &progress, Message: &message}
 
-	if 0 < c.Bytes && c.Bytes < len(content) && len(c.Seen) <= maxCheckpointWords {
+	if 0 < c.Bytes && c.Bytes < len(content) {
 		c.SHA256 = sum(content[:c.Bytes])
-		text, _ := json.Marshal(c) // it has only numbers and strings
-		r.Checkpoint, _ = newCheckpoint(text)
+		text, _ := json.Marshal(c)            // it has only numbers and strings
+		r.Checkpoint, _ = newCheckpoint(text) // none if there are too many words
 	}
 	j.Reporter.Report(r)
 }
@@ -97,84 +87,24 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// documentContent decodes the input: {"name", "text"} or {"name", "base64"}. The
-// name is optional; other fields are ignored.
-func documentContent(input json.RawMessage) (name string, content []byte, err error) {
+// documentContent decodes the input: {"text"} or {"base64"}. It ignores other fields.
+func documentContent(input json.RawMessage) ([]byte, error) {
 	var in struct {
-		Name   string  `json:"name"`
 		Text   *string `json:"text"`
-		Base64 *string `json:"base64"`
+		Base64 []byte  `json:"base64"`
 	}
-	if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
-		return "", nil, invalidInput("the input is not an object", nil)
-	}
-
 	if err := json.Unmarshal(input, &in); err != nil {
-		if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) && mismatch.Field != "" {
-			return "", nil, invalidInput("the input's "+mismatch.Field+" is not a string", err)
-		}
-		return "", nil, invalidInput("the input is not JSON", err)
+		return nil, invalidInput("the input is not an object with text or base64: "+err.Error(), err)
 	}
-
 	switch {
-	case in.Text != nil && in.Base64 != nil:
-		return "", nil, invalidInput("the input has both text and base64", nil)
-	case in.Text != nil:
-		return in.Name, []byte(*in.Text), nil
-	case in.Base64 == nil:
-		return "", nil, invalidInput("the input has neither text nor base64", nil)
+	case in.Text != nil && in.Base64 == nil:
+		return []byte(*in.Text), nil
+	case in.Text == nil && in.Base64 != nil:
+		return in.Base64, nil
 	}
-
-	content, err = base64.StdEncoding.DecodeString(*in.Base64)
-	if err != nil {
-		return "", nil, invalidInput("the input's base64 is broken: "+err.Error(), err)
-	}
-	return in.Name, content, nil
+	return nil, invalidInput("the input needs one of text and base64", nil)
 }
 
 func invalidInput(problem string, err error) *PermanentError {
 	return &PermanentError{Code: CodeInvalidInput, Message: problem, Err: err}
-}
-
-// plainText is the media type of text without a known form.
-const plainText = "text/plain; charset=utf-8"
-
-// mediaTypes has the media type of plain text by the extension of its name. Package
-// mime is not used, because its table depends on the machine.
-var mediaTypes = map[string]string{
-	".css":    "text/css; charset=utf-8",
-	".csv":    "text/csv; charset=utf-8",
-	".htm":    "text/html; charset=utf-8",
-	".html":   "text/html; charset=utf-8",
-	".ics":    "text/calendar; charset=utf-8",
-	".js":     "text/javascript; charset=utf-8",
-	".json":   "application/json",
-	".jsonl":  "application/x-ndjson",
-	".md":     "text/markdown; charset=utf-8",
-	".mjs":    "text/javascript; charset=utf-8",
-	".ndjson": "application/x-ndjson",
-	".svg":    "image/svg+xml",
-	".toml":   "application/toml",
-	".tsv":    "text/tab-separated-values; charset=utf-8",
-	".xml":    "text/xml; charset=utf-8",
-	".yaml":   "application/yaml",
-	".yml":    "application/yaml",
-}
-
-// mediaType returns the media type of content, and whether it is UTF-8 text.
-func mediaType(name string, content []byte) (mediaType string, isText bool) {
-	sniffed := http.DetectContentType(content)
-	if !strings.HasPrefix(sniffed, "text/") {
-		return sniffed, false
-	}
-	if !utf8.Valid(content) {
-		// DetectContentType reports UTF-8 for every text without a byte order mark.
-		return strings.TrimSuffix(sniffed, "; charset=utf-8"), false
-	}
-	if sniffed == plainText {
-		if byName, ok := mediaTypes[strings.ToLower(filepath.Ext(name))]; ok {
-			return byName, true
-		}
-	}
-	return sniffed, true
 }

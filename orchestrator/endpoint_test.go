@@ -324,7 +324,7 @@ var errLost = errors.New("the lock was lost")
 
 func wantTooLarge(t *testing.T, err error) {
 	t.Helper()
-	wantPermanent(t, err, orchestrator.CodeResultTooLarge, "result has more than ")
+	wantPermanent(t, err, orchestrator.CodeResultTooLarge, " bytes")
 }
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

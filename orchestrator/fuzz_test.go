@@ -1,7 +1,6 @@
 package orchestrator_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -78,26 +77,4 @@ func FuzzStorableJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) { checkStorable(t, json.RawMessage(text)) })
-}
-
-func FuzzBuiltinDocument(f *testing.F) {
-	for _, seed := range []string{
-		`{"name":"a.md","text":"Hello, hello\nWörld"}`, `{"base64":"/w=="}`, `{"name":1}`, `null`, `[]`, `{"text":"a","base64":""}`, ``,
-	} {
-		f.Add([]byte(seed))
-	}
-	a, err := orchestrator.New("builtin:document", orchestrator.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, input []byte) {
-		got, err := orchestrator.Run(context.Background(), a, orchestrator.Job{Input: input})
-		var refused *orchestrator.PermanentError
-		switch {
-		case err == nil:
-			stored(t, got, 1, len("result"), false)
-		case !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput:
-			t.Errorf("got %v, want %s", err, orchestrator.CodeInvalidInput)
-		}
-	})
 }

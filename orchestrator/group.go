@@ -13,11 +13,11 @@ import (
 // notifies of an empty group.
 const pollInterval = 5 * time.Millisecond
 
-// group is the process group that a program leads. Its id cannot be reused before
-// the leader has been waited for, and all signals are sent before that.
+// group is the process group that a program leads. Its id is free for other processes when
+// the leader has exited and the group is empty; end sends no signal much later than that.
 type group struct {
-	leader int // the leader's process id, which is the group's id
-	exited <-chan struct{}
+	leader int             // the leader's process id, which is the group's id
+	exited <-chan struct{} // closed when the leader has exited
 }
 
 // end sends SIGTERM to the group and, after grace, SIGKILL. The cause of ctx's end may
@@ -26,7 +26,7 @@ type group struct {
 func (g group) end(ctx context.Context, grace time.Duration) {
 	g.signal(syscall.SIGTERM)
 	deadline := time.Now().Add(grace)
-	for done := ctx.Done(); g.running() && time.Now().Before(deadline); {
+	for done := ctx.Done(); g.runs() && time.Now().Before(deadline); {
 		select {
 		case <-time.After(min(pollInterval, time.Until(deadline))):
 		case <-done:
@@ -35,10 +35,10 @@ func (g group) end(ctx context.Context, grace time.Duration) {
 		}
 	}
 
-	// Send it also if no process runs: running may miss a process that forks and exits
+	// Send it also if no process runs: runs may miss a process that forks and exits
 	// at the same time, but a signal to the group does not.
 	g.signal(syscall.SIGKILL)
-	for g.running() {
+	for g.runs() {
 		time.Sleep(pollInterval)
 	}
 }
@@ -53,11 +53,11 @@ func killAfter(ctx context.Context, grace time.Duration) time.Duration {
 	return grace
 }
 
-// signal ignores the error: running shows the effect.
+// signal ignores the error: runs shows the effect.
 func (g group) signal(s syscall.Signal) { _ = syscall.Kill(-g.leader, s) }
 
-// running reports whether a process of the group runs. Zombies do not count.
-func (g group) running() bool { return !g.leaderExited() || g.othersRun() }
+// runs reports whether a process of the group runs. Zombies do not count.
+func (g group) runs() bool { return !g.leaderExited() || g.othersRun() }
 
 func (g group) leaderExited() bool {
 	select {

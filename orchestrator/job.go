@@ -72,7 +72,7 @@ func (j Job) encode() ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // not for a browser: leave < and & readable
 	if err := e.Encode(j); err != nil {
-		return nil, &PermanentError{Code: CodeInvalidInput, Message: "the input is not JSON", Err: err}
+		return nil, invalidInput("the input is not JSON", err)
 	}
 	return b.Bytes(), nil
 }

@@ -1,7 +1,7 @@
 package orchestrator
 
 import (
-	"fmt"
+	"errors"
 	"strings"
 )
 
@@ -25,22 +25,14 @@ type Options struct {
 // PATH now. Its errors show no password or query of a URL. The package's
 // documentation describes each analyzer.
 func New(spec string, o Options) (Analyzer, error) {
-	scheme, rest, found := strings.Cut(spec, ":")
+	scheme, rest, _ := strings.Cut(spec, ":")
 	switch {
-	case spec == "":
-		return nil, fmt.Errorf("orchestrator: no analyzer named: want %s", wanted)
-	case !found:
-		return nil, fmt.Errorf("orchestrator: analyzer without a scheme: want %s", wanted)
-	case scheme == "builtin" && rest == "document":
+	case spec == "builtin:document":
 		return documentAnalyzer{}, nil
-	case scheme == "builtin":
-		return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
 	case scheme == "exec":
 		return newProgram(rest, o)
 	case scheme == "http", scheme == "https":
 		return newEndpoint(spec, o)
 	}
-	return nil, fmt.Errorf("orchestrator: no analyzer scheme %q: want %s", scheme, wanted)
+	return nil, errors.New("orchestrator: the analyzer is not builtin:document, exec:PROGRAM ARG…, http://… or https://…")
 }
-
-const wanted = "builtin:document, exec:PROGRAM ARG…, http://… or https://…"

@@ -48,7 +48,7 @@ func (o *output) result(job Job) (Result, error) {
 	case o.wantJSON && !json.Valid(o.text):
 		return nil, &FailureError{Code: CodeInvalidOutput, Reason: o.notJSON()}
 	case !utf8.Valid(o.text):
-		return nil, refusal(path{}, "is not valid UTF-8", nil)
+		return nil, notUTF8()
 	case json.Valid(o.text):
 		return json.RawMessage(o.text), nil
 	case len(bytes.TrimSpace(o.text)) == 0:
@@ -66,8 +66,12 @@ func (o *output) result(job Job) (Result, error) {
 }
 
 func tooMuchOutput() error {
-	message := fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes)
+	message := fmt.Sprintf("result has more than %d bytes of output", MaxOutputBytes)
 	return &PermanentError{Code: CodeResultTooLarge, Message: message}
+}
+
+func notUTF8() error {
+	return &PermanentError{Code: CodeResultInvalid, Message: "result is not valid UTF-8"}
 }
 
 // notJSON returns an error message with the position of the syntax error. Unlike the

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -73,27 +72,23 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	}
 	defer c.close()
 
-	full := false
 	select {
 	case <-c.exited:
 	case <-c.full:
-		full = true
 	case <-ctx.Done():
 	}
-	if full || !c.group.leaderExited() {
+	if c.group.leaderExited() {
+		c.collect()
 		c.group.end(ctx, p.grace)
-		c.collectReports() // they may include a last checkpoint
-		if full {
-			_, err := c.out.result(job)
-			return nil, c.replies.unanswered(err)
-		}
-		return nil, contextError(ctx)
+		return p.outcome(c, job)
 	}
 
-	c.collect()
-	c.collectReports()
 	c.group.end(ctx, p.grace)
-	return p.outcome(c, c.status(), job)
+	c.collect() // the reports may include a last checkpoint
+	if err := contextError(ctx); err != nil {
+		return nil, err
+	}
+	return p.outcome(c, job)
 }
 
 // Withheld returns the names of this process's variables that the program does not get.
@@ -109,27 +104,18 @@ func (p *program) Withheld() (names []string) {
 func (p *program) name() string { return filepath.Base(p.args[0]) }
 
 // outcome returns the result or the error of a program that has exited.
-func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result, error) {
-	if c.out.tooLarge || status.Exited() && status.ExitStatus() == 0 {
-		if c.reported.failure != nil {
+func (p *program) outcome(c *child, job Job) (Result, error) {
+	state := c.cmd.ProcessState
+	if c.out.tooLarge || state.Success() {
+		if c.reported.failed {
 			job.warn("the program reported an error and ended with exit status 0: its output is the result")
 		}
 		result, err := c.out.result(job)
 		return result, c.replies.unanswered(err)
 	}
 
-	var f failure
-	if c.reported.failure != nil {
-		f = *c.reported.failure
-	}
-	f.message, f.wait = cmp.Or(f.message, c.errors.String()), c.reported.wait
-	f.permanent = f.permanent || status.Exited() && status.ExitStatus() == exitRejected
-	return nil, c.replies.unanswered(f.error(p.name() + " ended with " + describe(status)))
-}
-
-func describe(status syscall.WaitStatus) string {
-	if status.Signaled() {
-		return fmt.Sprintf("signal %d (%v)", int(status.Signal()), status.Signal())
-	}
-	return fmt.Sprintf("exit status %d", status.ExitStatus())
+	f := c.reported.failure
+	f.message = cmp.Or(f.message, c.errors.String())
+	f.permanent = f.permanent || state.ExitCode() == exitRejected
+	return nil, c.replies.unanswered(f.error(p.name() + " ended with " + state.String()))
 }

@@ -209,7 +209,7 @@ func TestOtherExitsAreRetried(t *testing.T) {
 	_, err = orchestrator.Run(t.Context(), program(t, never, "end", "66", `out={}`, "err="), orchestrator.Job{})
 	wantRetry(t, err, "exit status 66")
 	_, err = orchestrator.Run(t.Context(), program(t, never, "die"), orchestrator.Job{})
-	wantRetry(t, err, "signal 9 (killed)")
+	wantRetry(t, err, "signal: killed")
 }
 
 // deletedProgram returns an analyzer whose program has been deleted.

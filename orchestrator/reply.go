@@ -38,20 +38,19 @@ type effectReply struct {
 
 // answer handles the parts of a line that its program awaits: an act, and the commit of the report
 // r. problem is why r is no report. handled is false for a line that only reports.
-func (p *replies) answer(fields map[string]json.RawMessage, r Report, problem string) (handled bool) {
-	ack, effect := fields["ack"], fields["effect"]
-	if ack == nil && effect == nil {
+func (p *replies) answer(l line, r Report, problem string) (handled bool) {
+	if l.Ack == nil && l.Effect == nil {
 		return false
 	}
 
-	answer := reply{Ack: ack}
+	answer := reply{Ack: l.Ack}
 	var err error
 	switch {
-	case effect != nil:
+	case l.Effect != nil:
 		if p.job.Reporter != nil && problem == "" { // it is committed with the act
 			p.job.Reporter.Report(r)
 		}
-		answer.Effect, err = p.act(fields)
+		answer.Effect, err = p.act(*l.Effect, l)
 	case problem != "":
 		err = errors.New(problem)
 	case p.job.Reporter != nil:
@@ -61,10 +60,10 @@ func (p *replies) answer(fields map[string]json.RawMessage, r Report, problem st
 		answer.Error = strings.TrimPrefix(err.Error(), "orchestrator: ")
 	}
 	switch {
-	case ack == nil && err != nil && p.job.Reporter != nil:
-		p.job.Reporter.Invalid("an act could not be recorded")
-	case ack != nil:
+	case l.Ack != nil:
 		p.send(answer)
+	case err != nil && p.job.Reporter != nil:
+		p.job.Reporter.Invalid("an act could not be recorded")
 	}
 	return true
 }
@@ -80,21 +79,15 @@ func (p *replies) send(answer reply) {
 }
 
 // act begins or ends the act of a line.
-func (p *replies) act(fields map[string]json.RawMessage) (*effectReply, error) {
-	var name string
-	if json.Unmarshal(fields["effect"], &name) != nil {
-		return nil, errors.New("an effect is not the name of an act")
-	}
-
-	done := fields["done"] != nil
-	if done || string(fields["not_done"]) == "true" {
-		err := p.job.End(p.ctx, name, done, fields["done"])
+func (p *replies) act(name string, l line) (*effectReply, error) {
+	if done := l.Done != nil; done || l.NotDone {
+		err := p.job.End(p.ctx, name, done, l.Done)
 		if err == nil {
 			delete(p.uncertain, name)
 		}
 		return nil, err
 	}
-	if fields["ack"] == nil {
+	if l.Ack == nil {
 		return nil, errors.New("an act cannot begin without an ack")
 	}
 

@@ -63,7 +63,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		"not done":            {line: `{"effect":"charge","not_done":true,"ack":5}`, reply: `{"ack":5}`, ends: "charge false <nil>"},
 		"a wrong name":        {line: `{"effect":"a/b","ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
 		"end of a wrong name": {line: `{"effect":"a/b","done":1,"ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
-		"no name":             {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"an effect is not the name of an act"}`},
+		"no name":             {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
 		"a checkpoint":        {line: `{"checkpoint":{"page":5},"ack":7}`, reply: `{"ack":7}`},
 		"a wrong report":      {line: `{"progress":2,"ack":8}`, reply: `{"ack":8,"error":"a progress is not between 0 and 1"}`},
 		"not committed":       {line: `{"effect":"charge","ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`},

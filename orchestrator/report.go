@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -116,52 +117,55 @@ func (r *Report) check() (problem string) {
 	return ""
 }
 
-// parseReport reads a line of JSON, an object with any of progress, message, checkpoint,
-// error, retry_after and result. It also returns all fields of the object, and why the line is not a
-// report, or "".
-func parseReport(line []byte) (r Report, fields map[string]json.RawMessage, problem string) {
-	if json.Unmarshal(line, &fields) != nil || fields == nil {
-		return r, nil, "a report is not an object of JSON"
+// line is a line of JSON that a program or an endpoint writes: a report, and what only its
+// kind of analyzer may add. A field that is nil is missing or, but for those of a program's
+// reply and Checkpoint, null.
+type line struct {
+	Progress   *float64        `json:"progress"`
+	Message    *string         `json:"message"`
+	Checkpoint json.RawMessage `json:"checkpoint"`
+	Error      json.RawMessage `json:"error"`
+	RetryAfter *float64        `json:"retry_after"` // of a program; seconds
+	Result     json.RawMessage `json:"result"`      // of an endpoint; null if nothing else is set
+
+	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
+	Effect  *string         `json:"effect"`
+	Done    json.RawMessage `json:"done"`
+	NotDone bool            `json:"not_done"`
+}
+
+// parseLine reads a line, and its report. problem is why the line is not a report, or "".
+func parseLine(text []byte) (l line, r Report, problem string) {
+	err := json.Unmarshal(text, &l) // one field of a wrong type does not stop it
+	if string(l.Error) == "null" {
+		l.Error = nil
 	}
-	if !utf8.Valid(line) {
-		return r, fields, "a report is not valid UTF-8"
+	others := l.Progress != nil || l.Message != nil || l.Checkpoint != nil || l.Error != nil || l.RetryAfter != nil
+	if string(l.Result) == "null" && others {
+		l.Result = nil
 	}
 
-	if text, ok := fields["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
-		return r, fields, "a progress is not a number"
+	mismatch := (*json.UnmarshalTypeError)(nil)
+	switch {
+	case errors.As(err, &mismatch) && mismatch.Field != "":
+		return l, r, "the " + mismatch.Field + " of a report has a wrong type"
+	case err != nil:
+		return l, r, "a report is not an object of JSON"
+	case !utf8.Valid(text):
+		return l, r, "a report is not valid UTF-8"
+	case len(l.Checkpoint) > MaxCheckpointBytes:
+		return l, r, "a checkpoint is over 256 KiB"
+	case !others && l.Result == nil:
+		return l, r, "a report has no progress, message or checkpoint"
 	}
-	if text, ok := fields["retry_after"]; ok && json.Unmarshal(text, new(float64)) != nil {
-		return r, fields, "a retry_after is not a number"
-	}
-	if text, ok := fields["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
-		return r, fields, "a message is not a string"
-	}
-	if text, ok := fields["checkpoint"]; ok {
-		var err error // not reported, as it may quote the checkpoint
-		r.Checkpoint, err = newCheckpoint(text)
-		switch {
-		case len(text) > MaxCheckpointBytes:
-			return r, fields, "a checkpoint is over 256 KiB"
-		case err != nil:
-			return r, fields, "a checkpoint cannot be stored in a document"
+
+	r = Report{Progress: l.Progress, Message: l.Message}
+	if l.Checkpoint != nil {
+		if r.Checkpoint, err = newCheckpoint(l.Checkpoint); err != nil {
+			return l, r, "a checkpoint cannot be stored in a document" // err may quote it
 		}
 	}
-
-	// Null means that a field is not set. A result may be null, if nothing else is set.
-	for _, name := range []string{"error", "retry_after"} {
-		if string(fields[name]) == "null" {
-			delete(fields, name)
-		}
-	}
-	if string(fields["result"]) == "null" && (r != Report{} || fields["error"] != nil) {
-		delete(fields, "result")
-	}
-
-	if r == (Report{}) && fields["result"] == nil && fields["error"] == nil && fields["retry_after"] == nil {
-		return r, fields, "a report has no progress, message or checkpoint"
-	}
-	problem = r.check() // before r is copied to the caller: it changes r
-	return r, fields, problem
+	return l, r, r.check()
 }
 
 // lines splits the bytes that are added to it into lines, and calls take with each. For a
@@ -195,51 +199,48 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report passes the report of a line to the Reporter, unless answers handles it; nil: nothing
-// does. It returns the fields of the line.
-func (j Job) report(line []byte, tooLong bool, answers *replies) (fields map[string]json.RawMessage) {
+// report parses a line, and passes its report to the Reporter, unless answers handles it; nil:
+// nothing does.
+func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {
-		r, fields, problem = parseReport(line)
+		l, r, problem = parseLine(text)
 	}
 	switch {
-	case answers != nil && answers.answer(fields, r, problem):
+	case answers != nil && answers.answer(l, r, problem):
 	case j.Reporter == nil:
 	case problem != "":
 		j.Reporter.Invalid(problem)
 	case r != Report{}:
 		j.Reporter.Report(r)
 	}
-	return fields
+	return l
 }
 
 // reports reads a program's reports.
 type reports struct {
 	lines
-	failure *failure      // the newest error; nil: none
-	wait    time.Duration // the newest retry_after; not positive: none
+	failure failure // the newest error, and the newest wait
+	failed  bool    // there is an error
 }
 
 func (j Job) reports(answers *replies) *reports {
 	r := &reports{}
-	r.lines = lines{limit: maxReportLine, take: func(line []byte, tooLong bool) {
-		fields := j.report(line, tooLong, answers)
-		if n := 0.0; json.Unmarshal(fields["retry_after"], &n) == nil {
-			r.wait = seconds(n)
+	r.lines = lines{limit: maxReportLine, take: func(text []byte, tooLong bool) {
+		l := j.report(text, tooLong, answers)
+		if l.RetryAfter != nil {
+			r.failure.wait = seconds(*l.RetryAfter)
 		}
-
-		text := fields["error"]
-		switch f, ok := parseFailure(text); {
-		case ok:
-			r.failure = &f
-		case text != nil && j.Reporter != nil:
-			j.Reporter.Invalid("an error is " + notAnError)
+		switch {
+		case l.Error == nil:
+		case r.failure.parse(l.Error):
+			r.failed = true
+		case j.Reporter != nil:
+			j.Reporter.Invalid("an error is not an object with code, message and permanent")
 		}
 	}}
 	return r
 }
-
-const notAnError = "not an object with code, message and permanent"
 
 // failure is an error that an analyzer reports.
 type failure struct {
@@ -257,22 +258,23 @@ func seconds(n float64) time.Duration {
 // validCode matches the codes that an analyzer may use.
 var validCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// parseFailure reads the error of a line. ok is false if text is not an object, or if its
-// message or permanent has the wrong type. All its fields are optional.
-func parseFailure(text json.RawMessage) (f failure, ok bool) {
-	var fields *struct {
+// parse sets all of f but its wait to the error of a line, whose fields are optional. It
+// reports false if text is not an object, or if its message or permanent has a wrong type.
+func (f *failure) parse(text json.RawMessage) bool {
+	var fields struct {
 		Code      any    `json:"code"`
 		Message   string `json:"message"`
 		Permanent bool   `json:"permanent"`
 	}
-	if json.Unmarshal(text, &fields) != nil || fields == nil {
-		return f, false
+	if json.Unmarshal(text, &fields) != nil {
+		return false
 	}
-	if code, _ := fields.Code.(string); validCode.MatchString(code) {
-		f.code = code
+	f.code, _ = fields.Code.(string)
+	if !validCode.MatchString(f.code) {
+		f.code = ""
 	}
 	f.message, f.permanent = legible(cutHead(fields.Message, messageBytes)), fields.Permanent
-	return f, true
+	return true
 }
 
 // error returns f as an error. reason is the Reason of a temporary failure, and the message
@@ -292,18 +294,18 @@ func (f failure) error(reason string) error {
 // the one with the result or the error.
 type stream struct {
 	lines
-	last     map[string]json.RawMessage
+	last     line
 	overlong bool // the last line is too long
 }
 
 // ended reports whether the line with the result or the error has been read.
-func (s *stream) ended() bool { return s.last["result"] != nil || s.last["error"] != nil }
+func (s *stream) ended() bool { return s.last.Result != nil || s.last.Error != nil }
 
 func (j Job) stream() *stream {
 	s := &stream{}
-	s.lines = lines{limit: MaxOutputBytes, take: func(line []byte, tooLong bool) {
+	s.lines = lines{limit: MaxOutputBytes, take: func(text []byte, tooLong bool) {
 		if !s.ended() {
-			s.last, s.overlong = j.report(line, tooLong, nil), tooLong
+			s.last, s.overlong = j.report(text, tooLong, nil), tooLong
 		}
 	}}
 	return s
@@ -313,18 +315,17 @@ func (j Job) stream() *stream {
 // errors.
 func (s *stream) result(endpoint string) (Result, error) {
 	s.end()
-	failed, ok := parseFailure(s.last["error"])
-	switch result := s.last["result"]; {
+	switch result := s.last.Result; {
 	case s.overlong:
 		return nil, tooMuchOutput()
+	case !s.ended():
+		return nil, &FailureError{Reason: endpoint + " answered without a result"}
 	case !utf8.Valid(result):
-		return nil, refusal(path{}, "is not valid UTF-8", nil)
+		return nil, notUTF8()
 	case result != nil:
 		return result, nil
-	case s.last["error"] == nil:
-		return nil, &FailureError{Reason: endpoint + " answered without a result"}
-	case !ok:
-		return nil, &FailureError{Reason: endpoint + " answered an error that is " + notAnError}
 	}
-	return nil, failed.error(endpoint + " reported an error")
+	var f failure
+	f.parse(s.last.Error) // an error of another form is a temporary one
+	return nil, f.error(endpoint + " reported an error")
 }

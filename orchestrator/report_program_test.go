@@ -57,7 +57,7 @@ func TestAProgramNamesItsError(t *testing.T) {
 		return &orchestrator.FailureError{Code: code, Reason: "sh ended with " + exit, Message: message}
 	}
 	after := func(wait time.Duration, err error) error { return &orchestrator.RetryAfterError{Wait: wait, Err: err} }
-	failed, unreadable := temporary("", "exit status 1", "stderr"), []string{"a retry_after is not a number"}
+	failed, unreadable := temporary("", "exit status 1", "stderr"), []string{"the retry_after of a report has a wrong type"}
 	const warning = "the program reported an error and ended with exit status 0: its output is the result"
 	for name, tc := range map[string]struct {
 		reports, end    string
@@ -67,7 +67,7 @@ func TestAProgramNamesItsError(t *testing.T) {
 		"for now":                     {`{"error":{"code":"Quota_1-a","message":" m\n"}}`, "exit 1", temporary("Quota_1-a", "exit status 1", "m"), nil, nil},
 		"permanent":                   {`{"error":{"code":"no_page","message":"m","permanent":true}}`, "exit 1", permanent("no_page", "m"), nil, nil},
 		"with exit 65":                {`{"error":{"code":"no_page","message":"m"}}`, "exit 65", permanent("no_page", "m"), nil, nil},
-		"with a signal":               {`{"error":{"code":"no_page"}}`, "kill -9 $$", temporary("no_page", "signal 9 (killed)", "stderr"), nil, nil},
+		"with a signal":               {`{"error":{"code":"no_page"}}`, "kill -9 $$", temporary("no_page", "signal: killed", "stderr"), nil, nil},
 		"permanent, with a signal":    {`{"error":{"permanent":true}}`, "kill -9 $$", permanent(rejected, "stderr"), nil, nil},
 		"the newest, beside a report": {`{"error":{"code":"old"}}` + "\n" + `{"progress":1,"error":{"code":"new","message":null}}` + "\n" + `{"progress":1,"error":null}`, "exit 2", temporary("new", "exit status 2", "stderr"), nil, nil},
 		"of 64 characters":            {`{"error":{"code":"` + long + `"}}`, "exit 1", temporary(long, "exit status 1", "stderr"), nil, nil},

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // Limits of a result.
@@ -53,142 +53,170 @@ func Storable(r Result) (any, error) {
 	if !isText || text == nil {
 		var err error
 		if text, err = json.Marshal(r); err != nil {
-			return nil, refusal(path{}, "is not JSON: "+err.Error(), err)
+			return nil, refuse("is not JSON: "+err.Error(), err).permanent()
 		}
 	}
 
 	d := decoder{json: json.NewDecoder(bytes.NewReader(text))}
 	d.json.UseNumber()
-	v, err := d.value(newPath(), 1, false)
-	if err != nil {
-		return nil, err
+	v, refused := d.value(1, len(root), false)
+	if refused != nil {
+		return nil, refused.permanent()
 	}
 	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
-		return nil, refusal(path{}, "is more than one JSON value", nil)
+		return nil, refuse("is more than one JSON value", nil).permanent()
 	}
 	return v, nil
 }
 
-func refusal(p path, problem string, err error) *PermanentError {
-	return &PermanentError{Code: CodeResultInvalid, Message: p.String() + " " + problem, Err: err}
+// refusal is why a document cannot hold a value of a result.
+type refusal struct {
+	path string // from the result to the value, as in ".items[3]"
+	code string
+	// problem continues a sentence that begins with the path.
+	problem string
+	err     error
 }
 
-// decoder reads JSON token by token, because a refusal names the path.
+func refuse(problem string, err error) *refusal {
+	return &refusal{code: CodeResultInvalid, problem: problem, err: err}
+}
+
+// in adds a step to the beginning of the path.
+func (r *refusal) in(step string) *refusal {
+	r.path = step + r.path
+	return r
+}
+
+func (r *refusal) permanent() *PermanentError {
+	return &PermanentError{Code: r.code, Message: root + r.path + " " + r.problem, Err: r.err}
+}
+
+const maxShownName = 64
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
+
+// fieldStep returns the step to a field of a map. A name that is no identifier is in brackets
+// and quotes, and a long one is cut.
+func fieldStep(name string) string {
+	if len(name) > maxShownName {
+		name = cutHead(name, maxShownName) + "…"
+	}
+	if identifier.MatchString(name) {
+		return "." + name
+	}
+	return "[" + strconv.Quote(name) + "]"
+}
+
+// decoder reads JSON token by token: it stops at the limit of the size, before it has decoded
+// the rest.
 type decoder struct {
 	json *json.Decoder
 	size int
 }
 
-// grow adds the n bytes of the value at p to the size.
-func (d *decoder) grow(p path, n int) error {
+// grow adds the n bytes of a value to the size.
+func (d *decoder) grow(n int) *refusal {
 	if d.size += n; d.size <= MaxResultBytes {
 		return nil
 	}
-	message := fmt.Sprintf("%v has more than %d bytes", path{}, MaxResultBytes)
-	if len(p.steps) > 0 {
-		message += ": the limit is passed at " + p.String()
-	}
-	return &PermanentError{Code: CodeResultTooLarge, Message: message}
+	problem := fmt.Sprintf("does not fit: a result has at most %d bytes", MaxResultBytes)
+	return &refusal{code: CodeResultTooLarge, problem: problem}
 }
 
-func (d *decoder) token(p path) (json.Token, error) {
+func (d *decoder) token() (json.Token, *refusal) {
 	t, err := d.json.Token()
 	if err != nil {
-		return nil, refusal(p, "is not JSON: "+err.Error(), err)
+		return nil, refuse("is not JSON: "+err.Error(), err)
 	}
 	return t, nil
 }
 
-// value reads one value. If it is a container, its level is level.
-func (d *decoder) value(p path, level int, inArray bool) (any, error) {
-	t, err := d.token(p)
-	if err != nil {
-		return nil, err
+// value reads one value, whose path has pathBytes by Firestore's rule. If it is a container,
+// its level is level.
+func (d *decoder) value(level, pathBytes int, inArray bool) (any, *refusal) {
+	t, refused := d.token()
+	if refused != nil {
+		return nil, refused
 	}
 
 	switch t := t.(type) {
 	case json.Delim:
 		switch {
 		case t == '[' && inArray:
-			return nil, refusal(p, "is an array directly in an array", nil)
+			return nil, refuse("is an array directly in an array", nil)
 		case level > MaxDepth:
-			return nil, refusal(p, fmt.Sprintf("is deeper than %d levels", MaxDepth), nil)
+			return nil, refuse(fmt.Sprintf("is deeper than %d levels", MaxDepth), nil)
 		case t == '[':
-			return d.array(p, level)
+			return d.array(level, pathBytes)
 		}
-		return d.object(p, level)
+		return d.object(level, pathBytes)
 	case json.Number:
-		if err := d.grow(p, 8); err != nil {
-			return nil, err
+		if refused := d.grow(8); refused != nil {
+			return nil, refused
 		}
-		return number(p, t.String())
+		return number(t.String())
 	case string:
-		return t, d.grow(p, len(t)+1)
+		return t, d.grow(len(t) + 1)
 	}
-	return t, d.grow(p, 1) // a bool or nil
+	return t, d.grow(1) // a bool or nil
 }
 
-func (d *decoder) array(p path, level int) (any, error) {
+func (d *decoder) array(level, pathBytes int) (any, *refusal) {
 	values := []any{}
 	for d.json.More() {
-		v, err := d.value(p.index(len(values)), level+1, true)
-		if err != nil {
-			return nil, err
+		v, refused := d.value(level+1, pathBytes, true)
+		if refused != nil {
+			return nil, refused.in("[" + strconv.Itoa(len(values)) + "]")
 		}
 		values = append(values, v)
 	}
-	return values, d.close(p, len(values))
+	return values, d.close(len(values))
 }
 
-func (d *decoder) object(p path, level int) (any, error) {
+func (d *decoder) object(level, pathBytes int) (any, *refusal) {
 	fields := map[string]any{}
 	for d.json.More() {
-		t, err := d.token(p)
-		if err != nil {
-			return nil, err
+		t, refused := d.token()
+		if refused != nil {
+			return nil, refused
 		}
 
 		name, _ := t.(string) // the decoder accepts only strings as names
-		at := p.field(name)
-		if err := d.grow(at, len(name)+1); err != nil {
-			return nil, err
-		}
-		if err := checkName(at, name); err != nil {
-			return nil, err
-		}
-		if _, repeated := fields[name]; repeated && strings.ContainsRune(name, utf8.RuneError) {
-			return nil, refusal(at, "is not valid UTF-8", nil) // two names that U+FFFD made equal
-		}
-		if fields[name], err = d.value(at, level+1, false); err != nil {
-			return nil, err
+		if fields[name], refused = d.field(name, level, pathBytes+1+len(name)); refused != nil {
+			return nil, refused.in(fieldStep(name))
 		}
 	}
-	return fields, d.close(p, len(fields))
+	return fields, d.close(len(fields))
+}
+
+// field checks the name of a field, and reads its value.
+func (d *decoder) field(name string, level, pathBytes int) (any, *refusal) {
+	if refused := d.grow(len(name) + 1); refused != nil {
+		return nil, refused
+	}
+	switch {
+	case name == "":
+		return nil, refuse("has an empty name", nil)
+	case len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__"):
+		return nil, refuse("has a reserved name: __ at both ends", nil)
+	case pathBytes > MaxPathBytes:
+		problem := fmt.Sprintf("has a name of %d bytes, with those around it: over %d", pathBytes, MaxPathBytes)
+		return nil, refuse(problem, nil)
+	}
+	return d.value(level+1, pathBytes, false)
 }
 
 // close reads the end of a container of n values.
-func (d *decoder) close(p path, n int) error {
-	if _, err := d.token(p); err != nil || n > 0 {
-		return err
+func (d *decoder) close(n int) *refusal {
+	if _, refused := d.token(); refused != nil || n > 0 {
+		return refused
 	}
-	return d.grow(p, 1)
-}
-
-func checkName(p path, name string) error {
-	switch {
-	case name == "":
-		return refusal(p, "has an empty name", nil)
-	case len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__"):
-		return refusal(p, "has a reserved name: __ at both ends", nil)
-	case p.bytes() > MaxPathBytes:
-		problem := fmt.Sprintf("has a name of %d bytes, with those around it: over %d", p.bytes(), MaxPathBytes)
-		return refusal(p, problem, nil)
-	}
-	return nil
+	return d.grow(1)
 }
 
 // number reads a JSON number: an int64 where it is written as an integer and fits.
-func number(p path, text string) (any, error) {
+func number(text string) (any, *refusal) {
 	integral := !strings.ContainsAny(text, ".eE")
 	if integral {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -197,10 +225,10 @@ func number(p path, text string) (any, error) {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return nil, refusal(p, "is a number beyond float64", err)
+		return nil, refuse("is a number beyond float64", err)
 	}
 	if integral && strconv.FormatFloat(f, 'f', -1, 64) != text {
-		return nil, refusal(p, "is an integer beyond int64 that float64 would change", nil)
+		return nil, refuse("is an integer beyond int64 that float64 would change", nil)
 	}
 	return f, nil
 }

@@ -95,7 +95,6 @@ func TestStorableAcceptsEachLimit(t *testing.T) {
 func TestStorableRefusesNamingThePath(t *testing.T) {
 	const invalid, large = orchestrator.CodeResultInvalid, orchestrator.CodeResultTooLarge
 	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
-	tooMuch := "result has more than 1040384 bytes"
 	cyclic := map[string]any{}
 	cyclic["self"] = cyclic
 	for name, c := range map[string]struct {
@@ -114,7 +113,6 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"21 maps":                   {raw(nest(21, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
 		"an empty array at 21":      {raw(nest(20, "[]")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
 		"very many maps":            {raw(nest(200_000, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
-		"names that become equal":   {raw(`{"\ud800":1,"\ud801":2}`), invalid, "result[\"\uFFFD\"] is not valid UTF-8"},
 		"an integer that changes":   {raw(`{"n":[9223372036854775809]}`), invalid, "result.n[0] is an integer beyond int64 that float64 would change"},
 		"a large uint64":            {map[string]any{"n": uint64(math.MaxUint64)}, invalid, "result.n is an integer beyond int64 that float64 would change"},
 		"a number beyond float64":   {raw(`{"a b":1e309}`), invalid, `result["a b"] is a number beyond float64`},
@@ -126,15 +124,15 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"nothing":                   {raw(""), invalid, "result is not JSON: "},
 		"JSON cut short":            {raw(`{"a":[1`), invalid, "result.a is not JSON: "},
 		"two values":                {raw("1 2"), invalid, "result is more than one JSON value"},
-		"a large string":            {strings.Repeat("x", orchestrator.MaxResultBytes), large, tooMuch},
-		"a large string in a map":   {map[string]any{"b": []string{"", strings.Repeat("x", 1<<20)}}, large, tooMuch + ": the limit is passed at result.b[1]"},
-		"a name and a string":       {raw(`{"abc":"` + strings.Repeat("x", orchestrator.MaxResultBytes-4) + `"}`), large, tooMuch + ": the limit is passed at result.abc"},
-		"a name too many":           {raw(`{"a":"` + strings.Repeat("x", orchestrator.MaxResultBytes-3) + `","b":1}`), large, tooMuch + ": the limit is passed at result.b"},
+		"a large string":            {strings.Repeat("x", orchestrator.MaxResultBytes), large, "result does not fit"},
+		"a large string in a map":   {map[string]any{"b": []string{"", strings.Repeat("x", 1<<20)}}, large, "result.b[1] does not fit"},
+		"a name and a string":       {raw(`{"abc":"` + strings.Repeat("x", orchestrator.MaxResultBytes-4) + `"}`), large, "result.abc does not fit"},
+		"a name too many":           {raw(`{"a":"` + strings.Repeat("x", orchestrator.MaxResultBytes-3) + `","b":1}`), large, "result.b does not fit"},
 		"a name of 64 bytes":        {raw(`{"` + strings.Repeat("-", 64) + `":{"":1}}`), invalid, `result["` + strings.Repeat("-", 64) + `"][""] has an empty name`},
 		"maps in arrays at 21":      {raw(strings.Repeat(`{"a":[`, 10) + `{}` + strings.Repeat("]}", 10)), invalid, "result" + strings.Repeat(".a[0]", 10) + " is deeper than 20 levels"},
-		"too many nulls":            {make([]any, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
-		"too many integers":         {make([]int, orchestrator.MaxResultBytes/8+1), large, tooMuch + ": the limit is passed at result[" + strconv.Itoa(orchestrator.MaxResultBytes/8) + "]"},
-		"too many empty maps":       {make([]struct{}, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
+		"too many nulls":            {make([]any, orchestrator.MaxResultBytes+1), large, "result[" + strconv.Itoa(orchestrator.MaxResultBytes) + "] does not fit"},
+		"too many integers":         {make([]int, orchestrator.MaxResultBytes/8+1), large, "result[" + strconv.Itoa(orchestrator.MaxResultBytes/8) + "] does not fit"},
+		"too many empty maps":       {make([]struct{}, orchestrator.MaxResultBytes+1), large, "result[" + strconv.Itoa(orchestrator.MaxResultBytes) + "] does not fit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := orchestrator.Storable(c.in)
