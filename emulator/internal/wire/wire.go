@@ -13,7 +13,7 @@ import (
 )
 
 // pipeBytes is the buffer of the in-process connection, in each direction.
-const pipeBytes = 1 << 20
+const pipeBytes = 64 << 10
 
 // Server is a plaintext gRPC server. Its methods may be called concurrently.
 type Server struct {

@@ -12,6 +12,7 @@ type Kind string
 
 // The kinds of writes. A worker makes no other.
 const (
+	Create    Kind = "create" // of the document, which no judge adds to a History
 	Acquire   Kind = "acquire"
 	Heartbeat Kind = "heartbeat"
 	Release   Kind = "release"

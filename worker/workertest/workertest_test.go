@@ -1,0 +1,163 @@
+package workertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/worker"
+)
+
+func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+
+// service is what Run takes.
+type service = func(*Acts) func() worker.Kind
+
+// simple is a service whose processes have the Run.
+func simple(run func(ctx context.Context, a *Acts, job worker.Job) (any, error)) service {
+	return func(a *Acts) func() worker.Kind {
+		return func() worker.Kind {
+			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) { return run(ctx, a, job) }}
+		}
+	}
+}
+
+// charges charges within the act, or wrongly before it.
+func charges(before bool) service {
+	return simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+		charge := func(ctx context.Context) (string, error) { return "receipt", a.Do(ctx, "charge") }
+		if before {
+			if _, err := charge(ctx); err != nil {
+				return nil, err
+			}
+			charge = func(context.Context) (string, error) { return "receipt", nil }
+		}
+		return worker.Once(ctx, job, "charge", charge)
+	})
+}
+
+// units does three units, and reports each after it, or wrongly before it.
+func units(before bool) service {
+	return simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+		done := 0
+		if job.Resume != nil {
+			if err := json.Unmarshal(job.Resume, &done); err != nil {
+				return nil, err
+			}
+		}
+		for ; done < 3; done++ {
+			unit := func() error { return a.Do(ctx, fmt.Sprint("unit ", done+1)) }
+			report := func() error { return job.Checkpoint(ctx, done+1) }
+			steps := []func() error{unit, report}
+			if before {
+				slices.Reverse(steps)
+			}
+			for _, step := range steps {
+				if err := step(); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return done, nil
+	})
+}
+
+// balances writes a balance at a receiver that refuses an old token, and sends the token unless it
+// forgets it.
+func balances(forgets bool) service {
+	return func(a *Acts) func() worker.Kind {
+		client := a.Client(&fenced{})
+		return func() worker.Kind {
+			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://bank.test/balance", strings.NewReader("42"))
+				if err != nil {
+					return nil, err
+				}
+				if !forgets {
+					r.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
+				}
+				resp, err := client.Do(r)
+				if err != nil {
+					return nil, err
+				}
+				return resp.StatusCode, resp.Body.Close()
+			}}
+		}
+	}
+}
+
+// fenced is a receiver that refuses a lower token than the highest.
+type fenced struct {
+	mu     sync.Mutex
+	newest int64
+}
+
+func (f *fenced) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	token, err := strconv.ParseInt(r.Header.Get("X-Lock-Token"), 10, 64)
+	if f.newest = max(f.newest, token); err == nil && token < f.newest {
+		w.WriteHeader(http.StatusConflict)
+	}
+}
+
+// found runs the schedules and returns what they report.
+func found(t *testing.T, work service, o Options) (reports []string) {
+	t.Helper()
+	for _, s := range search(t, o, kind(work, 42)) {
+		reports = append(reports, fmt.Sprint(s, " | ", strings.Join(s.wrong, " | ")))
+	}
+	return reports
+}
+
+func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
+	repeatable := Options{Repeatable: func(act string) bool { return strings.HasPrefix(act, "unit ") }}
+	for name, tc := range map[string]struct {
+		work service
+		o    Options
+		want []string
+	}{
+		"an act before its marker": {charges(true), Options{}, []string{
+			`p1 act 1: crash after | act "charge" was done 2 times, and 1 without a fault`,
+			`p1 act 1: lock stolen during a pause | act "charge" of an attempt that had lost the lock was done after that of a newer attempt`,
+		}},
+		"a checkpoint that skips a unit": {units(true), repeatable, []string{
+			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, and 1 without a fault`,
+		}},
+		"a token that is not passed on": {balances(true), Options{}, []string{
+			`p1 act 1: lock stolen during a pause | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := found(t, tc.work, tc.o); len(got) < len(tc.want) || !slices.Equal(got[:len(tc.want)], tc.want) {
+				t.Errorf("it reports %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
+	for name, tc := range map[string]struct {
+		work service
+		o    Options
+	}{
+		"an act": {charges(false), Options{}},
+		"units":  {units(false), Options{Repeatable: func(string) bool { return true }}},
+		"tokens": {balances(false), Options{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.o.Schedules = 350; testing.Short() {
+				tc.o.Schedules = 50
+			}
+			Run(t, tc.work, 42, tc.o)
+		})
+	}
+}
