@@ -16,7 +16,7 @@ func ExampleRun() {
 		return func() worker.Kind { // in each process
 			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "charge", func(ctx context.Context) (string, error) {
-					return "receipt", acts.Do(ctx, "charge")
+					return "receipt", acts.Do(ctx, "charge", nil)
 				})
 			}}
 		}
@@ -29,7 +29,8 @@ func ExampleNew() {
 
 	kind := worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return "done", nil }}
 	rig := workertest.New(t)
-	guard := rig.Guard(worker.Options{}, kind)
+	guard := rig.Guard(worker.Options{})
+	rig.Mux.Handle("/", guard.Routes(kind))
 	if _, err := worker.Submit(t.Context(), guard, kind, "an-id", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,8 @@ package workertest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -16,27 +14,27 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/internal/testing/proof"
-	"taskguard/lease/analysislock"
 	"taskguard/worker"
 )
 
 // process is a process of the service: what one keeps in memory, the next does not have. All that it
-// does to the outside passes one of its gates, which are steps of the schedule.
+// does to the outside is a step, which it waits for.
 type process struct {
 	*schedule
 
 	n       int
 	guard   *worker.Guard
 	handler http.Handler
-	dead    chan struct{} // closed by a crash
+	life    context.Context //nolint:containedctx // it ends with the process
+	kill    context.CancelFunc
 
-	// The mutex of the schedule guards the others.
-	crashed, stopping bool
-	paused            time.Time                           // until then no step happens
-	running           int                                 // deliveries
-	request           func(context.Context) *http.Request // the last
-	counts            map[string]int
-	token             int64 // of its last acquisition
+	// The mutex of the schedule guards these.
+	stopping bool
+	paused   time.Time // until then no step happens
+	running  int       // requests
+	request  func(context.Context) *http.Request
+	counts   map[string]int // of steps, by kind
+	token    int64          // of its last acquisition
 }
 
 // processKey is the key of the process in the contexts of its runs and requests.
@@ -46,13 +44,13 @@ type processKey struct{}
 var (
 	errDead  = status.Error(codes.Aborted, "workertest: the process is dead")
 	errReply = status.Error(codes.Unavailable, "workertest: the reply is lost")
-	errAlone = errors.New("workertest: an act without the context of a run: pass the ctx of Run to it")
 )
 
 // start starts a process. The caller holds the mutex.
 func (s *schedule) start() *process {
-	p := &process{schedule: s, n: len(s.processes) + 1, dead: make(chan struct{}), counts: map[string]int{}}
-	o := s.rig.options(s.options.Worker,
+	p := &process{schedule: s, n: len(s.processes) + 1, counts: map[string]int{}}
+	p.life, p.kill = context.WithCancel(context.WithoutCancel(s.t.Context()))
+	o := s.rig.Options(s.options.Worker,
 		grpc.WithChainUnaryInterceptor(p.unary), grpc.WithChainStreamInterceptor(p.stream))
 	var err error
 	if p.guard, err = worker.Open(context.WithValue(s.t.Context(), processKey{}, p), o); err != nil {
@@ -63,10 +61,9 @@ func (s *schedule) start() *process {
 	return p
 }
 
-// pass makes a step of the process, unless a fault prevents it. A step of a dead process never
-// returns before the schedule has ended: an error would let the process release its lock.
+// pass makes a step of the process, unless a fault prevents it.
 func (p *process) pass(ctx context.Context, kind, label string, do func(context.Context) error) error {
-	fault, line, err := p.arrive(kind, label)
+	fault, err := p.arrive(kind, label)
 	if err != nil {
 		return err
 	}
@@ -74,110 +71,81 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 	sent := ctx
 	switch fault {
 	case crashBefore:
-		p.crash()
+		p.kill()
 		return p.bury()
 	case stopped:
 		p.stop()
 		time.Sleep(time.Millisecond) // until the contexts have ended
 	case stolen:
 		p.pause()
-		sent = context.WithoutCancel(ctx) // it was on its way
 	}
-	if kind == act { // likewise
+	if fault == stolen || kind == act { // it was on its way
 		sent = context.WithoutCancel(ctx)
 	}
 	err = do(sent)
-	p.note(line, err)
 
 	switch {
 	case fault == crashAfter:
-		p.crash()
+		p.kill()
 	case err == nil && fault == replyLost:
 		err = errReply
 	case err == nil && kind == act:
 		err = ctx.Err()
 	}
-	if p.isDead() {
+	if p.life.Err() != nil {
 		return p.bury()
 	}
 	return err
 }
 
-// arrive waits until the process may make its next step, and returns the step's fault and its line.
-// No two steps have the same time, so that the order of goroutines does not matter.
-func (p *process) arrive(kind, label string) (fault string, line int, err error) {
+// arrive waits for the next step, and returns its fault.
+func (p *process) arrive(kind, label string) (fault string, err error) {
 	if err := p.wait(); err != nil {
-		return "", 0, err
+		return "", err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts[kind]++
-	fault, line = p.step(fmt.Sprintf("p%d %s %d", p.n, kind, p.counts[kind]), kind, label)
-	return fault, line, nil
+	return p.step(step{kind: kind, key: fmt.Sprintf("p%d %s %d", p.n, kind, p.counts[kind])}, label), nil
 }
 
-// wait waits while the process is paused. It returns an error, late, if the process is dead.
+// wait waits while the process is paused, and if it is dead. No two steps have the same time, so that
+// the order of goroutines does not matter.
 func (p *process) wait() error {
 	p.mu.Lock()
 	p.ticks++
-	tick := time.Millisecond + time.Duration(p.ticks)
+	until := time.Now().Add(time.Millisecond + p.ticks)
 	p.mu.Unlock()
-	time.Sleep(tick)
+	time.Sleep(time.Until(until))
 
 	p.mu.Lock()
-	left := time.Until(p.paused)
+	until = p.paused
 	p.mu.Unlock()
-	time.Sleep(left)
-	if p.isDead() {
+	time.Sleep(time.Until(until))
+	if p.life.Err() != nil {
 		return p.bury()
 	}
 	return nil
 }
 
-// bury waits until the schedule has ended.
+// bury waits for the end of the schedule. With an error before it, a dead process would release its
+// lock.
 func (p *process) bury() error {
-	<-p.buried
+	<-p.over
 	return errDead
 }
 
-func (p *process) isDead() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.crashed
-}
-
-// crash ends the process as SIGKILL does.
-func (p *process) crash() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.crashed {
-		p.crashed = true
-		close(p.dead)
-	}
-}
-
-// stop ends the process as SIGTERM and, 10 s later, SIGKILL do.
+// stop ends the process as Cloud Run does: SIGTERM, and SIGKILL 10 s later.
 func (p *process) stop() {
 	p.mu.Lock()
 	p.stopping = true
 	p.mu.Unlock()
-	p.going.Go(func() {
-		killed := time.NewTimer(stopTime + time.Second)
-		p.shutdown()
-		<-killed.C
-		p.crash()
-	})
+	time.AfterFunc(stopTime+time.Second, p.kill)
+	p.going.Go(func() { _ = shutdown(p.guard) }) // its runs may be paused
 }
 
-// shutdown shuts the guard down. Its runs may be blocked, so the error says nothing.
-func (p *process) shutdown() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-	defer cancel()
-	_ = p.guard.Shutdown(ctx)
-}
-
-// pause lets the process make no step until its lock has expired, and delivers its work to another
-// process meanwhile. A timer of the process goes on.
+// pause lets the process make no step until its lock has expired, and meanwhile delivers its request to
+// another process.
 func (p *process) pause() {
 	ttl := p.options.Worker.Lock.TTL
 	p.mu.Lock()
@@ -187,31 +155,23 @@ func (p *process) pause() {
 	time.Sleep(2 * ttl)
 }
 
-// serve handles a request, and answers 500 after a panic.
-func (p *process) serve(r *http.Request) (answer *http.Response) {
-	w := httptest.NewRecorder()
-	defer func() {
-		if recover() != nil {
-			w.Code = http.StatusInternalServerError
-		}
-		answer = w.Result()
-	}()
-	p.handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), processKey{}, p)))
-	return nil
-}
-
-// unary is the gate of the calls to both servers.
+// unary is the gate of calls to both servers.
 func (p *process) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	call := func(ctx context.Context) error { return invoke(ctx, method, req, reply, cc, opts...) }
 	switch r := req.(type) {
 	case *cloudtaskspb.CreateTaskRequest:
-		return p.pass(ctx, "book", "", call)
+		return p.pass(ctx, book, "", call)
 	case *firestorepb.CommitRequest:
-		if len(r.Writes) == 1 {
-			return p.commit(ctx, r.Writes[0], reply.(*firestorepb.CommitResponse), call)
-		}
+		c := proof.Commit{Write: r.Writes[0], Fields: p.fields}
+		return p.pass(ctx, c.Step(), "", func(ctx context.Context) error {
+			err := call(ctx)
+			if done, ok := reply.(*firestorepb.CommitResponse); ok && err == nil {
+				p.applied(c, done.GetCommitTime().AsTime())
+			}
+			return err
+		})
 	}
 	if err := p.wait(); err != nil {
 		return err
@@ -229,59 +189,23 @@ func (p *process) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// commit is the gate of a commit, which is judged if it is applied.
-func (p *process) commit(ctx context.Context, sent *firestorepb.Write, reply *firestorepb.CommitResponse,
-	call func(context.Context) error,
-) error {
-	c := proof.Commit{Write: sent}
-	write := p.read(c, time.Time{})
-	kind := string(write.Kind)
-	switch {
-	case c.Names("effects") && c.GetUpdate().GetFields()["openEffects"] != nil:
-		kind = "marker"
-	case c.Names("effects") && write.Kind == proof.Heartbeat:
-		kind = "outcome"
-	case c.Names("checkpoint") && write.Kind == proof.Heartbeat:
-		kind = "checkpoint"
-	}
-
-	return p.pass(ctx, kind, "", func(ctx context.Context) error {
-		err := call(ctx)
-		if err == nil {
-			p.applied(c, reply.GetCommitTime().AsTime())
-		}
-		return err
-	})
-}
-
-// read returns what a commit of the process changes.
-func (p *process) read(c proof.Commit, at time.Time) proof.Write {
-	f := p.fields
-	write := c.Read(at, cmp.Or(f.Status, "status"),
-		cmp.Or(f.Finished, analysislock.Ready), cmp.Or(f.Failed, analysislock.Failed))
-	write.By = fmt.Sprint("p", p.n)
-	return write
-}
-
 // applied records a commit that Firestore has applied at that time.
 func (p *process) applied(c proof.Commit, at time.Time) {
-	write := p.read(c, at)
+	write, name := c.Read(at), c.GetUpdate().GetName()
+	write.By = fmt.Sprint("p", p.n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name := c.GetUpdate().GetName()
-	if p.document == "" && (write.Kind == proof.Create || write.Kind == proof.Acquire) {
-		p.document = name
+	p.document = cmp.Or(p.document, name)
+	if name != p.document || write.Kind == proof.Create {
+		return
 	}
-	if name != p.document {
-		return // of another record
-	}
+
+	p.writes = append(p.writes, applied{write, at})
 	if write.Kind == proof.Acquire {
 		p.token = write.Token
 	}
+	p.end = cmp.Or(c.Finished(), p.end)
 	if c.Names("openEffects") {
 		p.uncertain = c.GetUpdate().GetFields()["openEffects"] != nil
-	}
-	if write.Kind != proof.Create {
-		p.writes = append(p.writes, applied{write, at})
 	}
 }

@@ -39,35 +39,28 @@ type Rig struct {
 // end of t it is closed. In a testing/synctest bubble, the time of the servers is that of the bubble.
 func New(t testing.TB) *Rig {
 	t.Helper()
-	r := &Rig{Mux: http.NewServeMux()}
-	r.start(t, local{r.Mux})
-	return r
+	mux := http.NewServeMux()
+	return newRig(t, mux, local{mux})
 }
 
-// start starts the servers of r. The transport delivers the tasks.
-func (r *Rig) start(t testing.TB, transport http.RoundTripper) {
+// newRig returns a Rig whose tasks the transport delivers.
+func newRig(t testing.TB, mux *http.ServeMux, transport http.RoundTripper) *Rig {
 	t.Helper()
-	r.t = t
-	r.Firestore = firestore.NewServer(firestore.Options{})
+	r := &Rig{mux, firestore.NewServer(firestore.Options{}), cloudtasks.NewServer(cloudtasks.Options{Transport: transport}), t}
 	t.Cleanup(r.Firestore.Close)
-	r.Tasks = cloudtasks.NewServer(cloudtasks.Options{Transport: transport})
 	t.Cleanup(r.Tasks.Close)
 
 	unlimited := &cloudtaskspb.RetryConfig{MaxAttempts: -1}
 	if err := r.Tasks.CreateQueue(&cloudtaskspb.Queue{Name: queue, RetryConfig: unlimited}); err != nil {
 		t.Fatal(err)
 	}
+	return r
 }
 
-// Options returns options for [worker.Open], with new connections to both servers: Project, Queue,
-// FirestoreOptions and QueueOptions are set. Auth accepts every caller, and Log discards.
-func (r *Rig) Options() worker.Options {
-	r.t.Helper()
-	return r.options(worker.Options{})
-}
-
-// options returns o with what Options sets. dial is for both connections.
-func (r *Rig) options(o worker.Options, dial ...grpc.DialOption) worker.Options {
+// Options returns o for [worker.Open], with new connections to both servers: Project, Queue,
+// FirestoreOptions and QueueOptions are replaced. A nil Auth accepts every caller, and a nil Log
+// discards. dial is for both connections, for example an interceptor that fails calls.
+func (r *Rig) Options(o worker.Options, dial ...grpc.DialOption) worker.Options {
 	r.t.Helper()
 	connect := func(open func(...grpc.DialOption) (*grpc.ClientConn, error)) []option.ClientOption {
 		conn, err := open(dial...)
@@ -89,35 +82,40 @@ func (r *Rig) options(o worker.Options, dial ...grpc.DialOption) worker.Options 
 	return o
 }
 
-// Guard opens a Guard on the servers, and adds its Routes of the kinds to Mux. At the end of the test
-// it is shut down. What Options sets replaces that of o, but for Auth and Log. Guard may be called
-// once: a second call would add the routes twice.
-func (r *Rig) Guard(o worker.Options, kinds ...worker.Kind) *worker.Guard {
+// Guard opens a Guard with the Options of o. At the end of the test it is shut down.
+func (r *Rig) Guard(o worker.Options, dial ...grpc.DialOption) *worker.Guard {
 	r.t.Helper()
-	g, err := worker.Open(r.t.Context(), r.options(o))
+	g, err := worker.Open(r.t.Context(), r.Options(o, dial...))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), stopTime)
-		defer cancel()
-		if err := g.Shutdown(ctx); err != nil {
+		if err := shutdown(g); err != nil {
 			r.t.Error(err)
 		}
 	})
-	r.Mux.Handle("/", g.Routes(kinds...))
 	return g
 }
 
 // stopTime is the time that Cloud Run gives to a process after SIGTERM, less a second.
 const stopTime = 9 * time.Second
 
+// shutdown stops a guard as a service on Cloud Run does.
+func shutdown(g *worker.Guard) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	return g.Shutdown(ctx)
+}
+
 // local is a transport that calls a handler in this process.
 type local struct{ handler http.Handler }
 
 // RoundTrip implements http.RoundTripper.
 func (l local) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	l.handler.ServeHTTP(w, r)
-	return w.Result(), nil
+	w, received := httptest.NewRecorder(), r.Clone(r.Context())
+	if r.Body == nil {
+		received.Body = http.NoBody
+	}
+	l.handler.ServeHTTP(w, received)
+	return w.Result(), received.Body.Close()
 }

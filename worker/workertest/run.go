@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"net/http"
 	"os"
 	"runtime"
@@ -17,7 +16,7 @@ import (
 	"taskguard/worker"
 )
 
-// Options configures Run. The zero value is ready to use.
+// Options configures Run and RunHandler. The zero value is ready to use.
 type Options struct {
 	// Worker is for the Guard of each process. The connections are replaced.
 	Worker worker.Options
@@ -26,187 +25,151 @@ type Options struct {
 	Schedules int
 	Seed      uint64 // of the faults that are drawn: the same Seed draws the same
 	// Repeatable reports whether an act may be done again, and late, because its receiver does it once,
-	// or because that is harmless. Nil: none may.
+	// or because that is harmless. It is called concurrently. Nil: none may.
 	Repeatable func(act string) bool
-	// Check is called at the end of each schedule, unless an act is uncertain, with the result that the
-	// document has. Its error is reported. It is called concurrently for several schedules. Nil: none.
-	Check func(result any, acts *Acts) error
 }
 
-// variable of the environment has the one schedule that is to be run.
+// variable of the environment names the one schedule to run.
 const variable = "WORKERTEST"
 
-// subject is what all schedules of a test run.
-type subject struct {
-	options Options
-	work    func(*schedule) // opens the service, does the work, and sets the end
-	base    *schedule       // without a fault; nil: it has not run yet
-}
-
-// id is that of the document.
-const id = "work"
-
-// Run does the work of a kind on one input, again and again, in virtual time on embedded servers. In
-// each schedule another fault happens at another step, as the package's
-// documentation describes. It fails t if ...
+// Run runs a kind of work on one input, in many schedules, and fails t with each problem that it finds;
+// see the documentation of the package. service is called at the beginning of a schedule, and start for
+// each process: the Run that start returns must not use what another start has made. Several schedules
+// run at once, each in a testing/synctest bubble. A run must end when its context does.
 func Run(t *testing.T, service func(acts *Acts) (start func() worker.Kind), input any, o Options) {
 	t.Helper()
-	run(t, o, kind(service, input))
-}
-
-// kind returns the work of a kind on an input.
-func kind(service func(*Acts) func() worker.Kind, input any) func(*schedule) {
-	return func(s *schedule) {
-		start := service(s.acts)
-		k := start()
-		s.fields = k.Fields
-		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start()) }
-		s.submit(k, input)
-	}
+	run(t, o, deliveries(service, input))
 }
 
 // limit is the longest time of a schedule.
 const limit = 24 * time.Hour
 
-// submit submits the work, and waits until nothing is left in the queue.
-func (s *schedule) submit(k worker.Kind, input any) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
-	defer cancel()
-	g, err := worker.Open(ctx, s.rig.options(s.options.Worker))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = g.Shutdown(context.WithoutCancel(ctx)) }()
-	operator, err := g.Operator(k)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := worker.Submit(ctx, g, k, id, input); err != nil {
-		s.t.Fatal(err)
-	}
+// deliveries returns the work of a kind: to submit it, and to wait until the queue is empty.
+func deliveries(service func(*Acts) func() worker.Kind, input any) func(*schedule) {
+	return func(s *schedule) {
+		start := service(s.acts)
+		kind := start()
+		s.fields = kind.Fields
+		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start()) }
 
-	for range 2 { // a delivery beside those of the queue may have booked another
-		if err := s.rig.Tasks.Idle(ctx); err != nil {
-			break
+		ctx, cancel := context.WithTimeout(s.t.Context(), limit)
+		defer cancel()
+		if _, err := worker.Submit(ctx, s.rig.Guard(s.options.Worker), kind, "work", input); err != nil {
+			s.t.Fatal(err)
+		}
+		for range 2 { // a delivery beside those of the queue may book another
+			_ = s.rig.Tasks.Idle(ctx) // else the work is not finished
+			s.extra.Wait()
+		}
+	}
+}
+
+// RunHandler is like Run, for an HTTP handler that uses [worker.Guard.Idempotent] or [worker.Do]. Its
+// client repeats the request each 30 s until the answer is below 500 and not 409.
+func RunHandler(t *testing.T, service func(acts *Acts) (start func(*worker.Guard) http.Handler),
+	request func() *http.Request, o Options,
+) {
+	t.Helper()
+	run(t, o, requests(service, request))
+}
+
+// requests returns the work of a handler: to repeat the request until it is answered.
+func requests(service func(*Acts) func(*worker.Guard) http.Handler, request func() *http.Request) func(*schedule) {
+	return func(s *schedule) {
+		s.open = service(s.acts)
+		for range 40 {
+			resp, err := s.RoundTrip(request())
+			if err == nil && resp.StatusCode != http.StatusConflict && resp.StatusCode < http.StatusInternalServerError {
+				break
+			}
+			time.Sleep(30 * time.Second)
 		}
 		s.extra.Wait()
 	}
-	d, err := operator.Analyses.Get(ctx, id)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	switch {
-	case d.Error != nil:
-		s.end = fmt.Sprintf("%s with code %s", d.Status, d.Error.Code)
-	case d.Finished():
-		s.end = d.Status
-	}
-	s.result = d.Result
 }
 
-// run runs all schedules of the work, or the one that the environment names, and fails the test.
+// search is a search of the schedules of one work that show a problem.
+type search struct {
+	options Options
+	work    func(*schedule) // opens the service, and does the work
+	base    *schedule       // without a fault; nil: it has not run yet
+}
+
+// run searches, and fails the test with what it finds.
 func run(t *testing.T, o Options, work func(*schedule)) {
 	t.Helper()
-	for _, s := range search(t, o, work) {
+	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
+	s := &search{options: o, work: work}
+	for _, found := range s.all(t) {
+		faulty := strings.Join(found.faulty(), "; ")
 		t.Errorf("workertest: %s\nin the schedule %s\n%srepeat it by %s='%s' go test -run '^%s$'",
-			strings.Join(s.wrong, "\n"), s, s.lines(), variable, s, t.Name())
+			strings.Join(found.wrong, "\n"), faulty, found.lines(), variable, faulty, t.Name())
 	}
 }
 
-// search runs the schedules, and returns those that show a problem.
-func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
-	t.Helper()
-	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
-	subject := &subject{options: o, work: work}
-	base := (&schedule{subject: subject}).run(t)
+// all runs the schedules, and returns those that show a problem.
+func (s *search) all(t *testing.T) []*schedule {
+	base := (&schedule{search: s}).run(t)
 	if len(base.wrong) > 0 {
-		t.Fatalf("workertest: without a fault: %s\n%s", strings.Join(base.wrong, "\n"), base.lines())
+		return []*schedule{base}
 	}
-	subject.base = base
+	s.base = base
 	if text := os.Getenv(variable); text != "" {
-		s := (&schedule{subject: subject, plan: parse(text)}).run(t)
-		t.Logf("workertest: the schedule %s\n%s", text, s.lines())
-		return problems(t, []*schedule{s})
+		only := (&schedule{search: s, plan: parse(text)}).run(t)
+		t.Logf("workertest: the schedule %s\n%s", text, only.lines())
+		return problems(t, []*schedule{only})
 	}
 
-	single, drawn := base.single(), base.drawn()
-	drawn = drawn[min(len(drawn), len(single)):]
+	var single, drawn []*schedule
+	for _, step := range base.steps {
+		for _, fault := range faults(step.kind) {
+			single = append(single, &schedule{search: s, plan: map[string]string{step.key: fault}})
+		}
+	}
+	for n := len(single); n < s.options.Schedules; n++ {
+		drawn = append(drawn, &schedule{search: s, draw: fmt.Sprint(s.options.Seed, " ", n)})
+	}
 	t.Logf("workertest: %d schedules with one fault, and %d others", len(single), len(drawn))
-	runAll(t, single)
 	if found := problems(t, single); len(found) > 0 {
 		return found
 	}
-	runAll(t, drawn)
 	return problems(t, drawn)
 }
 
-// single returns the schedules with one fault at one of the steps.
-func (s *schedule) single() (all []*schedule) {
-	for _, step := range s.steps {
-		for _, fault := range faultsOf(step.kind) {
-			all = append(all, &schedule{subject: s.subject, plan: map[string]string{step.key: fault}})
-		}
-	}
-	return all
-}
-
-// drawn returns schedules whose faults are drawn.
-func (s *schedule) drawn() (all []*schedule) {
-	for n := range s.options.Schedules {
-		h := fnv.New64a()
-		_, _ = fmt.Fprint(h, s.options.Seed, n) // a hash does not fail
-		all = append(all, &schedule{subject: s.subject, draw: cmp.Or(h.Sum64(), 1)})
-	}
-	return all
-}
-
-// runAll runs the schedules, several at once.
-func runAll(t *testing.T, all []*schedule) {
-	next := make(chan *schedule)
+// problems runs schedules, and returns those that have a problem which none before it has. Of those
+// whose faults are drawn, it returns the first, without the faults that the problem does not need.
+func problems(t *testing.T, all []*schedule) (found []*schedule) {
 	var running sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	turns := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, s := range all {
 		running.Go(func() {
-			for s := range next {
-				s.run(t)
-			}
+			turns <- struct{}{}
+			s.run(t)
+			<-turns
 		})
 	}
-	for _, s := range all {
-		next <- s
-	}
-	close(next)
 	running.Wait()
-}
 
-// problems returns the schedules that have failed, each only with the problems that none before it
-// shows. Of the schedules with several faults, it returns the first.
-func problems(t *testing.T, all []*schedule) (found []*schedule) {
 	known := map[string]bool{}
 	for _, s := range all {
-		s.wrong = slices.DeleteFunc(s.wrong, func(problem string) bool { return known[problem] })
-		if len(s.wrong) == 0 {
-			continue
-		}
-		if s.draw != 0 {
-			return []*schedule{s.shortest(t)}
+		if slices.ContainsFunc(s.wrong, func(problem string) bool { return !known[problem] }) {
+			if found = append(found, s); s.draw != "" {
+				return []*schedule{s.shortest(t)}
+			}
 		}
 		for _, problem := range s.wrong {
 			known[problem] = true
 		}
-		found = append(found, s)
 	}
 	return found
 }
 
-// shortest leaves out each fault without which the schedule fails too.
+// shortest leaves out each fault without which the schedule has a problem too.
 func (s *schedule) shortest(t *testing.T) *schedule {
-	for n := 0; n < len(s.faults) && len(s.faults) > 1; {
-		fewer := strings.Join(slices.Delete(slices.Clone(s.faults), n, n+1), "; ")
-		shorter := (&schedule{subject: s.subject, plan: parse(fewer)}).run(t)
-		if len(shorter.wrong) > 0 {
-			s, n = shorter, 0
-		} else {
-			n++
+	for n := 0; n < len(s.faulty()); n++ {
+		fewer := strings.Join(slices.Delete(s.faulty(), n, n+1), "; ")
+		if shorter := (&schedule{search: s.search, plan: parse(fewer)}).run(t); len(shorter.wrong) > 0 {
+			s, n = shorter, -1
 		}
 	}
 	return s

@@ -9,14 +9,10 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/internal/testing/proof"
 	"taskguard/worker"
@@ -32,165 +28,148 @@ const (
 	doubled     = "delivered twice"
 )
 
-// The kinds of steps that are no commit and no booking.
+// The kinds of steps that are no commit.
 const (
 	delivery = "delivery"
+	book     = "book"
 	act      = "act"
 	answer   = "answer"
 )
 
-// faultsOf returns the faults of a step.
-func faultsOf(kind string) []string {
+// faults returns the faults of a kind of steps.
+func faults(kind string) []string {
 	switch kind {
 	case delivery:
 		return []string{doubled, stopped}
 	case answer:
 		return []string{crashBefore}
-	case "book", string(proof.Create):
+	case book, string(proof.Create):
 		return []string{crashBefore, crashAfter, replyLost, stopped}
 	}
 	return []string{crashBefore, crashAfter, replyLost, stolen, stopped}
 }
 
-// maxFaults limits the faults of a schedule that is drawn.
+// maxFaults limits the faults that a schedule draws.
 const maxFaults = 4
 
 // schedule is one run of the work in a bubble.
 type schedule struct {
-	*subject
+	*search
 
-	// plan has the faults by step. Unless draw is zero, each step may have one that is not planned.
-	plan map[string]string
-	draw uint64
+	plan map[string]string // the fault of a step, by its key
+	draw string            // unless empty, faults are drawn by it
 
 	t      testing.TB
-	rig    Rig
+	rig    *Rig
 	acts   *Acts
-	fields worker.Fields                    // of the work, complete
+	fields worker.Fields                    // of the document
 	open   func(*worker.Guard) http.Handler // of a new process
-	buried chan struct{}                    // closed at the end, when dead processes may end
+	over   chan struct{}                    // closed at the end
 	begun  time.Time
-	going  sync.WaitGroup // all that outlives its caller
-	extra  sync.WaitGroup // deliveries beside those of the client
-	end    string         // of the work; empty: it is not finished
-	result any
+	going  sync.WaitGroup // what outlives its caller
+	extra  sync.WaitGroup // deliveries that nothing else waits for
 
 	mu        sync.Mutex
-	ticks     int
+	ticks     time.Duration
 	processes []*process
 	steps     []step
-	faults    []string  // as they were: "STEP: FAULT"
-	document  string    // of the work
-	writes    []applied // to it
-	uncertain bool      // it has an open act
+	document  string
+	writes    []applied
+	end       string // the status that has finished the document
+	uncertain bool   // the document has an open act
 	wrong     []string
 }
 
-// step is a step of a process. Its key is that of the process, the kind and the number.
-type step struct{ key, kind, line string }
+// step is a step of a process.
+type step struct{ kind, key, fault, line string }
 
-// applied is a commit, and its time in Firestore.
+// applied is a commit to the document, and its time in Firestore.
 type applied struct {
 	proof.Write
 	at time.Time
 }
 
-// run runs the schedule in a bubble, and judges it.
+// run runs the schedule in a bubble.
 func (s *schedule) run(t *testing.T) *schedule {
 	synctest.Test(t, func(t *testing.T) {
-		s.t, s.begun, s.buried = t, time.Now(), make(chan struct{})
-		s.acts = &Acts{of: s, counts: map[string]int{}, newest: map[string]int64{}, keys: map[string]bool{}}
-		s.rig.start(t, s)
+		s.t, s.begun, s.over = t, time.Now(), make(chan struct{})
+		s.acts = &Acts{s, map[string]int{}, map[string]int64{}, map[string]bool{}}
+		s.rig = newRig(t, nil, s)
 
 		s.work(s)
 		s.judge()
 
-		close(s.buried)
+		close(s.over)
 		for _, p := range s.processes {
 			if !p.stopping {
-				p.shutdown()
+				_ = shutdown(p.guard)
 			}
+			p.kill()
 		}
 		s.going.Wait()
-		s.extra.Wait()
 	})
 	return s
 }
 
-// step adds a step, and returns its fault and the number of its line. The caller holds the mutex.
-func (s *schedule) step(key, kind, label string) (fault string, line int) {
-	fault = s.plan[key]
-	if s.draw != 0 && len(s.faults) < maxFaults {
+// step adds a step, and returns its fault. The caller holds the mutex.
+func (s *schedule) step(next step, label string) (fault string) {
+	fault = s.plan[next.key]
+	if s.draw != "" && len(s.faulty()) < maxFaults {
 		h := fnv.New64a()
-		_, _ = fmt.Fprint(h, s.draw, key) // a hash does not fail
-		number, all := h.Sum64(), faultsOf(kind)
-		if number%8 == 0 {
-			fault = all[number/8%uint64(len(all))]
+		_, _ = fmt.Fprint(h, s.draw, next.key) // a hash does not fail
+		n, all := h.Sum64(), faults(next.kind)
+		if n%8 == 0 {
+			fault = all[n/8%uint64(len(all))]
 		}
 	}
 
-	text := fmt.Sprintf("%12.6fs  %s", time.Since(s.begun).Seconds(), key)
-	if label != "" {
-		text += "  " + label
-	}
+	next.fault = fault
+	next.line = fmt.Sprintf("%12.6fs  %s  %s", time.Since(s.begun).Seconds(), next.key, label)
 	if fault != "" {
-		text += "  <- " + fault
-		s.faults = append(s.faults, key+": "+fault)
+		next.line += "  <- " + fault
 	}
-	s.steps = append(s.steps, step{key, kind, text})
-	return fault, len(s.steps) - 1
+	s.steps = append(s.steps, next)
+	return fault
 }
 
-// note adds the error of a step to its line.
-func (s *schedule) note(line int, err error) {
-	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		text := err.Error()
-		if code := status.Code(err); code != codes.Unknown {
-			text = code.String()
+// faulty returns the steps with a fault, as parse reads them.
+func (s *schedule) faulty() (all []string) {
+	for _, step := range s.steps {
+		if step.fault != "" {
+			all = append(all, step.key+": "+step.fault)
 		}
-		s.steps[line].line += "  " + text
 	}
+	return all
 }
 
-// RoundTrip delivers a request to a process that is not busy, or else to a new one.
+// RoundTrip delivers a request to a process.
 func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}
 	p := s.idle(func(ctx context.Context) *http.Request {
-		again := r.Clone(ctx)
-		again.Body = io.NopCloser(bytes.NewReader(body))
-		return again
+		sent := r.Clone(ctx)
+		sent.Body = io.NopCloser(bytes.NewReader(body))
+		return sent
 	})
-	fault, _, err := p.arrive(delivery, "")
-	if err != nil {
+	fault, err := p.arrive(delivery, r.URL.Path)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	switch fault {
-	case doubled:
+	case fault == doubled:
 		p.again(0)
 		p.again(time.Minute)
-	case stopped:
+	case fault == stopped:
 		p.stop()
 	}
 
 	answers := make(chan *http.Response, 1)
-	s.going.Go(func() {
-		resp := p.serve(p.request(r.Context()))
-		s.mu.Lock()
-		p.running--
-		s.mu.Unlock()
-		if p.pass(r.Context(), answer, resp.Status, func(context.Context) error { return nil }) == nil {
-			answers <- resp
-		}
-	})
+	s.going.Go(func() { p.serve(p.request(r.Context()), answers) })
 	select {
 	case resp := <-answers:
 		return resp, nil
-	case <-p.dead:
+	case <-p.life.Done():
 		time.Sleep(time.Second) // until the connection breaks
 		return nil, errors.New("workertest: the process died")
 	case <-r.Context().Done():
@@ -198,15 +177,14 @@ func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// idle returns a process for a request: the newest, if it is not busy, or else a new one.
-func (s *schedule) idle(request func(context.Context) *http.Request) *process {
+// idle returns a process for a request: the newest, or if that is busy or dead, another one.
+func (s *schedule) idle(request func(context.Context) *http.Request) (p *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var p *process
 	if n := len(s.processes); n > 0 {
 		p = s.processes[n-1]
 	}
-	if p == nil || p.crashed || p.stopping || p.running > 0 || time.Until(p.paused) > 0 {
+	if p == nil || p.life.Err() != nil || p.stopping || p.running > 0 {
 		p = s.start()
 	}
 	p.running++
@@ -214,13 +192,29 @@ func (s *schedule) idle(request func(context.Context) *http.Request) *process {
 	return p
 }
 
+// serve handles a request, and sends the answer unless the process dies. A panic is answered 500.
+func (p *process) serve(r *http.Request, answers chan<- *http.Response) {
+	resp := &http.Response{StatusCode: http.StatusInternalServerError, Body: http.NoBody}
+	func() {
+		defer func() { _ = recover() }()
+		resp, _ = local{p.handler}.RoundTrip(r.WithContext(context.WithValue(r.Context(), processKey{}, p)))
+	}()
+	p.mu.Lock()
+	p.running--
+	p.mu.Unlock()
+
+	send := func(context.Context) error { return nil }
+	if p.pass(r.Context(), answer, http.StatusText(resp.StatusCode), send) == nil {
+		answers <- resp
+	}
+}
+
 // again delivers the request of the process again, after that time.
 func (p *process) again(after time.Duration) {
 	request := p.request(context.WithoutCancel(p.t.Context()))
 	p.extra.Go(func() {
 		time.Sleep(after)
-		resp, err := p.RoundTrip(request)
-		if err == nil {
+		if resp, err := p.RoundTrip(request); err == nil {
 			_ = resp.Body.Close()
 		}
 	})
@@ -228,11 +222,6 @@ func (p *process) again(after time.Duration) {
 
 // judge checks the promises of the guard, and the acts.
 func (s *schedule) judge() {
-	var checked error
-	if s.end != "" && !s.uncertain && s.options.Check != nil {
-		checked = s.options.Check(s.result, s.acts)
-	}
-
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.SortStableFunc(s.writes, func(a, b applied) int { return a.at.Compare(b.at) })
@@ -245,28 +234,19 @@ func (s *schedule) judge() {
 	}
 	s.wrong = append(s.wrong, history.Wrong...)
 
-	base := s.base
-	if base != nil {
-		s.acts.judgeRepeated(base.acts)
-	}
+	base, complete := s.base, !s.uncertain // an operator answers an open act
 	switch {
-	case s.end == "":
-		s.fail("the work is lost: nothing is booked, and it is not finished")
-	case base == nil || s.uncertain: // an operator answers
-	case s.end != base.end:
-		s.fail("the work ends %s, and %s without a fault", s.end, base.end)
-	default:
-		s.acts.judgeMissing(base.acts)
+	case s.end == "" && complete:
+		s.fail("the work is not finished, and no delivery is left")
+	case base != nil && s.end != base.end && complete:
+		s.fail("the work ends %s, want %s", s.end, base.end)
 	}
-	if checked != nil {
-		s.fail("Check: %v", checked)
+	if base != nil {
+		s.acts.judge(base.acts.counts, complete)
 	}
 }
 
-// fail reports a broken promise. The caller holds the mutex.
+// fail reports a problem. The caller holds the mutex.
 func (s *schedule) fail(format string, args ...any) {
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
 }
-
-// String returns the schedule as WORKERTEST has it.
-func (s *schedule) String() string { return strings.Join(s.faults, "; ") }

@@ -33,7 +33,7 @@ func simple(run func(ctx context.Context, a *Acts, job worker.Job) (any, error))
 // charges charges within the act, or wrongly before it.
 func charges(before bool) service {
 	return simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
-		charge := func(ctx context.Context) (string, error) { return "receipt", a.Do(ctx, "charge") }
+		charge := func(ctx context.Context) (string, error) { return "receipt", a.Do(ctx, "charge", nil) }
 		if before {
 			if _, err := charge(ctx); err != nil {
 				return nil, err
@@ -54,7 +54,7 @@ func units(before bool) service {
 			}
 		}
 		for ; done < 3; done++ {
-			unit := func() error { return a.Do(ctx, fmt.Sprint("unit ", done+1)) }
+			unit := func() error { return a.Do(ctx, fmt.Sprint("unit ", done+1), nil) }
 			report := func() error { return job.Checkpoint(ctx, done+1) }
 			steps := []func() error{unit, report}
 			if before {
@@ -109,11 +109,12 @@ func (f *fenced) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// found runs the schedules and returns what they report.
-func found(t *testing.T, work service, o Options) (reports []string) {
+// found returns what the search reports.
+func found(t *testing.T, work func(*schedule), o Options) (reports []string) {
 	t.Helper()
-	for _, s := range search(t, o, kind(work, 42)) {
-		reports = append(reports, fmt.Sprint(s, " | ", strings.Join(s.wrong, " | ")))
+	o.Worker, o.Schedules = o.Worker.Filled(), 200
+	for _, s := range (&search{options: o, work: work}).all(t) {
+		reports = append(reports, fmt.Sprint(strings.Join(s.faulty(), "; "), " | ", strings.Join(s.wrong, " | ")))
 	}
 	return reports
 }
@@ -126,18 +127,18 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		want []string
 	}{
 		"an act before its marker": {charges(true), Options{}, []string{
-			`p1 act 1: crash after | act "charge" was done 2 times, and 1 without a fault`,
-			`p1 act 1: lock stolen during a pause | act "charge" of an attempt that had lost the lock was done after that of a newer attempt`,
+			`p1 act 1: crash after | act "charge" was done 2 times, want 1`,
+			`p1 act 1: lock stolen during a pause | act "charge" of an attempt that had lost the lock was done after that of a newer attempt | act "charge" was done 2 times, want 1`,
 		}},
 		"a checkpoint that skips a unit": {units(true), repeatable, []string{
-			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, and 1 without a fault`,
+			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, want 1`,
 		}},
 		"a token that is not passed on": {balances(true), Options{}, []string{
 			`p1 act 1: lock stolen during a pause | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := found(t, tc.work, tc.o); len(got) < len(tc.want) || !slices.Equal(got[:len(tc.want)], tc.want) {
+			if got := found(t, deliveries(tc.work, 42), tc.o); len(got) < len(tc.want) || !slices.Equal(got[:len(tc.want)], tc.want) {
 				t.Errorf("it reports %q, want %q", got, tc.want)
 			}
 		})

@@ -1,21 +1,27 @@
 package proof
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
-// Commit is a write to a document with a lock, as it is sent to Firestore.
-type Commit struct{ *firestorepb.Write }
+// Commit is a write to a document with a lock, as a worker sends it to Firestore.
+type Commit struct {
+	*firestorepb.Write
 
-// Read returns what the commit, which was applied at that time, has changed. status is the field of
-// the status, and final has the words of finished documents. The commits of an operator are read as
-// if a worker had made them.
-func (c Commit) Read(at time.Time, status string, final ...string) Write {
+	Fields repo.Fields // of the document
+}
+
+// Read returns what the commit changes, if Firestore has applied it at that time.
+func (c Commit) Read(at time.Time) Write {
 	fields := c.GetUpdate().GetFields()
-	w := Write{Kind: c.kind(fields[status].GetStringValue(), final), Owner: fields["lockOwner"].GetStringValue(), At: at}
+	w := Write{Kind: c.kind(), Owner: fields["lockOwner"].GetStringValue(), At: at}
 	if w.Token = fields["lockToken"].GetIntegerValue(); w.Kind == Finish {
 		w.Owner = fields["finishedBy"].GetStringValue()
 	}
@@ -26,15 +32,26 @@ func (c Commit) Read(at time.Time, status string, final ...string) Write {
 	return w
 }
 
-// kind returns the kind of a commit that sets the status to word; empty: to no other.
-func (c Commit) kind(word string, final []string) Kind {
-	fields, finished := c.GetUpdate().GetFields(), slices.Contains(final, word)
+// Finished returns the word of the status with which the commit finishes the document; empty: it does
+// not.
+func (c Commit) Finished() string {
+	words := []string{cmp.Or(c.Fields.Finished, analysislock.Ready), cmp.Or(c.Fields.Failed, analysislock.Failed)}
+	word := c.GetUpdate().GetFields()[cmp.Or(c.Fields.Status, "status")].GetStringValue()
+	if slices.Contains(words, word) {
+		return word
+	}
+	return ""
+}
+
+// kind returns the kind of the commit.
+func (c Commit) kind() Kind {
+	fields := c.GetUpdate().GetFields()
 	switch {
 	case c.GetCurrentDocument() != nil && c.GetUpdateMask() == nil:
 		return Create
-	case finished && fields["lockToken"] != nil:
+	case c.Finished() != "" && fields["lockToken"] != nil:
 		return GiveUp
-	case finished:
+	case c.Finished() != "":
 		return Finish
 	case fields["lockToken"] != nil:
 		return Acquire
@@ -46,6 +63,21 @@ func (c Commit) kind(word string, final []string) Kind {
 		return Mark
 	}
 	return Other
+}
+
+// Step names the commit by what it is for: its kind, or what a heartbeat carries.
+func (c Commit) Step() string {
+	kind := c.kind()
+	switch {
+	case kind != Heartbeat:
+	case c.Names("effects") && c.GetUpdate().GetFields()["openEffects"] != nil:
+		return "marker"
+	case c.Names("effects"):
+		return "outcome"
+	case c.Names("checkpoint"):
+		return "checkpoint"
+	}
+	return string(kind)
 }
 
 // Names reports whether the commit sets or deletes a field.
