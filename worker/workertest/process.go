@@ -33,6 +33,7 @@ type process struct {
 	paused   time.Time // until then no step happens
 	running  int       // requests
 	request  func(context.Context) *http.Request
+	ticks    time.Duration
 	counts   map[string]int // of steps, by kind
 	token    int64          // of its last acquisition
 }
@@ -75,7 +76,6 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 		return p.bury()
 	case stopped:
 		p.stop()
-		time.Sleep(time.Millisecond) // until the contexts have ended
 	case stolen:
 		p.pause()
 	}
@@ -114,7 +114,7 @@ func (p *process) arrive(kind, label string) (fault string, err error) {
 func (p *process) wait() error {
 	p.mu.Lock()
 	p.ticks++
-	until := time.Now().Add(time.Millisecond + p.ticks)
+	until := time.Now().Add(time.Millisecond + time.Duration(p.n)*time.Microsecond + p.ticks)
 	p.mu.Unlock()
 	time.Sleep(time.Until(until))
 
@@ -142,6 +142,7 @@ func (p *process) stop() {
 	p.mu.Unlock()
 	time.AfterFunc(stopTime+time.Second, p.kill)
 	p.going.Go(func() { _ = shutdown(p.guard) }) // its runs may be paused
+	time.Sleep(time.Millisecond)                 // until their contexts have ended
 }
 
 // pause lets the process make no step until its lock has expired, and meanwhile delivers its request to

@@ -70,7 +70,6 @@ type schedule struct {
 	extra  sync.WaitGroup // deliveries that nothing else waits for
 
 	mu        sync.Mutex
-	ticks     time.Duration
 	processes []*process
 	steps     []step
 	document  string

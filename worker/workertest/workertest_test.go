@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +146,14 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 	}
 }
 
+// schedules is the number for a handler without a fault. There are four such.
+func schedules() int {
+	if testing.Short() {
+		return 1
+	}
+	return 250
+}
+
 func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
 	for name, tc := range map[string]struct {
 		work service
@@ -155,10 +164,79 @@ func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
 		"tokens": {balances(false), Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.o.Schedules = 350; testing.Short() {
-				tc.o.Schedules = 50
-			}
+			tc.o.Schedules = schedules()
 			Run(t, tc.work, 42, tc.o)
 		})
+	}
+}
+
+// orders is a handler that charges once for a key, or wrongly again for each try.
+func orders(once bool) func(*Acts) func(*worker.Guard) http.Handler {
+	return func(a *Acts) func(*worker.Guard) http.Handler {
+		client := a.Client(nil)
+		return func(g *worker.Guard) http.Handler {
+			order := func(w http.ResponseWriter, r *http.Request) {
+				charge := func(ctx context.Context) (int, error) {
+					request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bank.test/charges", http.NoBody)
+					if err != nil {
+						return 0, err
+					}
+					resp, err := client.Do(request)
+					if err != nil {
+						return 0, err
+					}
+					return resp.StatusCode, resp.Body.Close()
+				}
+				job, _ := worker.JobFromContext(r.Context())
+				act := func() (int, error) { return worker.Once(r.Context(), job, "charge", charge) }
+				if !once {
+					act = func() (int, error) { return charge(r.Context()) }
+				}
+				if _, err := act(); err != nil {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+			}
+			guarded := g.Idempotent(worker.IdempotentOptions{Scope: func(*http.Request) string { return "account" }})
+			return guarded(http.HandlerFunc(order))
+		}
+	}
+}
+
+func order() *http.Request {
+	r, err := http.NewRequest(http.MethodPost, "http://service.test/orders", strings.NewReader("42"))
+	if err != nil {
+		panic(err)
+	}
+	r.Header.Set("Idempotency-Key", "key")
+	return r
+}
+
+func TestAHandlerThatChargesForEachTryIsFound(t *testing.T) {
+	want := `p1 act 1: crash after | act "POST /charges" was done 2 times, want 1`
+	if got := found(t, requests(orders(false), order), Options{}); len(got) == 0 || got[0] != want {
+		t.Errorf("it reports %q, want first %q", got, want)
+	}
+	RunHandler(t, orders(true), order, Options{Schedules: schedules()})
+}
+
+// The times may differ: the waits between the tries of a call are random.
+func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	s := &search{options: Options{Worker: worker.Options{}.Filled()}, work: deliveries(units(false), 42)}
+	for n := range 8 {
+		var want []string
+		for _, processors := range []int{1, 2, 8} {
+			runtime.GOMAXPROCS(processors)
+			var got []string
+			for _, step := range (&schedule{search: s, draw: fmt.Sprint(n)}).run(t).steps {
+				got = append(got, step.key+" "+step.fault)
+			}
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("schedule %d with %d processors is %q, want %q", n, processors, got, want)
+			}
+		}
 	}
 }
