@@ -11,8 +11,8 @@
 //   - crash before, crash after: the process dies before the step happens, or after it and before the
 //     process learns of it. From then on nothing that it does is seen.
 //   - reply lost: the step happens, and the process gets an error.
-//   - lock stolen during a pause: the process stops for two TTLs, another process acquires the lock, and
-//     then the step arrives.
+//   - late, during the next run; late, after the next run: the process stops until its lock has expired,
+//     another process acquires it, and then the step arrives.
 //   - SIGTERM: the process is stopped, and killed 10 s later.
 //   - delivered twice: another process gets the same delivery at the same time, and again a minute later.
 //

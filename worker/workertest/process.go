@@ -76,10 +76,10 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 		return p.bury()
 	case stopped:
 		p.stop()
-	case stolen:
-		p.pause()
+	case amid, late:
+		p.pause(fault)
 	}
-	if fault == stolen || kind == act { // it was on its way
+	if fault == amid || fault == late || kind == act { // it was on its way
 		sent = context.WithoutCancel(ctx)
 	}
 	err = do(sent)
@@ -145,15 +145,32 @@ func (p *process) stop() {
 	time.Sleep(time.Millisecond)                 // until their contexts have ended
 }
 
-// pause lets the process make no step until its lock has expired, and meanwhile delivers its request to
-// another process.
-func (p *process) pause() {
+// pause stops the process until its lock has expired, and delivers its request to another process, until
+// that has acquired the lock, or later.
+func (p *process) pause(fault string) {
+	const poll = 100 * time.Microsecond
 	ttl := p.options.Worker.Lock.TTL
+	acquired := func() int64 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.schedule.token
+	}
+	before, end := acquired(), time.Now().Add(2*ttl)
 	p.mu.Lock()
-	p.paused = time.Now().Add(2 * ttl)
+	p.paused = end
 	p.mu.Unlock()
+
 	p.again(ttl + time.Second)
-	time.Sleep(2 * ttl)
+	time.Sleep(ttl + time.Second)
+	if fault == late {
+		time.Sleep(time.Until(end))
+	}
+	for tries := time.Second / poll; tries > 0 && acquired() == before; tries-- {
+		time.Sleep(poll)
+	}
+	p.mu.Lock()
+	p.paused = time.Time{}
+	p.mu.Unlock()
 }
 
 // unary is the gate of calls to both servers.
@@ -203,7 +220,7 @@ func (p *process) applied(c proof.Commit, at time.Time) {
 
 	p.writes = append(p.writes, applied{write, at})
 	if write.Kind == proof.Acquire {
-		p.token = write.Token
+		p.token, p.schedule.token = write.Token, write.Token
 	}
 	p.end = cmp.Or(c.Finished(), p.end)
 	if c.Names("openEffects") {

@@ -136,6 +136,9 @@ func (s *search) all(t *testing.T) []*schedule {
 	return problems(t, drawn)
 }
 
+// maxFound limits the schedules that a test reports.
+const maxFound = 5
+
 // problems runs schedules, and returns those that have a problem which none before it has. Of those
 // whose faults are drawn, it returns the first, without the faults that the problem does not need.
 func problems(t *testing.T, all []*schedule) (found []*schedule) {
@@ -155,6 +158,8 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 		if slices.ContainsFunc(s.wrong, func(problem string) bool { return !known[problem] }) {
 			if found = append(found, s); s.draw != "" {
 				return []*schedule{s.shortest(t)}
+			} else if len(found) == maxFound {
+				break
 			}
 		}
 		for _, problem := range s.wrong {

@@ -23,7 +23,8 @@ const (
 	crashBefore = "crash before"
 	crashAfter  = "crash after"
 	replyLost   = "reply lost"
-	stolen      = "lock stolen during a pause"
+	amid        = "late, during the next run"
+	late        = "late, after the next run"
 	stopped     = "SIGTERM"
 	doubled     = "delivered twice"
 )
@@ -46,7 +47,7 @@ func faults(kind string) []string {
 	case book, string(proof.Create):
 		return []string{crashBefore, crashAfter, replyLost, stopped}
 	}
-	return []string{crashBefore, crashAfter, replyLost, stolen, stopped}
+	return []string{crashBefore, crashAfter, replyLost, amid, late, stopped}
 }
 
 // maxFaults limits the faults that a schedule draws.
@@ -76,6 +77,7 @@ type schedule struct {
 	writes    []applied
 	end       string // the status that has finished the document
 	uncertain bool   // the document has an open act
+	token     int64  // of the last acquisition
 	wrong     []string
 }
 

@@ -129,13 +129,13 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 	}{
 		"an act before its marker": {charges(true), Options{}, []string{
 			`p1 act 1: crash after | act "charge" was done 2 times, want 1`,
-			`p1 act 1: lock stolen during a pause | act "charge" of an attempt that had lost the lock was done after that of a newer attempt | act "charge" was done 2 times, want 1`,
+			`p1 act 1: late, after the next run | act "charge" of an attempt that had lost the lock was done after that of a newer attempt | act "charge" was done 2 times, want 1`,
 		}},
 		"a checkpoint that skips a unit": {units(true), repeatable, []string{
 			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, want 1`,
 		}},
 		"a token that is not passed on": {balances(true), Options{}, []string{
-			`p1 act 1: lock stolen during a pause | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
+			`p1 act 1: late, after the next run | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
