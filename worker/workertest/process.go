@@ -64,12 +64,12 @@ func (s *schedule) start() *process {
 
 // pass makes a step of the process, unless a fault prevents it.
 func (p *process) pass(ctx context.Context, kind, label string, do func(context.Context) error) error {
-	fault, err := p.arrive(kind, label)
+	step, err := p.arrive(kind, label)
 	if err != nil {
 		return err
 	}
 
-	sent := ctx
+	sent, fault := ctx, step.fault
 	switch fault {
 	case crashBefore:
 		p.kill()
@@ -82,7 +82,11 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 	if fault == amid || fault == late || kind == act { // it was on its way
 		sent = context.WithoutCancel(ctx)
 	}
-	err = do(sent)
+	if err = do(sent); err != nil {
+		p.mu.Lock()
+		step.outcome = "  failed: " + status.Code(err).String()
+		p.mu.Unlock()
+	}
 
 	switch {
 	case fault == crashAfter:
@@ -98,15 +102,20 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 	return err
 }
 
-// arrive waits for the next step, and returns its fault.
-func (p *process) arrive(kind, label string) (fault string, err error) {
+// arrive waits for the next step, and returns it.
+func (p *process) arrive(kind, label string) (*step, error) {
 	if err := p.wait(); err != nil {
-		return "", err
+		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts[kind]++
-	return p.step(step{kind: kind, key: fmt.Sprintf("p%d %s %d", p.n, kind, p.counts[kind])}, label), nil
+	next := &step{
+		kind: kind, key: fmt.Sprintf("p%d %s %d", p.n, kind, p.counts[kind]), label: label, at: time.Since(p.begun),
+	}
+	next.fault = p.faultOf(next)
+	p.steps = append(p.steps, next)
+	return next, nil
 }
 
 // wait waits while the process is paused, and if it is dead. No two steps have the same time, so that

@@ -88,46 +88,37 @@ func requests(service func(*Acts) func(*worker.Guard) http.Handler, request func
 	}
 }
 
-// search is a search of the schedules of one work that show a problem.
-type search struct {
-	options Options
-	work    func(*schedule) // opens the service, and does the work
-	base    *schedule       // without a fault; nil: it has not run yet
-}
-
 // run searches, and fails the test with what it finds.
 func run(t *testing.T, o Options, work func(*schedule)) {
 	t.Helper()
-	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
-	s := &search{options: o, work: work}
-	for _, found := range s.all(t) {
-		faulty := strings.Join(found.faulty(), "; ")
-		t.Errorf("workertest: %s\nin the schedule %s\n%srepeat it by %s='%s' go test -run '^%s$'",
-			strings.Join(found.wrong, "\n"), faulty, found.lines(), variable, faulty, t.Name())
+	for _, found := range search(t, o, work) {
+		t.Error(found.report(t.Name()))
 	}
 }
 
-// all runs the schedules, and returns those that show a problem.
-func (s *search) all(t *testing.T) []*schedule {
-	base := (&schedule{search: s}).run(t)
-	if len(base.wrong) > 0 {
+// search runs the schedules, and returns those that show a problem.
+func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
+	t.Helper()
+	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
+	base := &schedule{options: o, work: work}
+	if base.run(t); len(base.wrong) > 0 {
 		return []*schedule{base}
 	}
-	s.base = base
 	if text := os.Getenv(variable); text != "" {
-		only := (&schedule{search: s, plan: parse(text)}).run(t)
-		t.Logf("workertest: the schedule %s\n%s", text, only.lines())
-		return problems(t, []*schedule{only})
+		only := base.with(parse(text), "")
+		found := problems(t, []*schedule{only})
+		t.Log(only.report(t.Name()))
+		return found
 	}
 
 	var single, drawn []*schedule
 	for _, step := range base.steps {
 		for _, fault := range faults(step.kind) {
-			single = append(single, &schedule{search: s, plan: map[string]string{step.key: fault}})
+			single = append(single, base.with(map[string]string{step.key: fault}, ""))
 		}
 	}
-	for n := len(single); n < s.options.Schedules; n++ {
-		drawn = append(drawn, &schedule{search: s, draw: fmt.Sprint(s.options.Seed, " ", n)})
+	for n := len(single); n < o.Schedules; n++ {
+		drawn = append(drawn, base.with(nil, fmt.Sprint(o.Seed, " ", n)))
 	}
 	t.Logf("workertest: %d schedules with one fault, and %d others", len(single), len(drawn))
 	if found := problems(t, single); len(found) > 0 {
@@ -173,7 +164,7 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 func (s *schedule) shortest(t *testing.T) *schedule {
 	for n := 0; n < len(s.faulty()); n++ {
 		fewer := strings.Join(slices.Delete(s.faulty(), n, n+1), "; ")
-		if shorter := (&schedule{search: s.search, plan: parse(fewer)}).run(t); len(shorter.wrong) > 0 {
+		if shorter := s.with(parse(fewer), "").run(t); len(shorter.wrong) > 0 {
 			s, n = shorter, -1
 		}
 	}
@@ -190,11 +181,14 @@ func parse(text string) map[string]string {
 	return plan
 }
 
-// lines returns the steps, one a line.
-func (s *schedule) lines() string {
+// report returns the report of a test of that name.
+func (s *schedule) report(test string) string {
 	var text strings.Builder
+	faulty := cmp.Or(strings.Join(s.faulty(), "; "), "without a fault")
+	fmt.Fprintf(&text, "workertest: %s\nin the schedule: %s\n", strings.Join(s.wrong, "\n"), faulty)
 	for _, step := range s.steps {
-		text.WriteString(step.line + "\n")
+		text.WriteString(step.String())
 	}
+	fmt.Fprintf(&text, "repeat it by %s='%s' go test -run '^%s$'", variable, faulty, test)
 	return text.String()
 }

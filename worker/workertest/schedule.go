@@ -2,6 +2,7 @@ package workertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -55,10 +57,11 @@ const maxFaults = 4
 
 // schedule is one run of the work in a bubble.
 type schedule struct {
-	*search
-
-	plan map[string]string // the fault of a step, by its key
-	draw string            // unless empty, faults are drawn by it
+	options Options
+	work    func(*schedule)   // opens the service, and does the work
+	base    *schedule         // the one without a fault; nil: this one
+	plan    map[string]string // the fault of a step, by its key
+	draw    string            // unless empty, faults are drawn by it
 
 	t      testing.TB
 	rig    *Rig
@@ -72,7 +75,7 @@ type schedule struct {
 
 	mu        sync.Mutex
 	processes []*process
-	steps     []step
+	steps     []*step
 	document  string
 	writes    []applied
 	end       string // the status that has finished the document
@@ -81,13 +84,30 @@ type schedule struct {
 	wrong     []string
 }
 
-// step is a step of a process.
-type step struct{ kind, key, fault, line string }
+// step is a step of a process. Its key has the process, the kind, and the number of that kind.
+type step struct {
+	kind, key, label, fault, outcome string
+	at                               time.Duration
+}
+
+// String returns the line of a report.
+func (s *step) String() string {
+	text := fmt.Sprintf("%11.3fs  %s  %s", s.at.Seconds(), s.key, s.label)
+	if s.fault != "" {
+		text += "  <- " + s.fault
+	}
+	return strings.TrimRight(text, " ") + s.outcome + "\n"
+}
 
 // applied is a commit to the document, and its time in Firestore.
 type applied struct {
 	proof.Write
 	at time.Time
+}
+
+// with returns a schedule of the same work with these faults. s is the one without a fault, or has it.
+func (s *schedule) with(plan map[string]string, draw string) *schedule {
+	return &schedule{options: s.options, work: s.work, base: cmp.Or(s.base, s), plan: plan, draw: draw}
 }
 
 // run runs the schedule in a bubble.
@@ -112,25 +132,18 @@ func (s *schedule) run(t *testing.T) *schedule {
 	return s
 }
 
-// step adds a step, and returns its fault. The caller holds the mutex.
-func (s *schedule) step(next step, label string) (fault string) {
-	fault = s.plan[next.key]
-	if s.draw != "" && len(s.faulty()) < maxFaults {
-		h := fnv.New64a()
-		_, _ = fmt.Fprint(h, s.draw, next.key) // a hash does not fail
-		n, all := h.Sum64(), faults(next.kind)
-		if n%8 == 0 {
-			fault = all[n/8%uint64(len(all))]
-		}
+// faultOf returns the fault of a step; empty: none. The caller holds the mutex.
+func (s *schedule) faultOf(next *step) string {
+	if s.draw == "" || len(s.faulty()) == maxFaults {
+		return s.plan[next.key]
 	}
-
-	next.fault = fault
-	next.line = fmt.Sprintf("%12.6fs  %s  %s", time.Since(s.begun).Seconds(), next.key, label)
-	if fault != "" {
-		next.line += "  <- " + fault
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, s.draw, next.key) // a hash does not fail
+	n, all := h.Sum64(), faults(next.kind)
+	if n%8 > 0 {
+		return ""
 	}
-	s.steps = append(s.steps, next)
-	return fault
+	return all[n/8%uint64(len(all))]
 }
 
 // faulty returns the steps with a fault, as parse reads them.
@@ -154,14 +167,14 @@ func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 		sent.Body = io.NopCloser(bytes.NewReader(body))
 		return sent
 	})
-	fault, err := p.arrive(delivery, r.URL.Path)
+	step, err := p.arrive(delivery, r.URL.Path)
 	switch {
 	case err != nil:
 		return nil, err
-	case fault == doubled:
+	case step.fault == doubled:
 		p.again(0)
 		p.again(time.Minute)
-	case fault == stopped:
+	case step.fault == stopped:
 		p.stop()
 	}
 

@@ -113,8 +113,7 @@ func (f *fenced) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // found returns what the search reports.
 func found(t *testing.T, work func(*schedule), o Options) (reports []string) {
 	t.Helper()
-	o.Worker, o.Schedules = o.Worker.Filled(), 200
-	for _, s := range (&search{options: o, work: work}).all(t) {
+	for _, s := range search(t, o, work) {
 		reports = append(reports, fmt.Sprint(strings.Join(s.faulty(), "; "), " | ", strings.Join(s.wrong, " | ")))
 	}
 	return reports
@@ -222,13 +221,14 @@ func TestAHandlerThatChargesForEachTryIsFound(t *testing.T) {
 // The times may differ: the waits between the tries of a call are random.
 func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	s := &search{options: Options{Worker: worker.Options{}.Filled()}, work: deliveries(units(false), 42)}
+	base := &schedule{options: Options{Worker: worker.Options{}.Filled()}, work: deliveries(units(false), 42)}
+	base.run(t)
 	for n := range 8 {
 		var want []string
 		for _, processors := range []int{1, 2, 8} {
 			runtime.GOMAXPROCS(processors)
 			var got []string
-			for _, step := range (&schedule{search: s, draw: fmt.Sprint(n)}).run(t).steps {
+			for _, step := range base.with(nil, fmt.Sprint(n)).run(t).steps {
 				got = append(got, step.key+" "+step.fault)
 			}
 			if want == nil {
