@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 )
@@ -111,27 +112,25 @@ func (a *Acts) Client(receiver http.Handler) *http.Client {
 	if receiver == nil {
 		receiver = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	}
-	return &http.Client{Transport: client{a, local{receiver}}}
+	return &http.Client{Transport: client{a, receiver}}
 }
 
 // client is the transport of Client.
 type client struct {
 	acts     *Acts
-	receiver local
+	receiver http.Handler
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c client) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+func (c client) RoundTrip(r *http.Request) (*http.Response, error) {
 	reads := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.Method)
-	err = c.acts.do(r.Context(), r.Method+" "+r.URL.RequestURI(),
-		func(ctx context.Context) (key string, done bool, err error) {
-			if resp, err = c.receiver.RoundTrip(r.WithContext(ctx)); err != nil {
-				return "", false, err
-			}
-			return r.Header.Get("Idempotency-Key"), !reads && resp.StatusCode < http.StatusBadRequest, nil
-		})
-	if err != nil {
+	var w *httptest.ResponseRecorder
+	send := func(ctx context.Context) (key string, done bool, err error) {
+		w = serve(c.receiver, r.WithContext(ctx))
+		return r.Header.Get("Idempotency-Key"), !reads && w.Code < http.StatusBadRequest, nil
+	}
+	if err := c.acts.do(r.Context(), r.Method+" "+r.URL.RequestURI(), send); err != nil {
 		return nil, err
 	}
-	return resp, nil
+	return w.Result(), nil
 }

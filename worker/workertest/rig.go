@@ -112,10 +112,16 @@ type local struct{ handler http.Handler }
 
 // RoundTrip implements http.RoundTripper.
 func (l local) RoundTrip(r *http.Request) (*http.Response, error) {
+	return serve(l.handler, r).Result(), nil
+}
+
+// serve returns what a handler answers to a request of a client.
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w, received := httptest.NewRecorder(), r.Clone(r.Context())
 	if r.Body == nil {
 		received.Body = http.NoBody
 	}
-	l.handler.ServeHTTP(w, received)
-	return w.Result(), received.Body.Close()
+	defer func() { _ = received.Body.Close() }()
+	h.ServeHTTP(w, received)
+	return w
 }

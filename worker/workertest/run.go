@@ -78,8 +78,8 @@ func requests(service func(*Acts) func(*worker.Guard) http.Handler, request func
 	return func(s *schedule) {
 		s.open = service(s.acts)
 		for range 40 {
-			resp, err := s.RoundTrip(request())
-			if err == nil && resp.StatusCode != http.StatusConflict && resp.StatusCode < http.StatusInternalServerError {
+			w, err := s.deliver(request())
+			if err == nil && w.Code != http.StatusConflict && w.Code < http.StatusInternalServerError {
 				break
 			}
 			time.Sleep(30 * time.Second)

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -156,8 +157,17 @@ func (s *schedule) faulty() (all []string) {
 	return all
 }
 
-// RoundTrip delivers a request to a process.
+// RoundTrip implements http.RoundTripper, for the queue.
 func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
+	w, err := s.deliver(r)
+	if err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+// deliver delivers a request to a process, and returns the answer.
+func (s *schedule) deliver(r *http.Request) (*httptest.ResponseRecorder, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
@@ -178,11 +188,11 @@ func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 		p.stop()
 	}
 
-	answers := make(chan *http.Response, 1)
+	answers := make(chan *httptest.ResponseRecorder, 1)
 	s.going.Go(func() { p.serve(p.request(r.Context()), answers) })
 	select {
-	case resp := <-answers:
-		return resp, nil
+	case w := <-answers:
+		return w, nil
 	case <-p.life.Done():
 		time.Sleep(time.Second) // until the connection breaks
 		return nil, errors.New("workertest: the process died")
@@ -207,19 +217,19 @@ func (s *schedule) idle(request func(context.Context) *http.Request) (p *process
 }
 
 // serve handles a request, and sends the answer unless the process dies. A panic is answered 500.
-func (p *process) serve(r *http.Request, answers chan<- *http.Response) {
-	resp := &http.Response{StatusCode: http.StatusInternalServerError, Body: http.NoBody}
+func (p *process) serve(r *http.Request, answers chan<- *httptest.ResponseRecorder) {
+	w := &httptest.ResponseRecorder{Code: http.StatusInternalServerError}
 	func() {
 		defer func() { _ = recover() }()
-		resp, _ = local{p.handler}.RoundTrip(r.WithContext(context.WithValue(r.Context(), processKey{}, p)))
+		w = serve(p.handler, r.WithContext(context.WithValue(r.Context(), processKey{}, p)))
 	}()
 	p.mu.Lock()
 	p.running--
 	p.mu.Unlock()
 
 	send := func(context.Context) error { return nil }
-	if p.pass(r.Context(), answer, http.StatusText(resp.StatusCode), send) == nil {
-		answers <- resp
+	if p.pass(r.Context(), answer, http.StatusText(w.Code), send) == nil {
+		answers <- w
 	}
 }
 
@@ -228,9 +238,7 @@ func (p *process) again(after time.Duration) {
 	request := p.request(context.WithoutCancel(p.t.Context()))
 	p.extra.Go(func() {
 		time.Sleep(after)
-		if resp, err := p.RoundTrip(request); err == nil {
-			_ = resp.Body.Close()
-		}
+		_, _ = p.deliver(request)
 	})
 }
 
@@ -240,11 +248,11 @@ func (s *schedule) judge() {
 	defer s.mu.Unlock()
 	slices.SortStableFunc(s.writes, func(a, b applied) int { return a.at.Compare(b.at) })
 	var history proof.History
-	for i, w := range s.writes {
-		if i == 0 {
-			history.Token = w.Token - 1 // the first is not 1
-		}
-		history.Add(w.Write)
+	if len(s.writes) > 0 {
+		history.Token = s.writes[0].Token - 1 // the first need not be 1
+	}
+	for i := range s.writes {
+		history.Add(s.writes[i].Write)
 	}
 	s.wrong = append(s.wrong, history.Wrong...)
 
