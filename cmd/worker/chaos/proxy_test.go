@@ -105,21 +105,17 @@ type write struct {
 	outcome    string      // of the last attempt, if the history changes
 }
 
-// write returns what the commit c has changed.
+// write returns what the commit c has changed. An operator's answer about an act is a requeue.
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
-	w := write{doc: c.doc, at: at, Write: proof.Write{Kind: c.kind(), By: fmt.Sprint("worker ", c.caller), At: at}}
-	switch w.Kind {
-	case proof.Finish:
-		w.Owner = fields["finishedBy"].GetStringValue()
+	w := write{doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at)}
+	w.By = fmt.Sprint("worker ", c.caller)
+	switch {
+	case w.Kind == proof.Finish:
 		w.Token = fields["result"].GetMapValue().GetFields()["token"].GetIntegerValue()
-	case proof.Acquire:
-		w.Owner, w.Token = fields["lockOwner"].GetStringValue(), fields["lockToken"].GetIntegerValue()
+	case w.Kind != proof.Acquire && c.caller == operator:
+		w.Kind = proof.Requeue
 	}
-	if beat, err := time.Parse(time.RFC3339, fields["lockHeartbeatAt"].GetStringValue()); err == nil {
-		w.At = beat
-	}
-	w.Expires, _ = time.Parse(time.RFC3339, fields["lockExpiresAt"].GetStringValue())
 	if m := fields["checkpoint"].GetMapValue().GetFields(); m != nil {
 		w.checkpoint = &checkpoint{Unit: int(m["unit"].GetIntegerValue()), Token: m["token"].GetIntegerValue()}
 	}
@@ -127,26 +123,6 @@ func (c *call) write(at time.Time) write {
 		w.outcome = all[len(all)-1].GetMapValue().GetFields()["outcome"].GetStringValue()
 	}
 	return w
-}
-
-func (c *call) kind() proof.Kind {
-	fields := c.commit.GetUpdate().GetFields()
-	named := func(field string) bool { return slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), field) }
-	switch status := fields["status"].GetStringValue(); {
-	case status == "READY" || status == "FAILED":
-		return proof.Finish
-	case fields["lockToken"] != nil:
-		return proof.Acquire
-	case c.caller == operator:
-		return proof.Requeue // by its answer about an act
-	case named("lockOwner") && fields["lockOwner"] == nil:
-		return proof.Release
-	case named("lockExpiresAt"):
-		return proof.Heartbeat
-	case named("nextAttemptAt"):
-		return proof.Mark
-	}
-	return proof.Other
 }
 
 // history returns the writes to a document in Firestore's order. certain is false if others may
