@@ -3,8 +3,6 @@ package worker_test
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,22 +26,18 @@ import (
 	"taskguard/worker"
 )
 
-// With this variable set, the test binary serves one delivery, and kills itself at a commit or an
-// act: "HOST PROJECT POINT ANALYZER".
+// With this variable set, the test binary serves one delivery, and kills itself at a commit:
+// "HOST PROJECT POINT ANALYZER".
 const crashVariable = "ONCE_TEST_CRASH"
 
-// kill is kill -9 of this process.
-func kill() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
-
-// serveCrash serves the delivery. The points are numbers of commits, from 1, with "before" or
-// "after", and the act's.
+// serveCrash serves the delivery. The points are numbers of commits, from 1, with "before" or "after".
 func serveCrash(setting string) error {
 	words := strings.SplitN(setting, " ", 4)
 	host, project, point, spec := words[0], words[1], words[2], words[3]
 	commits := 0
 	at := func(now string) {
 		if now == point {
-			kill()
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}
 	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(
@@ -60,6 +54,10 @@ func serveCrash(setting string) error {
 	if err != nil {
 		return err
 	}
+	analyzer, err := orchestrator.New(spec, orchestrator.Options{})
+	if err != nil {
+		return err
+	}
 	g, err := worker.Open(context.Background(), worker.Options{
 		Project: project, Auth: worker.CheckedByProxy(), FirestoreOptions: []option.ClientOption{option.WithGRPCConn(conn)},
 	})
@@ -67,134 +65,83 @@ func serveCrash(setting string) error {
 		return err
 	}
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/tasks/job", strings.NewReader(`{"job_id":"1"}`))
-	g.Handler(jobs(charging(spec, at))).ServeHTTP(httptest.NewRecorder(), request)
+	g.Handler(jobs(analyzer.Analyze)).ServeHTTP(httptest.NewRecorder(), request)
 	return nil
 }
 
-// charging returns an analyzer that charges once: a program, or a function with or without keys,
-// which tells at of the act. A charge is a line of the ledger.
-func charging(spec string, at func(point string)) func(context.Context, worker.Job) (any, error) {
-	if strings.HasPrefix(spec, "exec:") {
-		a, err := orchestrator.New(spec, orchestrator.Options{})
-		if err != nil {
-			panic(err)
-		}
-		return a.Analyze
-	}
-	return func(ctx context.Context, job worker.Job) (any, error) {
-		ledger := strings.Split(string(job.Input), `"`)[3] // {"ledger":FILE}
-		find := func(context.Context) (int, bool, error) {
-			text, err := os.ReadFile(ledger)
-			if errors.Is(err, os.ErrNotExist) {
-				err = nil
-			}
-			return 4200, bytes.Contains(text, []byte(job.Key("charge"))), err
-		}
-		act := func(ctx context.Context) (int, error) {
-			at("before-act")
-			defer at("after-act")
-			if cents, charged, err := find(ctx); spec == "keys" && (charged || err != nil) {
-				return cents, err
-			}
-			f, err := os.OpenFile(ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-			if err != nil {
-				return 0, err
-			}
-			_, err = fmt.Fprintln(f, job.Key("charge"), 4200)
-			return 4200, errors.Join(err, f.Close())
-		}
-		var found []worker.Finder[int]
-		if spec == "keys" {
-			found = append(found, worker.Find(find))
-		}
-		cents, err := worker.Once(ctx, job, "charge", act, found...)
-		return map[string]int{"charged": cents}, err
-	}
-}
-
-// A worker is killed at each commit and at the act of an analysis that charges once. The delivery
-// is repeated until the end, and an operator who reads the ledger answers an uncertain act. An
-// attempt commits four times: the lock, the marker, the result of the act, and the end.
-func TestKill9AtEachStepOfAnAct(t *testing.T) {
-	python := "exec:" + examplestest.Find(t, "PYTHON", "python3")[0] + " ../docs/examples/python/charge.py"
+// A worker is killed at each commit of an analysis that charges once, in Python; workertest does so in Go.
+// The delivery is repeated until the end, and an operator who reads the ledger answers an uncertain act.
+// An attempt commits four times: the lock, the marker, the result of the act, and the end.
+func TestKill9AtEachCommitOfAnAct(t *testing.T) {
+	spec := "exec:" + examplestest.Find(t, "PYTHON", "python3")[0] + " ../docs/examples/python/charge.py"
 	// what the operator answers if nobody else can
 	points := map[string]string{
-		"before-1": "", "after-1": "", "before-2": "", "after-2": "not done", "before-act": "not done", "after-act": "done",
+		"before-1": "", "after-1": "", "before-2": "", "after-2": "not done",
 		"before-3": "done", "after-3": "", "before-4": "", "after-4": "", "never": "",
 	}
-	for _, spec := range []string{"no-keys", "keys", python} {
-		for point, answer := range points {
-			if spec == "keys" {
-				answer = ""
-			} else if spec == python && strings.HasSuffix(point, "-act") { // between the second commit and the third
-				continue
+	for point, answer := range points {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			b, ledger := emulatortest.Embedded(t), t.TempDir()+"/ledger"
+			var clock atomic.Int64
+			b.Server = firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }})
+			doc := collection(t, b, "jobs").Doc("1")
+			payload := map[string]any{"ledger": ledger, "cents": 4200}
+			if _, err := doc.Set(t.Context(), map[string]any{"state": "PENDING", "payload": payload}); err != nil {
+				t.Fatal(err)
 			}
-			t.Run(strings.Fields(spec)[0]+" "+point, func(t *testing.T) {
-				t.Parallel()
-				b, ledger := emulatortest.Embedded(t), t.TempDir()+"/ledger"
-				var clock atomic.Int64
-				b.Server = firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }})
-				doc := collection(t, b, "jobs").Doc("1")
-				payload := map[string]any{"ledger": ledger}
-				if spec == python {
-					payload["cents"] = 4200
-				}
-				if _, err := doc.Set(t.Context(), map[string]any{"state": "PENDING", "payload": payload}); err != nil {
-					t.Fatal(err)
-				}
 
-				program, err := os.Executable()
+			program, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), program)
+			cmd.Env = append(os.Environ(), crashVariable+"="+strings.Join([]string{b.Listen(t), b.Project, point, spec}, " "))
+			out, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != 0 && point == "never" || code != -1 && point != "never" {
+				t.Fatalf("%v\n%s", err, out)
+			}
+
+			clock.Add(int64(time.Hour)) // the lock has expired
+			analyzer, err := orchestrator.New(spec, orchestrator.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, kind := open(t, b, nil), jobs(analyzer.Analyze)
+			h := g.Handler(kind)
+			operator, err := g.Operator(kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			charges := func() int {
+				text, _ := os.ReadFile(ledger) // missing: none
+				return bytes.Count(text, []byte("4200\n"))
+			}
+			answered := ""
+			for range 2 {
+				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				d, err := operator.Analyses.Get(t.Context(), "1")
 				if err != nil {
 					t.Fatal(err)
 				}
-				cmd := exec.CommandContext(t.Context(), program)
-				cmd.Env = append(os.Environ(), crashVariable+"="+strings.Join([]string{b.Listen(t), b.Project, point, spec}, " "))
-				out, err := cmd.CombinedOutput()
-				if code := cmd.ProcessState.ExitCode(); code != 0 && point == "never" || code != -1 && point != "never" {
-					t.Fatalf("%v\n%s", err, out)
+				if d.Status != analysislock.Failed || d.Error.Code != analysislock.EffectUncertain {
+					continue
 				}
-
-				clock.Add(int64(time.Hour)) // the lock has expired
-				g := open(t, b, nil)
-				kind := jobs(charging(spec, func(string) {}))
-				h := g.Handler(kind)
-				operator, err := g.Operator(kind)
-				if err != nil {
+				reply := analysislock.Answer{Done: charges() > 0}
+				if answered += "not done"; reply.Done {
+					answered, reply.Result = "done", map[string]any{"charged": int64(4200)}
+				}
+				if _, err := operator.Analyses.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
 					t.Fatal(err)
 				}
-				charges := func() int {
-					text, _ := os.ReadFile(ledger) // missing: none
-					return bytes.Count(text, []byte("4200\n"))
-				}
-				answered := ""
-				for range 2 {
-					post(t, h, "/tasks/job", `{"job_id":"1"}`)
-					d, err := operator.Analyses.Get(t.Context(), "1")
-					if err != nil {
-						t.Fatal(err)
-					}
-					if d.Status != analysislock.Failed || d.Error.Code != analysislock.EffectUncertain {
-						continue
-					}
-					reply := analysislock.Answer{Done: charges() > 0}
-					if answered += "not done"; reply.Done {
-						answered, reply.Result = "done", map[string]any{"charged": int64(4200)}
-					}
-					if spec != python {
-						reply.Result = int64(4200)
-					}
-					if _, err := operator.Analyses.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
-						t.Fatal(err)
-					}
-				}
+			}
 
-				got := fields(t, doc)
-				result, _ := got["output"].(map[string]any)
-				if got["state"] != "DONE" || result["charged"] != int64(4200) || charges() != 1 || answered != answer {
-					t.Errorf("%v, result %v, %d charges, the operator answered %q; want DONE, one charge, and %q\n%s",
-						got["state"], got["output"], charges(), answered, answer, out)
-				}
-			})
-		}
+			got := fields(t, doc)
+			result, _ := got["output"].(map[string]any)
+			if got["state"] != "DONE" || result["charged"] != int64(4200) || charges() != 1 || answered != answer {
+				t.Errorf("%v, result %v, %d charges, the operator answered %q; want DONE, one charge, and %q\n%s",
+					got["state"], got["output"], charges(), answered, answer, out)
+			}
+		})
 	}
 }

@@ -136,6 +136,9 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		"a token that is not passed on": {balances(true), Options{}, []string{
 			`p1 act 1: late, after the next run | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
 		}},
+		"a Find without a key": {finds(true), Options{}, []string{
+			`p1 act 1: late, after the next run | act "POST /charges" of an attempt that had lost the lock was done after that of a newer attempt | act "POST /charges" was done 2 times, want 1`,
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := found(t, deliveries(tc.work, 42), tc.o); len(got) < len(tc.want) || !slices.Equal(got[:len(tc.want)], tc.want) {
@@ -145,12 +148,12 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 	}
 }
 
-// schedules is the number for a handler without a fault. There are four such.
+// schedules is the number for a handler without a fault. There are five such.
 func schedules() int {
 	if testing.Short() {
 		return 1
 	}
-	return 250
+	return 200
 }
 
 func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
@@ -161,11 +164,64 @@ func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
 		"an act": {charges(false), Options{}},
 		"units":  {units(false), Options{Repeatable: func(string) bool { return true }}},
 		"tokens": {balances(false), Options{}},
+		"a Find": {finds(false), Options{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.o.Schedules = schedules()
 			Run(t, tc.work, 42, tc.o)
 		})
+	}
+}
+
+// bank is a provider that charges once for a key, and finds the charge of an account.
+type bank struct {
+	mu      sync.Mutex
+	charged map[string]bool // by path
+}
+
+func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.Method == http.MethodGet && !b.charged[r.URL.Path] {
+		w.WriteHeader(http.StatusNotFound)
+	}
+	b.charged[r.URL.Path] = b.charged[r.URL.Path] || r.Method == http.MethodPost
+}
+
+// ask sends a request to the bank, and returns the status of its answer.
+func ask(ctx context.Context, client *http.Client, method, key string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://bank.test/charges", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// finds charges at the bank, and finds a charge of an earlier attempt. It may forget the key.
+func finds(forgets bool) service {
+	return func(a *Acts) func() worker.Kind {
+		client := a.Client(&bank{charged: map[string]bool{}})
+		return func() worker.Kind {
+			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
+				key := job.Key("charge")
+				if forgets {
+					key = ""
+				}
+				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, key) }
+				return worker.Once(ctx, job, "charge", charge, worker.Find(
+					func(ctx context.Context) (int, bool, error) {
+						status, err := ask(ctx, client, http.MethodGet, "")
+						return status, status == http.StatusOK, err
+					}))
+			}}
+		}
 	}
 }
 
@@ -175,23 +231,12 @@ func orders(once bool) func(*Acts) func(*worker.Guard) http.Handler {
 		client := a.Client(nil)
 		return func(g *worker.Guard) http.Handler {
 			order := func(w http.ResponseWriter, r *http.Request) {
-				charge := func(ctx context.Context) (int, error) {
-					request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bank.test/charges", http.NoBody)
-					if err != nil {
-						return 0, err
-					}
-					resp, err := client.Do(request)
-					if err != nil {
-						return 0, err
-					}
-					return resp.StatusCode, resp.Body.Close()
-				}
+				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, "") }
 				job, _ := worker.JobFromContext(r.Context())
-				act := func() (int, error) { return worker.Once(r.Context(), job, "charge", charge) }
 				if !once {
-					act = func() (int, error) { return charge(r.Context()) }
+					job = worker.Job{} // without a marker
 				}
-				if _, err := act(); err != nil {
+				if _, err := worker.Once(r.Context(), job, "charge", charge); err != nil {
 					w.WriteHeader(http.StatusInternalServerError)
 				}
 			}
