@@ -82,11 +82,10 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 	if fault == amid || fault == late || kind == act { // it was on its way
 		sent = context.WithoutCancel(ctx)
 	}
-	if err = do(sent); err != nil {
-		p.mu.Lock()
-		step.outcome = "  failed: " + status.Code(err).String()
-		p.mu.Unlock()
-	}
+	err = do(sent)
+	p.mu.Lock()
+	step.failed = status.Code(err)
+	p.mu.Unlock()
 
 	switch {
 	case fault == crashAfter:
@@ -157,29 +156,26 @@ func (p *process) stop() {
 // pause stops the process until its lock has expired, and delivers its request to another process, until
 // that has acquired the lock, or later.
 func (p *process) pause(fault string) {
-	const poll = 100 * time.Microsecond
 	ttl := p.options.Worker.Lock.TTL
-	acquired := func() int64 {
+	last := func(paused time.Time) (token int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		p.paused = paused
 		return p.schedule.token
 	}
-	before, end := acquired(), time.Now().Add(2*ttl)
-	p.mu.Lock()
-	p.paused = end
-	p.mu.Unlock()
-
+	end := time.Now().Add(2 * ttl)
+	before := last(end)
 	p.again(ttl + time.Second)
-	time.Sleep(ttl + time.Second)
 	if fault == late {
-		time.Sleep(time.Until(end))
+		time.Sleep(2 * ttl)
+		return
 	}
-	for tries := time.Second / poll; tries > 0 && acquired() == before; tries-- {
-		time.Sleep(poll)
+
+	time.Sleep(ttl + time.Second)
+	for tries := 0; tries < 10_000 && last(end) == before; tries++ {
+		time.Sleep(100 * time.Microsecond)
 	}
-	p.mu.Lock()
-	p.paused = time.Time{}
-	p.mu.Unlock()
+	last(time.Time{})
 }
 
 // unary is the gate of calls to both servers.
@@ -187,23 +183,25 @@ func (p *process) unary(ctx context.Context, method string, req, reply any, cc *
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	call := func(ctx context.Context) error { return invoke(ctx, method, req, reply, cc, opts...) }
-	switch r := req.(type) {
-	case *cloudtaskspb.CreateTaskRequest:
+	if _, booking := req.(*cloudtaskspb.CreateTaskRequest); booking {
 		return p.pass(ctx, book, "", call)
-	case *firestorepb.CommitRequest:
-		c := proof.Commit{Write: r.Writes[0], Fields: p.fields}
-		return p.pass(ctx, c.Step(), "", func(ctx context.Context) error {
-			err := call(ctx)
-			if done, ok := reply.(*firestorepb.CommitResponse); ok && err == nil {
-				p.applied(c, done.GetCommitTime().AsTime())
-			}
+	}
+	commit, ok := req.(*firestorepb.CommitRequest)
+	if !ok || len(commit.Writes) != 1 {
+		if err := p.wait(); err != nil {
 			return err
-		})
+		}
+		return call(ctx)
 	}
-	if err := p.wait(); err != nil {
+
+	c := proof.Commit{Write: commit.Writes[0], Fields: p.fields}
+	return p.pass(ctx, c.Step(), "", func(ctx context.Context) error {
+		err := call(ctx)
+		if done, ok := reply.(*firestorepb.CommitResponse); ok && err == nil {
+			p.applied(c, done.GetCommitTime().AsTime())
+		}
 		return err
-	}
-	return call(ctx)
+	})
 }
 
 // stream is the gate of reads.
@@ -227,7 +225,7 @@ func (p *process) applied(c proof.Commit, at time.Time) {
 		return
 	}
 
-	p.writes = append(p.writes, applied{write, at})
+	p.writes = append(p.writes, write)
 	if write.Kind == proof.Acquire {
 		p.token, p.schedule.token = write.Token, write.Token
 	}

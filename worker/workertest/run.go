@@ -41,9 +41,6 @@ func Run(t *testing.T, service func(acts *Acts) (start func() worker.Kind), inpu
 	run(t, o, deliveries(service, input))
 }
 
-// limit is the longest time of a schedule.
-const limit = 24 * time.Hour
-
 // deliveries returns the work of a kind: to submit it, and to wait until the queue is empty.
 func deliveries(service func(*Acts) func() worker.Kind, input any) func(*schedule) {
 	return func(s *schedule) {
@@ -52,7 +49,7 @@ func deliveries(service func(*Acts) func() worker.Kind, input any) func(*schedul
 		s.fields = kind.Fields
 		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start()) }
 
-		ctx, cancel := context.WithTimeout(s.t.Context(), limit)
+		ctx, cancel := context.WithTimeout(s.t.Context(), 24*time.Hour)
 		defer cancel()
 		if _, err := worker.Submit(ctx, s.rig.Guard(s.options.Worker), kind, "work", input); err != nil {
 			s.t.Fatal(err)
@@ -105,8 +102,11 @@ func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
 		return []*schedule{base}
 	}
 	if text := os.Getenv(variable); text != "" {
-		only := base.with(parse(text), "")
+		only := base.with("", strings.Split(text, "; ")...)
 		found := problems(t, []*schedule{only})
+		if len(only.faulty()) < len(only.plan) {
+			t.Errorf("workertest: %s=%q has a step that does not happen", variable, text)
+		}
 		t.Log(only.report(t.Name()))
 		return found
 	}
@@ -114,11 +114,11 @@ func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
 	var single, drawn []*schedule
 	for _, step := range base.steps {
 		for _, fault := range faults(step.kind) {
-			single = append(single, base.with(map[string]string{step.key: fault}, ""))
+			single = append(single, base.with("", step.key+": "+fault))
 		}
 	}
 	for n := len(single); n < o.Schedules; n++ {
-		drawn = append(drawn, base.with(nil, fmt.Sprint(o.Seed, " ", n)))
+		drawn = append(drawn, base.with(fmt.Sprint(o.Seed, " ", n)))
 	}
 	t.Logf("workertest: %d schedules with one fault, and %d others", len(single), len(drawn))
 	if found := problems(t, single); len(found) > 0 {
@@ -163,22 +163,11 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 // shortest leaves out each fault without which the schedule has a problem too.
 func (s *schedule) shortest(t *testing.T) *schedule {
 	for n := 0; n < len(s.faulty()); n++ {
-		fewer := strings.Join(slices.Delete(s.faulty(), n, n+1), "; ")
-		if shorter := s.with(parse(fewer), "").run(t); len(shorter.wrong) > 0 {
+		if shorter := s.with("", slices.Delete(s.faulty(), n, n+1)...).run(t); len(shorter.wrong) > 0 {
 			s, n = shorter, -1
 		}
 	}
 	return s
-}
-
-// parse reads the faults of a schedule.
-func parse(text string) map[string]string {
-	plan := map[string]string{}
-	for part := range strings.SplitSeq(text, "; ") {
-		key, fault, _ := strings.Cut(part, ": ")
-		plan[key] = fault
-	}
-	return plan
 }
 
 // report returns the report of a test of that name.

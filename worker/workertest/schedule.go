@@ -10,12 +10,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/proof"
 	"taskguard/worker"
@@ -59,10 +60,10 @@ const maxFaults = 4
 // schedule is one run of the work in a bubble.
 type schedule struct {
 	options Options
-	work    func(*schedule)   // opens the service, and does the work
-	base    *schedule         // the one without a fault; nil: this one
-	plan    map[string]string // the fault of a step, by its key
-	draw    string            // unless empty, faults are drawn by it
+	work    func(*schedule) // opens the service, and does the work
+	base    *schedule       // the one without a fault; nil: this one
+	plan    []string        // faults, each as "KEY: FAULT"
+	draw    string          // unless empty, faults are drawn by it
 
 	t      testing.TB
 	rig    *Rig
@@ -78,36 +79,37 @@ type schedule struct {
 	processes []*process
 	steps     []*step
 	document  string
-	writes    []applied
-	end       string // the status that has finished the document
-	uncertain bool   // the document has an open act
-	token     int64  // of the last acquisition
+	writes    []proof.Write // to the document, as they were applied
+	end       string        // the status that has finished the document
+	uncertain bool          // the document has an open act
+	token     int64         // of the last acquisition
 	wrong     []string
 }
 
 // step is a step of a process. Its key has the process, the kind, and the number of that kind.
 type step struct {
-	kind, key, label, fault, outcome string
-	at                               time.Duration
+	kind, key, label, fault string
+	at                      time.Duration
+	failed                  codes.Code // the status of its error
 }
 
 // String returns the line of a report.
 func (s *step) String() string {
-	text := fmt.Sprintf("%11.3fs  %s  %s", s.at.Seconds(), s.key, s.label)
+	text := fmt.Sprintf("%11.3fs  %s", s.at.Seconds(), s.key)
+	if s.label != "" {
+		text += "  " + s.label
+	}
 	if s.fault != "" {
 		text += "  <- " + s.fault
 	}
-	return strings.TrimRight(text, " ") + s.outcome + "\n"
-}
-
-// applied is a commit to the document, and its time in Firestore.
-type applied struct {
-	proof.Write
-	at time.Time
+	if s.failed != codes.OK {
+		text += "  failed: " + s.failed.String()
+	}
+	return text + "\n"
 }
 
 // with returns a schedule of the same work with these faults. s is the one without a fault, or has it.
-func (s *schedule) with(plan map[string]string, draw string) *schedule {
+func (s *schedule) with(draw string, plan ...string) *schedule {
 	return &schedule{options: s.options, work: s.work, base: cmp.Or(s.base, s), plan: plan, draw: draw}
 }
 
@@ -129,14 +131,20 @@ func (s *schedule) run(t *testing.T) *schedule {
 			p.kill()
 		}
 		s.going.Wait()
+		s.rig, s.open, s.processes = nil, nil, nil // their memory
 	})
 	return s
 }
 
 // faultOf returns the fault of a step; empty: none. The caller holds the mutex.
 func (s *schedule) faultOf(next *step) string {
+	for _, planned := range s.plan {
+		if fault, found := strings.CutPrefix(planned, next.key+": "); found {
+			return fault
+		}
+	}
 	if s.draw == "" || len(s.faulty()) == maxFaults {
-		return s.plan[next.key]
+		return ""
 	}
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, s.draw, next.key) // a hash does not fail
@@ -147,7 +155,7 @@ func (s *schedule) faultOf(next *step) string {
 	return all[n/8%uint64(len(all))]
 }
 
-// faulty returns the steps with a fault, as parse reads them.
+// faulty returns the steps with a fault, as in plan.
 func (s *schedule) faulty() (all []string) {
 	for _, step := range s.steps {
 		if step.fault != "" {
@@ -168,9 +176,12 @@ func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // deliver delivers a request to a process, and returns the answer.
 func (s *schedule) deliver(r *http.Request) (*httptest.ResponseRecorder, error) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
 	}
 	p := s.idle(func(ctx context.Context) *http.Request {
 		sent := r.Clone(ctx)
@@ -246,13 +257,12 @@ func (p *process) again(after time.Duration) {
 func (s *schedule) judge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slices.SortStableFunc(s.writes, func(a, b applied) int { return a.at.Compare(b.at) })
 	var history proof.History
 	if len(s.writes) > 0 {
 		history.Token = s.writes[0].Token - 1 // the first need not be 1
 	}
 	for i := range s.writes {
-		history.Add(s.writes[i].Write)
+		history.Add(s.writes[i])
 	}
 	s.wrong = append(s.wrong, history.Wrong...)
 

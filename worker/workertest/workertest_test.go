@@ -273,7 +273,7 @@ func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 		for _, processors := range []int{1, 2, 8} {
 			runtime.GOMAXPROCS(processors)
 			var got []string
-			for _, step := range base.with(nil, fmt.Sprint(n)).run(t).steps {
+			for _, step := range base.with(fmt.Sprint(n)).run(t).steps {
 				got = append(got, step.key+" "+step.fault)
 			}
 			if want == nil {
