@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // Acts records the acts of one schedule: what the processes do to the world outside. An act that
@@ -14,6 +15,8 @@ import (
 // find the process by the context that the function, or the request, was called with; an act with
 // another context fails the test.
 type Acts struct {
+	T testing.TB // of the schedule, for what each schedule opens and its Cleanup closes
+
 	schedule *schedule
 
 	// The mutex of the schedule guards these.
@@ -26,8 +29,9 @@ var errContext = errors.New("workertest: an act has not the context of the run o
 
 // Do calls do, and records the act if it returns no error. A nil do has no effect: the act is only
 // counted. do may be called after ctx has ended, as a request that was on its way arrives, so its own
-// context does not end. Do returns the error of do, or of ctx, or one for a lost reply. While the
-// process is dead, it does not return.
+// context does not end. An act that may be repeated, but not be late, has a name that begins with PUT or
+// DELETE and a space. Do returns the error of do, or of ctx, or one for a lost reply. While the process
+// is dead, it does not return.
 func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context) error) error {
 	return a.do(ctx, name, func(ctx context.Context) (key string, done bool, err error) {
 		if do != nil {
@@ -43,7 +47,7 @@ func (a *Acts) do(ctx context.Context, name string,
 ) error {
 	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok {
-		a.schedule.t.Error(errContext)
+		a.T.Error(errContext)
 		return errContext
 	}
 	if err := ctx.Err(); err != nil {

@@ -117,7 +117,7 @@ func (s *schedule) with(draw string, plan ...string) *schedule {
 func (s *schedule) run(t *testing.T) *schedule {
 	synctest.Test(t, func(t *testing.T) {
 		s.t, s.begun, s.over = t, time.Now(), make(chan struct{})
-		s.acts = &Acts{s, map[string]int{}, map[string]int64{}, map[string]bool{}}
+		s.acts = &Acts{t, s, map[string]int{}, map[string]int64{}, map[string]bool{}}
 		s.rig = newRig(t, nil, s)
 
 		s.work(s)

@@ -11,9 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskguard/worker"
+	"taskguard/worker/workertest"
 )
 
-func open(t *testing.T) *sql.DB {
+func open(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
 	if err != nil {
@@ -31,7 +34,7 @@ func open(t *testing.T) *sql.DB {
 	return db
 }
 
-func amount(t *testing.T, db *sql.DB, table, key string) (amount int64) {
+func amount(t testing.TB, db *sql.DB, table, key string) (amount int64) {
 	t.Helper()
 	if err := db.QueryRowContext(t.Context(), `SELECT amount FROM `+table+` WHERE key = $1`, key).Scan(&amount); err != nil {
 		t.Fatal(err)
@@ -57,6 +60,19 @@ func TestAStaleTokenThatArrivesAfterANewerOneIsRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// In each schedule a run is interrupted, and at times its statement arrives after that of the next run.
+func TestTheInvoiceIsThatOfTheNewestRunWhateverHappens(t *testing.T) {
+	workertest.Run(t, func(acts *workertest.Acts) func() worker.Kind {
+		db := open(acts.T)
+		run := func(ctx context.Context, job worker.Job) (any, error) {
+			return nil, acts.Do(ctx, "PUT invoice", func(ctx context.Context) error {
+				return writeInvoice(ctx, db, job.AnalysisID, job.LockToken, 100)
+			})
+		}
+		return func() worker.Kind { return worker.Kind{Run: run} }
+	}, nil, workertest.Options{Schedules: 50})
 }
 
 // writeLine writes to a table without tokens, in a transaction that begins with the fence.
