@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 	"taskguard/locks/document"
 )
 
@@ -145,38 +143,6 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 				})
 				if !errors.Is(err, tc.want) || ran != (tc.want == nil) {
 					t.Errorf("%v, ran %v; want %v", err, ran, tc.want)
-				}
-			})
-		})
-	}
-}
-
-// A reply that was lost is distinguished from a creation by another program.
-func TestACreationIsOursOnlyWithOurTimeInputAndParams(t *testing.T) {
-	for name, other := range map[string]func(now time.Time) map[string]any{
-		"another time": func(now time.Time) map[string]any {
-			return map[string]any{"createdAt": iso8601.Format(now.Add(-time.Minute)), "input": "i"}
-		},
-		"another input": func(now time.Time) map[string]any {
-			return map[string]any{"createdAt": iso8601.Format(now), "input": "other"}
-		},
-		"other params": func(now time.Time) map[string]any {
-			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "params": "p"}
-		},
-		"malformed": func(now time.Time) map[string]any {
-			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "lockToken": "seven"}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				a, l := openFaulty(t, b)
-				l.inject(map[string][]fault{commit: {overtaken(func() {
-					now := time.Now()
-					time.Sleep(time.Millisecond)
-					b.Put(t, "x", other(now))
-				})}})
-				if err := a.Create(t.Context(), "x", "i"); !errors.Is(err, ErrExists) {
-					t.Errorf("%v, want ErrExists", err)
 				}
 			})
 		})
@@ -368,20 +334,5 @@ func TestAnUnusableFieldIsReplacedAndItsTypeLogged(t *testing.T) {
 	}
 	if us := (roomCodec{}).changes(room, &room, time.Now()); len(us) != 0 {
 		t.Errorf("nothing has changed, but %v is written", us)
-	}
-}
-
-func TestTheTenthSkippedDocumentIsTheLastWithoutASummary(t *testing.T) {
-	for n, want := range map[int]int{maxWarnings: maxWarnings, maxWarnings + 5: maxWarnings + 1} {
-		var log bytes.Buffer
-		s := skipped{log: slog.New(slog.NewTextHandler(&log, nil)), message: "skipped"}
-		for range n {
-			s.add(t.Context(), slog.String("id", "x"), errors.New("why"))
-		}
-		s.end(t.Context())
-		more := strings.Contains(log.String(), fmt.Sprint("documents=", n))
-		if got := strings.Count(log.String(), "\n"); got != want || more != (n > maxWarnings) {
-			t.Errorf("%d skipped: %d lines, want %d", n, got, want)
-		}
 	}
 }
