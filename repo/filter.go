@@ -85,13 +85,13 @@ func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) 
 	found []analysislock.Analysis, next string, at time.Time, err error,
 ) {
 	found, next, err = a.page(ctx, &f, after, limit, a.codec.mask())
-	if err == nil && len(found) == 0 { // the client drops the time of a reply without a document
+	if len(found) > 0 {
+		return found, next, found[0].ReadAt, err
+	}
+	if err == nil { // the client drops the time of a reply without a document
 		at, err = a.documents.now(ctx)
 	}
-	for _, d := range found {
-		at = d.ReadAt
-	}
-	return found, next, at, err
+	return nil, next, at, err
 }
 
 // page is Page with these fields only.

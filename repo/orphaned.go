@@ -76,8 +76,8 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)).OrderBy("nextAttemptAt", firestore.Asc),
 		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Asc),
 	}
-	for i, q := range queries {
-		ended, failed := a.orphanPages(ctx, q, &a.stopped[i], min(limit, orphanPage), visit)
+	for i := range queries {
+		ended, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, orphanPage), visit)
 		more, err = more || !ended, errors.Join(err, failed)
 		if len(due) == limit {
 			return due, true, err

@@ -117,6 +117,9 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
 			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
 		}
+		if b.Google() { // in real time it does not stay so
+			delete(cases, "processing, unreadable expiry, just written")
+		}
 		var want []string
 		for id, c := range cases {
 			b.Put(t, id, c.fields)
