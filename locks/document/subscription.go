@@ -1,6 +1,9 @@
 package document
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
 // Subscription receives the events of one room. A slow reader delays no other: it
 // receives the latest state. Close it.
@@ -63,18 +66,19 @@ func (s *Subscription) notify(e Event) {
 	signal(s.ready)
 }
 
-// Next waits for the next event: first the current state, then each newer one, or
-// the latest if there are several. It returns ctx's cause when ctx ends. One goroutine
-// at a time may call it.
-func (s *Subscription) Next(ctx context.Context) (Event, error) {
-	for {
-		if e := s.take(); e != nil {
-			return *e, nil
-		}
-		select {
-		case <-s.ready:
-		case <-ctx.Done():
-			return Event{}, context.Cause(ctx)
+// Events yields the events until ctx ends: first the current state, then each newer one, or the
+// latest if there are several. One goroutine at a time may range over it.
+func (s *Subscription) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for {
+			select {
+			case <-s.ready:
+			case <-ctx.Done():
+				return
+			}
+			if e := s.take(); e != nil && !yield(*e) {
+				return
+			}
 		}
 	}
 }
@@ -89,12 +93,10 @@ func (s *Subscription) take() *Event {
 	return e
 }
 
-// Close ends the subscription; no Next waits by then. It may be called again.
+// Close ends the subscription; no loop over Events waits by then. Call it once.
 func (s *Subscription) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	if _, open := s.room.subs[s]; open {
-		delete(s.room.subs, s)
-		s.feed.leave(s.room)
-	}
+	delete(s.room.subs, s)
+	s.feed.leave(s.room)
 }

@@ -80,8 +80,8 @@ func TestEachMethodIsAnsweredAsTheBrowsersCodeExpects(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &next); err != nil || status != http.StatusOK {
 		t.Fatal(status, body, err)
 	}
-	if shape := iso.ReplaceAllString(body, "T"); shape != fmt.Sprintf(`{"success":true,"expires_at":T,"ttl_ms":30000,"token":%d}`, got.Token) {
-		t.Errorf("got %s", body)
+	if next.Token != got.Token || next.Holder != got.Holder || !next.LockedAt.Equal(got.LockedAt) {
+		t.Errorf("a heartbeat: %s, want the lock as it was", body)
 	}
 	if later := next.ExpiresAt.Sub(got.ExpiresAt); later <= 0 || later >= 30*time.Second {
 		t.Errorf("it ends %v later, want it replaced, not added to", later)
@@ -157,17 +157,11 @@ func TestTwoTabsOfOneSessionAreTwoOwners(t *testing.T) {
 	}
 }
 
-func TestABodyIsIgnoredAndBounded(t *testing.T) {
+func TestABodyIsIgnored(t *testing.T) {
 	b := newSite(t, nil).browser(t)
-	for _, body := range []string{"", "{", "\x00", strings.Repeat("x", 64<<10)} {
+	for _, body := range []string{"{", "\x00", strings.Repeat("x", 1<<20)} {
 		if got := b.do(http.MethodPost, lockPath, strings.NewReader(body)); got.status != http.StatusOK {
 			t.Errorf("%d bytes: %d %s", len(body), got.status, got.body)
-		}
-	}
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
-		got := b.do(method, lockPath, strings.NewReader(strings.Repeat("x", 64<<10+1)))
-		if want := `{"success":false,"error":"too_large","message":"the body is larger than 64 KiB"}`; got.status != http.StatusRequestEntityTooLarge || got.body != want {
-			t.Errorf("%s: %d %s, want 413 %s", method, got.status, got.body, want)
 		}
 	}
 }
