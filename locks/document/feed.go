@@ -94,8 +94,7 @@ type Feed struct {
 // room is the state of a room with subscribers. Feed.mu guards it.
 type room struct {
 	id   string
-	subs map[*Subscription]struct{}
-	uses int // subscriptions, including those that are being made
+	subs map[*Subscription]struct{} // including those that are being made
 
 	cell   cell        // the newest by the store's time; zero: none yet
 	latest Event       // the state that cell shows
@@ -258,7 +257,7 @@ func (f *Feed) update(r *room, c cell) {
 	}
 	r.latest = now
 
-	if !last.At.IsZero() && (now.Locked != before.Locked || now.Holder != before.Holder) {
+	if now.Locked != before.Locked || now.Holder != before.Holder {
 		for s := range r.subs {
 			s.notify(now)
 		}

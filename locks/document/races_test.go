@@ -196,8 +196,7 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 			subs := map[string]*Subscription{}
 			versions := map[string]int64{}
 			for _, room := range []string{"a", "b"} {
-				subs[room] = &Subscription{feed: feed, room: feed.enter(room), ready: make(chan struct{}, 1), begun: true}
-				subs[room].room.subs[subs[room]] = struct{}{}
+				subs[room] = feed.enter(room)
 			}
 			for _, snap := range shuffled(h.snapshots, chance) {
 				feed.apply(snap)

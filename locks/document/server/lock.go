@@ -181,10 +181,9 @@ func heldBody(l document.Lock) held {
 // release handles DELETE. A tab that is closed does not wait for the answer, so
 // the release does not depend on its request's context (SEEDS D3).
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
-	until := time.Now().Add(s.locks.TTL()) // that of a heartbeat before this
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if err == nil {
-		s.rooms.drop(q.session, q.lockKey, until)
+		s.rooms.keep(q.session, q.lockKey, 0)
 	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err

@@ -64,21 +64,11 @@ func (q *quota) end(session string, key any) {
 	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses - 1, c.until} })
 }
 
-// keep counts key for this long from now, whatever the limit.
+// keep counts key for this long from now, whatever the limit; zero ends that.
 func (q *quota) keep(session string, key any, life time.Duration) {
 	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses, time.Now().Add(life)} })
 	time.AfterFunc(life, func() { // deletes it, unless it is kept longer
 		q.change(session, key, math.MaxInt, func(c claim) claim { return c })
-	})
-}
-
-// drop ends what keep has counted, unless it is kept beyond until.
-func (q *quota) drop(session string, key any, until time.Time) {
-	q.change(session, key, math.MaxInt, func(c claim) claim {
-		if c.until.After(until) {
-			return c
-		}
-		return claim{uses: c.uses}
 	})
 }
 
