@@ -18,14 +18,10 @@ import (
 
 // target is the room of a request, and the owner that sent it.
 type target struct {
-	lockKey
-	session string // the owner without its client
-	name    string // the owner's display name
+	room, owner string
+	session     string // the owner without its client
+	name        string // the owner's display name
 }
-
-// lockKey is the key of a lock in a quota. Each client of a session has its own, so that the
-// refusal of one does not end the count of another's lock.
-type lockKey struct{ room, owner string }
 
 // roomKey is the key of the room's id in an echo.Context.
 const roomKey = "room"
@@ -115,7 +111,7 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 	if caller.Owner != "" {
 		owner = caller.Owner + client
 	}
-	return target{lockKey{room, owner}, caller.Owner, caller.Name}, nil
+	return target{room, owner, caller.Owner, caller.Name}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -153,10 +149,10 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 	if err := s.beginLock(ctx, q); err != nil {
 		return nil, err
 	}
-	defer s.rooms.end(q.session, q.lockKey)
+	defer s.rooms.end(q.session, q.room)
 	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
 	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
-		s.rooms.keep(q.session, q.lockKey, s.locks.TTL())
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
 	}
 	return heldBody(state.Lock), err
 }
@@ -165,7 +161,7 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	if err == nil {
-		s.rooms.keep(q.session, q.lockKey, s.locks.TTL())
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
 	}
 	return heldBody(state.Lock), err
 }
@@ -183,7 +179,7 @@ func heldBody(l document.Lock) held {
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if err == nil {
-		s.rooms.keep(q.session, q.lockKey, 0)
+		s.rooms.keep(q.session, q.room, 0)
 	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
