@@ -439,42 +439,31 @@ func TestASubscriptionThatFailsClosesTheSocketAndIsNotCounted(t *testing.T) {
 	}
 }
 
-const allowed = "https://app.example"
-
-func allowing(s *setup) { s.options.Origins = []string{allowed, "http://localhost:5173"} }
-
 func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
-	b := newPusherSite(t, allowing).browser(t)
+	const allowed = "https://app.example"
+	b := newPusherSite(t, func(s *setup) { s.options.Origins = []string{allowed, "http://localhost:5173"} }).browser(t)
 	b.take()
-	for _, origin := range []string{
-		"https://app.example.evil", "https://app.example:8443", "http://app.example", "https://app.example/", "https://APP.example", "https://sub.app.example", "null", "",
-		strings.Replace(b.site.url, "://", "://evil-", 1),
-	} {
-		from := []string{"Origin", origin, "Sec-Fetch-Site", "cross-site"}
+	for _, origin := range []string{"https://app.example.evil", "https://app.example:8443", "http://app.example", "null", strings.Replace(b.site.url, "://", "://evil-", 1)} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
-			got := b.do(method, lockPath, http.NoBody, append(from, "Access-Control-Request-Headers", "x-lock-client")...)
+			got := b.do(method, lockPath, http.NoBody, "Origin", origin, "Sec-Fetch-Site", "cross-site", "Access-Control-Request-Headers", "x-lock-client")
 			if refused := got.status == http.StatusForbidden || method == http.MethodOptions; !refused || got.header.Get("Vary") != "Origin" || got.header.Get("Access-Control-Allow-Origin")+got.header.Get("Access-Control-Allow-Headers") != "" {
 				t.Errorf("%s from %q: %d, %v", method, origin, got.status, got.header)
 			}
-		}
-		if origin == "" {
-			continue
 		}
 		for _, path := range []string{lockPath + "/ws", appPath} {
 			b.want(http.StatusForbidden, crossSite, http.MethodGet, path, upgrade("Origin", origin)...)
 		}
 	}
+
 	from := []string{"Origin", allowed, "Sec-Fetch-Site", "same-site"}
 	const requested = "traceparent,x-lock-client,x-xsrf-token"
-	preflight := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)...)
-	if preflight.status != http.StatusNoContent || !strings.Contains(preflight.header.Get("Access-Control-Allow-Methods"), "PUT") ||
-		preflight.header.Get("Access-Control-Allow-Headers") != requested || preflight.header.Get("Access-Control-Max-Age") != "600" {
-		t.Errorf("preflight: %+v", preflight)
+	h := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)...).header
+	if !strings.Contains(h.Get("Access-Control-Allow-Methods"), "PUT") || h.Get("Access-Control-Allow-Headers") != requested || h.Get("Access-Control-Max-Age") != "600" {
+		t.Errorf("preflight: %v", h)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodGet, http.MethodDelete} {
 		got := b.do(method, lockPath, http.NoBody, from...)
-		h := got.header
-		if got.status != http.StatusOK || h.Get("Access-Control-Allow-Origin") != allowed || h.Get("Access-Control-Allow-Credentials") != "true" || h.Get("Vary") != "Origin" {
+		if h := got.header; got.status != http.StatusOK || h.Get("Access-Control-Allow-Origin") != allowed || h.Get("Access-Control-Allow-Credentials") != "true" || h.Get("Vary") != "Origin" {
 			t.Errorf("%s: %+v", method, got)
 		}
 	}
