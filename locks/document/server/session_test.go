@@ -86,23 +86,19 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 	h := memory(t, cookies(t))
 	holder := begun(t, h)
 	for _, at := range []struct {
-		method, path string
-		status       int
-		body         string
+		cookie, method, path string
+		status               int
+		body                 string
 	}{
-		{http.MethodGet, lockPath, http.StatusOK, free},
-		{http.MethodPut, lockPath, http.StatusNotFound, notFound},
-		{http.MethodDelete, lockPath, http.StatusOK, `{"success":true,"released":false,"message":"ロックは既に解放されています。"}`},
-		{http.MethodGet, lockPath + "/confirm?token=1", http.StatusNotFound, notFound},
-		{http.MethodPost, lockPath, http.StatusOK, ""},
-		{http.MethodPut, lockPath, http.StatusForbidden, ""},
-		{http.MethodDelete, lockPath, http.StatusForbidden, ""},
+		{"", http.MethodGet, lockPath, http.StatusOK, free},
+		{"", http.MethodPut, lockPath, http.StatusNotFound, notFound},
+		{"", http.MethodDelete, lockPath, http.StatusOK, freeNow},
+		{"", http.MethodGet, lockPath + "/confirm?token=1", http.StatusNotFound, notFound},
+		{holder, http.MethodPost, lockPath, http.StatusOK, ""},
+		{"", http.MethodPut, lockPath, http.StatusForbidden, ""},
+		{"", http.MethodDelete, lockPath, http.StatusForbidden, ""},
 	} {
-		cookie, anonymous := "", at.method != http.MethodPost
-		if !anonymous {
-			cookie = holder
-		}
-		status, body, set := visit(t, h, at.method, at.path, cookie, server.ClientHeader, "tab")
+		status, body, set := visit(t, h, at.method, at.path, at.cookie, server.ClientHeader, "tab")
 		if status != at.status || at.body != "" && body != at.body || set != nil {
 			t.Errorf("%s %s: %d %s, cookie %v", at.method, at.path, status, body, set)
 		}
