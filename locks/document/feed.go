@@ -177,23 +177,17 @@ func (f *Feed) awaitSubscribers(ctx context.Context) bool {
 	}
 }
 
-// schedule reads r again after d, if the feed runs by then. The caller holds mu.
+// schedule reads r again after d, if the feed runs and r has subscribers then. A timer that
+// update stops too late costs one reading. The caller holds mu.
 func (f *Feed) schedule(r *room, d time.Duration) {
-	var timer *time.Timer
-	timer = time.AfterFunc(d, func() {
+	r.timer = time.AfterFunc(d, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if r.timer != timer || f.rooms[r.id] != r {
-			return
-		}
 		r.timer = nil
-		if ctx := f.running; ctx != nil {
+		if ctx := f.running; ctx != nil && f.rooms[r.id] == r {
 			f.reads.Go(func() { f.reread(ctx, r) })
-		} else {
-			f.schedule(r, retryRead)
 		}
 	})
-	r.timer = timer
 }
 
 // reread reads the room from the store: only the store's time decides that a lock

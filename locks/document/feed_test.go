@@ -288,10 +288,13 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		if all, open := n.watched(); all != 121 || open != 1 {
 			t.Errorf("%d streams, %d open; want 121, one after the other", all, open)
 		}
+		acquire(t, n.locks, "r", "s/1")
+		want(t, sub, "current true")
 		sub.Close()
+		reads := n.faulty.Calls(leasetest.Load)
 		time.Sleep(time.Minute)
-		if _, open := n.watched(); open != 0 {
-			t.Error("the stream is open without a subscriber")
+		if _, open := n.watched(); open != 0 || n.faulty.Calls(leasetest.Load) != reads {
+			t.Error("a stream or a reading without a subscriber")
 		}
 		acquire(t, n.locks, "r", "s/1")
 		sub = n.subscribe(t, "r")
