@@ -45,7 +45,7 @@ func taken(before, after Lock) bool {
 
 func extended(before, after Lock) bool {
 	later := after.ExpiresAt.After(before.ExpiresAt)
-	after.Lease.HeartbeatAt, after.Lease.ExpiresAt = before.HeartbeatAt, before.ExpiresAt
+	after.HeartbeatAt, after.ExpiresAt = before.HeartbeatAt, before.ExpiresAt
 	return later && after == before
 }
 

@@ -319,9 +319,6 @@ func TestSocketsOfThePusherProtocolAreRefusedByCode(t *testing.T) {
 			t.Errorf("%s: closed with %v, want %d", c.path, got, c.code)
 		}
 	}
-	b := enabled.browser(t)
-	b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"want a WebSocket"}`, http.MethodGet, appPath)
-	b.want(http.StatusForbidden, crossSite, http.MethodGet, appPath, upgrade("Origin", "https://evil.example")...)
 }
 
 func TestABadMessageClosesTheSocket(t *testing.T) {
