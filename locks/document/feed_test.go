@@ -305,7 +305,11 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 	"AFailedStreamIsOpenedAgainAfterGrowingPauses": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		n.subscribe(t, "r")
+		first, _ := n.watched()
 		n.interrupt()
+		if got, _ := n.watched(); got != first {
+			t.Error("opened again at once")
+		}
 		for _, pause := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
 			before, _ := n.watched()
 			time.Sleep(time.Duration(pause)*time.Second - time.Millisecond)
