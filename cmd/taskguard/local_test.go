@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strconv"
@@ -88,6 +89,23 @@ func TestOnALocalCloud(t *testing.T) {
 			if response.StatusCode != http.StatusUnauthorized {
 				t.Errorf("%s without a token: %d, want 401", route, response.StatusCode)
 			}
+		}
+	})
+
+	t.Run("its queue retries tasks that failed together at different times", func(t *testing.T) {
+		at, due := time.Now().Add(3*time.Second).Truncate(time.Second), make(chan string, 1)
+		failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+				w.Header().Set("Retry-After", at.UTC().Format(http.TimeFormat))
+				w.WriteHeader(http.StatusConflict)
+				return
+			}
+			due <- r.Header.Get("X-CloudTasks-TaskETA")
+		}))
+		defer failing.Close()
+		createTask(t, env, failing.URL)
+		if got := <-due; got <= fmt.Sprintf("%d.000000", at.Unix()) {
+			t.Errorf("the retry is due at %s, want a random time after %d", got, at.Unix())
 		}
 	})
 

@@ -14,7 +14,7 @@
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
 //   - Retries end after maxAttempts; with -1 they never end.
 //   - maxConcurrentDispatches and Retry-After. Retries come exactly when these and the
-//     backoff permit.
+//     backoff permit, or with [Options.Spread] a random part of the wait later.
 //   - With [AsDocumented], the throttling of a whole queue after 429, 503 or many
 //     errors, and the slow start of a new or idle one.
 //
