@@ -59,6 +59,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
+	warnOfMisspelt(c)
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
 	if err := l.serveAll(ctx, *port, *workers, *every); ctx.Err() == nil {
