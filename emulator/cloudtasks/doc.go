@@ -26,7 +26,7 @@
 //     Google; without Token, and for every oauth_token, a task is dispatched
 //     without Authorization. Callers are not authenticated, and there is no IAM.
 //   - The service deletes a task at the age of 31 days.
-//   - GetTask and ListTasks always return the full view, and ListQueues one page.
+//   - The basic view of a task omits its body alone, and ListQueues returns one page.
 //   - UNIMPLEMENTED, with the name of the call or field: UpdateQueue, DeleteQueue, RunTask,
 //     IAM policies, App Engine targets, a queue's http_target, maxDispatchesPerSecond and
 //     maxRetryDuration, a task's own retry_config, the filter of ListQueues.

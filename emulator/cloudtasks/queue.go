@@ -170,7 +170,7 @@ func (q *queue) scheduleDuplicates(a *attempt, now time.Time) {
 	}
 	duplicate := *a
 	duplicate.duplicate = true
-	for _, delay := range q.s.options.Extra(proto.CloneOf(a.task.view())) {
+	for _, delay := range q.s.options.Extra(proto.CloneOf(a.task.view(cloudtaskspb.Task_FULL))) {
 		q.insert(&dispatch{task: a.task, duplicate: &duplicate, due: now.Add(delay)})
 	}
 }
