@@ -32,6 +32,17 @@ func dockerArguments(t *testing.T) (arguments []string) {
 	return arguments[1:]
 }
 
+// createTask creates a task that posts "payload" to url.
+func createTask(t *testing.T, env vars, url string) *cloudtaskspb.Task {
+	t.Helper()
+	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
+	t.Cleanup(func() { _ = client.Close() })
+	return must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
+		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: url, Body: []byte("payload")}},
+	}}))(t)
+}
+
 func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0")...)
@@ -67,12 +78,7 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 		delivered <- r.URL.Path + " " + string(body)
 	}))
 	defer worker.Close()
-	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
-	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
-	t.Cleanup(func() { _ = client.Close() })
-	task := must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
-		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL + "/run", Body: []byte("payload")}},
-	}}))(t)
+	task := createTask(t, env, worker.URL+"/run")
 	select {
 	case got := <-delivered:
 		if got != "/run payload" {
@@ -99,8 +105,8 @@ func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
 	check(t, err)
 	port := must(strconv.Atoi(text))(t)
 	for args, want := range map[string]string{
-		"--port " + text:                 "the embedded Firestore: 127.0.0.1:" + text + " is in use by another program, or by this one already running; choose others with --port",
-		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: 127.0.0.1:" + text + " is in use",
+		"--port " + text:                 "the embedded Firestore: listen tcp 127.0.0.1:" + text + ": bind: address already in use; --port chooses another port",
+		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: listen tcp 127.0.0.1:" + text + ": ",
 		"--port 0 --listen 192.0.2.1":    "the embedded Firestore: listen tcp 192.0.2.1:0: ",
 	} {
 		taskguard(t, vars{}, append([]string{"emulator"}, strings.Fields(args)...)...).want(t, cli.ExitFailed, want).wantOneErrorLine(t)
