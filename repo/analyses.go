@@ -254,7 +254,8 @@ func (a *Analyses) Resolve(
 }
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
-// *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
+// *lease.HeldError while the lock is held, analysislock.ErrUncertain if it has an act that may have
+// been done, lease.ErrConflict if it has changed since it was read.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
 func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
@@ -272,6 +273,9 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	}
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
+	}
+	if c.Doc.OpenEffects > 0 { // if it were created again, the act could be repeated
+		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 
 	_, err = a.documents.remove(ctx, id, c)
