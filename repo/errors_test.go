@@ -12,7 +12,6 @@ import (
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -179,25 +178,6 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	})
 }
 
-func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
-	db := &Database{encoders: semaphore.NewWeighted(1)}
-	ended, end := context.WithCancel(t.Context())
-	end()
-	values := func(n int) []firestore.Update { return []firestore.Update{{Value: make([]any, n-2)}, {Value: true}} }
-	first, err := db.encoding(t.Context(), values(largeResult+1))
-	fatal(t, err)
-	if _, err := db.encoding(ended, values(largeResult)); err != nil {
-		t.Errorf("a result that is not large waits: %v", err)
-	}
-	if done, err := db.encoding(ended, values(largeResult+1)); err == nil || done == nil {
-		t.Errorf("%v: a second large result does not wait", err)
-	}
-	first()
-	if _, err := db.encoding(t.Context(), values(largeResult+1)); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -209,6 +189,11 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 		fatal(t, a.documents.db.encoders.Acquire(t.Context(), 1))
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+		small := read.Doc
+		small.Result, small.Status = make([]any, largeResult/2), analysislock.Ready
+		if _, err := a.documents.Swap(soon, "y", read, small); !errors.Is(err, lease.ErrConflict) { // there is no y
+			t.Errorf("%v: a write that is not large waits", err)
+		}
 		_, swapped := a.documents.Swap(soon, "x", read, large)
 		_, excluded := a.documents.Exclude(soon, "x", func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil })
 		if swapped == nil || excluded == nil {

@@ -36,17 +36,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("another path: %v", err)
 			}
 		},
-		"GetOfAMissingOneIsNotFound": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("get: %v", err)
-			}
-			if _, err := a.Unlock(t.Context(), "x", nil, ""); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("unlock: %v", err)
-			}
-			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("requeue: %v", err)
-			}
-		},
 		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			read, err := a.documents.Load(t.Context(), "x")
@@ -92,16 +81,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 					t.Errorf("%s: %v, and the document is %v", name, err, got)
 				}
 			}
-		},
-		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			before := b.Fields(t, "x")
-			var held *lease.HeldError
-			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.As(err, &held) || held.Owner != "w/1" {
-				t.Errorf("requeue: %v, want a HeldError", err)
-			}
-			same(t, before, b.Fields(t, "x"))
 		},
 	}
 	for name, test := range cases {
