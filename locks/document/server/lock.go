@@ -19,7 +19,7 @@ import (
 // target is the room of a request, and the owner that sent it.
 type target struct {
 	room, owner string
-	session     string // the owner without its client
+	session     string // the owner without its client; empty: none, and the owner holds no lock
 	name        string // the owner's display name
 }
 
@@ -87,8 +87,8 @@ func (s *Server) checkSite(r *http.Request) error {
 	return nil
 }
 
-// identify returns the room and the owner of a request. Without a session the owner is
-// empty. A POST begins one, since a page's first requests include only one POST.
+// identify returns the room and the owner of a request. A POST begins a session, since a page's
+// first requests include only one POST.
 func (s *Server) identify(c echo.Context) (q target, err error) {
 	r := c.Request()
 	if err := s.checkSite(r); err != nil {
@@ -107,11 +107,7 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 		return q, err
 	}
 	c.Set(roomKey, room)
-	owner := ""
-	if caller.Owner != "" {
-		owner = caller.Owner + client
-	}
-	return target{room, owner, caller.Owner, caller.Name}, nil
+	return target{room, caller.Owner + client, caller.Owner, caller.Name}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -191,7 +187,7 @@ func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, er
 func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
 	body := shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), ""}
-	if q.owner != "" {
+	if q.session != "" {
 		body.Name = state.Lock.Name
 	}
 	return body, err

@@ -490,7 +490,7 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 		shown bool
 	}{
 		"GET":                      {other.do(http.MethodGet, lockPath, http.NoBody).body, true},
-		"GET without a session":    {stranger.do(http.MethodGet, lockPath, http.NoBody).body, false},
+		"GET without a session":    {stranger.do(http.MethodGet, lockPath, http.NoBody, server.ClientHeader, "tab").body, false},
 		"a socket":                 {other.listen(lockPath+"/ws", websocket.DialOptions{}).next().raw, true},
 		"a socket without session": {stranger.listen(lockPath+"/ws", websocket.DialOptions{}).next().raw, false},
 		"a private channel":        {other.state(t, "private-documents.room"), true},

@@ -70,7 +70,7 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err != nil {
 		return nil // Accept has answered
 	}
-	s.serve(conn, sub, q.owner != "")
+	s.serve(conn, sub, q.session != "")
 	return nil
 }
 
