@@ -95,7 +95,8 @@
 // as the message. Other answers, redirects, which are not followed, and network
 // errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date, which is compared
 // with the answer's own Date) is the wait until then. If its Content-Type is
-// application/x-ndjson, the body of a 2xx answer is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"code",
+// application/x-ndjson, the body of a 2xx answer is lines of JSON instead: reports, and at the end
+// {"result": …} or {"error": {"code",
 // "message", "permanent"}}. Nothing is read after that line; without it the job is retried. A user
 // and password in the URL are sent as basic authentication. Only ctx bounds the wait for
 // the answer.

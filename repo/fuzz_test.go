@@ -169,7 +169,7 @@ func FuzzDocument(f *testing.F) {
 			}
 			n, m, x, y, s, u = m, n, y, x, u, s
 		}
-		sameInAnotherVocabulary(t, decoded(t, p.fields), p.at)
+		sameInAnotherVocabulary(t, decoded(p.fields), p.at)
 		input := p.fields["input"]
 		cell, err := docs.Load(t.Context(), "x")
 		ok := usable(p.fields["lockToken"]) || analysislock.Finished(p.fields["status"].GetStringValue())

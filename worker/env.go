@@ -50,7 +50,8 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	// A variable that is not set has a fixed default, which another variable may contradict.
 	all := o
 	all.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
-	all.RetryMin, all.RetryMax = cmp.Or(o.RetryMin, delivery.DefaultMinRetry), cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+	all.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
+	all.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
 	for _, problem := range all.Filled().check() {
 		e.Add(errors.Unwrap(problem))
 	}

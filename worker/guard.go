@@ -178,8 +178,9 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
 		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
-		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
-		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
+		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
+		CheckpointInterval: o.CheckpointInterval,
+		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
 		kind.guard.Telemetry = g.telemetry.OfKind(k.Name)

@@ -51,14 +51,15 @@ func commands() []cli.Command {
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
 		{Name: "status", Arguments: "[ID | --unfinished | --uncertain | --summary | FILTER]", Run: operate.Status,
-			Summary: "show analyses, one of them, or the backlog", Variables: database + "; LOCK_TTL (5m) with --summary"},
+			Summary:   "show analyses, one of them, or the backlog",
+			Variables: database + "; LOCK_TTL (5m) with --summary"},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
 			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); " +
 				"TASK_JWKS_URL, for tests: the address of the proxy's public keys. " +
 				"On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
-			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
+			Summary:   "release the lock by force, also during a run; book a delivery unless the analysis is finished",
 			Variables: noQueue + " With --room: " + lockRooms + ", and no queue."},
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
 			Summary: "make analyses FAILED with the code cancelled; with an ID or --running also during a run, " +
@@ -67,7 +68,8 @@ func commands() []cli.Command {
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; " +
 				"refused while one is locked. A filter takes READY ones only with --status READY", Variables: noQueue},
 		{Name: "resolve", Arguments: "ID NAME (--done JSON | --not-done)", Run: operate.Resolve,
-			Summary: "answer an act that may have been done (status --uncertain), and book a delivery", Variables: noQueue},
+			Summary:   "answer an act that may have been done (status --uncertain), and book a delivery",
+			Variables: noQueue},
 		{Name: "delete", Arguments: "ID…", Run: operate.Delete, Variables: database,
 			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked"},
 		{Name: "recover", Run: operate.Recover, Variables: queue + " and LOCK_TTL (5m)",
@@ -75,7 +77,7 @@ func commands() []cli.Command {
 		{Name: "restore", Arguments: "--min-token TOKEN", Run: operate.Restore, Variables: database,
 			Summary: "after a restore of the database, make the fencing token of each document at least TOKEN"},
 		{Name: "doctor", Run: operate.Doctor,
-			Summary:   "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
+			Summary:   "check whether the settings of a deployment fit: the service, the queue, the indexes, the jobs",
 			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
 
 		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,

@@ -114,7 +114,8 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
-	a.Log.With(known...).ErrorContext(ctx, UncertainMessage, "analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)
+	a.Log.With(known...).ErrorContext(ctx, UncertainMessage,
+		"analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)
 }
 
 // failure measures a temporary failure, and returns its code and its message for the document.

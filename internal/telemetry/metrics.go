@@ -98,7 +98,7 @@ func Metrics() []Metric {
 			"continuations, and replacements of runs that were stopped.", Outcome),
 		Recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
 		CheckpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
-		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found, without those that wait in the queue."),
+		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found, unless they wait in the queue."),
 		StartDuration: histogram("analysis.start.duration", "s",
 			"Time from an analysis's creation to its first acquisition.", waits),
 		ReadyDuration: histogram("analysis.ready.duration", "s",

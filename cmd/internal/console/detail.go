@@ -54,7 +54,8 @@ func (s *Server) detail(c echo.Context) error {
 	}
 
 	p := detailPage{
-		frame: s.frame(c, printable.Line(id)), Analysis: s.newRow(&a, a.ReadAt), ReadAt: clock(a.ReadAt), Notice: notice(c),
+		frame: s.frame(c, printable.Line(id)), Notice: notice(c),
+		Analysis: s.newRow(&a, a.ReadAt), ReadAt: clock(a.ReadAt),
 	}
 	p.Poll, p.Live = address("/analysis", id), liveAt(a.ReadAt)
 	if all {

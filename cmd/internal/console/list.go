@@ -227,7 +227,8 @@ func (p *listPage) pills(counts map[string]int64, fresh bool) (all []pill) {
 	for _, status := range append([]string{""}, kinds...) {
 		ch := p.choice
 		ch.State, ch.Search, ch.After = status, "", ""
-		made := pill{State: status, Kind: kindOf(status), Current: p.State == status && p.Search == "", Query: ch.query()}
+		made := pill{State: status, Kind: kindOf(status), Query: ch.query(),
+			Current: p.State == status && p.Search == ""}
 		if n, known := counts[status]; known && fresh {
 			made.N = number(n)
 		}

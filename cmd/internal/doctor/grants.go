@@ -38,7 +38,9 @@ func neededGrants(queue, caller string) []Grant {
 			rule: "account-cannot-book", severity: Problem, permission: "cloudtasks.tasks.create",
 			effect:   "the next attempts and recovered analyses are not booked",
 			resource: queue, command: ofQueue,
-			roles: []string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner},
+			roles: []string{
+				"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner,
+			},
 		},
 		{
 			rule: "account-cannot-sign", severity: Problem, permission: "iam.serviceAccounts.actAs",

@@ -33,7 +33,7 @@ func (d *diagnosis) checkWorker() {
 	w, o, deadline := d.Worker, d.config.Options, d.deadline()
 	if o.RunTimeout >= w.Timeout {
 		d.problem("run-timeout",
-			"RUN_TIMEOUT is %v, and Cloud Run ends the request after %v: a longer run loses its CPU and is redelivered.",
+			"RUN_TIMEOUT is %v, but Cloud Run ends the request after %v: a longer run loses its CPU.",
 			o.RunTimeout, w.Timeout).
 			fix(setTimeout, deadline/time.Second)
 	}

@@ -239,7 +239,8 @@ func (t *tally) print(verb console.Verb) {
 	n := t.outcomes
 	if t.c.JSON {
 		_ = t.c.PrintJSON(map[string]any{"summary": map[string]any{
-			"matched": t.matched, "changed": n[didChange], "skipped": n[skipped], "failed": n[failed], "dry_run": t.dryRun,
+			"matched": t.matched, "dry_run": t.dryRun,
+			"changed": n[didChange], "skipped": n[skipped], "failed": n[failed],
 		}})
 	} else {
 		word := "changed"

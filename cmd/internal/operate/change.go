@@ -231,7 +231,8 @@ func (cl *Client) log(
 		log = log.With("effect", c.Act, "done", c.Answer.Done)
 	}
 	log = log.With("command", c.Verb, "analysis_id", c.ID, "project", cl.place.Project, "by", c.Who,
-		"status_was", was.Status, "lock_held", lockOf(was).Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
+		"status_was", was.Status, "lock_held", lockOf(was).Held,
+		"lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
 
 	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
 	if was.Status == status && (c.Verb == console.Cancel || c.Verb == console.Unlock && free) {

@@ -41,8 +41,8 @@ func sizeOf(t *testing.T) size {
 		ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
 	}
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
-		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.every = true, 5*time.Minute, 200, 5, 4, 8
-		s.ttl, s.runTimeout, s.retryMax = 3*time.Second, 6*time.Second, 8*time.Second
+		s.full, s.duration, s.deliveries, s.workers, s.every = true, 5*time.Minute, 5, 4, 8
+		s.ttl, s.runTimeout, s.retryMax = 6*time.Second, 12*time.Second, 8*time.Second
 	}
 
 	var badDuration, badSeed error
@@ -53,6 +53,9 @@ func sizeOf(t *testing.T) size {
 		s.seed, badSeed = strconv.ParseUint(v, 10, 64)
 	}
 	check(t, errors.Join(badDuration, badSeed))
+	if s.full {
+		s.analyses = int(40 * s.duration.Minutes()) // what two busy cores finish
+	}
 	return s
 }
 
@@ -234,7 +237,7 @@ func (c *chaos) recover(ctx context.Context) {
 
 // settleTime is how long the last analyses may take after the faults: several TTLs on
 // a slow machine.
-const settleTime = 3 * time.Minute
+const settleTime = 10 * time.Minute
 
 // settle returns when every analysis is READY and the queue is empty, or fails.
 func (c *chaos) settle(t *testing.T) {
