@@ -20,7 +20,7 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
 	port := c.Flags.Int("port", 8680, "Firestore's `port`; the next two are those of Cloud Tasks and of /health; "+
 		"0: any free ones")
-	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/demo-taskguard/locations/local/queues/tasks"),
+	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks"),
 		"the `name` of the queue that exists from the start")
 	documented := c.Flags.Bool("as-documented", false, "throttle each queue as Cloud Tasks does: "+
 		"a new or idle one is slow at first, and 429, 503 or many errors slow it down")
@@ -60,7 +60,8 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})
 	} else {
-		_, err = fmt.Fprintf(c.Out, "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n", exports(vars), health)
+		const ready = "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
+		_, err = fmt.Fprintf(c.Out, ready, exports(vars), health)
 	}
 	if err == nil {
 		<-ctx.Done()
