@@ -94,7 +94,7 @@ func TestListQueuesReturnsThoseOfALocation(t *testing.T) {
 func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
 	conn, err := open(t, cloudtasks.Options{}).Dial()
 	wantCode(t, err, codes.OK)
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	var others []string
 	for _, m := range cloudtaskspb.CloudTasks_ServiceDesc.Methods {
 		err := conn.Invoke(t.Context(), "/google.cloud.tasks.v2.CloudTasks/"+m.MethodName, &emptypb.Empty{}, &emptypb.Empty{})
