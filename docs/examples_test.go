@@ -19,7 +19,7 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go",
 		},
 		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
-		"python": {"examples/python/submit.py", "examples/python/analyzer.py"},
+		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py"},
 	}
 	for page, most := range map[string]int{"guide.md": 1000, "library.md": 320, "payments.md": 120} {
 		text := read(t, page)

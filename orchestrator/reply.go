@@ -80,7 +80,11 @@ func (p *replies) send(answer reply) {
 
 // act begins or ends the act of a line.
 func (p *replies) act(name string, l line) (*effectReply, error) {
-	if done := l.Done != nil; done || l.NotDone {
+	done := l.Done != nil
+	if l.NotDone != nil && (done || !*l.NotDone) {
+		return nil, errors.New("an act ends with either done, or not_done that is true")
+	}
+	if done || l.NotDone != nil {
 		err := p.job.End(p.ctx, name, done, l.Done)
 		if err == nil {
 			delete(p.uncertain, name)

@@ -131,7 +131,7 @@ type line struct {
 	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
 	Effect  *string         `json:"effect"`
 	Done    json.RawMessage `json:"done"`
-	NotDone bool            `json:"not_done"`
+	NotDone *bool           `json:"not_done"`
 }
 
 // parseLine reads a line, and its report. problem is why the line is not a report, or "".

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -63,9 +63,8 @@ type Analyses struct {
 	unlocking  *analysislock.Locks // also reads acts and accepts an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
-	// stopped contains the documents after which Orphaned continues: those of its three
-	// queries in ascending order, then those in descending order.
-	stopped [6]atomic.Pointer[firestore.DocumentSnapshot]
+	// stopped contains the documents after which the queries of Orphaned continue.
+	stopped [3]atomic.Pointer[firestore.DocumentSnapshot]
 	backlog atomic.Pointer[Backlog] // the last one
 }
 
@@ -135,8 +134,9 @@ func (a *Analyses) Fields() Fields { return a.codec.fields }
 func (a *Analyses) Path() string { return a.documents.collection.Path }
 
 // Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
-// returns. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
-// input; lease.ErrUnavailable, after which the analysis may exist or not.
+// returns. Errors: ErrExists if the id is taken, perhaps by this very call if a reply was lost;
+// lease.ErrRefused if Firestore cannot hold the input; lease.ErrUnavailable, after which the
+// analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	return a.create(ctx, id, input, "", nil)
 }
@@ -183,25 +183,14 @@ func (a *Analyses) create(
 		fields["expireAt"] = now.Add(a.codec.keep)
 	}
 
-	doc := a.documents.collection.Doc(id)
-	_, err = doc.Create(ctx, fields)
+	_, err = a.documents.collection.Doc(id).Create(ctx, fields)
 	switch {
 	case err == nil:
 		return nil
-	case status.Code(err) != codes.AlreadyExists:
-		return unavailable(storeError("create", a.codec.noun, id, err))
+	case status.Code(err) == codes.AlreadyExists:
+		return fmt.Errorf("%w: %q", ErrExists, id)
 	}
-
-	// The client gets this error also if the reply to its creation was lost and it has sent the
-	// creation again. Then the document was created after the reading above, with the same fields.
-	if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
-		d, err := a.codec.decode(snapshot(snap))
-		if err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) &&
-			d.Stored.(stored).params == params {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %q", ErrExists, id)
+	return unavailable(storeError("create", a.documents.what, id, err))
 }
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
@@ -244,7 +233,7 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 		return nil
 	})
 	if err != nil {
-		return d, unavailable(storeError("read", a.codec.noun, id, err))
+		return d, unavailable(storeError("read", a.documents.what, id, err))
 	}
 	return d, refused
 }
@@ -265,7 +254,8 @@ func (a *Analyses) Resolve(
 }
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
-// *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
+// *lease.HeldError while the lock is held, analysislock.ErrUncertain if it has an act that may have
+// been done, lease.ErrConflict if it has changed since it was read.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
 func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
@@ -283,6 +273,9 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	}
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
+	}
+	if c.Doc.OpenEffects > 0 { // if it were created again, the act could be repeated
+		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 
 	_, err = a.documents.remove(ctx, id, c)
@@ -306,8 +299,8 @@ func (f Fields) workFields() []string { return []string{f.Input, "checkpoint", "
 
 // work returns the input and the checkpoint as JSON. They are those of the reading on which
 // the acquisition was decided, if it has them: then the commit has proved that they had not
-// changed. Otherwise work reads them. So neither is decoded before the commit has counted the
-// attempt, and an input that makes the worker crash cannot do so without end.
+// changed. Otherwise work reads them. So a large input is read, and each is converted, after the
+// commit has counted the attempt: one that makes the worker crash cannot do so without end.
 func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
 	if s, _ := d.Stored.(stored); s.work != nil {
 		w, err = a.decodeWork(s.work)
@@ -335,25 +328,14 @@ func (a *Analyses) readWork(ctx context.Context, id string) (w analysislock.Work
 }
 
 // decodeWork converts the encoded fields of an attempt to JSON.
-func (a *Analyses) decodeWork(encoded map[string][]byte) (w analysislock.Work, err error) {
-	input, err := decodeValue(encoded[a.codec.fields.Input])
-	if err == nil {
-		w.Input, err = Plain(input)
-	}
-	if err != nil {
+func (a *Analyses) decodeWork(encoded map[string]*firestorepb.Value) (w analysislock.Work, err error) {
+	if w.Input, err = Plain(decodeValue(encoded[a.codec.fields.Input])); err != nil {
 		return w, err
 	}
-
-	checkpoint, err := decodeValue(encoded["checkpoint"])
-	if err == nil && checkpoint != nil {
+	if checkpoint := decodeValue(encoded["checkpoint"]); checkpoint != nil {
 		w.Checkpoint, err = Plain(checkpoint)
 	}
-	if err != nil {
-		return w, err
-	}
-
-	effects, err := decodeValue(encoded["effects"])
-	if err == nil && effects != nil {
+	if effects := decodeValue(encoded["effects"]); effects != nil {
 		w.Effects = decodeEffects(effects)
 	}
 	return w, err

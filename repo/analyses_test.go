@@ -53,28 +53,6 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("owner, status, nextAttemptAt, lastError = %v, %v, %v, %v; want it released without the message", got["lockOwner"], got["status"], got["nextAttemptAt"], got["lastError"])
 			}
 		},
-		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			for _, status := range []string{analysislock.Ready, analysislock.Failed} {
-				b.Put(t, status, map[string]any{"status": status})
-				want := analysislock.Acquisition{Reason: analysislock.AlreadyFinished, Status: status}
-				if got := acquire(t, a, status, "w/1"); got != want { // and no Hold
-					t.Errorf("acquire = %+v, want %+v", got, want)
-				}
-				same(t, map[string]any{"status": status}, b.Fields(t, status))
-			}
-		},
-		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			before := b.Fields(t, "x")
-			for _, owner := range []string{"w/2", ""} {
-				if err := a.ReleaseAnalysisLock(t.Context(), "x", owner); err != nil {
-					t.Errorf("release by %q: %v, want silence", owner, err)
-				}
-			}
-			check(t, a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"))
-			same(t, before, b.Fields(t, "x"))
-		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})

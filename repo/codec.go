@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -42,10 +43,10 @@ type lockCodec struct {
 
 // stored is the value in Analysis.Stored.
 type stored struct {
-	at           place             // contains the type of updatedAt, which a commit keeps
-	tokenAssumed bool              // the document's lockToken is unusable; Lock.Token replaces it
-	params       string            // if the call reads it; see CreateWith
-	work         map[string][]byte // if the reading has it; see Analyses.work
+	updatedAt    any                           // as the document has it: a commit keeps its type
+	tokenAssumed bool                          // the document's lockToken is unusable; Lock.Token replaces it
+	params       string                        // if the call reads it; see CreateWith
+	work         map[string]*firestorepb.Value // if the reading has it; see Analyses.work
 }
 
 func (c analysisCodec) mask() []string {
@@ -84,7 +85,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = analysislock.Finished(a.Status) || f.final(data[f.Status])
 	params, _ := data["params"].(string)
-	a.Stored = stored{at: placeOf(r.id, data["updatedAt"]), tokenAssumed: err != nil, params: params, work: r.encoded}
+	a.Stored = stored{updatedAt: data["updatedAt"], tokenAssumed: err != nil, params: params, work: r.encoded}
 	if err == nil || a.Lock.Finished {
 		return a, nil
 	}
@@ -239,7 +240,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	}
 
 	next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), next.Lock.Attempts
-	if origin.at.Time != nil { // a Timestamp remains one
+	if _, timestamp := origin.updatedAt.(time.Time); timestamp { // it remains one
 		set("updatedAt", next.UpdatedAt)
 	} else {
 		set("updatedAt", timeValue(next.UpdatedAt))
@@ -353,10 +354,6 @@ func kind(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
-	case string:
-		return "a string"
-	case bool:
-		return "a boolean"
 	case int64, float64:
 		return fmt.Sprintf("the number %v", v)
 	case map[string]any:

@@ -210,13 +210,3 @@ func eachStream(wrap func(grpc.ClientStream) grpc.ClientStream) grpc.DialOption 
 		return wrap(s), err
 	})
 }
-
-// beforeCommit calls do before each commit.
-func beforeCommit(do func()) grpc.DialOption {
-	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if path.Base(method) == commit {
-			do()
-		}
-		return invoke(ctx, method, req, reply, cc, opts...)
-	})
-}

@@ -141,16 +141,6 @@ func TestAnEmulatorsOwnerIsNamed(t *testing.T) {
 	}
 }
 
-func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, r := open(t, b), openRooms(t, b)
-		check(t, errors.Join(a.Close(), r.Close()))
-		if a.Close() == nil || r.Close() == nil {
-			t.Error("closed twice without an error")
-		}
-	})
-}
-
 func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 	for name, o := range map[string]Options{
 		"the path of a document": {Collection: "analyses/x"},

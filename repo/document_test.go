@@ -71,24 +71,3 @@ func TestLockFields(t *testing.T) {
 		})
 	}
 }
-
-// So recovery does not find an analysis while it runs.
-func TestAHeartbeatIsAnUpdate(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		a := open(t, b)
-		mustAcquire(t, a, "x", "w/1")
-		first := b.Fields(t, "x")["updatedAt"]
-		got := b.Fields(t, "x")
-		for range 100 { // a slow call's estimate of the store's time may be ahead for a while
-			time.Sleep(50 * time.Millisecond)
-			fatal(t, a.holds["w/1"].Refresh(t.Context(), 0))
-			if got = b.Fields(t, "x"); got["updatedAt"] != first {
-				break
-			}
-		}
-		if got["updatedAt"] == first || got["updatedAt"] != got["lockHeartbeatAt"] {
-			t.Errorf("updatedAt = %v after %v; want the heartbeat's %v", got["updatedAt"], first, got["lockHeartbeatAt"])
-		}
-	})
-}

@@ -136,8 +136,5 @@ func (f Fields) word(status string) string {
 	if i := slices.Index(statuses, status); i >= 0 {
 		return f.words()[i]
 	}
-	if inner := strings.Trim(status, "()"); f.status(inner) == status {
-		return inner
-	}
 	return status
 }

@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"cloud.google.com/go/firestore"
-	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -51,14 +51,14 @@ const findPage = 1000
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories, in
 // the order of Page. Malformed is set as by Page. Find begins after a Position or Page's next;
-// empty: with the first. It makes a query for each 1,000, within 15 s. It may miss an analysis
+// empty: with the first. It makes a query for each 1,000, each within 15 s. It may miss an analysis
 // that is updated meanwhile, and one whose updatedAt is a string with another zone's offset.
 // Errors: those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
 	var all []analysislock.Analysis
 	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
 	for more := true; more && len(all) < limit; more = after != "" {
-		found, next, _, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
+		found, next, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
 		if err != nil {
 			return nil, err
 		}
@@ -76,50 +76,43 @@ func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) 
 // first analysis. next is empty on the last page. Each page begins exactly after the last
 // analysis of the previous page, so an analysis that is not updated meanwhile is on one page.
 //
-// It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code
-// needs its index in deploy/firestore.indexes.json.
+// It makes one query, within 15 s, and one read if that finds nothing. A Status or a Code needs its
+// index in deploy/firestore.indexes.json.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused; lease.ErrInvalidKey if after is not a next, or
 // if f has a text that is not UTF-8 or a Prefix that no id has.
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (
 	found []analysislock.Analysis, next string, at time.Time, err error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	found, next, at, err = a.page(ctx, &f, after, limit, a.codec.mask())
-	if err == nil && at.IsZero() { // the client drops the time of a reply without a document
+	found, next, err = a.page(ctx, &f, after, limit, a.codec.mask())
+	if len(found) > 0 {
+		return found, next, found[0].ReadAt, err
+	}
+	if err == nil { // the client drops the time of a reply without a document
 		at, err = a.documents.now(ctx)
 	}
-	return found, next, at, err
+	return nil, next, at, err
 }
 
-// page is Page with these fields only. If it finds nothing, at is zero.
+// page is Page with these fields only.
 func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int, fields []string) (
-	found []analysislock.Analysis, next string, at time.Time, err error,
+	found []analysislock.Analysis, next string, err error,
 ) {
 	if err := f.check(); err != nil {
-		return nil, "", at, err
+		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-
 	q := a.selected(f).Limit(limit).Select(fields...)
 	if after != "" {
 		if q, err = startAfter(q, f, after); err != nil {
-			return nil, "", at, err
+			return nil, "", err
 		}
 	}
-	found, err = a.summaries(ctx, "list analyses", q)
-	if len(found) == 0 {
-		return nil, "", at, err
-	}
 
-	last := &found[len(found)-1]
-	if len(found) == limit {
-		next = a.Position(last)
+	found, err = a.summaries(ctx, "list analyses", q)
+	if n := len(found); n > 0 && n == limit {
+		next = a.Position(&found[n-1])
 	}
-	at = last.ReadAt
-	return slices.DeleteFunc(found, f.excludes), next, at, nil
+	return slices.DeleteFunc(found, f.excludes), next, err
 }
 
 // selected returns the query of f, in the order of Page.
@@ -146,6 +139,9 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 	return anyOf(q, within("updatedAt", f.Since, f.Before)).
 		OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
 }
+
+// lowest lists the least value of each type that updatedAt may have.
+var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
 // within returns filters that find since ≤ field < before, one for each type of the field, as a
 // range compares only values of its own type. Zero: no limit.
@@ -178,35 +174,22 @@ func (f *Filter) excludes(d analysislock.Analysis) bool {
 	return late || d.UpdatedAt.Before(f.Since)
 }
 
-// place is a document's place in the order of Page: its id, and its updatedAt by its type.
+// place is the position of a document in the order of Page.
 type place struct {
-	ID     string
-	Text   *string    `json:",omitempty"`
-	Time   *time.Time `json:",omitempty"`
-	Number *float64   `json:",omitempty"`
-}
-
-// placeOf returns the place of a document.
-func placeOf(id string, updatedAt any) place {
-	at := place{ID: id}
-	switch v := updatedAt.(type) {
-	case string:
-		at.Text = new(cut(v))
-	case time.Time:
-		at.Time = &v
-	case int64:
-		at.Number = new(float64(v))
-	case float64:
-		at.Number = &v
-	}
-	return at
+	ID        string
+	UpdatedAt any
+	Timestamp bool `json:",omitempty"` // the type of UpdatedAt, which JSON encodes as a string
 }
 
 // Position returns the position of d, which Page or Find has read. With it as after, they begin
 // with the analysis that follows d.
 func (a *Analyses) Position(d *analysislock.Analysis) string {
 	s, _ := d.Stored.(stored)
-	text, _ := json.Marshal(s.at) // finite numbers and strings can be encoded
+	_, timestamp := s.updatedAt.(time.Time)
+	text, err := json.Marshal(place{ID: d.ID, UpdatedAt: s.updatedAt, Timestamp: timestamp})
+	if err != nil { // JSON has no infinity; a list by ID needs the ID alone
+		text, _ = json.Marshal(place{ID: d.ID})
+	}
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
@@ -215,62 +198,16 @@ func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, er
 	var at place
 	text, err := base64.RawURLEncoding.DecodeString(after)
 	err = errors.Join(err, json.Unmarshal(text, &at))
+	if updated, _ := at.UpdatedAt.(string); at.Timestamp && err == nil {
+		at.UpdatedAt, err = time.Parse(time.RFC3339Nano, updated)
+	}
 	switch {
 	case err != nil, at.ID == "", strings.Contains(at.ID, "/"):
 		break // not a position
 	case f.byID():
 		return q.StartAfter(at.ID), nil
-	case at.Text != nil:
-		return q.StartAfter(*at.Text, at.ID), nil
-	case at.Time != nil:
-		return q.StartAfter(*at.Time, at.ID), nil
-	case at.Number != nil:
-		return q.StartAfter(*at.Number, at.ID), nil
+	case at.UpdatedAt != nil:
+		return q.StartAfter(at.UpdatedAt, at.ID), nil
 	}
 	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
 }
-
-// Failure is a Code of Error, with the number N of FAILED analyses that have it and the Newest
-// of them, by UpdatedAt.
-type Failure struct {
-	Code   string
-	N      int64
-	Newest []analysislock.Analysis // the newest first; at least one
-}
-
-// sample is how many analyses Failures reads of each code.
-const sample = 20
-
-// Failures reads up to limit codes, sorted, and up to 20 FAILED analyses of each, with only
-// Status, Error, UpdatedAt and FinishedBy. It makes two queries and a count for each code,
-// within 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
-func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	path := a.codec.fields.Error + ".code"
-	codes, err := a.codes(ctx, path, limit)
-	if err != nil {
-		return nil, err
-	}
-
-	fields := []string{a.codec.fields.Status, path, a.codec.fields.Error + ".message", "updatedAt", "finishedBy"}
-	all = make([]Failure, len(codes))
-	reads, ctx := errgroup.WithContext(ctx)
-	reads.SetLimit(8)
-	for i, code := range codes {
-		reads.Go(func() (err error) {
-			f := Filter{Status: analysislock.Failed, Code: code, ErrorOnly: true}
-			all[i].Code = code
-			if all[i].Newest, _, _, err = a.page(ctx, &f, "", sample, fields); err != nil {
-				return err
-			}
-			all[i].N, err = a.Count(ctx, f)
-			return err
-		})
-	}
-	err = reads.Wait()
-	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
-}
-
-// Now returns Firestore's time, by one read.
-func (a *Analyses) Now(ctx context.Context) (time.Time, error) { return a.documents.now(ctx) }

@@ -1,14 +1,11 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -86,7 +83,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 	})
 }
 
-// If decoding the input makes the worker crash, the attempt has been counted.
+// If a large input makes the worker crash, the attempt has been counted.
 func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
 	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -111,33 +108,6 @@ func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
 			mustAcquire(t, a, "x", "w/1")
 			a.runs(t, "w/1")
 			l.wantAllInjected(t)
-		})
-	}
-}
-
-// corrupting corrupts each answer that it receives, so that the string value "corrupt" of a field
-// cannot be decoded.
-type corrupting struct{ grpc.ClientStream }
-
-func (c corrupting) RecvMsg(m any) error {
-	err := c.ClientStream.RecvMsg(m)
-	if f, ok := m.(*frame); ok {
-		*f = bytes.ReplaceAll(*f, []byte("\x07corrupt"), []byte("\x70corrupt"))
-	}
-	return err
-}
-
-// The input was received with the fields of the decision, and the attempt counts nevertheless.
-func TestAnInputThatCannotBeDecodedIsDecodedAfterTheCommit(t *testing.T) {
-	for _, field := range []string{"input", "checkpoint"} {
-		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return corrupting{s} }))
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, field: "corrupt"})
-			mustAcquire(t, a, "x", "w/1")
-			err := a.run(t.Context(), "w/1", func(context.Context, analysislock.Work) error { return nil })
-			if n := b.Fields(t, "x")["attempts"]; !errors.Is(err, lease.ErrUnavailable) || n != int64(1) {
-				t.Errorf("%s: %v, %v attempts; want ErrUnavailable after 1", field, err, n)
-			}
 		})
 	}
 }

@@ -2,8 +2,6 @@ package repo
 
 import (
 	"errors"
-	"log/slog"
-	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -11,7 +9,6 @@ import (
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -169,7 +166,6 @@ func FuzzDocument(f *testing.F) {
 			}
 			n, m, x, y, s, u = m, n, y, x, u, s
 		}
-		sameInAnotherVocabulary(t, decoded(t, p.fields), p.at)
 		input := p.fields["input"]
 		cell, err := docs.Load(t.Context(), "x")
 		ok := usable(p.fields["lockToken"]) || analysislock.Finished(p.fields["status"].GetStringValue())
@@ -204,30 +200,6 @@ func FuzzDocument(f *testing.F) {
 			t.Errorf("fields of others were changed: %v", p.fields)
 		}
 	})
-}
-
-// sameInAnotherVocabulary translates a document, and compares what is decoded.
-func sameInAnotherVocabulary(t *testing.T, fields map[string]any, at time.Time) {
-	t.Helper()
-	own, log := Fields{}.filled(), lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName}
-	translated := maps.Clone(fields)
-	for from, to := range map[string]string{own.Status: jobs.Status, own.Input: jobs.Input, own.Result: jobs.Result, own.Error: jobs.Error} {
-		if v, ok := fields[from]; ok {
-			translated[to] = v
-			delete(translated, from)
-		}
-	}
-	if word, ok := fields[own.Status].(string); ok {
-		if translated[jobs.Status] = jobs.word(word); jobs.status(word) != word && !strings.HasPrefix(jobs.status(word), "(") {
-			return // it has a meaning in the other vocabulary only
-		}
-	}
-	decoded := func(f Fields, fields map[string]any) analysislock.Analysis {
-		d, _ := analysisCodec{lockCodec: log, fields: f}.decode(reading{id: "x", exists: true, fields: fields, at: at, updated: at})
-		d.Malformed = nil // errors are not compared
-		return d
-	}
-	same(t, decoded(own, fields), decoded(jobs, translated), cmpopts.EquateNaNs(), cmp.AllowUnexported(stored{}))
 }
 
 // A time that was decoded is written as the same millisecond, and a number as the same

@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"log/slog"
-	"math"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
-// queryTimeout bounds a method that makes several calls or a query.
+// queryTimeout bounds a query, or a method that makes several calls.
 const queryTimeout = 15 * time.Second
 
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
@@ -30,12 +29,10 @@ const queryTimeout = 15 * time.Second
 //
 // Active also returns Firestore's time before the reading. Malformed is set as by Page. More
 // than limit waiting analyses may hide a stuck one. It makes one read and three queries,
-// within 15 s. Errors: those of Orphaned, whose index it needs.
+// each within 15 s. Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Active(ctx context.Context, limit int) (
 	running, waiting, stuck []analysislock.Analysis, at time.Time, err error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	if at, err = a.documents.now(ctx); err != nil {
 		return nil, nil, nil, at, err
 	}
@@ -65,8 +62,6 @@ func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + 2*time.Minute }
 // empty, it reads only those with it. Malformed is set as by Page. It makes one query,
 // within 15 s.
 func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	q := a.withStatus(status).OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
 	return a.summaries(ctx, "list analyses", q.Select(a.codec.mask()...))
 }
@@ -75,8 +70,6 @@ func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analys
 // more than the Status also selects analyses without UpdatedAt. Firestore counts, and bills
 // one read for a thousand. Errors: those of Page.
 func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	if err := f.check(); err != nil {
 		return 0, err
 	}
@@ -88,6 +81,8 @@ func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 }
 
 func count(ctx context.Context, q firestore.Query) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
 	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
 	if err != nil {
 		return 0, queryError("count analyses", err)
@@ -107,20 +102,15 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 // and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	q := a.documents.collection.Where("openEffects", ">", 0).Select(append(a.codec.mask(), "effects")...)
 
 	var found []analysislock.Analysis
 	for snap, err := range eachDocument(ctx, "list uncertain acts", q) {
-		if err != nil {
-			return nil, err
+		if err != nil || len(found) == limit {
+			return found, err
 		}
 		if d := a.decode(snap); !lease.Held(d.Lock, d.ReadAt) {
 			found = append(found, d)
-		}
-		if len(found) == limit {
-			break
 		}
 	}
 	return found, nil
@@ -128,16 +118,49 @@ func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Ana
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
 // PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
-// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt, within 15 s.
+// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt, each within
+// 15 s.
 //
 // Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	found, err := a.eachType(ctx, "list unfinished analyses", limit, "updatedAt", lowest)
-	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.UpdatedAt.IsZero() })
-	oldestFirst(found)
-	return found[:min(limit, len(found))], err
+	return a.oldest(ctx, limit, "updatedAt", func(d *analysislock.Analysis) time.Time { return d.UpdatedAt })
+}
+
+// OldestUnfinished reads, without input and result, the analysis that is QUEUED or
+// PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
+// Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
+// without a createdAt that can be read.
+//
+// It makes one query for each type of createdAt, of one document, each within 15 s. It needs
+// the index of status and createdAt. Errors: those of Orphaned.
+func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
+	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
+	all, err := a.oldest(ctx, 1, "createdAt", created)
+	if len(all) == 0 {
+		return oldest, false, err
+	}
+	return all[0], true, nil
+}
+
+// oldest reads up to limit unfinished analyses that have a time in a field, the earliest first. at
+// returns that time. A query for each type of the field has a lower bound, which restricts it to
+// that type. Without the bound, Firestore sorts all numbers before all Timestamps, and these before
+// all strings, so that within a limit one type could leave no room for another.
+func (a *Analyses) oldest(
+	ctx context.Context, limit int, field string, at func(d *analysislock.Analysis) time.Time,
+) (all []analysislock.Analysis, err error) {
+	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
+	for _, epoch := range storedForms(time.UnixMilli(0)) {
+		found, err := a.summaries(ctx, "list unfinished analyses", q.Where(field, ">=", epoch))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+
+	all = slices.DeleteFunc(all, func(d analysislock.Analysis) bool { return at(&d).IsZero() })
+	slices.SortStableFunc(all, func(x, y analysislock.Analysis) int { return at(&x).Compare(at(&y)) })
+	return all[:min(limit, len(all))], nil
 }
 
 // maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
@@ -147,10 +170,8 @@ const maxUnfoundReads = 10_000
 // find, although no other program has set their status: those that are QUEUED or PROCESSING and
 // have no updatedAt that can be read, and those without a status that were never acquired.
 // Malformed is set as by Page. It makes a query and three counts, and another query if the
-// counts show that analyses have no status, within 15 s. Errors: those of Page.
+// counts show that analyses have no status, each within 15 s. Errors: those of Page.
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	found, err = a.unfound(ctx, a.unfinished(), limit, func(_ any, d *analysislock.Analysis) bool {
 		return d.UpdatedAt.IsZero()
 	})
@@ -162,8 +183,12 @@ func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock
 	f, all := a.codec.fields, a.documents.collection
 	without, err := count(ctx, all.Query)
 	for _, operator := range []string{"in", "not-in"} {
-		n, failed := count(ctx, all.Where(f.Status, operator, f.words()))
-		without, err = without-n, errors.Join(err, failed)
+		if err != nil {
+			break
+		}
+		var n int64
+		n, err = count(ctx, all.Where(f.Status, operator, f.words()))
+		without -= n
 	}
 	if err != nil || without <= 0 {
 		return found, err
@@ -197,55 +222,12 @@ func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
 // query that needs no index of its own, and returns the ID and Status of those that
 // were never acquired, which recovery does not find. Errors: those of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	f := a.codec.fields
 	q := a.documents.collection.Where(f.Status, "not-in", f.known()).Select(f.Status, "lockToken").Limit(limit)
 	found, err := a.summaries(ctx, "find analyses of unknown status", q)
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
 		return d.Malformed != nil || d.Lock.Token != 0
 	}), err
-}
-
-// OldestUnfinished reads, without input and result, the analysis that is QUEUED or
-// PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
-// Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
-// without a createdAt that can be read.
-//
-// It makes one query for each type of createdAt, of one document each, within 15 s. It needs
-// the index of status and createdAt. Errors: those of Orphaned.
-func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	epoch := storedForms(time.UnixMilli(0))
-	all, err := a.eachType(ctx, "find the oldest unfinished analysis", 1, "createdAt", epoch)
-	for i := range all {
-		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
-			oldest, found = *d, true
-		}
-	}
-	return oldest, found, err
-}
-
-// lowest lists the least value of each type that updatedAt may have.
-var lowest = []any{"", time.Time{}, math.Inf(-1)}
-
-// eachType reads up to limit unfinished analyses, sorted by a field that is a time, with each of
-// values as the lower bound of the field. A bound restricts a query to values of the bound's
-// type. Without one, Firestore sorts all numbers before all Timestamps, and these before all
-// strings, so that within a limit one type could leave no room for another.
-func (a *Analyses) eachType(ctx context.Context, what string, limit int, field string, values []any) (
-	all []analysislock.Analysis, err error,
-) {
-	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit)
-	for _, v := range values {
-		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(a.codec.mask()...))
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-	}
-	return all, nil
 }
 
 // summaries returns the analyses that a query finds, without inputs and results; what
@@ -271,6 +253,8 @@ func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysi
 // eachDocument returns the documents of q. An error ends it; what names the query in the error.
 func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2[*firestore.DocumentSnapshot, error] {
 	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
+		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
 		docs := q.Documents(ctx)
 		defer docs.Stop()
 		for {
@@ -288,33 +272,47 @@ func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2
 	}
 }
 
-// maxWarnings limits the warnings of one call about the documents that it skips.
-const maxWarnings = 10
-
-// skipped logs the documents that a call skips, the first few by name.
-type skipped struct {
-	log     *slog.Logger
-	message string
-	n       int
+// Failure is a Code of Error, with the number N of FAILED analyses that have it and the Newest
+// of them, by UpdatedAt.
+type Failure struct {
+	Code   string
+	N      int64
+	Newest []analysislock.Analysis // the newest first; at least one
 }
 
-func (s *skipped) add(ctx context.Context, name slog.Attr, err error) {
-	if s.n++; s.n <= maxWarnings {
-		s.log.LogAttrs(ctx, slog.LevelWarn, s.message, name, slog.Any("error", err)) //nolint:sloglint // one of two
-	}
-}
+// sample is how many analyses Failures reads of each code.
+const sample = 20
 
-func (s *skipped) end(ctx context.Context) {
-	if s.n > maxWarnings {
-		s.log.WarnContext(ctx, s.message+", and more", "documents", s.n) //nolint:sloglint // likewise
+// Failures reads up to limit codes, sorted, and up to 20 FAILED analyses of each, as Find does. It
+// makes two queries and a count for each code, each within 15 s. It needs the indexes of a Filter with
+// Status and Code. Errors: those of Page.
+func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
+	codes, err := a.codes(ctx, a.codec.fields.Error+".code", limit)
+	if err != nil {
+		return nil, err
 	}
+
+	all = make([]Failure, len(codes))
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(8)
+	for i, code := range codes {
+		reads.Go(func() (err error) {
+			f := Filter{Status: analysislock.Failed, Code: code, ErrorOnly: true}
+			all[i].Code = code
+			if all[i].Newest, err = a.Find(ctx, f, "", sample); err != nil {
+				return err
+			}
+			all[i].N, err = a.Count(ctx, f)
+			return err
+		})
+	}
+	err = reads.Wait()
+	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
 }
 
 // Codes reads up to limit codes of Error, and of LastError, sorted, in a query for each, within
 // 15 s. It needs the indexes of a Filter with a Code. Errors: those of Page.
 func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	for _, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
 		found, err := a.codes(ctx, path, limit)
 		if err != nil {
@@ -328,6 +326,8 @@ func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err erro
 
 // codes reads up to limit values of path, the code of an error, sorted, in a query for each.
 func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
 	for code := ""; len(all) < limit; all = append(all, cut(code)) {
 		found, err := q.Where(path, ">", code).Documents(ctx).GetAll()
@@ -342,3 +342,6 @@ func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []str
 	}
 	return all, nil
 }
+
+// Now returns Firestore's time, by one read.
+func (a *Analyses) Now(ctx context.Context) (time.Time, error) { return a.documents.now(ctx) }

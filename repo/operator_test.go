@@ -36,17 +36,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("another path: %v", err)
 			}
 		},
-		"GetOfAMissingOneIsNotFound": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("get: %v", err)
-			}
-			if _, err := a.Unlock(t.Context(), "x", nil, ""); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("unlock: %v", err)
-			}
-			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("requeue: %v", err)
-			}
-		},
 		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			read, err := a.documents.Load(t.Context(), "x")
@@ -93,37 +82,12 @@ func TestAnOperatorsChanges(t *testing.T) {
 				}
 			}
 		},
-		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			before := b.Fields(t, "x")
-			var held *lease.HeldError
-			if _, err := a.Requeue(t.Context(), "x", nil, false, ""); !errors.As(err, &held) || held.Owner != "w/1" {
-				t.Errorf("requeue: %v, want a HeldError", err)
-			}
-			same(t, before, b.Fields(t, "x"))
-		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
 		})
 	}
-}
-
-// interrupted is a store in which another program writes between the first reading and the
-// first write.
-type interrupted struct {
-	lease.Store[analysislock.Analysis]
-	others func()
-}
-
-func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
-	if do := s.others; do != nil {
-		s.others = nil
-		do()
-	}
-	return s.Store.Swap(ctx, id, prev, next)
 }
 
 func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
@@ -146,21 +110,20 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 		for verb, change := range map[string]change{"unlock": operatorsChanges["unlock"], "requeue": operatorsChanges["requeue"], "cancel": cancel} {
 			t.Run(verb+", "+name, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				a := open(t, b)
+				a, conn := openFaulty(t, b)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 6})
 				seen := analysislock.Seen{Status: analysislock.Processing, Grant: mustAcquire(t, a, "x", "w/1").Grant}
 				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
 				var since map[string]any
-				l, err := analysislock.New(&interrupted{a.documents, func() {
+				conn.inject(map[string][]fault{commit: {overtaken(func() {
 					if others != nil {
 						others(t, b, a)
 					} else if _, err := change(a.Locks, t.Context(), "x", &seen); err != nil {
 						t.Error(err)
 					}
 					since = b.Fields(t, "x")
-				}}, lease.Policy{}, 0, nil)
-				fatal(t, err)
-				if was, err := change(l, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
+				})}})
+				if was, err := change(a.Locks, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
 					t.Errorf("%+v, %v; want ErrConflict", was, err)
 				}
 				same(t, since, b.Fields(t, "x"))
@@ -168,12 +131,10 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 		}
 	}
 	b := emulatortest.Embedded(t)
-	a := open(t, b)
+	a, conn := openFaulty(t, b)
 	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6, "lockOwner": "w/0", "lockExpiresAt": "2000-01-01T00:00:00Z"})
-	l, err := analysislock.New(&interrupted{a.documents, func() { mustAcquire(t, a, "x", "w/1") }}, lease.Policy{}, 0, nil)
-	if err == nil {
-		_, err = l.Unlock(t.Context(), "x", nil, "")
-	}
+	conn.inject(map[string][]fault{commit: {overtaken(func() { mustAcquire(t, a, "x", "w/1") })}})
+	_, err := a.Unlock(t.Context(), "x", nil, "")
 	if f := b.Fields(t, "x"); err != nil || f["lockOwner"] != "w/1" {
 		t.Errorf("an unlock of any state freed a lock that was stolen meanwhile: %v, %v", f, err)
 	}

@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,15 +12,15 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The limits of one call of Orphaned. It leaves time to book what it has found.
+// The limits of each query of Orphaned. It leaves time to book what it has found.
 const (
-	orphanPage     = 1000             // documents that are read at once: Firestore bills them, needed or not
-	maxOrphanReads = 100_000          // documents that a query reads in all
-	orphanTimeout  = 40 * time.Second // a quarter for each query
+	orphanPage     = 1000 // documents that are read at once: Firestore bills them, needed or not
+	maxOrphanReads = 100_000
+	orphanTimeout  = 10 * time.Second
 )
 
-// errOrphanTime is the cause of a context that Orphaned has ended because its time has passed.
-var errOrphanTime = errors.New("repo: the time to find orphaned analyses has passed")
+// maxWarnings is the number of skipped documents that a call of Orphaned logs.
+const maxWarnings = 10
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
 // can finish: their lock is not held, and the delivery that is booked for them, if any, is late
@@ -32,29 +31,24 @@ var errOrphanTime = errors.New("repo: the time to find orphaned analyses has pas
 // within one TTL after its last update. Unfound returns those that are never found. more
 // reports that there may be others.
 //
-// Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages
-// of 1,000, within 10 s. A query that reaches one of these limits has failed only if it has
-// read nothing. Orphaned also runs it in the opposite order, with the same limits, within 40 s
-// in all. The next call continues both where they ended. So the analyses that need no delivery
-// hide no others, even if each call is the first of its process. After an error Orphaned
-// continues with the next query, and runs none in the opposite order. It skips a malformed
-// analysis, or one whose id analysislock.CheckID refuses, with a warning.
+// Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages of
+// 1,000, within 10 s. The next call continues where it ended, so that those which need no delivery
+// do not hide others. An error ends a query; Orphaned returns it only if the query had read nothing,
+// and continues with the next query. It skips a malformed analysis, or one whose id
+// analysislock.CheckID refuses, and logs a warning about the first ten.
 //
-// Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
+// Errors, also together with those found: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
 // contains a link that creates it.
 func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 	due []lease.Cell[analysislock.Analysis], more bool, err error,
 ) {
-	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout, errOrphanTime)
-	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 
-	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
-	defer skips.end(ctx)
+	warnings := 0
 	visited := map[string]bool{} // several queries may find the same analysis
 	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 		d := a.decode(snap)
@@ -62,7 +56,10 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		case visited[d.ID]:
 		case d.Malformed != nil:
 			visited[d.ID] = true
-			skips.add(ctx, analysisName(d.ID), d.Malformed)
+			if warnings++; warnings <= maxWarnings {
+				a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery can finish it",
+					"analysis_id", d.ID, "error", d.Malformed)
+			}
 		case a.orphaned(&d, a.TTL()):
 			visited[d.ID] = true
 			due = append(due, lease.Cell[analysislock.Analysis]{
@@ -74,36 +71,19 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 
 	// Only the last query may read many analyses that wait. So these hide none that the others find.
 	all, cutoff := a.documents.collection.Query, now.Add(-a.TTL())
-	queries := [...]struct {
-		query firestore.Query
-		field string
-	}{
-		{anyOf(all, orAhead("lockExpiresAt", "<=", now, now)), "lockExpiresAt"},
-		{anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)), "nextAttemptAt"},
-		{a.stale(cutoff, now), "updatedAt"},
+	queries := [len(a.stopped)]firestore.Query{
+		anyOf(all, orAhead("lockExpiresAt", "<=", now, now)).OrderBy("lockExpiresAt", firestore.Asc),
+		anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)).OrderBy("nextAttemptAt", firestore.Asc),
+		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Asc),
 	}
-	ended := make([]bool, len(queries)) // the query has read everything that it selects
-	for n := range a.stopped {
-		i, order := n%len(queries), firestore.Asc
-		if n >= len(queries) {
-			order = firestore.Desc
-		}
-		if ended[i] || order == firestore.Desc && (err != nil || ctx.Err() != nil) {
-			continue
-		}
-
-		var failed error
-		sorted := queries[i].query.OrderBy(queries[i].field, order)
-		ended[i], failed = a.orphanPages(ctx, sorted, &a.stopped[n], min(limit, orphanPage), visit)
-		if errors.Is(context.Cause(ctx), errOrphanTime) { // the time left may be too short for a page
-			failed = nil
-		}
-		err = errors.Join(err, failed)
+	for i := range queries {
+		ended, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, orphanPage), visit)
+		more, err = more || !ended, errors.Join(err, failed)
 		if len(due) == limit {
 			return due, true, err
 		}
 	}
-	return due, slices.Contains(ended, false), err
+	return due, more, err
 }
 
 // orphaned reports whether only another delivery can finish d, and none is booked for it or
@@ -128,20 +108,19 @@ func (a *Analyses) orphanFields() []string {
 }
 
 // orphanPages calls visit for the documents of q, in pages of size, until visit returns false.
-// It begins after stopped, if that is not nil. At the limit of its time or its reads, it stores
-// the last document in stopped, and returns an error only if it has read none. asked is the
-// local time of the page's request. all is false if there may be others.
+// It begins after stopped, if that is not nil. At the limit of its time or its reads, or after an
+// error, it stores the last document in stopped. It returns an error only if it has read none.
+// asked is the local time of the page's request. ended is false if there may be others.
 func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
 	visit func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
-) (all bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, orphanTimeout/4, errOrphanTime)
+) (ended bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
 	q = q.Limit(size).Select(a.orphanFields()...)
 
-	last := stopped.Swap(nil)
-	begin := last
-	for range maxOrphanReads / size {
+	last, read := stopped.Swap(nil), 0
+	for read < maxOrphanReads {
 		page := q
 		if last != nil {
 			page = q.StartAfter(last)
@@ -150,7 +129,7 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 		for snap, err := range eachDocument(ctx, "find orphaned analyses", page) {
 			if err != nil {
 				stopped.Store(last)
-				if last != begin && errors.Is(context.Cause(ctx), errOrphanTime) {
+				if read+n > 0 {
 					err = nil
 				}
 				return false, err
@@ -163,6 +142,7 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 		if n < size {
 			return true, nil
 		}
+		read += n
 	}
 	stopped.Store(last)
 	return false, nil
@@ -203,8 +183,3 @@ func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query 
 // storedForms returns t as each type of value that documents may hold. A range compares
 // only values of its own type.
 func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
-
-// oldestFirst sorts by the last update. Firestore would sort values of different types apart.
-func oldestFirst(all []analysislock.Analysis) {
-	slices.SortStableFunc(all, func(a, b analysislock.Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
-}

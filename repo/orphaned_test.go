@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
@@ -116,6 +115,9 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
 			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
 			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
+		}
+		if b.Google() { // in real time it does not stay so
+			delete(cases, "processing, unreadable expiry, just written")
 		}
 		var want []string
 		for id, c := range cases {
@@ -231,12 +233,14 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
-		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
+		for i := range maxWarnings + 1 {
+			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
+		}
 		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
 		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
 		fatal(t, err)
-		if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "good" {
+		if got, _ := orphaned(t, a, 100); strings.Join(got, " ") != "good" {
 			t.Errorf("orphaned: %q, want good", got)
 		}
 		line := text.String()
@@ -245,28 +249,14 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 				t.Errorf("log %q lacks %s", line, want)
 			}
 		}
-		if strings.Contains(line, "secret") || strings.Count(line, "\n") != 1 {
-			t.Errorf("log %q, want one line without the value", line)
+		if strings.Contains(line, "secret") || strings.Count(line, "\n") != maxWarnings {
+			t.Errorf("log %q, want a line for each of the first ten, without the value", line)
 		}
 	})
 }
 
-// weighed counts the bytes of a stream's replies.
-type weighed struct {
-	grpc.ClientStream
-	bytes *int
-}
-
-func (s *weighed) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	if m, ok := m.(proto.Message); ok && err == nil {
-		*s.bytes += proto.Size(m)
-	}
-	return err
-}
-
-// The query that may read many that wait has a time of its own, and is the last. It also runs in
-// the opposite order, and continues where it stopped, so that they hide nobody for ever.
+// The query that may read many that wait has a time of its own, and is the last. It continues where
+// it stopped, so that they hide nobody for ever.
 func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		took := 6 * time.Second
@@ -290,7 +280,7 @@ func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 		b.Delete(t, "crashed")
 		b.Delete(t, "purged")
 		b.Put(t, "malformed", map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "lockToken": "7"})
-		for range 2 { // each order returns to its beginning
+		for range 2 { // it returns to its beginning
 			b.Put(t, "ordinary", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute)})
 			due = nil
 			for calls := 0; calls < 4 && len(due) == 0; calls++ {
@@ -300,19 +290,6 @@ func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 				t.Errorf("%+v, more %v, %v; want the one between them", due, more, err)
 			}
 			b.Delete(t, "ordinary")
-		}
-		for _, age := range []time.Duration{6 * time.Minute, 10 * time.Minute} { // the last, and the first
-			b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(age)})
-			if due, _, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || err != nil {
-				t.Errorf("a new process: %+v, %v; want the one at the end", due, err)
-			}
-		}
-		took = 7 * time.Second // too long for a page in what is left of the 40 s
-		for n := range 60 {    // more than 30 s of the query before
-			b.Put(t, fmt.Sprint("ready", n), map[string]any{"status": "READY", "nextAttemptAt": ago(time.Hour)})
-		}
-		if due, more, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || !more || err != nil {
-			t.Errorf("%+v, more %v, %v; want the first, more, and no error", due, more, err)
 		}
 		took = 11 * time.Second
 		if _, more, err = a.Orphaned(t.Context(), 10); !more || !errors.Is(err, lease.ErrUnavailable) {

@@ -92,9 +92,7 @@ func TestOnARealProject(t *testing.T) {
 		}
 		fmt.Printf("%d documents deleted, none is left below %s; %d calls in all.\n", n, p.root, calls.n.Load())
 	})
-	s := suite(nil)
-	s.New = func(testing.TB) lease.Store[analysislock.Analysis] { return p.store() }
-	byDocuments(&s, func(s lease.Store[analysislock.Analysis]) *firestore.CollectionRef { return s.(onProject).collection }, nil)
+	s := suite(func(testing.TB) *store { return p.analyses().documents })
 	s.TTL = 10 * time.Second
 	t.Run("Conformance", func(t *testing.T) { leasetest.Run(t, s) })
 	t.Run("Contention", func(t *testing.T) {
@@ -123,11 +121,6 @@ type proof struct {
 	made  []*firestore.CollectionRef
 }
 
-// onProject is a store of a proof.
-type onProject struct {
-	*documents[analysislock.Analysis]
-}
-
 func newProof(t testing.TB, root, project, database string, calls *callCounter, opts ...option.ClientOption) *proof {
 	t.Helper()
 	db, err := Connect(t.Context(), project, Options{Database: database}, opts...)
@@ -147,8 +140,6 @@ func (p *proof) analyses() *Analyses {
 	p.made = append(p.made, a.documents.collection)
 	return a
 }
-
-func (p *proof) store() onProject { return onProject{p.analyses().documents} }
 
 // remove deletes the documents of all collections, and checks that none is left.
 func (p *proof) remove(ctx context.Context) (n int, err error) {
@@ -245,9 +236,10 @@ func TestTheProofDeletesAllThatItWrote(t *testing.T) {
 
 func TestTheProofCostsNoMoreThanItsLimit(t *testing.T) {
 	var made []*emulatortest.Backend
-	s := suite(func(t testing.TB) *emulatortest.Backend {
-		made = append(made, emulatortest.Embedded(t))
-		return made[len(made)-1]
+	s := suite(func(t testing.TB) *store {
+		b := emulatortest.Embedded(t)
+		made = append(made, b)
+		return open(t, b).documents
 	})
 	s.TTL, s.Bubble = lease.DefaultTTL, true
 	t.Run("Suite", func(t *testing.T) { leasetest.Run(t, s) })

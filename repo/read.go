@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
@@ -32,8 +33,8 @@ const (
 type reading struct {
 	id      string
 	exists  bool
-	fields  map[string]any    // as Google's client decodes them, except references; see decodeValue
-	encoded map[string][]byte // the fields of wanted.encoded that exist; nil: they were not read
+	fields  map[string]any                // as Google's client decodes them, except references; see decodeValue
+	encoded map[string]*firestorepb.Value // the fields of wanted.encoded that exist; nil: they were not read
 	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
@@ -101,11 +102,34 @@ func (d *Database) readOnce(ctx context.Context, doc *firestore.DocumentRef, wan
 		defer d.decoders.Release(1)
 	}
 
-	r := reading{id: doc.ID}
-	if err := r.decode(f, want.encoded); err != nil {
+	var answer firestorepb.BatchGetDocumentsResponse
+	if err := proto.Unmarshal(f, &answer); err != nil {
 		return err
 	}
-	return use(r)
+	if answer.GetResult() == nil {
+		return errAnswer
+	}
+	return use(decodeReading(&answer, doc.ID, want.encoded))
+}
+
+// decodeReading decodes an answer, except these fields of its document.
+func decodeReading(answer *firestorepb.BatchGetDocumentsResponse, id string, encoded []string) reading {
+	found := answer.GetFound()
+	r := reading{
+		id: id, exists: found != nil, fields: map[string]any{}, created: found.GetCreateTime().AsTime(),
+		updated: found.GetUpdateTime().AsTime(), at: answer.GetReadTime().AsTime(),
+	}
+	if encoded != nil {
+		r.encoded = map[string]*firestorepb.Value{}
+	}
+	for name, v := range found.GetFields() {
+		if slices.Contains(encoded, name) {
+			r.encoded[name] = v
+		} else {
+			r.fields[name] = decodeValue(v)
+		}
+	}
+	return r
 }
 
 // receive sends a read and returns its answer.

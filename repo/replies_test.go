@@ -3,7 +3,6 @@ package repo
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
 	"testing"
 	"time"
@@ -18,20 +17,6 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// lostReply makes the first commit, calls meanwhile, and returns code instead of the reply.
-func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
-	done := false
-	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		err := invoke(ctx, method, req, reply, cc, opts...)
-		if path.Base(method) == "Commit" && !done {
-			done = true
-			meanwhile()
-			return status.Error(code, "reply lost")
-		}
-		return err
-	})
-}
-
 // The change is not made a second time, although it is of what was seen, and the next worker has
 // finished the analysis.
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
@@ -40,11 +25,14 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10})
 			other := open(t, b)
 			var since map[string]any
-			a := open(t, b, lostReply(code, func() {
+			a, conn := openFaulty(t, b)
+			conn.inject(map[string][]fault{commit: {func(ctx context.Context, do func() error) error {
+				err := lost(code)(ctx, do)
 				mustAcquire(t, other, "x", "w/2")
 				check(t, other.holds["w/2"].Complete(t.Context(), "second"))
 				since = b.Fields(t, "x")
-			}))
+				return err
+			}}})
 			before, err := a.Requeue(t.Context(), "x", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
 			if err != nil || before.Status != analysislock.Failed {
 				t.Errorf("%v: %+v, %v; want the analysis as it was", code, before, err)
@@ -54,14 +42,16 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	}
 }
 
-// The client sends a creation again if its reply was lost.
-func TestACreationsLostReplyIsNoConflict(t *testing.T) {
+// The client sends a creation again, and then finds the analysis that it has created.
+func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b, lostReply(codes.Unavailable, func() {}))
-		input := map[string]any{"n": int64(1), "l": []any{"x", nil}}
-		check(t, a.Create(t.Context(), "x", input))
-		if err := a.Create(t.Context(), "x", "another"); err == nil {
-			t.Error("another input took the same id")
+		a, conn := openFaulty(t, b)
+		conn.inject(map[string][]fault{commit: {lost(codes.Unavailable)}})
+		if err := a.Create(t.Context(), "x", "input"); !errors.Is(err, ErrExists) {
+			t.Errorf("%v, want ErrExists", err)
+		}
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
+			t.Errorf("%+v, %v", d, err)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -180,7 +179,8 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 			h.Report(report("m", "newest"), 0, nil)
 			check(t, h.Release(t.Context(), analysislock.OutcomeContinued, true, ""))
 		}
-		next := open(t, b, beforeCommit(sync.OnceFunc(meanwhile)))
+		next, conn := openFaulty(t, b)
+		conn.inject(map[string][]fault{commit: {overtaken(meanwhile)}})
 		next.given(t, "w/2", `"newest"`)
 	})
 }

@@ -12,30 +12,12 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// onBackend is the store under test, with another program's access to its documents.
-type onBackend struct {
-	*documents[analysislock.Analysis]
-	b *emulatortest.Backend
-}
+type store = documents[analysislock.Analysis]
 
-func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[analysislock.Analysis] {
-	at := func(s lease.Store[analysislock.Analysis]) *emulatortest.Backend { return s.(onBackend).b }
-	return leasetest.Suite[analysislock.Analysis]{
-		New: func(t testing.TB) lease.Store[analysislock.Analysis] {
-			b := backend(t)
-			return onBackend{documents: open(t, b).documents, b: b}
-		},
-		Create: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-			at(s).Put(t, key, map[string]any{"touched": 0})
-		},
-		Delete: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) { at(s).Delete(t, key) },
-		Touch: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
-			at(s).Merge(t, key, map[string]any{"touched": firestore.Increment(1)})
-		},
-		Touched: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) int {
-			n, _ := at(s).Fields(t, key)["touched"].(int64)
-			return int(n)
-		},
+// suite returns the conformance suite of the stores that open opens.
+func suite(open func(t testing.TB) *store) leasetest.Suite[analysislock.Analysis] {
+	s := leasetest.Suite[analysislock.Analysis]{
+		New:   func(t testing.TB) lease.Store[analysislock.Analysis] { return open(t) },
 		Lease: func(a *analysislock.Analysis) *lease.Lease { return &a.Lock },
 		Note: func(a analysislock.Analysis) string {
 			if a.LastError == nil {
@@ -46,18 +28,29 @@ func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[analy
 		SetNote: func(a *analysislock.Analysis, note string) { a.LastError = &analysislock.Error{Message: note} },
 		Close:   func(a *analysislock.Analysis) { a.Status = analysislock.Ready },
 	}
+	collection := func(s lease.Store[analysislock.Analysis]) *firestore.CollectionRef { return s.(*store).collection }
+	byDocuments(&s, collection, map[string]any{"touched": 0})
+	return s
 }
 
 func TestStoreOnEmbedded(t *testing.T) {
-	s := suite(emulatortest.Embedded)
-	s.TTL, s.Bubble = lease.DefaultTTL, true
-	leasetest.Run(t, s)
+	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
+		t.Run(name, func(t *testing.T) {
+			s := suite(func(t testing.TB) *store {
+				docs := open(t, emulatortest.Embedded(t)).documents
+				docs.pessimistic = pessimistic
+				return docs
+			})
+			s.TTL, s.Bubble = lease.DefaultTTL, true
+			leasetest.Run(t, s)
+		})
+	}
 }
 
 func TestStoreOnGoogle(t *testing.T) {
 	t.Parallel()
 	emulatortest.Google(t)
-	s := suite(emulatortest.OnGoogle)
+	s := suite(func(t testing.TB) *store { return open(t, emulatortest.OnGoogle(t)).documents })
 	s.TTL = 6 * time.Second
 	leasetest.Run(t, s)
 }
@@ -66,16 +59,4 @@ func TestStoreOnGoogle(t *testing.T) {
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
 	emulatortest.EmbeddedKinds(t, run)
-}
-
-func TestStoreWithPessimisticTransactions(t *testing.T) {
-	s := suite(emulatortest.Embedded)
-	s.New = func(t testing.TB) lease.Store[analysislock.Analysis] {
-		b := emulatortest.Embedded(t)
-		docs := open(t, b).documents
-		docs.pessimistic = true
-		return onBackend{documents: docs, b: b}
-	}
-	s.TTL, s.Bubble = lease.DefaultTTL, true
-	leasetest.Run(t, s)
 }

@@ -171,18 +171,16 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 // a query. If that finds nothing, GetAll returns Firestore's time.
 func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
 	doc := s.collection.Doc(id)
-	if mask := s.codec.mask(); mask != nil {
-		query := s.collection.Where(firestore.DocumentID, "==", doc).Select(mask...)
-		found, err := tx.Documents(query).GetAll()
-		if err != nil {
-			return reading{}, err
-		}
-		if len(found) > 0 {
-			return snapshot(found[0]), nil
-		}
+	query := s.collection.Where(firestore.DocumentID, "==", doc).Select(s.codec.mask()...)
+	found, err := tx.Documents(query).GetAll()
+	if err != nil {
+		return reading{}, err
+	}
+	if len(found) > 0 {
+		return snapshot(found[0]), nil
 	}
 
-	found, err := tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
+	found, err = tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
 	if err != nil {
 		return reading{}, err
 	}

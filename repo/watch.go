@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -11,12 +12,10 @@ import (
 )
 
 // Lapsed reads up to limit documents whose lockExpiresAt, a string, is before
-// Firestore's time, the oldest first. It makes one read and one query, within 15 s, and
+// Firestore's time, the oldest first. It makes one read and one query, each within 15 s, and
 // needs only Firestore's automatic index of the field. It skips, with a warning, a
 // document whose id no room can have.
 func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
 	now, err := r.documents.now(ctx)
 	if err != nil {
 		return nil, err
@@ -29,15 +28,11 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 		Limit(limit)
 
 	var found []document.Change
-	skips := skipped{log: r.documents.log, message: "document lock skipped"}
-	defer skips.end(ctx)
 	for snap, err := range eachDocument(ctx, "query rooms", query) {
 		if err != nil {
 			return found, err
 		}
-		if c, err := r.cell(snap, asked); err != nil {
-			skips.add(ctx, roomName(snap.Ref.ID), err)
-		} else {
+		if c, ok := r.cell(ctx, snap, asked); ok {
 			found = append(found, document.Change{Room: snap.Ref.ID, Cell: c})
 		}
 	}
@@ -60,28 +55,30 @@ func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 		}
 
 		s := document.Snapshot{At: q.ReadTime, Asked: time.Now(), All: all}
-		skips := skipped{log: r.documents.log, message: "document lock skipped"}
 		for _, change := range q.Changes {
-			room := change.Doc.Ref.ID
-			c := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked} // deleted
+			c, ok := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked}, true // deleted
 			if change.Kind != firestore.DocumentRemoved {
-				if c, err = r.cell(change.Doc, s.Asked); err != nil {
-					skips.add(ctx, roomName(room), err)
-					continue
-				}
+				c, ok = r.cell(ctx, change.Doc, s.Asked)
 			}
-			s.Changes = append(s.Changes, document.Change{Room: room, Cell: c})
+			if ok {
+				s.Changes = append(s.Changes, document.Change{Room: change.Doc.Ref.ID, Cell: c})
+			}
 		}
-
-		skips.end(ctx)
 		each(s)
 	}
 }
 
-// cell decodes a document that a query found.
-func (r *Rooms) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[document.Lock], error) {
-	if err := document.CheckRoom(snap.Ref.ID); err != nil {
-		return lease.Cell[document.Lock]{}, err
+// cell decodes a document that a query found. ok is false, after a warning, if its id is that of no
+// room.
+func (r *Rooms) cell(
+	ctx context.Context, snap *firestore.DocumentSnapshot, asked time.Time,
+) (c lease.Cell[document.Lock], ok bool) {
+	err := document.CheckRoom(snap.Ref.ID)
+	if err == nil {
+		c, err = r.documents.cell(snapshot(snap), asked)
 	}
-	return r.documents.cell(snapshot(snap), asked)
+	if err != nil {
+		r.documents.log.LogAttrs(ctx, slog.LevelWarn, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
+	}
+	return c, err == nil
 }

@@ -136,8 +136,11 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
 	}
 	k, err := k.Filled()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case k.Name == recordsName:
+		return nil, fmt.Errorf("worker: kind %q: the name is that of the records of Do", k.Name)
 	}
 
 	g.mu.Lock()

@@ -177,10 +177,13 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 	return d, err
 }
 
+// recordsName is the name of the kind of all records of Do.
+const recordsName = "do"
+
 // recordsOf returns the guarded records of o. They are a kind without a name of its own.
 func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	k := Kind{
-		Name: "do", Collection: cmp.Or(o.Collection, "idempotency"),
+		Name: recordsName, Collection: cmp.Or(o.Collection, "idempotency"),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
 	store := g.store(k)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
@@ -55,7 +56,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
 		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
 		"unknown, cannot be asked":     {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
-		"unknown, and the run is over": {after: &worker.UncertainError{Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
+		"unknown, and the run is over": {after: &worker.UncertainError{Key: "1", Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -126,6 +127,58 @@ func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
 				reported := strings.Count(got, `level=ERROR msg="an act is uncertain"`) == 1 && strings.Contains(got, " analysis_id=1 lock_token=11\n")
 				if !reported || strings.Contains(got, "effects=[charge]") != (name == "Goexit") {
 					t.Errorf("the log does not report the act:\n%s", got)
+				}
+			})
+		})
+	}
+}
+
+// In each case no later attempt asks for the act by itself, or only if a client calls again.
+func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
+	unknown := func(context.Context) (any, error) { return nil, errBroken }
+	for name, tc := range map[string]struct {
+		run  func(ctx context.Context, g *worker.Guard, doc *firestore.DocumentRef, job worker.Job) (any, error)
+		line string // after the message
+	}{
+		"cancelled": {func(ctx context.Context, _ *worker.Guard, doc *firestore.DocumentRef, job worker.Job) (any, error) {
+			return worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) {
+				_, err := doc.Set(ctx, map[string]any{"state": "ERROR", "error": map[string]any{"code": "cancelled"}, "lockToken": job.LockToken + 1}, firestore.MergeAll)
+				<-ctx.Done()
+				return nil, err
+			})
+		}, ` kind=job analysis_id=1 lock_token=1`},
+		"of a call of Do": {func(ctx context.Context, g *worker.Guard, _ *firestore.DocumentRef, _ worker.Job) (any, error) {
+			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "charge", unknown)
+			})
+		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000002`},
+		"of Do, whose function hides it": {func(ctx context.Context, g *worker.Guard, _ *firestore.DocumentRef, _ worker.Job) (any, error) {
+			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
+				_, err := worker.Once(ctx, job, "charge", unknown)
+				return nil, errors.New(err.Error())
+			})
+		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000002`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				g, lines := openLogged(t, b, nil)
+				doc := collection(t, b, "jobs").Doc("1")
+				set(t, doc, map[string]any{"state": "PENDING"})
+				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) { return tc.run(ctx, g, doc, job) }))
+				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				if name != "cancelled" { // nobody has asked yet
+					if fields(t, doc)["state"] == "ERROR" || strings.Contains(lines.String(), "an act is uncertain") {
+						t.Errorf("%v\n%s", fields(t, doc), lines)
+					}
+					time.Sleep(time.Hour)
+					post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				}
+				if got := lines.String(); strings.Count(got, `msg="an act is uncertain"`) != 1 || !strings.Contains(got, `msg="an act is uncertain"`+tc.line) {
+					t.Errorf("the log does not report the act once with %q:\n%s", tc.line, got)
+				}
+				if name != "cancelled" && fields(t, doc)["state"] == "ERROR" {
+					t.Error("the job has failed, though the act is not its own")
 				}
 			})
 		})

@@ -30,8 +30,16 @@ type Recovery = delivery.Recovery
 // ErrNoQueue reports that the Guard has no Queue.
 var ErrNoQueue = delivery.ErrNoQueue
 
-// Operator returns the Operator of a kind, whose Run it does not need.
+// Operator returns the Operator of a kind, whose Run it does not need. A kind with the name do is
+// that of the records of Do in its Collection: they have no deliveries.
 func (g *Guard) Operator(k Kind) (*Operator, error) {
+	if k.Name == recordsName {
+		records, err := g.recordsOf(DoOptions{Collection: k.Collection})
+		if err != nil {
+			return nil, err
+		}
+		return &Operator{records.analyses, records.guard}, nil
+	}
 	kind, err := g.register(k)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
 
 func TestDoctorPrintsWhatItFindsAndExits1ForAProblem(t *testing.T) {
 	taskguard(t, vars{}, "doctor", "--service", variant(t, "timeoutSeconds: 1560", "timeoutSeconds: 300")).want(t, cli.ExitFailed,
-		"\nproblem: RUN_TIMEOUT is 25m0s, and Cloud Run ends the request after 5m0s", " (run-timeout)\n    Set timeoutSeconds: 1560 ",
+		"\nproblem: RUN_TIMEOUT is 25m0s, but Cloud Run ends the request after 5m0s", " (run-timeout)\n    Set timeoutSeconds: 1560 ",
 		"\n1 problem, 0 pieces of advice\n")
 	taskguard(t, vars{}, "doctor", "--service", variant(t, "memory: 1Gi", "memory: 512Mi")).
 		want(t, cli.ExitDone, "\nadvice: ", "(memory)", "\n0 problems, 1 piece of advice\n")

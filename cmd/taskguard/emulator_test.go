@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // dockerArguments are the arguments of the container's program.
@@ -32,28 +34,41 @@ func dockerArguments(t *testing.T) (arguments []string) {
 	return arguments[1:]
 }
 
+// createTask creates a task that posts "payload" to url.
+func createTask(t *testing.T, env vars, url string) *cloudtaskspb.Task {
+	t.Helper()
+	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
+	t.Cleanup(func() { _ = client.Close() })
+	return must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
+		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: url, Body: []byte("payload")}},
+	}}))(t)
+}
+
 func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0")...)
+	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0", "--as-documented")...)
 	cmd.Env = append(os.Environ(), "TASK_QUEUE=projects/p1/locations/l/queues/tasks")
+	var deliveries emulatortest.Log
+	cmd.Stderr = &deliveries
 	out := must(cmd.StdoutPipe())(t)
 	check(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // if it still runs
 
-	env, lines := vars{}, bufio.NewReader(out)
-	for health := ""; health == ""; {
-		line := must(lines.ReadString('\n'))(t)
-		if name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "="); ok {
-			env[name] = value
-		}
-		if after, ok := strings.CutPrefix(line, "Ready: "); ok {
-			health = strings.Fields(after)[0]
-			if code, _ := browse(t, http.MethodGet, health, ""); code != http.StatusOK {
-				t.Errorf("%s answers %d", health, code)
-			}
-		}
+	script, lines, health := "", bufio.NewReader(out), ""
+	for ready := false; !ready; _, health, ready = strings.Cut(script, "# Ready: ") {
+		script += must(lines.ReadString('\n'))(t)
 	}
-	if len(env) != 4 || env["GOOGLE_CLOUD_PROJECT"] != "p1" || env["TASK_QUEUE"] != "projects/p1/locations/l/queues/tasks" {
+	if code, _ := browse(t, http.MethodGet, strings.Fields(health)[0], ""); code != http.StatusOK {
+		t.Errorf("%s answers %d", health, code)
+	}
+	shell := exec.CommandContext(t.Context(), "env", "-i", "/bin/sh", "-c", `eval "$0"; /usr/bin/env`, script)
+	env := vars{}
+	for line := range strings.Lines(string(must(shell.Output())(t))) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		env[name] = value
+	}
+	if env["GOOGLE_CLOUD_PROJECT"] != "p1" || env["TASK_QUEUE"] != "projects/p1/locations/l/queues/tasks" {
 		t.Errorf("it exports %v", env)
 	}
 
@@ -61,31 +76,32 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	if snap := must(fieldsOf(t, env, "notes/one").Get(t.Context()))(t); snap.Data()["text"] != "kept" {
 		t.Errorf("the document has %v", snap.Data())
 	}
-	delivered := make(chan string, 1)
+	const tasks = 9 // 5 are delivered at once, and then one each 200 ms
+	delivered := make(chan string, tasks)
 	worker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		delivered <- r.URL.Path + " " + string(body)
 	}))
 	defer worker.Close()
-	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
-	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
-	t.Cleanup(func() { _ = client.Close() })
-	task := must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
-		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL + "/run", Body: []byte("payload")}},
-	}}))(t)
-	select {
-	case got := <-delivered:
-		if got != "/run payload" {
-			t.Errorf("%s was delivered", got)
+	began, task := time.Now(), &cloudtaskspb.Task{}
+	for range tasks {
+		task = createTask(t, env, worker.URL+"/run")
+	}
+	for range tasks {
+		select {
+		case got := <-delivered:
+			if got != "/run payload" {
+				t.Errorf("%s was delivered", got)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("no task was delivered")
 		}
-	case <-time.After(30 * time.Second):
-		t.Error("no task was delivered")
 	}
+	if slow := time.Since(began); slow < 600*time.Millisecond {
+		t.Errorf("%d tasks within %v with --as-documented", tasks, slow)
+	}
+	deliveries.Await(t, "task "+path.Base(task.Name)+", attempt 1: answered 200")
 
-	id := task.Name[strings.LastIndex(task.Name, "/")+1:]
-	for line := ""; !strings.Contains(line, "task "+id+", attempt 1: answered 200"); {
-		line = must(lines.ReadString('\n'))(t)
-	}
 	check(t, cmd.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, lines)
 	check(t, cmd.Wait()) // exit 0
@@ -99,8 +115,8 @@ func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
 	check(t, err)
 	port := must(strconv.Atoi(text))(t)
 	for args, want := range map[string]string{
-		"--port " + text:                 "the embedded Firestore: 127.0.0.1:" + text + " is in use by another program, or by this one already running; choose others with --port",
-		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: 127.0.0.1:" + text + " is in use",
+		"--port " + text:                 "the embedded Firestore: listen tcp 127.0.0.1:" + text + ": bind: address already in use; --port chooses another port",
+		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: listen tcp 127.0.0.1:" + text + ": ",
 		"--port 0 --listen 192.0.2.1":    "the embedded Firestore: listen tcp 192.0.2.1:0: ",
 	} {
 		taskguard(t, vars{}, append([]string{"emulator"}, strings.Fields(args)...)...).want(t, cli.ExitFailed, want).wantOneErrorLine(t)

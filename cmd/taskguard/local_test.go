@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strconv"
@@ -88,6 +89,23 @@ func TestOnALocalCloud(t *testing.T) {
 			if response.StatusCode != http.StatusUnauthorized {
 				t.Errorf("%s without a token: %d, want 401", route, response.StatusCode)
 			}
+		}
+	})
+
+	t.Run("its queue retries tasks that failed together at different times", func(t *testing.T) {
+		at, due := time.Now().Add(3*time.Second).Truncate(time.Second), make(chan string, 1)
+		failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+				w.Header().Set("Retry-After", at.UTC().Format(http.TimeFormat))
+				w.WriteHeader(http.StatusConflict)
+				return
+			}
+			due <- r.Header.Get("X-CloudTasks-TaskETA")
+		}))
+		defer failing.Close()
+		createTask(t, env, failing.URL)
+		if got := <-due; got <= fmt.Sprintf("%d.000000", at.Unix()) {
+			t.Errorf("the retry is due at %s, want a random time after %d", got, at.Unix())
 		}
 	})
 
@@ -185,8 +203,13 @@ func killWorker(t *testing.T, progress *emulatortest.Log) {
 	check(t, worker.Kill())
 }
 
-func TestLocalNamesThePortThatIsTaken(t *testing.T) {
-	t.Parallel()
+func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
+	for _, name := range []string{
+		"MAX_RUN", "LOCK_TLL", "ANALYSER", "lock_ttl", "DOCUMENT_LOCK_TTLS",
+		"MAX_RUNS", "MAX_RUN_TIME", "POST", "LOCALE", "PUBSUB_EMULATOR_HOST", "SESSION_MANAGER", // these are not misspelt
+	} {
+		t.Setenv(name, "3")
+	}
 	l := listen(t)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
@@ -194,5 +217,12 @@ func TestLocalNamesThePortThatIsTaken(t *testing.T) {
 	if n, err := strconv.Atoi(port); err != nil || n > 65530 {
 		t.Skip("no room above the port")
 	}
-	taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed, "the embedded Firestore: listen tcp 127.0.0.1:"+port+": ", "; --port chooses another port")
+	o := taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed,
+		"the embedded Firestore: listen tcp 127.0.0.1:"+port+": ", "; --port chooses another port",
+		"taskguard local: the variable MAX_RUN is not read: did you mean MAX_RUNS?\n", " LOCK_TLL is not read: did you mean LOCK_TTL?\n",
+		" ANALYSER is not read: did you mean ANALYZER?\n", " lock_ttl is not read: did you mean LOCK_TTL?\n",
+		" DOCUMENT_LOCK_TTLS is not read: did you mean DOCUMENT_LOCK_TTL?\n")
+	if lines := strings.Count(o.err, "\n"); lines != 6 {
+		t.Errorf("%d lines, want 6: %s", lines, o.err)
+	}
 }

@@ -46,6 +46,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 		t.Errorf("status --limit 1 prints\n%s", first.out)
 	}
 	taskguard(t, q.env, "requeue", "--kind", "order", "--fresh", "done").want(t, cli.ExitFailed, `"done" has an act that may have been done`)
+	taskguard(t, q.env, "delete", "--kind", "order", "done").want(t, cli.ExitFailed, `"done" has an act that may have been done`)
 
 	resolve := func(code int, output string, args ...string) {
 		t.Helper()
@@ -57,11 +58,12 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	resolve(cli.ExitFailed, `no order "missing"`, "--not-done", "missing", "charge")
 	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "refund")
 	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
+	resolve(cli.ExitFailed, "with lock token 3, not with 2", "--not-done", "--token", "2", "done", "charge")
 	if books := q.booked(t); books != "" {
 		t.Errorf("what was refused books %q", books)
 	}
 
-	resolve(cli.ExitDone, "command=resolve analysis_id=done", "--done", `{"receipt":7}`, "done", "charge")
+	resolve(cli.ExitDone, "command=resolve analysis_id=done", "--done", `{"receipt":7}`, "--token", "3", "done", "charge")
 	resolve(cli.ExitDone, "not-done is QUEUED; a delivery is booked", "--not-done", "not-done", "charge")
 	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "charge")
 	if got, want := q.booked(t), `/tasks/order {"order":"done"}; /tasks/order {"order":"not-done"}`; got != want {
@@ -82,6 +84,28 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	missing := q.env.with("TASK_QUEUE", queueName+"-missing")
 	taskguard(t, missing, "resolve", "--kind", "order", "--not-done", "unbooked", "charge").want(t, cli.ExitFailed, "; taskguard requeue --kind order unbooked books it\n")
 	taskguard(t, q.env, "requeue", "--kind", "order", "unbooked").want(t, cli.ExitDone, "a delivery is booked")
+}
+
+// No task can run the function of a record of Do; and the record still expires.
+func TestARecordOfDoIsResolvedWithoutADelivery(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = `[{}, {"name": "do", "collection": "idempotency"}]`
+	for _, id := range []string{"charge:1", "charge:2"} {
+		put(t, q.env, "idempotency/"+id, map[string]any{
+			"status": "QUEUED", "lockToken": 3, "openEffects": 1, "updatedAt": "2026-01-02T03:04:05.000Z",
+			"effects": map[string]any{"charge": map[string]any{"state": "started", "token": 3}},
+		})
+	}
+	taskguard(t, q.env, "resolve", "--kind", "do", "--not-done", "charge:1", "charge").want(t, cli.ExitDone, "no delivery is booked")
+	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "found 0, booked 0")
+	if books := q.booked(t); books != "" {
+		t.Errorf("it books %q", books)
+	}
+	record, err := fieldsOf(t, q.env, "idempotency/charge:1").Get(t.Context())
+	if err != nil || record.Data()["expireAt"] == nil {
+		t.Errorf("%v, %v: it does not expire", record.Data(), err)
+	}
 }
 
 // The orders have words of their own.

@@ -54,7 +54,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"unlock --room=":                   "missing argument: want ID",
 		"local --port 65534":               "--port 65534",
 		"emulator --port 65534":            "--port 65534: want 0 to 65533",
-		"emulator --port 0 --queue q":      "--queue: queue.name: want projects/",
+		"emulator --port 0 --queue q":      "--queue or TASK_QUEUE: queue.name: want projects/",
 		"emulator x":                       "unexpected argument",
 		"local --workers 0":                "--workers",
 		"local --recover-every 0s":         "--recover-every",

@@ -176,7 +176,7 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 			return status.Error(codes.AlreadyExists, "a task of this name exists or existed recently")
 		}
 		q.add(t)
-		pb = t.view()
+		pb = t.view(req.ResponseView)
 		return nil
 	})
 	return pb, err
@@ -184,7 +184,7 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 
 // GetTask returns one task.
 func (a *api) GetTask(_ context.Context, req *cloudtaskspb.GetTaskRequest) (pb *cloudtaskspb.Task, err error) {
-	err = a.withTask(req.Name, func(t *task) { pb = t.view() })
+	err = a.withTask(req.Name, func(t *task) { pb = t.view(req.ResponseView) })
 	return pb, err
 }
 
@@ -219,7 +219,7 @@ func (a *api) ListTasks(
 				resp.NextPageToken = strconv.FormatUint(after, 10)
 				break
 			}
-			resp.Tasks = append(resp.Tasks, t.view())
+			resp.Tasks = append(resp.Tasks, t.view(req.ResponseView))
 			after = t.seq
 		}
 		return nil

@@ -3,12 +3,15 @@ package cloudtasks_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -86,6 +89,20 @@ func TestListQueuesReturnsThoseOfALocation(t *testing.T) {
 	equal(t, "queues", []string{parent + "/queues/a", parent + "/queues/b"}, got)
 	_, err := c.client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: parent, Filter: "state: PAUSED"}).Next()
 	wantCode(t, err, codes.Unimplemented)
-	_, err = c.client.RunTask(t.Context(), &cloudtaskspb.RunTaskRequest{Name: queue + "/tasks/a"})
-	wantCode(t, err, codes.Unimplemented)
+}
+
+func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
+	conn, err := open(t, cloudtasks.Options{}).Dial()
+	wantCode(t, err, codes.OK)
+	defer func() { _ = conn.Close() }()
+	var others []string
+	for _, m := range cloudtaskspb.CloudTasks_ServiceDesc.Methods {
+		err := conn.Invoke(t.Context(), "/google.cloud.tasks.v2.CloudTasks/"+m.MethodName, &emptypb.Empty{}, &emptypb.Empty{})
+		if status.Code(err) == codes.Unimplemented && strings.Contains(err.Error(), "method "+m.MethodName+" ") {
+			others = append(others, m.MethodName)
+		} else if code := status.Code(err); code != codes.InvalidArgument && m.MethodName != "ListQueues" {
+			t.Errorf("%s: %v", m.MethodName, err)
+		}
+	}
+	equal(t, "calls", []string{"UpdateQueue", "DeleteQueue", "GetIamPolicy", "SetIamPolicy", "TestIamPermissions", "BatchCreateTasks", "BatchDeleteTasks", "RunTask", "UpdateCmekConfig", "GetCmekConfig"}, others)
 }

@@ -101,18 +101,22 @@ func TestACreatedTaskShowsItsDefaults(t *testing.T) {
 		want := &cloudtaskspb.Task{
 			Name: queue + "/tasks/a",
 			MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{
-				Url: target, HttpMethod: cloudtaskspb.HttpMethod_POST, Body: []byte("payload"),
+				Url: target, HttpMethod: cloudtaskspb.HttpMethod_POST,
 				Headers: map[string]string{"User-Agent": "Google-Cloud-Tasks"},
 			}},
 			ScheduleTime:     timestamppb.New(now.Add(time.Hour).Truncate(time.Microsecond)),
 			CreateTime:       timestamppb.New(now.Truncate(time.Second)),
 			DispatchDeadline: seconds(600),
-			View:             cloudtaskspb.Task_FULL,
+			View:             cloudtaskspb.Task_BASIC,
 		}
 		equal(t, "task", want, got)
 		got, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: got.Name})
 		wantCode(t, err, codes.OK)
 		equal(t, "the same task, read", want, got)
+		want.GetHttpRequest().Body, want.View = []byte("payload"), cloudtaskspb.Task_FULL
+		got, err = c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: got.Name, ResponseView: want.View})
+		wantCode(t, err, codes.OK)
+		equal(t, "the full view", want, got)
 	})
 }
 

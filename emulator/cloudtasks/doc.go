@@ -14,7 +14,7 @@
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
 //   - Retries end after maxAttempts; with -1 they never end.
 //   - maxConcurrentDispatches and Retry-After. Retries come exactly when these and the
-//     backoff permit.
+//     backoff permit, or with [Options.Spread] a random part of the wait later.
 //   - With [AsDocumented], the throttling of a whole queue after 429, 503 or many
 //     errors, and the slow start of a new or idle one.
 //
@@ -26,7 +26,7 @@
 //     Google; without Token, and for every oauth_token, a task is dispatched
 //     without Authorization. Callers are not authenticated, and there is no IAM.
 //   - The service deletes a task at the age of 31 days.
-//   - GetTask and ListTasks always return the full view, and ListQueues one page.
+//   - The basic view of a task omits its body alone, and ListQueues returns one page.
 //   - UNIMPLEMENTED, with the name of the call or field: UpdateQueue, DeleteQueue, RunTask,
 //     IAM policies, App Engine targets, a queue's http_target, maxDispatchesPerSecond and
 //     maxRetryDuration, a task's own retry_config, the filter of ListQueues.

@@ -2,6 +2,7 @@ package cloudtasks
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -169,7 +170,7 @@ func (q *queue) scheduleDuplicates(a *attempt, now time.Time) {
 	}
 	duplicate := *a
 	duplicate.duplicate = true
-	for _, delay := range q.s.options.Extra(proto.CloneOf(a.task.view())) {
+	for _, delay := range q.s.options.Extra(proto.CloneOf(a.task.view(cloudtaskspb.Task_FULL))) {
 		q.insert(&dispatch{task: a.task, duplicate: &duplicate, due: now.Add(delay)})
 	}
 }
@@ -200,7 +201,8 @@ func (q *queue) settle(a *attempt, ended time.Time, o outcome) {
 		q.remove(t)
 		return
 	}
-	t.due = ended.Add(max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended)))
+	delay := max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended))
+	t.due = ended.Add(delay + time.Duration(rand.Float64()*q.s.options.Spread*float64(delay)))
 	q.insert(&dispatch{task: t, due: t.due})
 }
 

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
+	"taskguard/emulator/cloudtasks"
 )
 
 func TestAnAnswerOf2xxDeletesTheTask(t *testing.T) {
@@ -100,6 +103,34 @@ func TestRetryAfterDelaysTheRetry(t *testing.T) {
 				_, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}, post(""))
 				equal(t, "starts", []float64{0, c.want}, starts)
 			})
+		})
+	}
+}
+
+func TestTasksThatFailedTogetherAreRetriedApart(t *testing.T) {
+	for header, from := range map[string]float64{"Retry-After": 30, "X-Other": 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen seen
+			w := worker(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+					return answer(409, header, "30"), nil
+				}
+				return answer(200), nil
+			})
+			cloud := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Spread: 0.5},
+				&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
+			start := time.Now()
+			for range 100 {
+				cloud.create(post(""))
+			}
+			cloud.idle()
+			retries := seen.offsets(start)[100:]
+			slices.Sort(retries)
+			first, last := retries[0], retries[99]
+			n := len(slices.Compact(retries))
+			if first < from || first > from*1.1 || last < from*1.4 || last > from*1.5 || n < 90 {
+				t.Errorf("%s: %d times of retries, from %v to %v, want them spread over %v to %v", header, n, first, last, from, from*1.5)
+			}
 		})
 	}
 }

@@ -52,6 +52,9 @@ type Options struct {
 	// Throttling selects how each queue adapts its rate to the answers; the zero
 	// value is Unthrottled.
 	Throttling Throttling
+	// Spread is the largest fraction of its backoff or Retry-After by which a retry is
+	// delayed at random, so that tasks that failed together are not retried together.
+	Spread float64
 }
 
 // Delivery is one request sent to a worker, and its outcome.

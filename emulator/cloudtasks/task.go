@@ -113,9 +113,15 @@ func (t *task) begin(now time.Time) *attempt {
 	return a
 }
 
-// view returns the task for the API. The result shares the request with the task, so it
-// must not be modified.
-func (t *task) view() *cloudtaskspb.Task {
+// view returns the task for the API, without its body unless the view is full. The result
+// shares the request with the task, so it must not be modified.
+func (t *task) view(view cloudtaskspb.Task_View) *cloudtaskspb.Task {
+	request := t.request
+	if view != cloudtaskspb.Task_FULL {
+		request, view = proto.CloneOf(request), cloudtaskspb.Task_BASIC
+		request.Body = nil
+	}
+
 	var last *cloudtaskspb.Attempt
 	if t.dispatched > 0 {
 		last = &cloudtaskspb.Attempt{DispatchTime: timestamppb.New(t.began)}
@@ -125,13 +131,13 @@ func (t *task) view() *cloudtaskspb.Task {
 	}
 	return &cloudtaskspb.Task{
 		Name:             t.queue.pb.Name + "/tasks/" + t.id,
-		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: t.request},
+		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: request},
 		ScheduleTime:     timestamppb.New(t.due.Truncate(time.Microsecond)),
 		CreateTime:       timestamppb.New(t.created.Truncate(time.Second)),
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatched),
 		ResponseCount:    int32(t.responses),
 		LastAttempt:      last,
-		View:             cloudtaskspb.Task_FULL,
+		View:             view,
 	}
 }

@@ -124,6 +124,9 @@ func (a *api) Commit(ctx context.Context, r *firestorepb.CommitRequest) (*firest
 // RunQuery answers one message for each document. Without documents it answers one with
 // the read time.
 func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firestore_RunQueryServer) error {
+	if r.GetExplainOptions() != nil {
+		return unimplemented("explain_options")
+	}
 	database, q, err := parseQuery(r.GetParent(), r.GetStructuredQuery())
 	if err != nil {
 		return err
@@ -150,6 +153,9 @@ func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 func (a *api) RunAggregationQuery(
 	r *firestorepb.RunAggregationQueryRequest, stream firestorepb.Firestore_RunAggregationQueryServer,
 ) error {
+	if r.GetExplainOptions() != nil {
+		return unimplemented("explain_options")
+	}
 	aq := r.GetStructuredAggregationQuery()
 	database, q, err := parseQuery(r.GetParent(), aq.GetStructuredQuery())
 	if err != nil {

@@ -32,9 +32,10 @@
 //
 // It implements what the services, their tests and ordinary programs call, and
 // answers UNIMPLEMENTED to the rest, with the name of the call or feature:
-// collection groups and vectors; aggregations other than count; the transforms
-// maximum and minimum; read-only transactions and reads at a time; limits and
-// offsets in listeners and several targets on a stream; lists of documents or
-// collections, batch writes, streaming writes and pipelines. There are no
-// security rules and no indexes: no query fails because an index is missing.
+// collection groups and vectors; aggregations other than count; explained queries;
+// the transforms maximum and minimum; read-only transactions and reads at a time;
+// limits, offsets and once in listeners and several targets on a stream; lists of
+// documents or collections, batch writes, streaming writes, pipelines, and the
+// calls that read or write one document, for which client libraries use those for
+// several. There are no security rules and no indexes: no query fails because an index is missing.
 package firestore

@@ -2,7 +2,10 @@ package firestore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,8 +13,10 @@ import (
 
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"taskguard/emulator/firestore"
 )
@@ -96,26 +101,62 @@ func TestACommitNamesDocumentsOfItsDatabaseAlone(t *testing.T) {
 	})
 }
 
-func TestOtherCallsAreUnimplemented(t *testing.T) {
+func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
+	server := firestore.NewServer(firestore.Options{})
+	t.Cleanup(server.Close)
+	conn := dialServer(t, server)
+	var served []string
+	call := func(name string) {
+		stream := must(conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/google.firestore.v1.Firestore/"+name))(t)
+		if err := errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend()); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.RecvMsg(&emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
+			served = append(served, name)
+		} else if !strings.Contains(err.Error(), "method "+name+" ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, m := range firestorepb.Firestore_ServiceDesc.Methods {
+		call(m.MethodName)
+	}
+	for _, s := range firestorepb.Firestore_ServiceDesc.Streams {
+		call(s.StreamName)
+	}
+	want := []string{"BeginTransaction", "Commit", "Rollback", "BatchGetDocuments", "RunQuery", "RunAggregationQuery", "Listen"}
+	if !slices.Equal(served, want) {
+		t.Errorf("it serves %v, want %v", served, want)
+	}
+}
+
+func TestOtherFeaturesAreUnimplementedAndNamed(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		v := r.client.Collection("v")
-		for name, q := range map[string]client.Query{
-			"collection group": r.client.CollectionGroup("v").Query,
+		nothing := func(context.Context, *client.Transaction) error { return nil }
+		once := &firestorepb.ListenRequest{Database: r.database, TargetChange: &firestorepb.ListenRequest_AddTarget{AddTarget: &firestorepb.Target{Once: true}}}
+		failure := func(_ any, err error) error { return err }
+		for name, call := range map[string]func() error{
+			"anything but one collection": func() error { return failure(r.found(r.client.CollectionGroup("v").Query)) },
+			"find_nearest": func() error {
+				return failure(v.FindNearest("e", client.Vector32{1}, 1, client.DistanceMeasureDotProduct, nil).Documents(r.ctx).Next())
+			},
+			"explain_options":          func() error { return failure(v.WithRunOptions(client.ExplainOptions{}).Documents(r.ctx).GetAll()) },
+			"other than a whole count": func() error { return failure(v.NewAggregationQuery().WithSum("n", "s").Get(r.ctx)) },
+			"maximum and minimum":      func() error { return failure(r.doc(nil).Set(r.ctx, object{"n": client.FieldTransformMaximum(1)})) },
+			"read-only transaction":    func() error { return r.client.RunTransaction(r.ctx, nothing, client.ReadOnly) },
+			"reading at a time":        func() error { return failure(v.Doc("a").WithReadOptions(client.ReadTime(time.Now())).Get(r.ctx)) },
+			"a limit or an offset":     func() error { return failure(v.Limit(1).Snapshots(r.ctx).Next()) },
+			"once": func() error {
+				stream := must(r.raw.Listen(r.ctx))(t)
+				r.ok(nil, stream.Send(once))
+				_ = must(stream.Recv())(t) // the target is added, and then removed
+				return status.ErrorProto(must(stream.Recv())(t).GetTargetChange().GetCause())
+			},
 		} {
-			if _, err := r.found(q); status.Code(err) != codes.Unimplemented {
-				t.Errorf("%s: %v, want Unimplemented", name, err)
+			if err := call(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v, want Unimplemented with %q", err, name)
 			}
 		}
-		_, err := r.doc(nil).Set(r.ctx, object{"n": client.FieldTransformMaximum(1)})
-		wantCode(t, err, codes.Unimplemented)
-		_, err = v.NewAggregationQuery().WithSum("n", "sum").Get(r.ctx)
-		wantCode(t, err, codes.Unimplemented)
-		err = r.client.RunTransaction(r.ctx, func(context.Context, *client.Transaction) error { return nil }, client.ReadOnly)
-		wantCode(t, err, codes.Unimplemented)
-		_, err = v.DocumentRefs(r.ctx).Next()
-		wantCode(t, err, codes.Unimplemented)
-		_, err = v.Limit(1).Snapshots(r.ctx).Next()
-		wantCode(t, err, codes.Unimplemented)
 	})
 }
 

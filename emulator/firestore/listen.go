@@ -73,6 +73,9 @@ func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) erro
 
 func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 	t := target{id: pb.GetTargetId()}
+	if pb.GetOnce() {
+		return t, unimplemented("once in a listener")
+	}
 	if q := pb.GetQuery(); q != nil {
 		in, parsed, err := parseQuery(q.GetParent(), q.GetStructuredQuery())
 		switch {

@@ -22,6 +22,7 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 		if err != nil {
 			return nil, err
 		}
+
 		t := transform{path: fp}
 		switch op := pb.GetTransformType().(type) {
 		case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
@@ -44,6 +45,7 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 		default:
 			err = unimplemented("the transforms maximum and minimum")
 		}
+
 		if err != nil {
 			return nil, err
 		}

@@ -47,12 +47,24 @@ func (a *attempt) end(ctx context.Context, r run) Outcome {
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
 	}
-	if o.Case == Ran || o.Case == Failed || o.Case == Retry && o.Code == analysislock.EffectUncertain {
-		open := a.hold.OpenEffects()
-		a.uncertain(ctx, len(open), "effects", open)
-	}
+	a.reportOpen(ctx, o)
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
+}
+
+// reportOpen reports the open acts that no later attempt asks for by itself: those of an analysis
+// that has ended, and those of earlier calls that a call of Do or Idempotent could not clear up.
+func (a *attempt) reportOpen(ctx context.Context, o Outcome) {
+	switch {
+	case o.Case == Ran || o.Case == Failed:
+		open := a.hold.OpenEffects(0)
+		a.uncertain(ctx, len(open), "effects", open)
+	case o.Case == Retry && a.Answers:
+		open := a.hold.OpenEffects(a.acq.Grant.Token)
+		a.uncertain(ctx, len(open), "effects", open)
+	case o.Case == LockLost && o.Status != "": // it was cancelled, for example
+		a.uncertain(ctx, a.hold.Lost().OpenEffects)
+	}
 }
 
 // record records how the run has ended: it finishes the analysis or releases the lock.
@@ -68,10 +80,12 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 			a.release(ctx, analysislock.OutcomeLockLost, false, "")
 		}
 		return a.lockLost(ctx, r.err)
-	case errors.As(r.err, &uncertain) && a.Answers:
-		return a.retry(ctx, analysislock.EffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "), 0)
-	case errors.As(r.err, &uncertain):
-		return a.fail(ctx, analysislock.EffectUncertain, strings.TrimPrefix(uncertain.Error(), "orchestrator: "))
+	case errors.As(r.err, &uncertain) && uncertain.Key == a.AnalysisID: // not that of a call of Do
+		message := strings.TrimPrefix(uncertain.Error(), "orchestrator: ")
+		if a.Answers {
+			return a.retry(ctx, analysislock.EffectUncertain, message, 0)
+		}
+		return a.fail(ctx, analysislock.EffectUncertain, message)
 	case errors.As(r.err, &permanent):
 		message := permanent.Message
 		if message == "" && permanent.Err != nil {
@@ -114,6 +128,9 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
+	if kind := a.Kind.other(); kind != "" {
+		known = append(known, "kind", kind)
+	}
 	a.Log.With(known...).ErrorContext(ctx, UncertainMessage,
 		"analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)
 }

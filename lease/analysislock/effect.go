@@ -86,11 +86,14 @@ func (h *Hold) Effect(name string) (e Effect, exists bool) {
 	return e, exists
 }
 
-// OpenEffects returns the names of the acts that have started and are not done.
-func (h *Hold) OpenEffects() []string {
+// OpenEffects returns the names of the acts that have started and are not done: all, or those that
+// attempts with a lower token than before have begun.
+func (h *Hold) OpenEffects(before int64) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.effects.Open()
+	return slices.DeleteFunc(h.effects.Open(), func(name string) bool {
+		return before != 0 && h.effects[name].Token >= before
+	})
 }
 
 // Mark writes the record of an act with the lock's next refresh, which it brings forward to now,
@@ -109,7 +112,7 @@ func (h *Hold) Mark(name string, effect *Effect, done func(error)) error {
 		return err
 	}
 	h.effects, h.marks = changed, h.marks+1
-	h.carry(0, done)
+	h.carry(0, waiter{mark: true, done: done})
 	return nil
 }
 

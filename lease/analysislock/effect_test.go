@@ -39,6 +39,29 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 	})
 }
 
+// A checkpoint that the document has no room for must not make a done act uncertain.
+func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
+		h := w.acquire("w/1").Hold
+		w.run(h, nil, func() {
+			w.check(h.Mark("charge", started(), nil))
+			time.Sleep(time.Second)
+			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "large"}}, time.Minute, got.done("checkpoint"))
+			w.check(h.Mark("charge", done(7), got.done("mark")))
+			time.Sleep(time.Second)
+			got.want(w, "checkpoint refused", "mark")
+			if open := h.OpenEffects(0); len(open) > 0 {
+				w.Errorf("%q are open", open)
+			}
+		})
+		if d := w.doc(); d.OpenEffects != 0 || d.Effects["charge"].State != analysislock.EffectDone || d.Checkpoint != nil {
+			w.Errorf("%+v", d)
+		}
+	})
+}
+
 func TestTheResultsOfActsHave64KiB(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		h := w.acquire("w/1").Hold

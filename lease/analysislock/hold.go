@@ -22,13 +22,13 @@ type Hold struct {
 
 	mu         sync.Mutex
 	progress   Progress
-	checkpoint *Checkpoint   // the newest that was reported, until it is written
-	committed  *Checkpoint   // the newest that was written
-	waiting    []func(error) // of the reports that are not yet written
-	settled    int           // the number of those before them
-	effects    Effects       // the marked acts, also those that are not yet written
-	stored     Effects       // those of the last commit
-	marks      int           // the number of calls of Mark that changed effects
+	checkpoint *Checkpoint // the newest that was reported, until it is written
+	committed  *Checkpoint // the newest that was written
+	waiting    []waiter    // for the marks and reports that are not yet written
+	settled    int         // the number of those before them
+	effects    Effects     // the marked acts, also those that are not yet written
+	stored     Effects     // those of the last commit
+	marks      int         // the number of calls of Mark that changed effects
 }
 
 // Run runs body with the analysis's work while it refreshes the lock; see

@@ -54,44 +54,58 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 		h.checkpoint = r.Checkpoint
 	}
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
-	h.carry(every, done)
+	h.carry(every, waiter{done: done})
+}
+
+// waiter waits for the commit of a mark, or of a report.
+type waiter struct {
+	mark bool
+	done func(error) // nil: nobody waits
 }
 
 // carry adds what was reported and marked to the lock's next refresh; see Report. The caller
 // holds h.mu.
-func (h *Hold) carry(every time.Duration, done func(error)) {
-	if done != nil {
-		h.waiting = append(h.waiting, done)
+func (h *Hold) carry(every time.Duration, w waiter) {
+	if w.done != nil {
+		h.waiting = append(h.waiting, w)
 	}
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
+	marked := false // by the last of these changes that was tried, which is the one in the commit
 	progressOnly := func(d *Analysis) {
+		marked = false
 		if !progress.At.IsZero() {
 			d.Progress = &progress
 		}
 	}
-	everything := func(d *Analysis) {
+	withMarks := func(d *Analysis) {
 		progressOnly(d)
-		if checkpoint != nil {
-			d.Checkpoint = checkpoint
-		}
-		if marks > 0 {
+		if marked = marks > 0; marked {
 			d.mark(effects)
 		}
 	}
-	h.lease.Carry(every, func(err error) { h.written(checkpoint, effects, marks, n, err) }, everything, progressOnly)
+	everything := func(d *Analysis) {
+		withMarks(d)
+		if checkpoint != nil {
+			d.Checkpoint = checkpoint
+		}
+	}
+	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, err) }
+	h.lease.Carry(every, written, everything, withMarks, progressOnly)
 }
 
 // written handles the outcome of a commit that contained checkpoint, effects as they were after
 // so many calls of Mark, and the first n reports of the Hold. If the document had no room for the
-// effects, those of the last commit count again.
-func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, err error) {
+// checkpoint, marked reports that the commit has the effects alone; if it had none for them either,
+// those of the last commit count again.
+func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked bool, err error) {
 	h.mu.Lock()
+	refused := errors.Is(err, lease.ErrRefused)
 	switch {
-	case err == nil:
+	case err == nil || refused && marked:
 		h.stored = effects
-	case errors.Is(err, lease.ErrRefused) && marks == h.marks:
+	case refused && marks == h.marks:
 		h.effects = h.stored
 	}
 
@@ -107,8 +121,12 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, er
 	}
 	h.mu.Unlock()
 
-	for _, f := range done {
-		f(err)
+	for _, w := range done {
+		if refused && marked && w.mark {
+			w.done(nil)
+			continue
+		}
+		w.done(err)
 	}
 	if h.Written != nil && !again {
 		h.Written(checkpoint, err)

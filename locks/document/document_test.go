@@ -125,6 +125,17 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("%v, %v", freed, err)
 		}
 	},
+	"ALockOfAnotherWithTheSameExpiryIsNotTakenForOnesOwn": func(t *testing.T, s *store, l *Locks) {
+		lost := leasetest.NewFaulty(s, func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Swap && c.N == 2 {
+				acquire(t, l, "r", "s/2")
+			}
+			return leasetest.On(leasetest.Swap, leasetest.None, leasetest.DropBefore)(c)
+		})
+		if got, err := on(t, lost).Acquire(t.Context(), "r", "s/1"); !errors.As(err, new(*HeldError)) || got.Mine {
+			t.Errorf("%+v, %v; want held", got, err)
+		}
+	},
 	"GetShowsWhetherTheRoomIsLockedAndByTheOwner": func(t *testing.T, _ *store, l *Locks) { // C: GET
 		acquire(t, l, "r", "s/1")
 		for owner, mine := range map[string]bool{"s/1": true, "s/2": false, "": false} {

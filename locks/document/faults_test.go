@@ -1,9 +1,9 @@
 package document
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +15,12 @@ import (
 // operation is one call, and the outcome that it has under each fault.
 type operation struct {
 	before  func(t *testing.T, l *Locks) // without faults
-	do      func(t *testing.T, l *Locks, s *store) error
-	want    func(t *testing.T, before, after map[string]record)
+	do      func(ctx context.Context, l *Locks, s *store) (done bool, err error)
+	want    func(before, after Lock) bool // the records of room r; zero: none
 	commits int
 }
+
+func vacant(*testing.T, *Locks) {}
 
 func held(t *testing.T, l *Locks) {
 	t.Helper()
@@ -32,74 +34,42 @@ func lapsed(t *testing.T, l *Locks) {
 	time.Sleep(31 * time.Second)
 }
 
-// mineNow wants s/1 to hold r, under one token more or, extended, the same.
-func mineNow(extended bool) func(t *testing.T, before, after map[string]record) {
-	return func(t *testing.T, before, after map[string]record) {
-		t.Helper()
-		was, is := before["r"].lock, after["r"].lock
-		if is.Owner != "s/1" || !is.ExpiresAt.After(was.ExpiresAt) || is.Holder == "" {
-			t.Errorf("%+v became %+v", was, is)
-		}
-		if extended != (is.Token == was.Token && is.Holder == was.Holder) || is.Token < was.Token {
-			t.Errorf("%+v became %+v; extended? %v", was, is, extended)
-		}
-	}
+func acquires(ctx context.Context, l *Locks, _ *store) (bool, error) {
+	s, err := l.Acquire(ctx, "r", "s/1")
+	return s.Mine, err
 }
 
-func gone(t *testing.T, _, after map[string]record) {
-	t.Helper()
-	if len(after) != 0 {
-		t.Errorf("left: %+v", after)
-	}
+func taken(before, after Lock) bool {
+	return after.Owner == "s/1" && after.ExpiresAt.After(before.ExpiresAt) && after.Token > before.Token && after.Holder != before.Holder
 }
 
-// acquires is an operation that must end with s/1 holding r.
-func acquires(t *testing.T, l *Locks, _ *store) error {
-	t.Helper()
-	s, err := l.Acquire(t.Context(), "r", "s/1")
-	if err == nil && !s.Mine {
-		t.Errorf("acquired %+v", s)
-	}
-	return err
+func extended(before, after Lock) bool {
+	later := after.ExpiresAt.After(before.ExpiresAt)
+	after.HeartbeatAt, after.ExpiresAt = before.HeartbeatAt, before.ExpiresAt
+	return later && after == before
 }
+
+func gone(_, after Lock) bool { return after == Lock{} }
 
 var operations = map[string]operation{
-	"acquire":                  {func(*testing.T, *Locks) {}, acquires, mineNow(false), 2},
-	"acquire what has expired": {lapsed, acquires, mineNow(false), 1},
-	"acquire again":            {held, acquires, mineNow(true), 1},
-	"extend": {held, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		_, err := l.Extend(t.Context(), "r", "s/1")
-		return err
-	}, mineNow(true), 1},
-	"release": {held, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		freed, err := l.Release(t.Context(), "r", "s/1")
-		if err == nil && !freed {
-			t.Error("not released by this call")
-		}
-		return err
+	"acquire":                  {vacant, acquires, taken, 2},
+	"acquire what has expired": {lapsed, acquires, taken, 1},
+	"acquire again":            {held, acquires, extended, 1},
+	"extend": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
+		s, err := l.Extend(ctx, "r", "s/1")
+		return s.Mine, err
+	}, extended, 1},
+	"release": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
+		return l.Release(ctx, "r", "s/1")
 	}, gone, 1},
-	"break": {held, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		broken, err := l.Break(t.Context(), "r")
-		if err == nil && !broken {
-			t.Error("not unlocked by this call")
-		}
-		return err
-	}, func(t *testing.T, before, after map[string]record) {
-		t.Helper()
-		if was, is := before["r"].lock, after["r"].lock; is.Owner != "" || !is.Unlocked || is.Token != was.Token {
-			t.Errorf("%+v became %+v", was, is)
-		}
+	"break": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
+		return l.Break(ctx, "r")
+	}, func(before, after Lock) bool {
+		return after.Owner == "" && after.Unlocked && after.Token == before.Token
 	}, 1},
-	"sweep": {lapsed, func(t *testing.T, l *Locks, s *store) error {
-		t.Helper()
-		n, err := l.Sweep(t.Context(), s)
-		if err == nil && n != 1 {
-			t.Errorf("swept %d", n)
-		}
-		return err
+	"sweep": {lapsed, func(ctx context.Context, l *Locks, s *store) (bool, error) {
+		n, err := l.Sweep(ctx, s)
+		return n == 1, err
 	}, gone, 1},
 }
 
@@ -130,16 +100,15 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	faulty := leasetest.NewFaulty(s, nil)
 	l := on(t, faulty)
 	op.before(t, l)
-	before := maps.Clone(s.records)
+	before := s.records["r"].lock
 	commits := 0
 	s.seen = func(string, cell) { commits++ }
 	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
-	if err := op.do(t, l, s); err != nil {
-		t.Error(err)
+	if done, err := op.do(t.Context(), l, s); err != nil || !done || commits != op.commits {
+		t.Errorf("done: %v, %v; %d commits, want %d", done, err, commits, op.commits)
 	}
-	op.want(t, before, s.records)
-	if commits != op.commits {
-		t.Errorf("%d commits, want %d", commits, op.commits)
+	if after := s.records["r"].lock; !op.want(before, after) {
+		t.Errorf("%+v became %+v", before, after)
 	}
 	return faulty.Faults()[f]
 }

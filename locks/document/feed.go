@@ -21,7 +21,7 @@ type Watcher interface {
 
 // Snapshot holds the changes up to At.
 type Snapshot struct {
-	At      time.Time // the store's time
+	At      time.Time // the store's time, in whole microseconds
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream
 	All     bool      // a room that Changes does not name has no record
 	Changes []Change  // in any order
@@ -83,21 +83,20 @@ type Feed struct {
 	watcher    Watcher
 	log        *slog.Logger
 	subscribed chan struct{} // capacity 1: a room has been added
-	expired    chan struct{} // capacity 1: due is not empty
+	slots      chan struct{} // capacity parallelReads
 
-	mu    sync.Mutex
-	rooms map[string]*room
-	due   []*room // to be read again
+	mu      sync.Mutex
+	rooms   map[string]*room
+	running context.Context // of Run; nil before and after it
+	reads   sync.WaitGroup  // begun while running
 }
 
 // room is the state of a room with subscribers. Feed.mu guards it.
 type room struct {
 	id   string
-	subs map[*Subscription]struct{}
-	uses int // subscriptions, including those that are being made
+	subs map[*Subscription]struct{} // including those that are being made
 
-	loaded bool        // cell is set
-	cell   cell        // the newest by the store's time
+	cell   cell        // the newest by the store's time; zero: none yet
 	latest Event       // the state that cell shows
 	timer  *time.Timer // of the next reading; nil: none
 }
@@ -107,7 +106,7 @@ type room struct {
 func NewFeed(l *Locks, w Watcher, log *slog.Logger) *Feed {
 	return &Feed{
 		locks: l, watcher: w, log: cmp.Or(log, slog.New(slog.DiscardHandler)), rooms: map[string]*room{},
-		subscribed: make(chan struct{}, 1), expired: make(chan struct{}, 1),
+		subscribed: make(chan struct{}, 1), slots: make(chan struct{}, parallelReads),
 	}
 }
 
@@ -115,10 +114,16 @@ func NewFeed(l *Locks, w Watcher, log *slog.Logger) *Feed {
 // once. It opens a failed stream again, and logs the failure once when it begins
 // and once when it is over.
 func (f *Feed) Run(ctx context.Context) {
-	var streaming sync.WaitGroup
-	defer streaming.Wait()
-	streaming.Go(func() { f.stream(ctx) })
-	f.expiries(ctx)
+	f.mu.Lock()
+	f.running = ctx
+	f.mu.Unlock()
+
+	f.stream(ctx)
+
+	f.mu.Lock()
+	f.running = nil
+	f.mu.Unlock()
+	f.reads.Wait()
 }
 
 // stream applies the store's change stream while there are subscribers: it costs a
@@ -172,52 +177,26 @@ func (f *Feed) awaitSubscribers(ctx context.Context) bool {
 	}
 }
 
-// expiries reads each room again when it is due.
-func (f *Feed) expiries(ctx context.Context) {
-	var reads sync.WaitGroup
-	defer reads.Wait()
-	slots := make(chan struct{}, parallelReads)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.expired:
-		}
-
-		f.mu.Lock()
-		due := f.due
-		f.due = nil
-		f.mu.Unlock()
-
-		for _, r := range due {
-			reads.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				f.reread(ctx, r)
-			})
-		}
-	}
-}
-
-// schedule makes r due after d. The caller holds mu.
+// schedule reads r again after d, if the feed runs and r has subscribers then. A timer that
+// update stops too late costs one reading. The caller holds mu.
 func (f *Feed) schedule(r *room, d time.Duration) {
-	var timer *time.Timer
-	timer = time.AfterFunc(d, func() {
+	r.timer = time.AfterFunc(d, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if r.timer == timer && f.rooms[r.id] == r {
-			r.timer = nil
-			f.due = append(f.due, r)
-			signal(f.expired)
+		r.timer = nil
+		if ctx := f.running; ctx != nil && f.rooms[r.id] == r {
+			f.reads.Go(func() { f.reread(ctx, r) })
 		}
 	})
-	r.timer = timer
 }
 
 // reread reads the room from the store: only the store's time decides that a lock
 // has expired.
 func (f *Feed) reread(ctx context.Context, r *room) {
+	f.slots <- struct{}{}
 	c, err := f.locks.read(ctx, r.id)
+	<-f.slots
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -252,19 +231,18 @@ func (f *Feed) apply(s Snapshot) {
 // update applies a reading or a change of r if it is newer than r.cell, and
 // notifies the subscribers if the state differs. The caller holds mu.
 func (f *Feed) update(r *room, c cell) {
-	if r.loaded && !c.At.After(r.cell.At) {
+	if !c.At.After(r.cell.At) {
 		return
 	}
-	before, last, known := r.latest, r.cell, r.loaded
-	r.loaded, r.cell = true, c
+	before, last := r.latest, r.cell
+	r.cell = c
 	if r.timer != nil {
 		r.timer.Stop()
 		r.timer = nil
 	}
 
-	now := Event{Room: r.id, Locked: lease.Held(c.Doc.Lease, c.At)}
+	now := Event{Room: r.id, Locked: lease.Held(c.Doc.Lease, c.At), Version: c.At.UnixMicro()}
 	now.Reason = reason(now.Locked, last, c)
-	now.Version = max(c.At.UnixMicro(), before.Version+1) // the clock may be finer than µs
 	if now.Locked {
 		now.Holder, now.Name, now.ExpiresAt = c.Doc.Holder, c.Doc.Name, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
@@ -273,7 +251,7 @@ func (f *Feed) update(r *room, c cell) {
 	}
 	r.latest = now
 
-	if known && (now.Locked != before.Locked || now.Holder != before.Holder) {
+	if now.Locked != before.Locked || now.Holder != before.Holder {
 		for s := range r.subs {
 			s.notify(now)
 		}

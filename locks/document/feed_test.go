@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -195,20 +196,6 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		}
 		want(t, sub, "")
 	},
-	"VersionsGrowWithinAMicrosecond": func(t *testing.T, n *feedTest) {
-		sub := n.startWith(t)
-		at, last := n.now().Add(time.Second), sub.room.latest.Version
-		for i := range 3 {
-			lock := n.records["r"].lock
-			lock.Holder = fmt.Sprint(i)
-			n.feed.apply(Snapshot{At: at.Add(time.Duration(i)), Asked: time.Now(), Changes: []Change{{"r", lease.Cell[Lock]{Doc: lock, Exists: true}}}})
-			if e := sub.take(); e == nil || e.Version <= last {
-				t.Errorf("event %+v after version %d", e, last)
-			} else {
-				last = e.Version
-			}
-		}
-	},
 	"ALockThatIsRevivedAfterItsExpiryIsReportedAgain": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		time.Sleep(30 * time.Second)
@@ -217,9 +204,9 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		lock := n.records["r"].lock
 		lock.ExpiresAt = lock.ExpiresAt.Add(30 * time.Second)
 		n.put("r", lock) // a heartbeat decided before the expiry and committed after it
-		revived, err := sub.Next(t.Context())
-		if err != nil || !revived.Locked || revived.Holder != lock.Holder || revived.Version <= before {
-			t.Errorf("%+v after version %d, %v", revived, before, err)
+		synctest.Wait()
+		if revived := sub.take(); revived == nil || !revived.Locked || revived.Holder != lock.Holder || revived.Version <= before {
+			t.Errorf("%+v after version %d", revived, before)
 		}
 		time.Sleep(30 * time.Second)
 		want(t, sub, "expired false")
@@ -301,10 +288,13 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		if all, open := n.watched(); all != 121 || open != 1 {
 			t.Errorf("%d streams, %d open; want 121, one after the other", all, open)
 		}
+		acquire(t, n.locks, "r", "s/1")
+		want(t, sub, "current true")
 		sub.Close()
+		reads := n.faulty.Calls(leasetest.Load)
 		time.Sleep(time.Minute)
-		if _, open := n.watched(); open != 0 {
-			t.Error("the stream is open without a subscriber")
+		if _, open := n.watched(); open != 0 || n.faulty.Calls(leasetest.Load) != reads {
+			t.Error("a stream or a reading without a subscriber")
 		}
 		acquire(t, n.locks, "r", "s/1")
 		sub = n.subscribe(t, "r")
@@ -315,7 +305,11 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 	"AFailedStreamIsOpenedAgainAfterGrowingPauses": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		n.subscribe(t, "r")
+		first, _ := n.watched()
 		n.interrupt()
+		if got, _ := n.watched(); got != first {
+			t.Error("opened again at once")
+		}
 		for _, pause := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
 			before, _ := n.watched()
 			time.Sleep(time.Duration(pause)*time.Second - time.Millisecond)
@@ -350,10 +344,12 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 	"TheCurrentStateComesFirst": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		got := acquire(t, n.locks, "r", "s/1")
-		e, err := n.subscribe(t, "r").Next(t.Context())
-		want := Event{Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt, Reason: Current, Version: e.Version}
-		if err != nil || e != want || e.Version < got.Lock.LockedAt.UnixMicro() {
-			t.Errorf("%+v, %v; want %+v", e, err, want)
+		for e := range n.subscribe(t, "r").Events(t.Context()) {
+			want := Event{Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt, Reason: Current, Version: e.Version}
+			if e != want || e.Version < got.Lock.LockedAt.UnixMicro() {
+				t.Errorf("%+v; want %+v", e, want)
+			}
+			break
 		}
 	},
 	"ASlowReaderReceivesTheLatest": func(t *testing.T, n *feedTest) {
@@ -387,7 +383,6 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		time.Sleep(time.Minute)
 		rooms(1)
 		a.Close()
-		a.Close()
 		rooms(1)
 		b.Close()
 		n.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
@@ -415,14 +410,18 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		acquire(t, n.locks, "r", "s/1")
 		want(t, b, "acquired true")
 	},
-	"NextEndsWithItsContext": func(t *testing.T, n *feedTest) {
+	"EventsEndWithTheirContext": func(t *testing.T, n *feedTest) {
+		n.start(t)
 		sub := n.subscribe(t, "r")
-		want(t, sub, "current false")
-		why := errors.New("enough")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(why) })
-		if _, err := sub.Next(ctx); !errors.Is(err, why) {
-			t.Errorf("err = %v, want the cause", err)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, func() { acquire(t, n.locks, "r", "s/1") })
+		time.AfterFunc(2*time.Second, cancel)
+		var reasons []string
+		for e := range sub.Events(ctx) {
+			reasons = append(reasons, e.Reason)
+		}
+		if !slices.Equal(reasons, []string{Current, Acquired}) {
+			t.Errorf("events %v", reasons)
 		}
 	},
 	"AChangeDuringTheFirstReadingIsNotMissed": func(t *testing.T, n *feedTest) {

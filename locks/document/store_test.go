@@ -194,6 +194,16 @@ func on(t testing.TB, s lease.Store[Lock]) *Locks {
 	return l
 }
 
+// take returns the pending event, or nil.
+func (s *Subscription) take() *Event {
+	select {
+	case e := <-s.events:
+		return &e
+	default:
+		return nil
+	}
+}
+
 func acquire(t testing.TB, l *Locks, room, owner string) State {
 	t.Helper()
 	s, err := l.Acquire(t.Context(), room, owner)

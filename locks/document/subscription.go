@@ -1,39 +1,39 @@
 package document
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
 // Subscription receives the events of one room. A slow reader delays no other: it
 // receives the latest state. Close it.
 type Subscription struct {
-	feed  *Feed
-	room  *room
-	ready chan struct{} // capacity 1: there is an event
-
-	// feed.mu guards these.
-	event *Event // not yet received
-	begun bool   // an event was received
+	feed   *Feed
+	room   *room
+	events chan Event // capacity 1: the latest that was not received; sent to under feed.mu
 }
 
 // Subscribe reads the room once and watches it from then on. Its errors are those
 // of Locks.Get. It may be called before Run has begun and while the stream is down.
 func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) {
-	r := f.enter(id) // before the reading, so that no change after it is missed
+	s := f.enter(id) // before the reading, so that no change after it is missed
 	c, err := f.locks.read(ctx, id)
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
-		f.leave(r)
+		s.leave()
 		return nil, err
 	}
-	f.update(r, c)
-	s := &Subscription{feed: f, room: r, ready: make(chan struct{}, 1)}
-	s.notify(r.latest)
-	r.subs[s] = struct{}{}
+	f.update(s.room, c)
+	first := s.room.latest
+	first.Reason = Current
+	s.notify(first)
 	return s, nil
 }
 
-// enter returns the room of id, with one use more.
-func (f *Feed) enter(id string) *room {
+// enter adds a subscription to the room of id.
+func (f *Feed) enter(id string) *Subscription {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.rooms[id]
@@ -42,59 +42,52 @@ func (f *Feed) enter(id string) *room {
 		f.rooms[id] = r
 		signal(f.subscribed)
 	}
-	r.uses++
-	return r
+	s := &Subscription{feed: f, room: r, events: make(chan Event, 1)}
+	r.subs[s] = struct{}{}
+	return s
 }
 
-// leave removes r after its last use. The caller holds mu.
-func (f *Feed) leave(r *room) {
-	if r.uses--; r.uses == 0 {
-		delete(f.rooms, r.id)
+// leave removes s, and its room if no other subscription is left. The caller holds feed.mu.
+func (s *Subscription) leave() {
+	delete(s.room.subs, s)
+	if len(s.room.subs) == 0 {
+		delete(s.feed.rooms, s.room.id)
 	}
 }
 
-// notify never blocks: it replaces an event that was not received yet. The caller
-// holds feed.mu.
+// notify never blocks: it replaces an event that was not received yet. The first event
+// that is received has the reason Current. The caller holds feed.mu.
 func (s *Subscription) notify(e Event) {
-	if !s.begun {
-		e.Reason = Current
-	}
-	s.event = &e
-	signal(s.ready)
-}
-
-// Next waits for the next event: first the current state, then each newer one, or
-// the latest if there are several. It returns ctx's cause when ctx ends. One goroutine
-// at a time may call it.
-func (s *Subscription) Next(ctx context.Context) (Event, error) {
-	for {
-		if e := s.take(); e != nil {
-			return *e, nil
+	select {
+	case missed := <-s.events:
+		if missed.Reason == Current {
+			e.Reason = Current
 		}
-		select {
-		case <-s.ready:
-		case <-ctx.Done():
-			return Event{}, context.Cause(ctx)
+	default:
+	}
+	s.events <- e
+}
+
+// Events yields the events until ctx ends: first the current state, then each newer one, or the
+// latest if there are several. One goroutine at a time may range over it.
+func (s *Subscription) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for {
+			select {
+			case e := <-s.events:
+				if !yield(e) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
 
-// take returns the pending event, or nil.
-func (s *Subscription) take() *Event {
-	s.feed.mu.Lock()
-	defer s.feed.mu.Unlock()
-	e := s.event
-	s.event = nil
-	s.begun = s.begun || e != nil
-	return e
-}
-
-// Close ends the subscription; no Next waits by then. It may be called again.
+// Close ends the subscription; no loop over Events waits by then. Call it once.
 func (s *Subscription) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	if _, open := s.room.subs[s]; open {
-		delete(s.room.subs, s)
-		s.feed.leave(s.room)
-	}
+	s.leave()
 }

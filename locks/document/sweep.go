@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"taskguard/lease"
 )
 
@@ -49,36 +51,31 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 
 // sweepAll sweeps the rooms of found, several at once.
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
-	ctx, giveUp := context.WithCancel(ctx)
-	defer giveUp()
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(parallelDeletes)
 	var mu sync.Mutex // guards swept and err
-	count := func(e error) {
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case e == nil:
-			swept++
-		case !errors.Is(e, errHeld):
-			err = cmp.Or(err, e)
-		}
-		if errors.Is(e, lease.ErrUnavailable) {
-			giveUp()
-		}
-	}
-
-	var work sync.WaitGroup
-	slots := make(chan struct{}, parallelDeletes)
 	for i := range found {
-		slots <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
-		work.Go(func() {
-			defer func() { <-slots }()
-			count(l.sweep(ctx, found[i]))
+		work.Go(func() error {
+			failed := l.sweep(ctx, found[i])
+
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed == nil:
+				swept++
+			case !errors.Is(failed, errHeld):
+				err = cmp.Or(err, failed)
+			}
+			if errors.Is(failed, lease.ErrUnavailable) {
+				return failed // ends the sweep
+			}
+			return nil
 		})
 	}
-	work.Wait()
+	_ = work.Wait() // err is the first
 	return swept, err
 }
 

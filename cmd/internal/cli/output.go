@@ -49,12 +49,14 @@ type Progress struct {
 // Progress returns the command's progress, on standard output, or with --json on
 // standard error.
 func (c *Call) Progress() *Progress {
-	p := &Progress{began: time.Now(), w: c.Out}
 	if c.JSON {
-		p.w = c.Err
+		return NewProgress(c.Err)
 	}
-	return p
+	return NewProgress(c.Out)
 }
+
+// NewProgress returns a progress that is printed on w.
+func NewProgress(w io.Writer) *Progress { return &Progress{began: time.Now(), w: w} }
 
 // Print prints one line.
 func (p *Progress) Print(format string, args ...any) {

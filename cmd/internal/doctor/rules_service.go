@@ -28,7 +28,7 @@ func (d *diagnosis) checkService(s service) {
 			severity = Advice
 		}
 		d.add(severity, "traffic",
-			"The last change of %s is in %s, which gets %d %% of the requests; checked is %s, which gets most.",
+			"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.",
 			s.Name, s.Newest, s.NewestShare, s.Serving).
 			fix("Test the newest revision, and send them to it (docs/operations.md, Change a setting).")
 	}

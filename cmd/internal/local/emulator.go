@@ -14,16 +14,17 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-// Emulator keeps an embedded Firestore and Cloud Tasks up until Ctrl-C.
+// Emulator keeps an embedded Firestore and Cloud Tasks up until Ctrl-C. Its standard output is
+// for a shell to evaluate, so deliveries are printed on standard error.
 func Emulator(ctx context.Context, c *cli.Call) error {
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
 	port := c.Flags.Int("port", 8680, "Firestore's `port`; the next two are those of Cloud Tasks and of /health; "+
 		"0: any free ones")
-	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/demo-taskguard/locations/local/queues/tasks"),
+	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks"),
 		"the `name` of the queue that exists from the start")
 	documented := c.Flags.Bool("as-documented", false, "throttle each queue as Cloud Tasks does: "+
 		"a new or idle one is slow at first, and 429, 503 or many errors slow it down")
-	c.TakesJSON("print the environment as one JSON document; deliveries go to standard error")
+	c.TakesJSON("print the environment as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -31,7 +32,7 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 		return err
 	}
 
-	show := c.Progress()
+	show := cli.NewProgress(c.Err)
 	options := cloudtasks.Options{Observe: func(d cloudtasks.Delivery) {
 		if ctx.Err() == nil { // deliveries fail while the emulator stops
 			show.Print("task %s, attempt %d: %s", d.Task, d.Attempt+1, outcome(d))
@@ -45,7 +46,7 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	at := func(i int) string { return address(*host, *port, i) }
 	err := emulated.start(at(0), at(1), at(2), &cloudtaskspb.Queue{Name: *name}, options)
 	if status.Code(err) == codes.InvalidArgument {
-		return cli.UsageError("--queue: " + status.Convert(err).Message())
+		return cli.UsageError("--queue or TASK_QUEUE: " + status.Convert(err).Message())
 	}
 	if err != nil {
 		return err
@@ -59,8 +60,8 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})
 	} else {
-		_, err = fmt.Fprintf(c.Out, "%s\nReady: %s answers 200. Ctrl-C ends it and deletes its data.\n\n",
-			exports(vars), health)
+		const ready = "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
+		_, err = fmt.Fprintf(c.Out, ready, exports(vars), health)
 	}
 	if err == nil {
 		<-ctx.Done()

@@ -28,6 +28,8 @@ const (
 	restartDelay = time.Second
 	// recoveryTimeout limits one call of recovery, as Cloud Scheduler's deadline does.
 	recoveryTimeout = time.Minute
+	// spread is the part of its wait by which the queue delays a retry at random.
+	spread = 0.25
 )
 
 // local is an emulated cloud with workers that stays up.
@@ -57,6 +59,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
+	warnOfMisspelt(c)
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
 	if err := l.serveAll(ctx, *port, *workers, *every); ctx.Err() == nil {
@@ -71,7 +74,7 @@ func (l *local) serveAll(ctx context.Context, port, workers int, every time.Dura
 	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // of each worker; a run may use a whole one
 	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
 	atOnce := min(workers*l.limit, 1000)
-	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{}); err != nil {
+	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
 		return err
 	}
 	if err := l.configureWorkers(ctx); err != nil {

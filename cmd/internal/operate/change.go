@@ -159,7 +159,7 @@ func (done *changed) note(verb console.Verb) string {
 	case done.Delivery == console.Booked:
 		return "a delivery is booked"
 	case done.Delivery == console.None:
-		return "no delivery is booked, as TASK_QUEUE is not set"
+		return "no delivery is booked, as TASK_QUEUE is not set, or as this is a record of Do"
 	}
 	return "it is finished and needs no delivery"
 }
@@ -255,6 +255,7 @@ func operator() string {
 // analysis is locked, and if its state or the act has changed since it was read.
 func Resolve(ctx context.Context, c *cli.Call) (err error) {
 	result := c.Flags.String("done", "", "the act was done: record this `JSON` as its result")
+	token := c.Flags.Int64("token", 0, "only if the act was begun with this lock `token`; 0: with any")
 	notDone := c.Flags.Bool("not-done", false, "the act was certainly not done: a later attempt does it")
 	c.TakesKind(firstKind)
 	c.TakesJSON("print what was changed as one JSON line")
@@ -280,16 +281,20 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	return cl.resolve(ctx, c, what)
+	return cl.resolve(ctx, c, what, *token)
 }
 
-// resolve prints the act, and answers it if the analysis is still in the state that was read.
-func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change) error {
+// resolve prints the act, and answers it if the analysis is still in the state that was read, and if
+// the act has the token, unless that is 0.
+func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change, token int64) error {
 	read, err := cl.Analyses.Summary(ctx, what.ID)
 	if err != nil {
 		return cl.explain(what.ID, err)
 	}
 	if act, known := read.Effects[what.Act]; known {
+		if token != 0 && act.Token != token {
+			return fmt.Errorf("the act %s, not with %d", effectText(what.Act, act), token)
+		}
 		c.Notice("%s: the act %s", printable.Line(what.ID), effectText(what.Act, act))
 	}
 	what.Seen = console.StateOf(&read)

@@ -216,7 +216,7 @@ func TestResolveIsRefusedIfTheAnalysisHasChangedSinceItWasRead(t *testing.T) {
 	cl, _ := openBilled(t, b, func(string) { read() })
 	var out strings.Builder
 	c := cli.NewCall(cli.Command{Name: "resolve"}, nil, cli.Streams{Out: &out, Err: &out}, nil)
-	err := cl.resolve(t.Context(), c, console.Change{Verb: console.Resolve, ID: "x", Act: "charge"})
+	err := cl.resolve(t.Context(), c, console.Change{Verb: console.Resolve, ID: "x", Act: "charge"}, 0)
 	fields := b.Fields(t, "x")
 	if !errors.Is(err, lease.ErrConflict) || fields["lockToken"] != int64(2) || fields["openEffects"] != int64(1) || fields["status"] != "FAILED" {
 		t.Errorf("%v, want a conflict and nothing written: %v", err, fields)

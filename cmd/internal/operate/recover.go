@@ -36,6 +36,9 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 
 	for _, cl := range all {
 		r, failed := cl.Recover(ctx)
+		if errors.Is(failed, worker.ErrNoQueue) {
+			continue // records of Do, whose callers call again
+		}
 		printRecovered(c, cl.place.Other(), r, failed)
 		if failed = explainIndex(explainQueue(failed)); failed == nil {
 			failed = reportUnfound(ctx, c, cl)

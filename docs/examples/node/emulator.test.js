@@ -68,7 +68,7 @@ test('a named task exists once', async () => {
   const name = `${TASK_QUEUE}/tasks/named`;
   await create({ name, scheduleTime: later() });
   await assert.rejects(create({ name }), fails('ALREADY_EXISTS', /exists/));
-  const [task] = await tasks.getTask({ name });
+  const [task] = await tasks.getTask({ name, responseView: 'FULL' });
   assert.equal(task.name, name);
   assert.equal(task.httpRequest.body.toString(), 'payload');
   await tasks.deleteTask({ name });
@@ -180,15 +180,13 @@ test('listeners', async () => {
 test('what is not emulated is UNIMPLEMENTED, with its name', async () => {
   const c = firestore.collection('all');
   const calls = {
-    'ListDocuments': () => c.listDocuments(),
-    'ListCollectionIds': () => firestore.listCollections(),
-
-
-
+    ListDocuments: () => c.listDocuments(),
+    ListCollectionIds: () => firestore.listCollections(),
+    explain_options: () => c.explain(),
     maximum: () => c.doc('x').set({ n: FieldValue.maximum(1) }),
-    'UpdateQueue': () => tasks.updateQueue({ queue: { name: TASK_QUEUE } }),
-    'DeleteQueue': () => tasks.deleteQueue({ name: TASK_QUEUE }),
-    'RunTask': () => tasks.runTask({ name: `${TASK_QUEUE}/tasks/x` }),
+    UpdateQueue: () => tasks.updateQueue({ queue: { name: TASK_QUEUE } }),
+    DeleteQueue: () => tasks.deleteQueue({ name: TASK_QUEUE }),
+    RunTask: () => tasks.runTask({ name: `${TASK_QUEUE}/tasks/x` }),
   };
   for (const [name, call] of Object.entries(calls)) {
     await assert.rejects(call(), fails('UNIMPLEMENTED', new RegExp(name)), name);

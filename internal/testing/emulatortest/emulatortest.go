@@ -25,6 +25,10 @@ const (
 	requireVariable = "REQUIRE_GOOGLE_EMULATOR"
 )
 
+// named is the host that the environment of the process names. A test may set the variable for the
+// code under test while another goroutine starts the emulator.
+var named = os.Getenv(hostVariable)
+
 // shared is the emulator of the test process, or the error of its start.
 var shared struct {
 	once     sync.Once
@@ -51,7 +55,7 @@ func Google(t testing.TB) string {
 }
 
 func findOrStart() {
-	if shared.host = os.Getenv(hostVariable); shared.host != "" {
+	if shared.host = named; shared.host != "" {
 		conn, err := net.DialTimeout("tcp", shared.host, 5*time.Second)
 		if err != nil {
 			shared.err = fmt.Errorf("emulatortest: nothing answers at %s=%s: %w", hostVariable, shared.host, err)

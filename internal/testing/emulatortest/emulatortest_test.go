@@ -75,7 +75,7 @@ func TestIsolateRemovesTheVariablesOfThePrograms(t *testing.T) {
 		t.Errorf("only %d variables found on the page", len(names))
 	}
 	for name := range names {
-		t.Setenv(name, "") // so that Google does not look for an emulator
+		t.Setenv(name, "")
 	}
 	Isolate()
 	for name := range names {

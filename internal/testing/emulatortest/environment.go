@@ -28,9 +28,6 @@ var (
 // dial the emulator from a bubble, whose time then stands still. [Main] calls Isolate. A
 // test binary that a test has started as a program must not call it.
 func Isolate() {
-	if os.Getenv(hostVariable) != "" {
-		shared.once.Do(findOrStart)
-	}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		isolated := slices.Contains(isolatedNames, name) ||

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-
-	"taskguard/internal/taskauth"
 )
 
 const (
@@ -18,8 +16,8 @@ const (
 	bearerProtocol = "bearer."
 )
 
-// Verifier returns the subject of a request's bearer token, and its display name or "", or
-// an error of taskauth's; taskauth.Verifier is one.
+// Verifier returns the subject of a request's bearer token, which is not empty, and its display
+// name or "", or an error of taskauth's; taskauth.Verifier is one.
 type Verifier interface {
 	Subject(r *http.Request) (subject, name string, err error)
 }
@@ -43,22 +41,14 @@ func (a Accounts) Caller(_ http.ResponseWriter, r *http.Request, _ bool) (Caller
 	if err != nil {
 		return Caller{}, err
 	}
-	if sub == "" {
-		return Caller{}, taskauth.ErrUnauthenticated
-	}
 	return Caller{Owner: "oidc/" + url.PathEscape(sub), Name: displayName(name)}, nil
 }
 
-// Begin does nothing: the application gives the page its token.
-func (Accounts) Begin(http.ResponseWriter, *http.Request) {}
-
 // offered returns the tokens among the subprotocols that r offers.
 func offered(r *http.Request) (tokens []string) {
-	for _, line := range r.Header["Sec-Websocket-Protocol"] {
-		for name := range strings.SplitSeq(line, ",") {
-			if token, ok := strings.CutPrefix(strings.TrimSpace(name), bearerProtocol); ok {
-				tokens = append(tokens, token)
-			}
+	for name := range strings.SplitSeq(strings.Join(r.Header["Sec-Websocket-Protocol"], ","), ",") {
+		if token, ok := strings.CutPrefix(strings.TrimSpace(name), bearerProtocol); ok {
+			tokens = append(tokens, token)
 		}
 	}
 	return tokens

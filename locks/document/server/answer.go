@@ -26,12 +26,9 @@ var (
 	errCrossSite      = errors.New("doclock: cross-site request")
 	errNoSession      = errors.New("doclock: no session")
 	errForeignChannel = errors.New("doclock: foreign channel")
-	errTooLarge       = errors.New("doclock: the body is too large")
 	errManyLocks      = errors.New("doclock: too many locks of this session")
 	errManySockets    = errors.New("doclock: too many sockets of this session")
 	errNoSweep        = errors.New("doclock: swept in part")
-	errRoute          = errors.New("doclock: no such route")
-	errMethod         = errors.New("doclock: method not allowed")
 )
 
 // requestError describes what is wrong with a request, without repeating its input.
@@ -56,14 +53,13 @@ var refusals = []struct {
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},
 	{taskauth.ErrNoKeys, http.StatusServiceUnavailable, "unavailable", "tokens cannot be checked now; try again"},
-	{errTooLarge, http.StatusRequestEntityTooLarge, "too_large", "the body is larger than 64 KiB"},
 	{errManyLocks, http.StatusTooManyRequests, "too_many_locks", "this session holds too many locks; release one"},
 	{errManySockets, http.StatusTooManyRequests, "too_many_sockets", "this session has too many open sockets; close one"},
 	{lifecycle.ErrFull, http.StatusServiceUnavailable, "unavailable", "too many connections here; try again"},
 	{lifecycle.ErrStopping, http.StatusServiceUnavailable, "unavailable", "this instance is stopping; try again"},
 	{errNoSweep, http.StatusServiceUnavailable, "unavailable", "not all expired locks were swept; try again"},
-	{errRoute, http.StatusNotFound, "no_such_route", "no such route"},
-	{errMethod, http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed"},
+	{echo.ErrNotFound, http.StatusNotFound, "no_such_route", "no such route"},
+	{echo.ErrMethodNotAllowed, http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed"},
 	{lease.ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "the store is out of reach; try again"},
 }
 
@@ -95,36 +91,24 @@ type refused struct {
 	LockedAt *string `json:"locked_at,omitempty"`
 }
 
-// answer writes the one log line of a request, and answers it with body, or with the
-// refusal for err.
-func (s *Server) answer(c echo.Context, operation, room string, began time.Time, body any, err error) {
-	if err != nil {
-		status, _, _ := refusal(err)
-		s.record(c, operation, room, err, status, began)
-		refuse(c, err)
-		return
+// logged makes a handler of next, which answers a request or returns why it is refused. It writes
+// the one log line of a request.
+func (s *Server) logged(operation string, next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began := time.Now()
+		err := next(c)
+		if err != nil {
+			c.Error(err) // answers
+		}
+		s.record(c, operation, began, err)
+		return nil
 	}
-	s.record(c, operation, room, nil, http.StatusOK, began)
-	_ = c.JSON(http.StatusOK, body) // it fails for a caller that has gone
 }
 
-func refuse(c echo.Context, err error) {
-	status, code, message := refusal(err)
-	body := refused{Error: code, Message: message}
-	var held *document.HeldError
-	if errors.As(err, &held) {
-		body.LockedAt = stamp(held.LockedAt)
-	}
-	if code == "unauthenticated" {
-		c.Response().Header().Set("WWW-Authenticate", "Bearer")
-	}
-	_ = c.JSON(status, body) // see answer
-}
-
-// record logs a request. Successful heartbeats and readings have the level DEBUG, since
-// there are tens of thousands in an hour.
-func (s *Server) record(c echo.Context, operation, room string, err error, status int, began time.Time) {
-	outcome, level := "ok", slog.LevelInfo
+// record logs a request that was answered. Successful heartbeats and readings have the level
+// DEBUG, since there are tens of thousands in an hour.
+func (s *Server) record(c echo.Context, operation string, began time.Time, err error) {
+	status, outcome, level := c.Response().Status, "ok", slog.LevelInfo
 	if err != nil {
 		_, outcome, _ = refusal(err)
 	} else if operation == "extend" || operation == "show" || operation == "confirm" {
@@ -134,31 +118,31 @@ func (s *Server) record(c echo.Context, operation, room string, err error, statu
 		slog.String("operation", operation), slog.String("outcome", outcome), slog.Int("status", status),
 		slog.Int64("duration_ms", time.Since(began).Milliseconds()),
 	}
-	if room != "" {
+	if room, ok := c.Get(roomKey).(string); ok {
 		attrs = append(attrs, slog.String("room_hash", document.Hash(room)))
 	}
-	if status >= http.StatusInternalServerError {
+	if err != nil && status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("error", withoutInput(err)))
 	}
 	s.log.LogAttrs(c.Request().Context(), level, "document lock", attrs...)
 }
 
-// handleError answers requests without a handler: unknown routes and methods.
+// handleError answers a request with the refusal for err, also one of an unknown route or method.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	var he *echo.HTTPError
-	if errors.As(err, &he) {
-		switch he.Code {
-		case http.StatusNotFound:
-			err = errRoute
-		case http.StatusMethodNotAllowed:
-			err = errMethod
-		}
+	status, code, message := refusal(err)
+	body := refused{Error: code, Message: message}
+	var held *document.HeldError
+	if errors.As(err, &held) {
+		body.LockedAt = stamp(held.LockedAt)
 	}
-	refuse(c, err)
+	if code == "unauthenticated" {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	_ = c.JSON(status, body) // it fails for a caller that has gone
 }
 
 // stamp returns t as ISO 8601 in UTC with three decimals, or nil, which is null in

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -17,31 +16,25 @@ import (
 	"taskguard/locks/document"
 )
 
-// maxBody is the largest body of a request, in bytes.
-const maxBody = 64 << 10
-
 // target is the room of a request, and the owner that sent it.
 type target struct {
 	room, owner string
-	session     string // the owner without its client
+	session     string // the owner without its client; empty: none, and the owner holds no lock
 	name        string // the owner's display name
 }
 
+// roomKey is the key of the room's id in an echo.Context.
+const roomKey = "room"
+
 // Bodies of the successful answers.
 type (
-	acquired struct {
+	held struct {
 		Success   bool    `json:"success"`
 		ExpiresAt *string `json:"expires_at"`
 		LockedAt  *string `json:"locked_at"`
 		TTL       int64   `json:"ttl_ms"`
 		Token     int64   `json:"token"`
 		Holder    string  `json:"holder"`
-	}
-	extended struct {
-		Success   bool    `json:"success"`
-		ExpiresAt *string `json:"expires_at"`
-		TTL       int64   `json:"ttl_ms"`
-		Token     int64   `json:"token"`
 	}
 	released struct {
 		Success  bool   `json:"success"`
@@ -66,30 +59,40 @@ type (
 // operation changes or reads the lock of q, and returns the body of the answer.
 type operation func(ctx context.Context, q target, c echo.Context) (any, error)
 
-// lock makes a handler of do, which first identifies the caller.
+// lock makes a handler of do, which first identifies the caller. It ignores the body.
 func (s *Server) lock(name string, do operation) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		began, r := time.Now(), c.Request()
+	return s.logged(name, func(c echo.Context) error {
 		q, err := s.identify(c)
-		if err == nil {
-			err = readBody(io.Discard, c.Response(), r)
+		if err != nil {
+			return err
 		}
-		var body any
-		if err == nil {
-			defer s.Track()() // until the answer is written; an incomplete request delays no stop
-			body, err = do(r.Context(), q, c)
+		defer s.Track()()
+		body, err := do(c.Request().Context(), q, c)
+		if err != nil {
+			return err
 		}
-		s.answer(c, name, q.room, began, body, err)
-		return nil
-	}
+		return c.JSON(http.StatusOK, body)
+	})
 }
 
-// identify returns the room and the owner of a request. Without a session the owner is
-// empty. A POST begins one, since a page's first requests include only one POST.
+// checkSite refuses a request that a page of another site makes. A browser also opens WebSockets,
+// which are GET requests, for pages of any site, and sends the cookie and the page's origin.
+func (s *Server) checkSite(r *http.Request) error {
+	if isWebSocket(r) { // checked as a POST, by its origin alone
+		r = &http.Request{Method: http.MethodPost, Host: r.Host, Header: http.Header{"Origin": r.Header["Origin"]}}
+	}
+	if s.sites.Check(r) != nil {
+		return errCrossSite
+	}
+	return nil
+}
+
+// identify returns the room and the owner of a request. A POST begins a session, since a page's
+// first requests include only one POST.
 func (s *Server) identify(c echo.Context) (q target, err error) {
 	r := c.Request()
-	if s.sites.Check(r) != nil {
-		return q, errCrossSite
+	if err := s.checkSite(r); err != nil {
+		return q, err
 	}
 	caller, err := s.sessions.Caller(c.Response(), r, r.Method == http.MethodPost)
 	if err != nil {
@@ -103,11 +106,8 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 	if err != nil {
 		return q, err
 	}
-	session := caller.Owner
-	if session != "" {
-		caller.Owner += client
-	}
-	return target{room, caller.Owner, session, caller.Name}, nil
+	c.Set(roomKey, room)
+	return target{room, caller.Owner + client, caller.Owner, caller.Name}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -140,56 +140,42 @@ func clientOf(r *http.Request) (string, error) {
 	return "/" + names[0], nil
 }
 
-// readBody copies the body to dst. It reads also a body whose content is ignored, so that
-// the connection can be used again.
-func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
-	_, err := io.Copy(dst, http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return errTooLarge
-	case err != nil:
-		return requestError("the body did not arrive in full")
-	}
-	return nil
-}
-
 // acquire handles POST. A POST of the owner is a heartbeat (SEEDS D1).
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
-	key := lockKey{q.room, q.owner}
-	if err := s.beginLock(ctx, q, key); err != nil {
+	if err := s.beginLock(ctx, q); err != nil {
 		return nil, err
 	}
-	defer s.rooms.end(q.session, key)
+	defer s.rooms.end(q.session, q.room)
 	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
 	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
-		s.rooms.keep(q.session, key, s.locks.TTL())
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
 	}
-	l := state.Lock
-	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
+	return heldBody(state.Lock), err
 }
 
 // extend handles PUT, the client's heartbeat (SEEDS D2).
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	if err == nil {
-		s.rooms.keep(q.session, lockKey{q.room, q.owner}, s.locks.TTL())
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
 	}
-	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
+	return heldBody(state.Lock), err
 }
 
-// ttl returns the time from a lock's heartbeat to its expiry, in milliseconds. A client
-// counts it from the time at which it sent the request, and so need not compare its clock
-// with the store's.
-func ttl(l document.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Milliseconds() }
+// heldBody returns the answer for a lock that the caller holds. A client counts the TTL, the time
+// from the heartbeat to the expiry, from the time at which it sent the request, and so need not
+// compare its clock with the store's.
+func heldBody(l document.Lock) held {
+	ttl := l.ExpiresAt.Sub(l.HeartbeatAt)
+	return held{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl.Milliseconds(), l.Token, l.Holder}
+}
 
 // release handles DELETE. A tab that is closed does not wait for the answer, so
 // the release does not depend on its request's context (SEEDS D3).
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
-	drop := s.rooms.drop(q.session, lockKey{q.room, q.owner})
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if err == nil {
-		drop()
+		s.rooms.keep(q.session, q.room, 0)
 	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
@@ -201,7 +187,7 @@ func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, er
 func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
 	body := shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), ""}
-	if q.owner != "" {
+	if q.session != "" {
 		body.Name = state.Lock.Name
 	}
 	return body, err

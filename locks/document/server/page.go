@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 
 	"taskguard/internal/lifecycle"
 	"taskguard/locks/document/server/web"
@@ -30,30 +31,15 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// crossOrigin lets pages of the allowed origins read answers, and send cookies and any
-// headers (CORS). The browser refuses other origins, as it gets no such header.
-func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		r, h := c.Request(), c.Response().Header()
-		if len(s.o.Origins) > 0 {
-			h.Add("Vary", "Origin")
-		}
-		origin := r.Header.Get("Origin")
-		if !slices.Contains(s.o.Origins, origin) {
-			return next(c)
-		}
-
-		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Allow-Credentials", "true")
-		if r.Method != http.MethodOptions {
-			return next(c)
-		}
-
-		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
-		h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
-		h.Set("Access-Control-Max-Age", "600")
-		return c.NoContent(http.StatusNoContent)
-	}
+// crossOrigin returns a middleware that lets pages of these origins read answers, and send cookies
+// and any headers (CORS). The browser refuses other origins, as it gets no such header.
+func crossOrigin(origins []string) echo.MiddlewareFunc {
+	return middleware.CORSWithConfig(middleware.CORSConfig{
+		AllowOriginFunc:  func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
+		AllowMethods:     []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete},
+		AllowCredentials: true,
+		MaxAge:           600,
+	})
 }
 
 // pages serves the files of package web. index.html is / too, where a session begins.
@@ -63,7 +49,7 @@ func (s *Server) pages() {
 	}
 	index := file("index.html")
 	s.echo.GET("/", func(c echo.Context) error {
-		s.sessions.Begin(c.Response(), c.Request())
+		_, _ = s.sessions.Caller(c.Response(), c.Request(), true) // the page is for everybody
 		return index(c)
 	})
 }

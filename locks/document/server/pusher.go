@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -10,24 +9,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"mime"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
 
-	"taskguard/internal/lifecycle"
 	"taskguard/locks/document"
 )
 
 const (
-	// maxFrame is the largest message of a Pusher client, in bytes.
+	// maxBody and maxFrame are the sizes of the largest body of a request and of the largest
+	// message of a Pusher client, in bytes.
+	maxBody  = 64 << 10
 	maxFrame = 4 << 10
 	// maxChannel is the longest name of a channel that Pusher's clients permit, in bytes.
 	maxChannel = 164
@@ -72,6 +70,7 @@ var (
 	errMessage      = &pusherError{4200, "invalid message"}
 	errNoPong       = &pusherError{4201, "no reply to a ping"}
 	errEvent        = &pusherError{4301, "clients may only subscribe, unsubscribe and ping"}
+	errManyChannels = &pusherError{4301, "too many channels of this socket, of this session, or of all sockets of this instance"}
 )
 
 // frame is a message of the Pusher protocol from the server; Data is JSON in a string.
@@ -121,86 +120,64 @@ func (p Pusher) roomOf(name string) (room string, private bool, err error) {
 	return room, private, err
 }
 
-// event returns the name of the event for a message's type.
+// event returns the name of the event for a message's type: with the namespace, if there is one.
 func (p Pusher) event(kind string) string {
-	if p.Namespace == "" {
-		return kind
-	}
-	return p.Namespace + `\` + kind
+	return strings.TrimPrefix(p.Namespace+`\`+kind, `\`)
 }
 
 var socketID = regexp.MustCompile(`^[0-9]{1,20}\.[0-9]{1,20}$`)
 
 // authorize handles POST /broadcasting/auth: it signs the subscription of a socket to a
-// private channel for a caller with a session.
+// private channel for a caller with a session. The body is a form or, as axios sends it, JSON.
 func (s *Server) authorize(c echo.Context) error {
-	began := time.Now()
-	auth, err := s.authorization(c)
-	s.answer(c, "authorize", "", began, map[string]string{"auth": auth}, err)
-	return nil
-}
-
-func (s *Server) authorization(c echo.Context) (auth string, err error) {
 	r := c.Request()
 	if s.o.Pusher.Key == "" {
-		return "", errRoute
+		return echo.ErrNotFound
 	}
-	if s.sites.Check(r) != nil {
-		return "", errCrossSite
+	if err := s.checkSite(r); err != nil {
+		return err
 	}
 	caller, err := s.sessions.Caller(c.Response(), r, false)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if caller.Owner == "" {
-		return "", errNoSession
+		return errNoSession
 	}
 
-	var body bytes.Buffer
-	if err := readBody(&body, c.Response(), r); err != nil {
-		return "", err
-	}
 	var want struct {
-		Socket  string `json:"socket_id"`
-		Channel string `json:"channel_name"`
+		Socket  string `json:"socket_id" form:"socket_id"`
+		Channel string `json:"channel_name" form:"channel_name"`
 	}
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if kind == "application/json" { // as axios sends it
-		_ = json.Unmarshal(body.Bytes(), &want) // invalid JSON names no channel
-	} else {
-		r.Body = io.NopCloser(&body)
-		want.Socket, want.Channel = r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
-	}
-
+	r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
+	_ = c.Bind(&want) // an invalid body names no channel
 	_, private, err := s.o.Pusher.roomOf(want.Channel)
 	if err != nil || !private || !socketID.MatchString(want.Socket) {
-		return "", errForeignChannel
+		return errForeignChannel
 	}
-	return s.o.Pusher.sign(want.Socket, want.Channel), nil
+	return c.JSON(http.StatusOK, map[string]string{"auth": s.o.Pusher.sign(want.Socket, want.Channel)})
 }
 
 // connect handles GET /app/KEY, a socket of the Pusher protocol. It returns when the
 // socket is closed.
 func (s *Server) connect(c echo.Context) error {
-	began, r := time.Now(), c.Request()
-	if err := s.openSocket(r); err != nil {
-		s.answer(c, "connect", "", began, nil, err)
-		return nil
+	r := c.Request()
+	if err := s.checkSite(r); err != nil {
+		return err
 	}
 	caller, _ := s.sessions.Caller(c.Response(), r, false) // a socket needs no session
-	defer s.closeSocket(caller.Owner, r)
-	if err := s.takeSocket(caller.Owner, r); err != nil {
-		s.answer(c, "connect", "", began, nil, err)
-		return nil
+	if err := s.openSocket(r, caller.Owner); err != nil {
+		return err
 	}
+	defer s.closeSocket(caller.Owner, r)
 
 	conn, err := websocket.Accept(c.Response(), r, accepting)
-	if err == nil {
-		id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
-		p := &pusher{server: s, conn: conn, session: caller.Owner, id: id, channels: map[string]context.CancelFunc{}}
-		p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
+	if err != nil {
+		return nil // Accept has answered
 	}
-	s.record(c, "connect", "", nil, c.Response().Status, began)
+	id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
+	p := &pusher{server: s, conn: conn, session: caller.Owner, id: id, channels: map[string]context.CancelFunc{}}
+	p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
 	return nil
 }
 
@@ -234,13 +211,7 @@ func (p *pusher) begin(context.Context) {
 // close closes the socket with the code for its cause.
 func (p *pusher) close(cause error) {
 	var known *pusherError
-	switch {
-	case errors.As(cause, &known):
-	case errors.Is(cause, lifecycle.ErrStopping):
-		known = errStopping
-	case errors.Is(cause, errUnanswered):
-		known = errNoPong
-	default:
+	if !errors.As(cause, &known) {
 		_ = p.conn.CloseNow() // closed already
 		return
 	}
@@ -271,10 +242,10 @@ func (p *pusher) read(ctx context.Context) error {
 		}
 
 		err = p.handle(ctx, data)
-		var refused *pusherError
-		if errors.As(err, &refused) && (refused == errUnauthorized || refused == errEvent) {
-			p.send("pusher:error", "", refused)
-		} else if err != nil {
+		switch {
+		case errors.Is(err, errUnauthorized), errors.Is(err, errEvent):
+			p.send("pusher:error", "", err)
+		case err != nil:
 			return err
 		}
 	}
@@ -312,13 +283,13 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	s := p.server
 	room, private, err := s.o.Pusher.roomOf(channel)
 	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel))) {
-		p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message)
+		p.refuse(channel, "AuthError", errUnauthorized)
 		return errUnauthorized
 	}
 
 	p.unsubscribe(channel)
 	if len(p.channels) >= maxChannels || !s.openChannel(p.session, private, &channel) {
-		p.refuse(channel, "LimitReached", errEvent.Code, tooManyChannels)
+		p.refuse(channel, "LimitReached", errManyChannels)
 		return nil
 	}
 	sub, err := s.feed.Subscribe(ctx, room)
@@ -337,21 +308,15 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	return nil
 }
 
-const tooManyChannels = "too many channels of this socket, of this session, or of all sockets of this instance"
-
 // refuse reports that a channel is not subscribed to, so that Echo calls error for it.
-func (p *pusher) refuse(channel, kind string, code int, message string) {
-	p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": code, "error": message})
+func (p *pusher) refuse(channel, kind string, why *pusherError) {
+	p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": why.Code, "error": why.Message})
 }
 
 // forward sends the events of sub until ctx ends.
 func (p *pusher) forward(ctx context.Context, channel string, sub *document.Subscription, private bool) {
 	p.send("pusher_internal:subscription_succeeded", channel, struct{}{})
-	for {
-		e, err := sub.Next(ctx)
-		if err != nil {
-			return
-		}
+	for e := range sub.Events(ctx) {
 		m := messageOf(e, private)
 		p.send(p.server.o.Pusher.event(m.Type), channel, m)
 	}

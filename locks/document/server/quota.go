@@ -18,40 +18,36 @@ const channelsPerSocket = 5
 // quota counts what each session has, as far as this instance knows. The zero quota is empty.
 type quota struct {
 	mu     sync.Mutex
-	claims map[string]map[any]*claim // by session and key
+	claims map[string]map[any]claim // by session and key
 }
 
 // claim counts as one while a request uses it, and until a time.
 type claim struct {
 	uses  int
 	until time.Time
-	timer *time.Timer // at until; nil before the first
 }
 
-// change calls do with the claim of key. It reports false if there is none and the session
-// has limit others. It deletes a claim that is neither used nor kept.
-func (q *quota) change(session string, key any, limit int, do func(*claim)) bool {
+// change replaces the claim of key by what next returns. It reports false if there is none and
+// the session has limit others. It deletes a claim that is neither used nor kept.
+func (q *quota) change(session string, key any, limit int, next func(claim) claim) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	claims := q.claims[session]
-	c := claims[key]
-	if c == nil && len(claims) >= limit {
+	c, counted := claims[key]
+	if !counted && len(claims) >= limit {
 		return false
 	}
+
+	c = next(c)
 	if q.claims == nil {
-		q.claims = map[string]map[any]*claim{}
+		q.claims = map[string]map[any]claim{}
 	}
 	if claims == nil {
-		claims = map[any]*claim{}
+		claims = map[any]claim{}
 		q.claims[session] = claims
 	}
-	if c == nil {
-		c = &claim{}
-		claims[key] = c
-	}
-
-	do(c)
-	if c.uses == 0 && !time.Now().Before(c.until) {
+	claims[key] = c
+	if c.uses <= 0 && !time.Now().Before(c.until) {
 		delete(claims, key)
 	}
 	if len(claims) == 0 {
@@ -61,45 +57,24 @@ func (q *quota) change(session string, key any, limit int, do func(*claim)) bool
 }
 
 func (q *quota) begin(session string, key any, limit int) bool {
-	return q.change(session, key, limit, func(c *claim) { c.uses++ })
+	return q.change(session, key, limit, func(c claim) claim { return claim{c.uses + 1, c.until} })
 }
 
 func (q *quota) end(session string, key any) {
-	q.change(session, key, math.MaxInt, func(c *claim) { c.uses = max(0, c.uses-1) })
+	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses - 1, c.until} })
 }
 
-// keep counts key for this long from now, whatever the limit.
+// keep counts key for this long from now, whatever the limit; zero ends that.
 func (q *quota) keep(session string, key any, life time.Duration) {
-	q.change(session, key, math.MaxInt, func(c *claim) {
-		c.until = time.Now().Add(life)
-		if c.timer == nil {
-			c.timer = time.AfterFunc(life, func() { q.change(session, key, math.MaxInt, func(*claim) {}) })
-		} else {
-			c.timer.Reset(life)
-		}
+	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses, time.Now().Add(life)} })
+	time.AfterFunc(life, func() { // deletes it, unless it is kept longer
+		q.change(session, key, math.MaxInt, func(c claim) claim { return c })
 	})
 }
 
-// drop ends the last keep, unless another keep follows before the returned function is called.
-func (q *quota) drop(session string, key any) (done func()) {
-	var until time.Time
-	q.change(session, key, math.MaxInt, func(c *claim) { until = c.until })
-	return func() {
-		q.change(session, key, math.MaxInt, func(c *claim) {
-			if c.until.Equal(until) {
-				c.until = time.Time{}
-			}
-		})
-	}
-}
-
-// lockKey is the key of a lock. Each client of a session has its own, so that the refusal of
-// one does not end the count of another's lock.
-type lockKey struct{ room, owner string }
-
 // beginLock counts a lock for the session while a request acquires it.
-func (s *Server) beginLock(ctx context.Context, q target, key lockKey) error {
-	if s.rooms.begin(q.session, key, s.o.SessionLocks) {
+func (s *Server) beginLock(ctx context.Context, q target) error {
+	if s.rooms.begin(q.session, q.room, s.o.SessionLocks) {
 		return nil
 	}
 	state, err := s.locks.Get(ctx, q.room, q.owner) // another instance may have acquired it
@@ -109,18 +84,19 @@ func (s *Server) beginLock(ctx context.Context, q target, key lockKey) error {
 	case !state.Mine:
 		return errManyLocks
 	}
-	s.rooms.begin(q.session, key, math.MaxInt)
+	s.rooms.begin(q.session, q.room, math.MaxInt)
 	return nil
 }
 
 // takeSocket counts a socket for the session. All sockets and public channels of clients
 // without a session count together.
 func (s *Server) takeSocket(session string, key any) error {
-	switch {
-	case session != "" && !s.sockets.begin(session, key, s.o.SessionSockets):
-		return errManySockets
-	case session == "" && !s.sockets.begin(session, key, s.o.MaxSockets/anonymousShare):
-		return lifecycle.ErrFull
+	limit, full := s.o.SessionSockets, errManySockets
+	if session == "" {
+		limit, full = s.o.MaxSockets/anonymousShare, lifecycle.ErrFull
+	}
+	if !s.sockets.begin(session, key, limit) {
+		return full
 	}
 	return nil
 }
@@ -151,7 +127,7 @@ func (s *Server) closeChannel(session string, key any) {
 	s.closeSocket("", key)
 }
 
-// closeSocket ends what Begin and takeSocket have counted.
+// closeSocket ends what openSocket has counted.
 func (s *Server) closeSocket(session string, key any) {
 	s.sockets.end(session, key)
 	s.End()

@@ -27,9 +27,6 @@ type Sessions interface {
 	// begin is set, else the owner is empty. It may set headers of w. Its error
 	// matches ErrSession or one of taskauth's, and contains nothing of r.
 	Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error)
-	// Begin begins a session for a browser that loads the page, unless the
-	// application gives the page a token.
-	Begin(w http.ResponseWriter, r *http.Request)
 }
 
 // Caller identifies the sender of a request.
@@ -54,7 +51,7 @@ type Authenticator interface {
 
 // Options of NewServer.
 type Options struct {
-	Finder  document.Finder // of rooms to sweep; nil: no sweeps
+	Finder  document.Finder // of rooms to sweep
 	Tasks   Authenticator   // of POST /internal/sweep; nil: a proxy in front checks
 	Pusher  Pusher          // the zero value: its sockets are refused
 	Origins []string        // other origins whose pages may call, such as https://app.example
@@ -102,7 +99,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	}
 
 	s.echo.HTTPErrorHandler = s.handleError
-	s.echo.Use(s.spanned, headers, s.crossOrigin, s.RecoverPanics)
+	s.echo.Use(s.spanned, headers, crossOrigin(o.Origins), s.RecoverPanics)
 	s.Attach(s.echo)
 
 	const lock = "/api/documents/:roomId/lock"
@@ -111,10 +108,10 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	s.echo.DELETE(lock, s.lock("release", s.release))
 	s.echo.GET(lock, s.lock("show", s.show))
 	s.echo.GET(lock+"/confirm", s.lock("confirm", s.confirm))
-	s.echo.GET(lock+"/ws", s.subscribe)
-	s.echo.GET("/app/:key", s.connect)
-	s.echo.POST("/broadcasting/auth", s.authorize)
-	s.echo.POST("/internal/sweep", s.sweep)
+	s.echo.GET(lock+"/ws", s.logged("subscribe", s.subscribe))
+	s.echo.GET("/app/:key", s.logged("connect", s.connect))
+	s.echo.POST("/broadcasting/auth", s.logged("authorize", s.authorize))
+	s.echo.POST("/internal/sweep", s.logged("sweep", s.sweep))
 	s.pages()
 	return s
 }

@@ -37,11 +37,10 @@ const (
 // A caller without a cookie has no session until a POST or the page begins one, unless
 // the application makes all sessions: then a POST is refused. A cookie that is forged,
 // altered or expired is ErrSession, and is deleted: so a caller that assumes it holds a
-// lock does not become another owner unnoticed. Two valid
-// sessions at once are refused, and neither is deleted, since the other would remain:
-// one of them was set by another site, such as a neighbouring subdomain, which a cookie
-// of this name cannot prevent. Serve the document lock on a domain whose subdomains
-// are all your own.
+// lock does not become another owner unnoticed. Two valid sessions at once are refused, and
+// neither is deleted, since the other would remain: one of them was set by another site, such
+// as a neighbouring subdomain, which a cookie of this name cannot prevent. Serve the document
+// lock on a domain whose subdomains are all your own.
 type Cookies struct {
 	Application bool // the application makes all sessions; none is begun or renewed here
 	secret      []byte
@@ -55,66 +54,43 @@ func NewCookies(secret []byte) (*Cookies, error) {
 	return &Cookies{secret: secret}, nil
 }
 
-// Caller returns as the owner "session/" and the session's id, percent-encoded so that it
-// never looks like another id with a client's name.
-func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
-	valid, found, err := k.find(w, r)
-	switch {
-	case err != nil:
-		return Caller{}, err
-	case valid.id != "":
-	case found:
-		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
-		return Caller{}, ErrSession
-	case !begin:
-		return Caller{}, nil
-	case k.Application:
-		return Caller{}, errNoSession
-	default:
-		valid.id = rand.Text()
-		k.set(w, r, valid.id)
-	}
-	return Caller{Owner: "session/" + url.PathEscape(valid.id), Name: displayName(valid.name)}, nil
-}
-
-// Begin begins a session unless r carries a valid one or the application makes all.
-func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
-	if valid, _, err := k.find(w, r); valid.id == "" && err == nil && !k.Application {
-		k.set(w, r, rand.Text())
-	}
-}
-
 // session holds the id and the display name that a valid cookie proves.
 type session struct {
 	id, name string
 	age      time.Duration
 }
 
-// find returns the valid session that r carries, if any, and renews one of its own if
-// half of its life has passed; found reports whether r has a session's cookie. It
-// reads the header itself: net/http drops a cookie with an invalid character.
-func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (valid session, found bool, _ error) {
-	for _, line := range r.Header["Cookie"] {
-		for part := range strings.SplitSeq(line, ";") {
-			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-			if name != CookieName {
-				continue
-			}
-			found = true
-			next := k.read(value)
-			if next.id != "" && valid.id != "" && next.id != valid.id {
-				return session{}, true, errTwoSessions
-			}
-			if next.id != "" {
-				valid = next
-			}
+// Caller returns as the owner "session/" and the session's id, percent-encoded so that it
+// never looks like another id with a client's name. It renews a session of its own if half of
+// its life has passed.
+func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
+	var valid session
+	cookies := r.CookiesNamed(CookieName)
+	for _, cookie := range cookies {
+		next := k.read(cookie.Value)
+		if next.id != "" && valid.id != "" && next.id != valid.id {
+			return Caller{}, errTwoSessions
+		}
+		if next.id != "" {
+			valid = next
 		}
 	}
 
-	if valid.age >= sessionLife/2 && valid.name == "" && !k.Application {
+	switch {
+	case valid.id == "" && len(cookies) > 0:
+		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
+		return Caller{}, ErrSession
+	case valid.id == "" && !begin:
+		return Caller{}, nil
+	case valid.id == "" && k.Application:
+		return Caller{}, errNoSession
+	case valid.id == "":
+		valid.id = rand.Text()
+		k.set(w, r, valid.id)
+	case valid.age >= sessionLife/2 && valid.name == "" && !k.Application:
 		k.set(w, r, valid.id)
 	}
-	return valid, found, nil
+	return Caller{Owner: "session/" + url.PathEscape(valid.id), Name: displayName(valid.name)}, nil
 }
 
 // read returns the session that a cookie's value proves. An invalid cookie has an empty id.

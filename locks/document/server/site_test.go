@@ -37,7 +37,6 @@ type setup struct {
 	ttl      time.Duration
 	store    lease.Store[document.Lock]
 	watcher  document.Watcher
-	finder   document.Finder
 	sessions server.Sessions
 	options  server.Options
 }
@@ -72,12 +71,12 @@ func newRooms(t testing.TB) *repo.Rooms {
 func newSite(t testing.TB, adapt func(*setup)) *site {
 	t.Helper()
 	s := &site{rooms: newRooms(t), log: &emulatortest.Log{}}
-	with := setup{store: s.rooms, watcher: s.rooms, finder: s.rooms, sessions: cookies(t)}
+	with := setup{store: s.rooms, watcher: s.rooms, sessions: cookies(t)}
+	with.options.Finder = s.rooms
 	with.options.Log = slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if adapt != nil {
 		adapt(&with)
 	}
-	with.options.Finder = with.finder
 	var err error
 	if s.locks, err = document.New(with.store, with.ttl); err != nil {
 		t.Fatal(err)

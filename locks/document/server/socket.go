@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,20 +12,16 @@ import (
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
 
-	"taskguard/internal/lifecycle"
 	"taskguard/locks/document"
 )
 
 // writeTimeout is the time limit of sending one message.
 const writeTimeout = 5 * time.Second
 
-// The causes of a socket's end, besides lifecycle.ErrStopping.
-var (
-	errReceived   = errors.New("doclock: the client sent a message")
-	errUnanswered = errors.New("doclock: the client has not answered a ping")
-)
+// errReceived is the cause of the end of a socket whose client sent a message.
+var errReceived = errors.New("doclock: the client sent a message")
 
-// accepting are the options of a WebSocket whose origin allowed has checked.
+// accepting are the options of a WebSocket whose origin checkSite has checked.
 var accepting = &websocket.AcceptOptions{Subprotocols: []string{Protocol}, InsecureSkipVerify: true}
 
 // message is an event for clients. It contains nothing secret.
@@ -54,80 +48,70 @@ func messageOf(e document.Event, named bool) message {
 	return m
 }
 
-// subscribe handles GET …/ws. It returns when the socket is closed.
+// subscribe handles GET …/ws. It returns when the socket is closed. A refusal is an HTTP answer,
+// before the upgrade.
 func (s *Server) subscribe(c echo.Context) error {
-	began := time.Now()
-	q, sub, err := s.openSubscription(c)
+	r := c.Request()
+	q, err := s.identify(c)
 	if err != nil {
-		s.answer(c, "subscribe", q.room, began, nil, err)
-		return nil
+		return err
 	}
-	defer s.closeSocket(q.session, c.Request())
+	if err := s.openSocket(r, q.session); err != nil {
+		return err
+	}
+	defer s.closeSocket(q.session, r)
+	sub, err := s.feed.Subscribe(r.Context(), q.room)
+	if err != nil {
+		return err
+	}
 	defer sub.Close()
-	conn, err := websocket.Accept(c.Response(), c.Request(), accepting)
-	if err == nil {
-		s.serve(conn, sub, q.owner != "")
+
+	conn, err := websocket.Accept(c.Response(), r, accepting)
+	if err != nil {
+		return nil // Accept has answered
 	}
-	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered a request that it refuses
+	s.serve(conn, sub, q.session != "")
 	return nil
 }
 
-// openSubscription counts a socket and opens its subscription before the upgrade, so that a
-// refusal is an HTTP answer.
-func (s *Server) openSubscription(c echo.Context) (q target, sub *document.Subscription, err error) {
-	r := c.Request()
-	if err := s.openSocket(r); err != nil {
-		return q, nil, err
-	}
-	if q, err = s.identify(c); err == nil {
-		err = s.takeSocket(q.session, r)
-	}
-	if err == nil {
-		sub, err = s.feed.Subscribe(r.Context(), q.room)
-	}
-	if err != nil {
-		s.closeSocket(q.session, r)
-	}
-	return q, sub, err
-}
-
-// openSocket counts a socket, which End ends, unless r may not open one.
-func (s *Server) openSocket(r *http.Request) error {
-	switch {
-	case !s.allowed(r):
-		return errCrossSite
-	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
-		return requestError("want a WebSocket")
-	}
-	return s.Begin(s.o.MaxSockets)
-}
-
-// allowed reports whether a page of this server or of an allowed origin, or a client other
-// than a browser, opens the WebSocket. A browser sends the cookie for pages of any site.
-func (s *Server) allowed(r *http.Request) bool {
-	origins := r.Header["Origin"]
-	if len(origins) == 0 {
-		return true
-	}
-	u, err := url.Parse(origins[0])
-	return err == nil && len(origins) == 1 && u.Host != "" &&
-		(strings.EqualFold(u.Host, r.Host) || slices.Contains(s.o.Origins, origins[0]))
-}
-
 // serve sends the events of sub until the client disconnects or the process stops. Then
-// it closes conn.
+// it closes conn. named is as of messageOf.
 func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, named bool) {
 	read := func(context.Context) error { return received(conn) }
-	s.run(conn, read, func(ctx context.Context) { send(ctx, conn, sub, named) }, func(cause error) {
+	send := func(ctx context.Context) {
+		for e := range sub.Events(ctx) {
+			write(conn, messageOf(e, named))
+		}
+	}
+	s.run(conn, read, send, func(cause error) {
 		switch {
 		case errors.Is(cause, errReceived):
 			_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
-		case errors.Is(cause, lifecycle.ErrStopping):
+		case errors.Is(cause, errStopping):
 			_ = conn.Close(websocket.StatusGoingAway, "stopping")
 		default:
 			_ = conn.CloseNow() // closed already, or the peer is dead
 		}
 	})
+}
+
+func isWebSocket(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// openSocket counts a socket of the session, unless r may not open one. See closeSocket.
+func (s *Server) openSocket(r *http.Request, session string) error {
+	if !isWebSocket(r) {
+		return requestError("want a WebSocket")
+	}
+	if err := s.Begin(s.o.MaxSockets); err != nil {
+		return err
+	}
+	err := s.takeSocket(session, r)
+	if err != nil {
+		s.End()
+	}
+	return err
 }
 
 // run serves a socket until read returns, the client does not answer a ping or the process
@@ -137,7 +121,7 @@ func (s *Server) run(conn *websocket.Conn, read func(ctx context.Context) error,
 	end func(cause error),
 ) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	stopWaiting := context.AfterFunc(s.work, func() { cancel(lifecycle.ErrStopping) })
+	stopWaiting := context.AfterFunc(s.work, func() { cancel(errStopping) })
 	defer stopWaiting()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { cancel(read(ctx)) })
@@ -157,17 +141,6 @@ func received(conn *websocket.Conn) error {
 	return errReceived
 }
 
-// send sends the events until ctx ends, the current state first.
-func send(ctx context.Context, conn *websocket.Conn, sub *document.Subscription, named bool) {
-	for {
-		e, err := sub.Next(ctx)
-		if err != nil {
-			return
-		}
-		write(conn, messageOf(e, named))
-	}
-}
-
 // write sends a message. One that has begun keeps its time limit while the process
 // stops: cancelling it would cut the socket off. A failure closes conn, which ends its reading.
 func write(conn *websocket.Conn, message any) {
@@ -179,19 +152,17 @@ func write(conn *websocket.Conn, message any) {
 
 // ping pings the client until ctx ends or there is no answer.
 func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
-	ticker := time.NewTicker(s.o.Ping)
-	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-time.After(s.o.Ping):
 		}
 		answering, done := context.WithTimeout(ctx, s.o.Ping)
 		err := conn.Ping(answering)
 		done()
 		if err != nil && ctx.Err() == nil {
-			return errUnanswered
+			return errNoPong
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
@@ -15,18 +14,13 @@ import (
 func TestARequestIsASpanWithoutItsRoom(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	s := newSite(t, func(with *setup) { with.options.Tracer, with.finder = tracers.Tracer("x"), failing{} })
+	b := newSite(t, func(with *setup) { with.options.Tracer, with.options.Finder = tracers.Tracer("x"), failing{} }).browser(t)
 	for _, request := range []string{
 		"GET /health/live", "GET /health/ready", "GET /api/documents/s3cret/lock/ws", "GET /api/documents/s3cret/lock",
 		"PATCH /api/documents/s3cret/lock", "S3CRET /api/documents/s3cret/lock", "GET /s3cret/s3cret", "POST /internal/sweep",
 	} {
 		method, path, _ := strings.Cut(request, " ")
-		r := must(http.NewRequestWithContext(t.Context(), method, s.url+path, http.NoBody))(t)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
+		b.ask(method, path)
 	}
 	var got []string
 	for _, span := range spans.Ended() {

@@ -12,34 +12,27 @@ import (
 
 // sweep handles POST /internal/sweep, for Cloud Scheduler (SEEDS D4). The body is ignored.
 func (s *Server) sweep(c echo.Context) error {
-	began, r := time.Now(), c.Request()
-	err := s.admit(r)
-	swept := 0
-	if err == nil {
-		defer s.Track()()
-		swept, err = s.sweepOnce(r.Context())
+	r := c.Request()
+	if err := s.checkSite(r); err != nil {
+		return err
 	}
-	s.answer(c, "sweep", "", began, map[string]int{"swept": swept}, err)
-	return nil
-}
+	if s.o.Tasks != nil {
+		if err := s.o.Tasks.Check(r); err != nil {
+			return err
+		}
+	}
 
-// admit checks that r may call an internal route.
-func (s *Server) admit(r *http.Request) error {
-	if s.sites.Check(r) != nil {
-		return errCrossSite
+	defer s.Track()()
+	swept, err := s.sweepOnce(r.Context())
+	if err != nil {
+		return err
 	}
-	if s.o.Tasks == nil {
-		return nil
-	}
-	return s.o.Tasks.Check(r)
+	return c.JSON(http.StatusOK, map[string]int{"swept": swept})
 }
 
 // sweepOnce sweeps and logs the number, also if some rooms failed. The error is
 // errNoSweep with the reason only in its text: the answer does not depend on it.
 func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
-	if s.o.Finder == nil {
-		return 0, nil
-	}
 	swept, err = s.locks.Sweep(ctx, s.o.Finder)
 	if swept > 0 {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "expired locks swept", slog.Int("swept", swept))

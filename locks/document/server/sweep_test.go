@@ -23,18 +23,8 @@ func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rooms, log := newRooms(t), &emulatortest.Log{}
 		locks := must(document.New(rooms, 0))(t)
-		kept := func(room string) bool {
-			c, err := rooms.Load(t.Context(), room)
-			if err != nil {
-				t.Error(err)
-			}
-			return c.Exists
-		}
-		take := func(room string) {
-			if _, err := locks.Acquire(t.Context(), room, "session/1"); err != nil {
-				t.Error(err)
-			}
-		}
+		kept := func(room string) bool { return must(rooms.Load(t.Context(), room))(t).Exists }
+		take := func(room string) { must(locks.Acquire(t.Context(), room, "session/1"))(t) }
 		h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{Finder: rooms, Log: slog.New(slog.NewTextHandler(log, nil))})
 		for i := range 3 {
 			take(fmt.Sprint(i))
@@ -78,7 +68,7 @@ func TestASweepThatFailsInPartIsUnavailable(t *testing.T) {
 			t.Errorf("after two failures the log is: %s", log)
 		}
 	})
-	s := newSite(t, func(s *setup) { s.finder = failing{} })
+	s := newSite(t, func(s *setup) { s.options.Finder = failing{} })
 	s.browser(t).want(http.StatusServiceUnavailable,
 		`{"success":false,"error":"unavailable","message":"not all expired locks were swept; try again"}`, http.MethodPost, "/internal/sweep")
 	if log := s.log.String(); !strings.Contains(log, "no index") || strings.Contains(log, "secret room") {
