@@ -165,7 +165,8 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 			return l, r, "a checkpoint cannot be stored in a document" // err may quote it
 		}
 	}
-	return l, r, r.check()
+	problem = r.check() // before r is returned, since it may change r
+	return l, r, problem
 }
 
 // lines splits the bytes that are added to it into lines, and calls take with each. For a

@@ -10,16 +10,6 @@ import (
 	"taskguard/orchestrator"
 )
 
-func TestRunReturnsTheStorableResult(t *testing.T) {
-	a := orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		return struct {
-			N int    `json:"n"`
-			S string `json:"s"`
-		}{job.Attempt, job.AnalysisID}, nil
-	})
-	equal(t, result(t, a, orchestrator.Job{AnalysisID: "a1", Attempt: 2}), map[string]any{"n": int64(2), "s": "a1"})
-}
-
 func TestAPanicIsRetried(t *testing.T) {
 	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 		panic(&orchestrator.PermanentError{Code: "mine", Message: "not returned"})

@@ -284,13 +284,12 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	}
 	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
-	switch {
-	case err != nil:
-		return r, err
-	case response.StatusCode != http.StatusOK:
-		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("answered %d %s", response.StatusCode, answer)
 	}
-	err = json.Unmarshal(answer, &r)
+	if err == nil {
+		err = json.Unmarshal(answer, &r)
+	}
 	return r, err
 }
 

@@ -6,9 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"net"
 	"net/http"
@@ -23,7 +20,6 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	firestoreapi "cloud.google.com/go/firestore"
-	"google.golang.org/grpc"
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
@@ -31,24 +27,6 @@ import (
 
 	"example.com/library/kinds"
 )
-
-func TestTheFirstLinesAreFew(t *testing.T) {
-	for program, most := range map[string]int{"echoservice": 20, "httpservice": 20, "once": 10} {
-		fset := token.NewFileSet()
-		file := must(parser.ParseFile(fset, filepath.Join(program, "main.go"), nil, 0))(t)
-		main, _ := file.Scope.Lookup("main").Decl.(*ast.FuncDecl)
-		text := must(os.ReadFile(filepath.Join(program, "main.go")))(t)
-		lines := 0
-		for line := range strings.Lines(string(text[main.Body.Lbrace-file.FileStart+1 : main.Body.Rbrace-file.FileStart])) {
-			if strings.TrimSpace(line) != "" {
-				lines++
-			}
-		}
-		if lines > most {
-			t.Errorf("the main of %s has %d lines, want at most %d", program, lines, most)
-		}
-	}
-}
 
 // The commands know the kinds by the KINDS that the page shows.
 func TestThePageShowsTheKinds(t *testing.T) {
@@ -65,48 +43,34 @@ func TestThePageShowsTheKinds(t *testing.T) {
 }
 
 const (
-	project  = "my-project"
-	location = "projects/my-project/locations/here"
-	hang     = time.Minute // for something that takes milliseconds on an idle machine
+	project = "my-project"
+	hang    = time.Minute // for something that takes milliseconds on an idle machine
 )
 
-// cloud is an emulated Firestore and Cloud Tasks, and the environment of programs that use it.
-type cloud struct {
-	env       map[string]string
-	documents *firestoreapi.Client
-}
+// cloud is an emulated Firestore and Cloud Tasks, which the environment names.
+type cloud struct{ documents *firestoreapi.Client }
 
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	store, queue := firestore.NewServer(firestore.Options{}), cloudtasks.NewServer(cloudtasks.Options{})
+	t.Cleanup(queue.Close)
+	t.Cleanup(store.Close)
+	const name = "projects/my-project/locations/here/queues/q"
+	check(t, queue.CreateQueue(&cloudtaskspb.Queue{Name: name}))
 	serve := func(serve func(net.Listener) error) (address string) {
 		l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		go func() { _ = serve(l) }()
 		return l.Addr().String()
 	}
-	c := &cloud{env: map[string]string{
+	for name, value := range map[string]string{
 		"GOOGLE_CLOUD_PROJECT": project, "FIRESTORE_EMULATOR_HOST": serve(store.Serve),
-		"TASK_QUEUE": location + "/queues/q", "CLOUD_TASKS_EMULATOR_HOST": serve(queue.Serve), "TASK_AUTH": "none",
-	}}
-	for name, value := range c.env {
+		"TASK_QUEUE": name, "CLOUD_TASKS_EMULATOR_HOST": serve(queue.Serve), "TASK_AUTH": "none",
+	} {
 		t.Setenv(name, value)
 	}
-	t.Cleanup(queue.Close)
-	t.Cleanup(store.Close)
-	conn := must(queue.Dial())(t)
-	defer func() { _ = conn.Close() }()
-	create(t, conn)
-	c.documents = must(firestoreapi.NewClient(t.Context(), project))(t)
+	c := &cloud{documents: must(firestoreapi.NewClient(t.Context(), project))(t)}
 	t.Cleanup(func() { _ = c.documents.Close() })
 	return c
-}
-
-func create(t *testing.T, conn *grpc.ClientConn) {
-	t.Helper()
-	_, err := cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
-		Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"},
-	})
-	check(t, err)
 }
 
 // document returns the fields of a document.
@@ -138,6 +102,16 @@ func build(t *testing.T, pkg string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
+}
+
+// freePort returns a free port, and makes it that of the target.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer func() { _ = l.Close() }()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
+	return port
 }
 
 // service is a running program.
@@ -176,69 +150,62 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
-func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
-	for _, name := range []string{"echoservice", "httpservice"} {
-		t.Run(name, func(t *testing.T) {
-			c, program := newCloud(t), build(t, name)
-			l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-			_, port, _ := net.SplitHostPort(l.Addr().String())
-			_ = l.Close()
-			t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
-			s := start(t, program, port)
-			second := exec.CommandContext(t.Context(), program)
-			second.Env = append(os.Environ(), "PORT="+port)
-			if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
-				t.Errorf("a service whose port is in use ends with %v\n%s", err, out)
-			}
-			options := must(worker.FromEnv(os.LookupEnv))(t)
-			guard := must(worker.Open(t.Context(), options))(t)
-			defer func() {
-				if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
-					t.Error(err)
-				}
-			}()
-			submit := func(k worker.Kind, id string, input any) {
-				t.Helper()
-				if is, err := worker.Submit(t.Context(), guard, k, id, input); err != nil || !is.Created || !is.Booked {
-					t.Fatalf("Submit = %+v, %v", is, err)
-				}
-			}
-
-			submit(kinds.Analyses, "a", kinds.Text{Text: "to be or not to be"})
-			submit(kinds.Jobs, "j", kinds.Book{Pages: 4})
-			if doc := c.await(t, "analyses/a", "status", "READY"); fmt.Sprint(doc["result"]) != "map[words:6]" {
-				t.Errorf("the analysis is %v", doc)
-			}
-			if doc := c.await(t, "jobs/j", "state", "DONE"); doc["output"] != int64(10) || doc["status"] != nil || doc["checkpoint"] != nil {
-				t.Errorf("the job is %v", doc)
-			}
-
-			// A service that is stopped gives the work back, and the next one continues it.
-			submit(kinds.Jobs, "long", kinds.Book{Pages: 10_000, Milliseconds: 100})
-			for c.document(t, "jobs/long")["checkpoint"] == nil {
-				time.Sleep(20 * time.Millisecond)
-			}
-			s.stop(t)
-			doc := c.document(t, "jobs/long")
-			checkpoint, _ := doc["checkpoint"].(map[string]any)
-			pages, _ := checkpoint["Done"].(int64)
-			if pages++; doc["state"] != "PENDING" || doc["lockOwner"] != nil || doc["lockExpiresAt"] != nil || pages == 1 {
-				t.Errorf("after the stop the job is %v", doc)
-			}
-			shorter := []firestoreapi.Update{{Path: "payload.Pages", Value: pages}}
-			must(c.documents.Doc("jobs/long").Update(t.Context(), shorter))(t)
-			s = start(t, program, port)
-			if doc := c.await(t, "jobs/long", "state", "DONE"); doc["output"] != pages*(pages+1)/2 || doc["lockToken"] != int64(2) {
-				t.Errorf("the continued job is %v, want %d pages", doc, pages)
-			}
-			resp := must(http.Post("http://127.0.0.1:"+port+"/internal/tasks/recover", "", nil))(t)
-			answer, _ := io.ReadAll(resp.Body)
-			if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), `"found":0`) {
-				t.Errorf("recovery answers %d %s", resp.StatusCode, answer)
-			}
-			s.stop(t)
-		})
+func TestTheServiceDoesTwoKindsOfWork(t *testing.T) {
+	c, program := newCloud(t), build(t, "echoservice")
+	port := freePort(t)
+	s := start(t, program, port)
+	second := exec.CommandContext(t.Context(), program)
+	second.Env = append(os.Environ(), "PORT="+port)
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
+		t.Errorf("a service whose port is in use ends with %v\n%s", err, out)
 	}
+	options := must(worker.FromEnv(os.LookupEnv))(t)
+	guard := must(worker.Open(t.Context(), options))(t)
+	defer func() {
+		if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	submit := func(k worker.Kind, id string, input any) {
+		t.Helper()
+		if got, err := worker.Submit(t.Context(), guard, k, id, input); err != nil || !got.Created || !got.Booked {
+			t.Fatalf("Submit = %+v, %v", got, err)
+		}
+	}
+
+	submit(kinds.Analyses, "a", kinds.Text{Text: "to be or not to be"})
+	submit(kinds.Jobs, "j", kinds.Book{Pages: 4})
+	if doc := c.await(t, "analyses/a", "status", "READY"); fmt.Sprint(doc["result"]) != "map[words:6]" {
+		t.Errorf("the analysis is %v", doc)
+	}
+	if doc := c.await(t, "jobs/j", "state", "DONE"); doc["output"] != int64(10) || doc["status"] != nil || doc["checkpoint"] != nil {
+		t.Errorf("the job is %v", doc)
+	}
+
+	// A service that is stopped gives the work back, and the next one continues it.
+	submit(kinds.Jobs, "long", kinds.Book{Pages: 10_000, Milliseconds: 100})
+	for c.document(t, "jobs/long")["checkpoint"] == nil {
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.stop(t)
+	doc := c.document(t, "jobs/long")
+	checkpoint, _ := doc["checkpoint"].(map[string]any)
+	pages, _ := checkpoint["Done"].(int64)
+	if pages++; doc["state"] != "PENDING" || doc["lockOwner"] != nil || doc["lockExpiresAt"] != nil || pages == 1 {
+		t.Errorf("after the stop the job is %v", doc)
+	}
+	shorter := []firestoreapi.Update{{Path: "payload.Pages", Value: pages}}
+	must(c.documents.Doc("jobs/long").Update(t.Context(), shorter))(t)
+	s = start(t, program, port)
+	if doc := c.await(t, "jobs/long", "state", "DONE"); doc["output"] != pages*(pages+1)/2 || doc["lockToken"] != int64(2) {
+		t.Errorf("the continued job is %v, want %d pages", doc, pages)
+	}
+	resp := must(http.Post("http://127.0.0.1:"+port+"/internal/tasks/recover", "", nil))(t)
+	answer, _ := io.ReadAll(resp.Body)
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), `"found":0`) {
+		t.Errorf("recovery answers %d %s", resp.StatusCode, answer)
+	}
+	s.stop(t)
 }
 
 func TestTheProgramWithWhichThePageBegins(t *testing.T) {
@@ -250,10 +217,7 @@ func TestTheProgramWithWhichThePageBegins(t *testing.T) {
 	}
 
 	c, program := newCloud(t), build(t, "service")
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
-	t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
+	port := freePort(t)
 	s := start(t, program, port)
 	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
 	kind := worker.Kind{Name: "words", Collection: "words"}

@@ -11,7 +11,7 @@ func TestGooglesClientsForNodeWorkOnTheEmulator(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "emulator.test.js")
 	cmd := exec.CommandContext(t.Context(), paths[0], "--test", "emulator.test.js")
-	cmd.Dir, cmd.Env = dir, examplestest.Start(t, nil, "emulator")
+	cmd.Dir, cmd.Env = dir, examplestest.Start(t, "emulator")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

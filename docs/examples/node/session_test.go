@@ -1,17 +1,14 @@
 package node
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
-	"taskguard/locks/document/server"
 )
 
 func TestASessionMadeInNodeIsAccepted(t *testing.T) {
-	examplestest.Session(t, caller, examplestest.Find(t, "NODE", "node")[0], "session.js")
+	examplestest.Session(t, examplestest.Find(t, "NODE", "node")[0], "session.js")
 }
 
 func TestSessionJSIsAModule(t *testing.T) {
@@ -22,13 +19,4 @@ func TestSessionJSIsAModule(t *testing.T) {
 	if err != nil || string(out) != want {
 		t.Errorf("got %v, %s, want %s", err, out, want)
 	}
-}
-
-func caller(secret string, r *http.Request) (owner, name string, err error) {
-	cookies, err := server.NewCookies([]byte(secret))
-	if err != nil {
-		return "", "", err
-	}
-	c, err := cookies.Caller(httptest.NewRecorder(), r, false)
-	return c.Owner, c.Name, err
 }

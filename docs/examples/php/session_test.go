@@ -1,17 +1,14 @@
 package php
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
-	"taskguard/locks/document/server"
 )
 
 func TestASessionMadeInPHPIsAccepted(t *testing.T) {
-	examplestest.Session(t, caller, examplestest.Find(t, "PHP", "php")[0], "session.php")
+	examplestest.Session(t, examplestest.Find(t, "PHP", "php")[0], "session.php")
 }
 
 // The keys of $_SERVER follow the scheme of the request, or of the one to the first proxy.
@@ -27,13 +24,4 @@ func TestTheCookieOfSessionPHPIsSecureOverTLSOnly(t *testing.T) {
 	if want := plain + plain + secure + secure + plain; err != nil || string(out) != want {
 		t.Errorf("got %v, %s, want %s", err, out, want)
 	}
-}
-
-func caller(secret string, r *http.Request) (owner, name string, err error) {
-	cookies, err := server.NewCookies([]byte(secret))
-	if err != nil {
-		return "", "", err
-	}
-	c, err := cookies.Caller(httptest.NewRecorder(), r, false)
-	return c.Owner, c.Name, err
 }

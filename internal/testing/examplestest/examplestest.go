@@ -26,7 +26,11 @@ printf '%s' "$job"
 // Check runs the example command, with ID and TEXT as its last arguments, in dir.
 func Check(t *testing.T, dir string, command ...string) {
 	t.Helper()
-	env := local(t)
+	script := filepath.Join(t.TempDir(), "analyzer")
+	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := Start(t, "local", "ANALYZER=exec:"+script)
 	tasks := newLossy(t, env)
 	submit := func(id, text string) (status, output string, exit int) {
 		t.Helper()
@@ -82,20 +86,9 @@ func Build(t *testing.T, pkg string) (program string) {
 	return program
 }
 
-// local runs `taskguard local` until the test ends and returns the environment
-// that it prints.
-func local(t *testing.T) (env []string) {
-	t.Helper()
-	script := filepath.Join(t.TempDir(), "analyzer")
-	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return Start(t, []string{"ANALYZER=exec:" + script}, "local")
-}
-
-// Start runs the command local or emulator of taskguard until the test ends, and returns the
-// environment that it prints.
-func Start(t *testing.T, variables []string, command string) (env []string) {
+// Start runs the command local or emulator of taskguard, with more variables, until the test ends.
+// It returns the environment that it prints.
+func Start(t *testing.T, command string, variables ...string) (env []string) {
 	t.Helper()
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		env = append(env, name+"="+os.Getenv(name))

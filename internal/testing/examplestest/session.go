@@ -2,12 +2,15 @@ package examplestest
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"taskguard/locks/document/server"
 )
 
 // users are the ids, and for some of them the names, of sessions.
@@ -15,13 +18,17 @@ var users = [][]string{
 	{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="},
 }
 
-// Session checks the sessions that an example command makes for the document lock. caller
-// returns the owner and the name of a request's session, which is signed with secret.
-func Session(
-	t *testing.T, caller func(secret string, r *http.Request) (owner, name string, err error), command ...string,
-) {
+// Session checks the sessions that an example command makes for the document lock.
+func Session(t *testing.T, command ...string) {
 	t.Helper()
-	secret := strings.Repeat("secret", 6)
+	const secret = "secretsecretsecretsecretsecretsecret"
+	caller := func(secret string, r *http.Request) (server.Caller, error) {
+		cookies, err := server.NewCookies([]byte(secret))
+		if err != nil {
+			return server.Caller{}, err
+		}
+		return cookies.Caller(httptest.NewRecorder(), r, false)
+	}
 	run := func(user ...string) ([]byte, error) {
 		args := slices.Concat(command[1:], user)
 		cmd := exec.CommandContext(t.Context(), command[0], args...) //nolint:gosec // the test's own
@@ -39,11 +46,11 @@ func Session(
 		}
 
 		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
-		owner, name, err := caller(secret, r)
-		if want := append(user, "")[1]; err != nil || owner != "session/"+url.PathEscape(user[0]) || name != want {
-			t.Errorf("%s: got %q, %q, %v, want %q", out, owner, name, err, user)
+		want := append(user, "")[1]
+		if got, err := caller(secret, r); err != nil || got.Owner != "session/"+url.PathEscape(user[0]) || got.Name != want {
+			t.Errorf("%s: got %+v, %v, want %q", out, got, err, user)
 		}
-		if owner, _, _ := caller(secret+"x", r); owner != "" {
+		if got, _ := caller(secret+"x", r); got.Owner != "" {
 			t.Errorf("%s is accepted with another secret", out)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package kinds has the kinds of work of the services echoservice and httpservice.
+// Package kinds has the kinds of work of the service echoservice.
 package kinds
 
 import (

@@ -82,14 +82,8 @@ func writeLine(ctx context.Context, db *sql.DB, key string, token, amount int64)
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // without effect after the commit
-	result, err := tx.ExecContext(ctx, `
-		INSERT INTO invoices (key, token, amount) VALUES ($1, $2, 0)
-		ON CONFLICT (key) DO UPDATE SET token = excluded.token WHERE excluded.token >= invoices.token`, key, token)
-	if err != nil {
+	if err := writeInvoice(ctx, tx, key, token, 0); err != nil {
 		return err
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, errStale)
 	}
 	if _, err = tx.ExecContext(ctx, `INSERT INTO lines (key, amount) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET amount = excluded.amount`, key, amount); err != nil {
 		return err
