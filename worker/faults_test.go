@@ -92,28 +92,26 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 		"back before the expiry": func(time.Duration) time.Duration { return 0 },
 		"back after the expiry":  func(ttl time.Duration) time.Duration { return ttl },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *process
-				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.unavailable.Store(true)
-					<-ctx.Done()
-					var lost *lease.LostError
-					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
-						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
-					}
-					time.Sleep(away(lease.DefaultTTL))
-					w.unavailable.Store(false)
-					return "must not be written", nil
-				})
-				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
-				checkFields(t, b, "x", map[string]any{
-					"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
-					"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
-				})
-				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.unavailable.Store(true)
+				<-ctx.Done()
+				var lost *lease.LostError
+				if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
+					t.Errorf("cause = %v, want out of time", context.Cause(ctx))
+				}
+				time.Sleep(away(lease.DefaultTTL))
+				w.unavailable.Store(false)
+				return "must not be written", nil
 			})
+			w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+			checkFields(t, b, "x", map[string]any{
+				"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
+				"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
+			})
+			start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 		})
 	}
 }

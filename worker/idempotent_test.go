@@ -238,27 +238,24 @@ func TestIdempotentStoresResponses(t *testing.T) {
 			_, _ = fmt.Fprint(w, large)
 		}, "500 no-response", "500 no-response", 1, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
-				o := worker.IdempotentOptions{Scope: account, Stored: c.stored}
-				h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					calls.Add(1)
-					c.handler(w, r)
-				}))
-				answer(t, h, order(t, "a", "x"), c.first)
-				answer(t, h, order(t, "a", "x"), c.second)
-				if n := calls.Load(); n != c.calls {
-					t.Errorf("%d calls, want %d", n, c.calls)
-				}
-			})
+		worker.Subtest(t, name, func(t *testing.T) {
+			g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+			o := worker.IdempotentOptions{Scope: account, Stored: c.stored}
+			h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				calls.Add(1)
+				c.handler(w, r)
+			}))
+			answer(t, h, order(t, "a", "x"), c.first)
+			answer(t, h, order(t, "a", "x"), c.second)
+			if n := calls.Load(); n != c.calls {
+				t.Errorf("%d calls, want %d", n, c.calls)
+			}
 		})
 	}
 }
 
 func TestIdempotentReplaysChosenHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account, Headers: []string{"x-order"}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for _, name := range []string{"Location", "ETag", "X-Order", "X-Other", "Set-Cookie"} {
 				w.Header().Add(name, "a")

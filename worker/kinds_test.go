@@ -18,9 +18,7 @@ func one(context.Context, worker.Job) (int, error) { return 1, nil }
 
 // Each Run is called by the handler that was made with it.
 func TestEachHandlerCallsItsOwnRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		for _, name := range []string{"a", "b"} {
 			b.Put(t, name, map[string]any{"status": "QUEUED"})
 		}

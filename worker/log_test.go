@@ -59,17 +59,15 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"level": "WARN", "outcome": "bad_request"}},
 	}
 	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
-				w := start(t, b, tc.analyze)
-				w.guard.RunTimeout = 10 * time.Second
-				w.post(t, cmp.Or(tc.body, `{"analysis_id":"x"}`))
-				if log := w.log.String(); strings.Contains(log, secret) || !strings.Contains(log, tc.also) {
-					t.Errorf("the log shows the input, or lacks %s: %s", tc.also, log)
-				}
-				reply{Body: w.entry(t, "delivery")}.check(t, 0, tc.want)
-			})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
+			w := start(t, b, tc.analyze)
+			w.guard.RunTimeout = 10 * time.Second
+			w.post(t, cmp.Or(tc.body, `{"analysis_id":"x"}`))
+			if log := w.log.String(); strings.Contains(log, secret) || !strings.Contains(log, tc.also) {
+				t.Errorf("the log shows the input, or lacks %s: %s", tc.also, log)
+			}
+			reply{Body: w.entry(t, "delivery")}.check(t, 0, tc.want)
 		})
 	}
 }

@@ -139,9 +139,7 @@ func TestKill9AtEachStepOfAnAct(t *testing.T) {
 				if spec == python {
 					payload["cents"] = 4200
 				}
-				if _, err := doc.Set(t.Context(), map[string]any{"state": "PENDING", "payload": payload}); err != nil {
-					t.Fatal(err)
-				}
+				set(t, doc, map[string]any{"state": "PENDING", "payload": payload})
 
 				program, err := os.Executable()
 				if err != nil {

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,44 +56,40 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		"unknown, cannot be asked":     {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
 		"unknown, and the run is over": {after: &worker.UncertainError{Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				g, lines := openLogged(t, b, nil)
-				provider, attempt := &charges{err: c.act}, 0
-				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
-					attempt++
-					receipt, err := worker.Once(ctx, job, "charge", provider.charge, c.find...)
-					if err == nil && attempt == 1 {
-						err = c.after
-					}
-					return receipt, err
-				}))
-				doc := collection(t, b, "jobs").Doc("1")
-				if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-					t.Fatal(err)
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g, lines := openLogged(t, b, nil)
+			provider, attempt := &charges{err: c.act}, 0
+			h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				attempt++
+				receipt, err := worker.Once(ctx, job, "charge", provider.charge, c.find...)
+				if err == nil && attempt == 1 {
+					err = c.after
 				}
+				return receipt, err
+			}))
+			doc := collection(t, b, "jobs").Doc("1")
+			set(t, doc, map[string]any{"state": "PENDING"})
 
-				for range 2 {
-					post(t, h, "/tasks/job", `{"job_id":"1"}`)
-				}
+			for range 2 {
+				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+			}
 
-				got := fields(t, doc)
-				failure, _ := got["error"].(map[string]any)
-				effects, _ := got["effects"].(map[string]any)
-				act, _ := effects["charge"].(map[string]any)
-				words := map[string]any{"READY": "DONE", "FAILED": "ERROR", "QUEUED": "PENDING"}
-				if provider.n != c.charges || got["state"] != words[c.status] || act["state"] != c.state ||
-					act["result"] != c.result || got["openEffects"] != c.open {
-					t.Errorf("%d charges, state %v, act %v, openEffects %v; want %+v", provider.n, got["state"], act, got["openEffects"], c)
-				}
-				if c.code != "" && failure["code"] != c.code {
-					t.Errorf("error %v, want code %s", failure, c.code)
-				}
-				if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
-					t.Errorf("%d ERROR lines:\n%s", alarms, lines)
-				}
-			})
+			got := fields(t, doc)
+			failure, _ := got["error"].(map[string]any)
+			effects, _ := got["effects"].(map[string]any)
+			act, _ := effects["charge"].(map[string]any)
+			words := map[string]any{"READY": "DONE", "FAILED": "ERROR", "QUEUED": "PENDING"}
+			if provider.n != c.charges || got["state"] != words[c.status] || act["state"] != c.state ||
+				act["result"] != c.result || got["openEffects"] != c.open {
+				t.Errorf("%d charges, state %v, act %v, openEffects %v; want %+v", provider.n, got["state"], act, got["openEffects"], c)
+			}
+			if c.code != "" && failure["code"] != c.code {
+				t.Errorf("error %v, want code %s", failure, c.code)
+			}
+			if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
+				t.Errorf("%d ERROR lines:\n%s", alarms, lines)
+			}
 		})
 	}
 }
@@ -103,39 +98,35 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 // ends by runtime.Goexit, after which only deferred functions record anything.
 func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
 	for name, attempts := range map[string]int{"died": 10, "Goexit": 9} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				g, lines := openLogged(t, b, nil)
-				record := map[string]any{"state": "RUNNING", "attempts": attempts, "lockToken": 10}
-				if name == "died" {
-					record["effects"] = map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
-					record["openEffects"] = 1
-				}
-				set(t, collection(t, b, "jobs").Doc("1"), record)
-				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
-					return worker.Once(ctx, job, "charge", func(context.Context) (any, error) {
-						runtime.Goexit()
-						return nil, nil
-					})
-				}))
-				go post(t, h, "/tasks/job", `{"job_id":"1"}`)
-				time.Sleep(time.Minute)
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g, lines := openLogged(t, b, nil)
+			record := map[string]any{"state": "RUNNING", "attempts": attempts, "lockToken": 10}
+			if name == "died" {
+				record["effects"] = map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
+				record["openEffects"] = 1
+			}
+			set(t, collection(t, b, "jobs").Doc("1"), record)
+			h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "charge", func(context.Context) (any, error) {
+					runtime.Goexit()
+					return nil, nil
+				})
+			}))
+			go post(t, h, "/tasks/job", `{"job_id":"1"}`)
+			time.Sleep(time.Minute)
 
-				got := lines.String()
-				reported := strings.Count(got, `level=ERROR msg="an act is uncertain"`) == 1 && strings.Contains(got, " analysis_id=1 lock_token=11\n")
-				if !reported || strings.Contains(got, "effects=[charge]") != (name == "Goexit") {
-					t.Errorf("the log does not report the act:\n%s", got)
-				}
-			})
+			got := lines.String()
+			reported := strings.Count(got, `level=ERROR msg="an act is uncertain"`) == 1 && strings.Contains(got, " analysis_id=1 lock_token=11\n")
+			if !reported || strings.Contains(got, "effects=[charge]") != (name == "Goexit") {
+				t.Errorf("the log does not report the act:\n%s", got)
+			}
 		})
 	}
 }
 
 func TestAnActCostsTwoCommits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		acts := 0
 		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 			for i := range acts {
@@ -148,9 +139,7 @@ func TestAnActCostsTwoCommits(t *testing.T) {
 		jobs := collection(t, b, "jobs")
 		commits := func(id string, n int) int64 {
 			acts = n
-			if _, err := jobs.Doc(id).Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-				t.Fatal(err)
-			}
+			set(t, jobs.Doc(id), map[string]any{"state": "PENDING"})
 			before := b.Server.Usage()
 			if code, answer := post(t, h, "/tasks/job", `{"job_id":"`+id+`"}`); code != http.StatusOK {
 				t.Fatal(code, answer)
@@ -164,9 +153,7 @@ func TestAnActCostsTwoCommits(t *testing.T) {
 }
 
 func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		var problems []error
 		act := func(ctx context.Context, job worker.Job, name, result string) (called bool) {
 			_, err := worker.Once(ctx, job, name, func(context.Context) (string, error) { called = true; return result, nil })
@@ -185,9 +172,7 @@ func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
 			return nil, nil
 		}))
 		doc := collection(t, b, "jobs").Doc("1")
-		if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-			t.Fatal(err)
-		}
+		set(t, doc, map[string]any{"state": "PENDING"})
 		if code, answer := post(t, h, "/tasks/job", `{"job_id":"1"}`); code != http.StatusOK {
 			t.Fatal(code, answer)
 		}
@@ -199,9 +184,7 @@ func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
 
 // A paused worker, whose lock another has taken, must not act: its marker is not committed.
 func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		provider := &charges{}
 		jobs := jobs(nil)
 		jobs.Run = func(ctx context.Context, job worker.Job) (any, error) {
@@ -219,9 +202,7 @@ func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
 			return nil, err
 		}
 		h := g.Handler(jobs)
-		if _, err := collection(t, b, "jobs").Doc("1").Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-			t.Fatal(err)
-		}
+		set(t, collection(t, b, "jobs").Doc("1"), map[string]any{"state": "PENDING"})
 		post(t, h, "/tasks/job", `{"job_id":"1"}`)
 		if provider.n != 0 {
 			t.Errorf("%d charges", provider.n)
@@ -236,44 +217,38 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 		"the first attempt": nil,
 		"a later attempt":   {"state": "started", "token": int64(1), "at": "2026-01-01T00:00:00.000Z"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				g := open(t, b, nil)
-				provider := &charges{}
-				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
-					ended, end := context.WithCancel(ctx)
-					end()
-					_, err := worker.Once(ended, job, "charge", provider.charge, lost)
-					if !errors.Is(err, context.Canceled) {
-						t.Errorf("%v, want the cause of the context", err)
-					}
-					return nil, err
-				}))
-				doc := collection(t, b, "jobs").Doc("1")
-				data := map[string]any{"state": "PENDING", "lockToken": 5}
-				if earlier != nil {
-					data["effects"], data["openEffects"] = map[string]any{"charge": earlier}, 1
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g := open(t, b, nil)
+			provider := &charges{}
+			h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				ended, end := context.WithCancel(ctx)
+				end()
+				_, err := worker.Once(ended, job, "charge", provider.charge, lost)
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%v, want the cause of the context", err)
 				}
-				if _, err := doc.Create(t.Context(), data); err != nil {
-					t.Fatal(err)
-				}
-				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+				return nil, err
+			}))
+			doc := collection(t, b, "jobs").Doc("1")
+			data := map[string]any{"state": "PENDING", "lockToken": 5}
+			if earlier != nil {
+				data["effects"], data["openEffects"] = map[string]any{"charge": earlier}, 1
+			}
+			set(t, doc, data)
+			post(t, h, "/tasks/job", `{"job_id":"1"}`)
 
-				effects, _ := fields(t, doc)["effects"].(map[string]any)
-				act, _ := effects["charge"].(map[string]any)
-				if diff := cmp.Diff(earlier, act); diff != "" || provider.n != 0 {
-					t.Errorf("%d charges; the record (-want +got):\n%s", provider.n, diff)
-				}
-			})
+			effects, _ := fields(t, doc)["effects"].(map[string]any)
+			act, _ := effects["charge"].(map[string]any)
+			if diff := cmp.Diff(earlier, act); diff != "" || provider.n != 0 {
+				t.Errorf("%d charges; the record (-want +got):\n%s", provider.n, diff)
+			}
 		})
 	}
 }
 
 func TestAnActThatIsDoneStaysDone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 			first, undone := job.End(ctx, "charge", true, 1), job.End(ctx, "charge", false, nil)
 			if second := job.End(ctx, "charge", true, 2); first != nil || undone == nil || second != nil {
@@ -282,9 +257,7 @@ func TestAnActThatIsDoneStaysDone(t *testing.T) {
 			return nil, nil
 		}))
 		doc := collection(t, b, "jobs").Doc("1")
-		if _, err := doc.Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
-			t.Fatal(err)
-		}
+		set(t, doc, map[string]any{"state": "PENDING"})
 		post(t, h, "/tasks/job", `{"job_id":"1"}`)
 		effects, _ := fields(t, doc)["effects"].(map[string]any)
 		if act, _ := effects["charge"].(map[string]any); act["state"] != "done" || act["result"] != int64(1) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/api/option"
@@ -174,6 +175,18 @@ func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { r
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
 	emulatortest.EmbeddedKinds(t, run)
+}
+
+// forKinds runs a subtest inBubble.
+func forKinds(t *testing.T, name string, run func(t *testing.T, b *emulatortest.Backend)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, run) })
+}
+
+// Subtest runs a subtest in virtual time.
+func Subtest(t *testing.T, name string, run func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, run) })
 }
 
 // restart gives w a new server, which calls its analyzer as it is then.

@@ -45,9 +45,7 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 			w.recover(t).check(t, 200, map[string]any{"found": n, "booked": n, "more": false, "reason": nil})
 		}
 		q.serve(w)
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		q.idle(t)
 		for _, id := range []string{"never-booked", "orphan"} {
 			checkFields(t, b, id, map[string]any{"status": "READY"})
 		}
@@ -332,17 +330,15 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 		"two kinds, and the first fails":   {interrupted{0}, &recordingQueue{}, 200, 3, 3, false, overdue(3)},
 		"two kinds, and more of the first": {overdue(10_001), &recordingQueue{}, 200, 10_001, 10_001, true, overdue(1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
-				if tc.other != nil {
-					s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
-				}
-				ctx, hangUp := context.WithCancel(t.Context())
-				hangUp()
-				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
-				(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
-			})
+		Subtest(t, name, func(t *testing.T) {
+			s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
+			if tc.other != nil {
+				s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+			}
+			ctx, hangUp := context.WithCancel(t.Context())
+			hangUp()
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
+			(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 		})
 	}
 }
@@ -365,16 +361,14 @@ func TestARecoveryIsBounded(t *testing.T) {
 		"no booking":                      {100, refusing{}, 100, 0, true, errRefusing, 0},
 		"a booking that fails, no others": {100, &partlyRefusing{slow{by: time.Second}}, 100, 99, true, errRefusing, 4 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
-				took := time.Since(began).Truncate(time.Second)
-				around := tc.found / 200 // what ends when the time does
-				if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
-					t.Errorf("%+v, %v in %v; want %+v", r, err, took, tc)
-				}
-			})
+		Subtest(t, name, func(t *testing.T) {
+			began := time.Now()
+			r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
+			took := time.Since(began).Truncate(time.Second)
+			around := tc.found / 200 // what ends when the time does
+			if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
+				t.Errorf("%+v, %v in %v; want %+v", r, err, took, tc)
+			}
 		})
 	}
 }

@@ -44,16 +44,14 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 			return nil, ctx.Err()
 		}, 500, map[string]any{"reason": "self_test_failed", "error": "worker: the run passed its deadline"}, `"level":"WARN"`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				w := start(t, b, c.analyze)
-				w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
-				w.unavailable.Store(true) // Firestore is not needed
-				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
-				if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
-					t.Errorf("log: %s, want one line with %s", s, c.log)
-				}
-			})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			w := start(t, b, c.analyze)
+			w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
+			w.unavailable.Store(true) // Firestore is not needed
+			w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
+			if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
+				t.Errorf("log: %s, want one line with %s", s, c.log)
+			}
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/firestore"
@@ -48,6 +49,15 @@ func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *w
 		}
 	})
 	return g
+}
+
+// withGuard runs a test in virtual time, with a Guard on an embedded Firestore.
+func withGuard(t *testing.T, run func(t *testing.T, b *emulatortest.Backend, g *worker.Guard)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		run(t, b, open(t, b, nil))
+	})
 }
 
 // openLogged opens a Guard on b, and returns its log of plain lines.
