@@ -335,10 +335,7 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := opened(t, b, nil)
 			ctx := c.end(t, g)
 			got, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, _ worker.Job) (string, error) {
 				if c.ignores {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -378,10 +377,7 @@ func TestIdempotentWithoutFirestore(t *testing.T) {
 func TestIdempotentAfterShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, calls := emulatortest.Embedded(t), &atomic.Int32{}
-		g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, nil)
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if calls.Add(1) == 1 {
 				<-r.Context().Done()

@@ -110,12 +110,10 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log emulatortest.Log
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.NewTextHandler(&log, nil)), RetryMin: time.Minute}
-		q.Use(&o)
-		g, err := worker.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, func(o *worker.Options) {
+			q.Use(o)
+			o.Log, o.RetryMin = slog.New(slog.NewTextHandler(&log, nil)), time.Minute
+		})
 		var h http.Handler
 		var tries atomic.Int32 // of x
 		k := jobs(func(ctx context.Context, job worker.Job) (any, error) {

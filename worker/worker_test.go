@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(emulatortest.Main(m))
 }
 
-// open opens a Guard on b.
-func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
+// opened opens a Guard on b, which the test shuts down.
+func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
 	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)}
 	if adapt != nil {
@@ -43,6 +43,13 @@ func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *w
 	if err != nil {
 		t.Fatal(err)
 	}
+	return g
+}
+
+// open opens a Guard on b until the end of the test.
+func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
+	t.Helper()
+	g := opened(t, b, adapt)
 	t.Cleanup(func() {
 		if err := g.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
