@@ -24,10 +24,14 @@ import (
 
 func account(r *http.Request) string { return r.Header.Get("Account") }
 
-// order returns a request of the account a for the route /orders.
-func order(t testing.TB, key, body string) *http.Request {
+func order(t *testing.T, key, body string) *http.Request {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders?a=1", strings.NewReader(body))
+	return newOrder(t.Context(), key, body)
+}
+
+// newOrder returns a request of the account a for the route /orders.
+func newOrder(ctx context.Context, key, body string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders?a=1", strings.NewReader(body))
 	r.Header.Set("Account", "a")
 	r.Header.Set("Content-Type", "application/json")
 	if key != "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,8 +29,8 @@ import (
 	"taskguard/worker"
 )
 
-// With this variable set, the test binary serves one delivery, and kills itself at a commit or an
-// act: "HOST PROJECT POINT ANALYZER".
+// With this variable set, the test binary serves one delivery or order, and kills itself at a commit
+// or an act: "HOST PROJECT POINT ANALYZER", or "HOST PROJECT POINT http:LEDGER" for an order.
 const crashVariable = "ONCE_TEST_CRASH"
 
 // kill is kill -9 of this process.
@@ -66,9 +67,56 @@ func serveCrash(setting string) error {
 	if err != nil {
 		return err
 	}
+	if ledger, ok := strings.CutPrefix(spec, "http:"); ok {
+		orders(g, at).ServeHTTP(httptest.NewRecorder(), newOrder(context.Background(), "a", fmt.Sprintf(`{"ledger":%q}`, ledger)))
+		return nil
+	}
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/tasks/job", strings.NewReader(`{"job_id":"1"}`))
 	g.Handler(jobs(charging(spec, at))).ServeHTTP(httptest.NewRecorder(), request)
 	return nil
+}
+
+// orders returns a handler that charges once for an Idempotency-Key.
+func orders(g *worker.Guard, at func(point string)) http.Handler {
+	charge := charging("keys", at)
+	return g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		job, _ := worker.JobFromContext(r.Context())
+		var err error
+		if job.Input, err = io.ReadAll(r.Body); err != nil {
+			panic(err)
+		}
+		charged, err := charge(r.Context(), job)
+		_, _ = fmt.Fprint(w, charged, err)
+	}))
+}
+
+// crashable returns a Firestore, and a function that serves a delivery or an order in a process that
+// is killed at the point. Its lock has expired when the function returns.
+func crashable(t *testing.T) (b *emulatortest.Backend, crash func(point, spec string) (out []byte)) {
+	t.Helper()
+	var clock atomic.Int64
+	b = emulatortest.Embedded(t)
+	b.Server = firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }})
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, func(point, spec string) []byte {
+		cmd := exec.CommandContext(t.Context(), program)
+		cmd.Env = append(os.Environ(), crashVariable+"="+strings.Join([]string{b.Listen(t), b.Project, point, spec}, " "))
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 0 && point == "never" || code != -1 && point != "never" {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		clock.Add(int64(time.Hour))
+		return out
+	}
+}
+
+// chargesOf returns the number of lines of a ledger.
+func chargesOf(ledger string) int {
+	text, _ := os.ReadFile(ledger) // missing: none
+	return bytes.Count(text, []byte("4200\n"))
 }
 
 // charging returns an analyzer that charges once: a program, or a function with or without keys,
@@ -131,9 +179,8 @@ func TestKill9AtEachStepOfAnAct(t *testing.T) {
 			}
 			t.Run(strings.Fields(spec)[0]+" "+point, func(t *testing.T) {
 				t.Parallel()
-				b, ledger := emulatortest.Embedded(t), t.TempDir()+"/ledger"
-				var clock atomic.Int64
-				b.Server = firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }})
+				b, crash := crashable(t)
+				ledger := t.TempDir() + "/ledger"
 				doc := collection(t, b, "jobs").Doc("1")
 				payload := map[string]any{"ledger": ledger}
 				if spec == python {
@@ -141,28 +188,13 @@ func TestKill9AtEachStepOfAnAct(t *testing.T) {
 				}
 				set(t, doc, map[string]any{"state": "PENDING", "payload": payload})
 
-				program, err := os.Executable()
-				if err != nil {
-					t.Fatal(err)
-				}
-				cmd := exec.CommandContext(t.Context(), program)
-				cmd.Env = append(os.Environ(), crashVariable+"="+strings.Join([]string{b.Listen(t), b.Project, point, spec}, " "))
-				out, err := cmd.CombinedOutput()
-				if code := cmd.ProcessState.ExitCode(); code != 0 && point == "never" || code != -1 && point != "never" {
-					t.Fatalf("%v\n%s", err, out)
-				}
-
-				clock.Add(int64(time.Hour)) // the lock has expired
+				out := crash(point, spec)
 				g := open(t, b, nil)
 				kind := jobs(charging(spec, func(string) {}))
 				h := g.Handler(kind)
 				operator, err := g.Operator(kind)
 				if err != nil {
 					t.Fatal(err)
-				}
-				charges := func() int {
-					text, _ := os.ReadFile(ledger) // missing: none
-					return bytes.Count(text, []byte("4200\n"))
 				}
 				answered := ""
 				for range 2 {
@@ -174,7 +206,7 @@ func TestKill9AtEachStepOfAnAct(t *testing.T) {
 					if d.Status != analysislock.Failed || d.Error.Code != analysislock.EffectUncertain {
 						continue
 					}
-					reply := analysislock.Answer{Done: charges() > 0}
+					reply := analysislock.Answer{Done: chargesOf(ledger) > 0}
 					if answered += "not done"; reply.Done {
 						answered, reply.Result = "done", map[string]any{"charged": int64(4200)}
 					}
@@ -188,11 +220,37 @@ func TestKill9AtEachStepOfAnAct(t *testing.T) {
 
 				got := fields(t, doc)
 				result, _ := got["output"].(map[string]any)
-				if got["state"] != "DONE" || result["charged"] != int64(4200) || charges() != 1 || answered != answer {
+				if got["state"] != "DONE" || result["charged"] != int64(4200) || chargesOf(ledger) != 1 || answered != answer {
 					t.Errorf("%v, result %v, %d charges, the operator answered %q; want DONE, one charge, and %q\n%s",
-						got["state"], got["output"], charges(), answered, answer, out)
+						got["state"], got["output"], chargesOf(ledger), answered, answer, out)
 				}
 			})
 		}
+	}
+}
+
+// A process is killed at each commit and at the act of an order, and the client repeats its request.
+// An order commits five times: the record, the lock, the marker, the result of the act, and the
+// response.
+func TestKill9AtEachStepOfAnOrder(t *testing.T) {
+	points := []string{"before-act", "after-act", "never"}
+	for n := range 5 {
+		points = append(points, fmt.Sprint("before-", n+1), fmt.Sprint("after-", n+1))
+	}
+	for _, point := range points {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			b, crash := crashable(t)
+			ledger := t.TempDir() + "/ledger"
+			crash(point, "http:"+ledger)
+			want := "200 map[charged:4200] <nil>"
+			if point == "after-5" || point == "never" {
+				want = "200 replayed map[charged:4200] <nil>"
+			}
+			answer(t, orders(open(t, b, nil), func(string) {}), newOrder(t.Context(), "a", fmt.Sprintf(`{"ledger":%q}`, ledger)), want)
+			if n := chargesOf(ledger); n != 1 {
+				t.Errorf("%d charges", n)
+			}
+		})
 	}
 }
