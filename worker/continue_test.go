@@ -21,6 +21,24 @@ func until(ctx context.Context, last func()) (orchestrator.Result, error) {
 
 func nothing() {}
 
+// endless is an analyzer that only ends with its context.
+func endless(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	return until(ctx, nothing)
+}
+
+// failing returns an analyzer that fails with err.
+func failing(err error) orchestrator.AnalyzerFunc {
+	return func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, err }
+}
+
+// doing returns an analyzer that does something and succeeds.
+func doing(something func()) orchestrator.AnalyzerFunc {
+	return func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		something()
+		return "done", nil
+	}
+}
+
 // report reports a checkpoint as a program does.
 func report(job orchestrator.Job, checkpoint any) {
 	job.Reporter.Report(orchestrator.Report{Checkpoint: &orchestrator.Checkpoint{Value: checkpoint}})

@@ -31,9 +31,7 @@ func TestDelivery(t *testing.T) {
 		},
 		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
-			})
+			w := start(t, b, failing(&orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}))
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "finishedBy": "*", "lockOwner": nil})
 			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "invalid_input" || e["message"] != "no text" {
@@ -58,7 +56,7 @@ func TestDelivery(t *testing.T) {
 		},
 		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"attempts": 2})
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
+			w := start(t, b, failing(errors.New("flaky")))
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
 			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
 				t.Errorf("error = %v", e)
@@ -66,10 +64,7 @@ func TestDelivery(t *testing.T) {
 		},
 		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				t.Error("it ran")
-				return nil, nil
-			})
+			w := start(t, b, doing(func() { t.Error("it ran") }))
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
 		},
@@ -99,10 +94,7 @@ func TestDelivery(t *testing.T) {
 		},
 		"TheTokenIsCorruptedMidRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				b.Merge(t, "x", map[string]any{"lockToken": "?"})
-				return "done", nil
-			})
+			w := start(t, b, doing(func() { b.Merge(t, "x", map[string]any{"lockToken": "?"}) }))
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "malformed", "error": "*"})
 			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
 		},
@@ -160,10 +152,7 @@ func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {
 		}
 		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
 		w.unavailable.Store(false)
-		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			w.unavailable.Store(true)
-			return "done", nil
-		})
+		w = start(t, b, doing(func() { w.unavailable.Store(true) }))
 		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
 		checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
 	})

@@ -54,10 +54,7 @@ func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
 func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			t.Error("it ran")
-			return nil, nil
-		})
+		w := start(t, b, doing(func() { t.Error("it ran") }))
 		var stopped atomic.Bool
 		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

@@ -45,7 +45,7 @@ func answer(t testing.TB, h http.Handler, r *http.Request, want string) http.Hea
 	t.Helper()
 	recorded := httptest.NewRecorder()
 	h.ServeHTTP(recorded, r)
-	if got := summary(t, recorded.Code, recorded.Header(), recorded.Body); got != want {
+	if got := summary(t, recorded); got != want {
 		t.Errorf("%s %s, key %q: %s; want %s", r.Method, r.URL, r.Header["Idempotency-Key"], got, want)
 	}
 	return recorded.Header()
@@ -53,32 +53,28 @@ func answer(t testing.TB, h http.Handler, r *http.Request, want string) http.Hea
 
 // summary returns the status of an answer, "replayed" if it is, and the body or the last part of
 // the type of a problem.
-func summary(t testing.TB, status int, header http.Header, body io.Reader) string {
+func summary(t testing.TB, recorded *httptest.ResponseRecorder) string {
 	t.Helper()
-	text, err := io.ReadAll(body)
-	if err != nil {
-		t.Error(err)
-	}
-	got := []string{fmt.Sprint(status)}
+	status, header, got := recorded.Code, recorded.Header(), fmt.Sprint(recorded.Code, " ")
 	if header.Get("Idempotency-Replayed") == "true" {
-		got = append(got, "replayed")
+		got += "replayed "
 	}
 	if header.Get("Content-Type") != "application/problem+json" {
-		return strings.Join(append(got, string(text)), " ")
+		return got + recorded.Body.String()
 	}
 
 	var problem struct {
 		Type, Title, Detail string
 		Status              int
 	}
-	if err := json.Unmarshal(text, &problem); err != nil || problem.Status != status || problem.Title == "" || problem.Detail == "" {
-		t.Errorf("problem %s, %v", text, err)
+	if err := json.Unmarshal(recorded.Body.Bytes(), &problem); err != nil || problem.Status != status || problem.Title == "" || problem.Detail == "" {
+		t.Errorf("problem %s, %v", recorded.Body, err)
 	}
 	repeatable := status == http.StatusConflict || status == http.StatusServiceUnavailable
 	if after := header.Get("Retry-After"); (after == "1") != repeatable {
 		t.Errorf("%d with Retry-After %q", status, after)
 	}
-	return strings.Join(append(got, strings.TrimPrefix(problem.Type, "urn:problem-type:idempotency:")), " ")
+	return got + strings.TrimPrefix(problem.Type, "urn:problem-type:idempotency:")
 }
 
 // counting returns a handler that answers 201 with the number of its calls and the body.

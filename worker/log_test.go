@@ -22,25 +22,13 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		analyze orchestrator.AnalyzerFunc
 		want    map[string]any
 	}{
-		"ready": {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
-		"failed": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: secret}
-		}, want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
-		"retry": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}
-		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
-		"a plug-in's error": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, errors.New(secret)
-		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
-		"an error without a reason, and with a code that is not UTF-8": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Code: "\xff", Message: secret}
-		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
-		"a permanent error without a code": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.PermanentError{Message: secret}
-		}, want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},
-		"a permanent error with a code that is not UTF-8": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.PermanentError{Code: "no\xff_page" + strings.Repeat("e", 100), Message: secret}
-		}, want: map[string]any{"outcome": "failed", "code": "no_page" + strings.Repeat("e", 56)}},
+		"ready":             {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
+		"failed":            {analyze: failing(&orchestrator.PermanentError{Code: "invalid_input", Message: secret}), want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
+		"retry":             {analyze: failing(&orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
+		"a plug-in's error": {analyze: failing(errors.New(secret)), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
+		"an error without a reason, and with a code that is not UTF-8": {analyze: failing(&orchestrator.FailureError{Code: "\xff", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
+		"a permanent error without a code":                             {analyze: failing(&orchestrator.PermanentError{Message: secret}), want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},
+		"a permanent error with a code that is not UTF-8":              {analyze: failing(&orchestrator.PermanentError{Code: "no\xff_page" + strings.Repeat("e", 100), Message: secret}), want: map[string]any{"outcome": "failed", "code": "no_page" + strings.Repeat("e", 56)}},
 		"an error of a run that passed its deadline": {analyze: func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			<-ctx.Done()
 			return nil, &orchestrator.FailureError{Reason: "the model is away", Message: secret, Err: ctx.Err()}
@@ -52,11 +40,9 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		"panic": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			panic(secret)
 		}, also: `"the analyzer panicked","analysis_id":"x","stack":"goroutine`, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
-		"the last attempt": {before: 2, analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}
-		}, want: map[string]any{"outcome": "failed", "code": "attempts_exhausted", "reason": "sh ended with exit status 1"}},
-		"a bad id": {body: `{"analysis_id":"` + secret + `/"}`, analyze: succeed, want: map[string]any{"outcome": "bad_request", "analysis_id": nil}},
-		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"level": "WARN", "outcome": "bad_request"}},
+		"the last attempt": {before: 2, analyze: failing(&orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "failed", "code": "attempts_exhausted", "reason": "sh ended with exit status 1"}},
+		"a bad id":         {body: `{"analysis_id":"` + secret + `/"}`, analyze: succeed, want: map[string]any{"outcome": "bad_request", "analysis_id": nil}},
+		"no JSON":          {body: secret, analyze: succeed, want: map[string]any{"level": "WARN", "outcome": "bad_request"}},
 	}
 	for name, tc := range cases {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {

@@ -233,10 +233,7 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 			b.Put(t, "x", map[string]any{"lockToken": "five"})
 			b.Put(t, "queued", map[string]any{"status": "QUEUED"})
 			held(t, b, "held", time.Hour)
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				b.Merge(t, "queued", map[string]any{"lockToken": "?"})
-				return "done", nil
-			})
+			w := start(t, b, doing(func() { b.Merge(t, "queued", map[string]any{"lockToken": "?"}) }))
 			w.unavailable.Store(tc.down)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
 			r.Header.Set("X-CloudTasks-TaskName", tc.task)

@@ -37,7 +37,7 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts, "lockToken": 4})
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, tc.err })
+			w := start(t, b, failing(tc.err))
 			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
 			q, code := &recordingQueue{}, 500
 			if !tc.withoutQueue {
