@@ -152,46 +152,6 @@ func TestWhatWaitsInABacklogIsBookedOnce(t *testing.T) {
 	}
 }
 
-// Each way in which an attempt ends with another one booked.
-func TestTheDocumentNamesItsBookedTaskUntilTheNextAcquisition(t *testing.T) {
-	for name, tc := range map[string]struct {
-		end    func(w *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error)
-		booked int // tasks
-	}{
-		"a failure for now": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, errors.New("for now")
-		}, 1},
-		"continued": {func(_ *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			return until(ctx, func() { report(job, int64(7)) })
-		}, 1},
-		"stopped": {func(w *process, ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			w.stop(delivery.ErrStopping)
-			return until(ctx, nothing)
-		}, 1},
-		"finished": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }, 0},
-	} {
-		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
-			q := &recordingQueue{}
-			var w *process
-			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-				checkFields(t, b, "x", map[string]any{"bookedTask": nil})
-				return tc.end(w, ctx, job)
-			})
-			w.guard.Queue = q
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own"})
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true})
-			if len(q.tasks) != tc.booked {
-				t.Fatalf("booked %+v, want %d", q.tasks, tc.booked)
-			}
-			var want any
-			for _, task := range q.tasks {
-				want = task.Name
-			}
-			checkFields(t, b, "x", map[string]any{"bookedTask": want})
-		})
-	}
-}
-
 // A worker of an earlier version has run the task that the document names, and has not deleted the
 // name. Only the task that the time names is booked again, and runs early.
 func TestAnAnalysisThatWaitsBooksTheTaskOfItsTime(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -185,6 +186,9 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 			checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempted, "checkpoint": checkpoint, "nextAttemptAt": nil})
 			if tc.code != 200 {
 				return
+			}
+			for name := range q.tasks() {
+				checkFields(t, b, "x", map[string]any{"bookedTask": path.Base(name)})
 			}
 			next := start(t, b, succeed)
 			q.serve(next)

@@ -99,7 +99,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 		}, queue: true, code: 200},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before, "bookedTask": "own"})
 			var w *process
 			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 				if strings.Contains(name, "stopped") {
@@ -119,7 +119,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 			if got := attempts(t, b); got != "continued" {
 				t.Errorf("history %q", got)
 			}
-			if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero()) || !booked && len(q.tasks) > 0 {
+			if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero() || b.Fields(t, "x")["bookedTask"] != q.tasks[0].Name) || !booked && len(q.tasks) > 0 {
 				t.Errorf("booked %+v, want one delivery for now if answered 200", q.tasks)
 			}
 			next := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {

@@ -19,7 +19,7 @@ func TestDelivery(t *testing.T) {
 	queued := map[string]any{"status": "QUEUED"}
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend){
 		"RanToTheEnd": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"n": 1}, "lockToken": 4})
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"n": 1}, "lockToken": 4, "bookedTask": "own"})
 			w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 				if job.AnalysisID != "x" || job.LockToken != 5 || job.Attempt != 1 || string(job.Input) != `{"n":1}` {
 					t.Errorf("job = %+v", job)
@@ -27,7 +27,7 @@ func TestDelivery(t *testing.T) {
 				return map[string]int{"sum": 3}, nil
 			})
 			w.deliver(t, "x").check(t, 200, map[string]any{"analysis_id": "x", "acquired": true, "status": "READY", "lock_token": 5.0, "reason": nil})
-			checkFields(t, b, "x", map[string]any{"status": "READY", "finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5)})
+			checkFields(t, b, "x", map[string]any{"status": "READY", "finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "bookedTask": nil})
 		},
 		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)

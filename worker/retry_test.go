@@ -26,10 +26,10 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 		"the lock cannot be released": {queue: true, releaseFails: true, code: 500},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now())})
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now()), "bookedTask": "own"})
 			var w *process
 			w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil, "bookedTask": nil})
 				w.unavailable.Store(tc.releaseFails)
 				return nil, errors.New("flaky")
 			})
@@ -75,7 +75,7 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 				a.check(t, 200, map[string]any{"acquired": false, "reason": "waiting"})
 			}
 			a.check(t, 200, map[string]any{"retry_at": next})
-			if len(q.tasks) != 1 || !q.tasks[0].At.Equal(at) || q.tasks[0].Name != taskqueue.Name("next", "x", "5", next) || q.tasks[0].Deadline != 26*time.Minute {
+			if len(q.tasks) != 1 || !q.tasks[0].At.Equal(at) || q.tasks[0].Name != taskqueue.Name("next", "x", "5", next) || b.Fields(t, "x")["bookedTask"] != q.tasks[0].Name || q.tasks[0].Deadline != 26*time.Minute {
 				t.Errorf("booked %+v, want the next attempt at %s", q.tasks, next)
 			}
 		})

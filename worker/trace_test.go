@@ -78,24 +78,3 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		}
 	})
 }
-
-func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := StartQueue(t)
-		w := startOn(t, b, q.Queue, succeed)
-		held(t, b, "x", -time.Hour)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
-		held(t, b, "y", -time.Hour)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
-		w.unavailable.Store(true)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
-		if got, want := w.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
-			t.Errorf("spans %q, want %q", got, want)
-		}
-		for metric, want := range map[string]string{"taskguard.stuck": ":1", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
-			if got := w.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
-		}
-	})
-}
