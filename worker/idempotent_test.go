@@ -432,18 +432,11 @@ func TestIdempotentInEcho(t *testing.T) {
 func TestIdempotentPanicsIfItCannotWork(t *testing.T) {
 	g := open(t, emulatortest.Embedded(t), nil)
 	for want, o := range map[string]worker.IdempotentOptions{
-		"worker: idempotent: no Scope": {},
-		`the operation "a b" is not`:   {Scope: account, Operation: "a b"},
-		"Keep 1m0s is under 1h":        {Scope: account, Do: worker.DoOptions{Keep: time.Minute}},
-		"TTL 1s is under":              {Scope: account, Do: worker.DoOptions{Lock: lease.Policy{TTL: time.Second, Heartbeat: time.Second}}},
+		"worker: idempotent: no Scope":                               {},
+		`worker: idempotent: worker: do: the operation "a b" is not`: {Scope: account, Operation: "a b"},
+		"Keep 1m0s is under 1h":                                      {Scope: account, Do: worker.DoOptions{Keep: time.Minute}},
+		"TTL 1s is under":                                            {Scope: account, Do: worker.DoOptions{Lock: lease.Policy{TTL: time.Second, Heartbeat: time.Second}}},
 	} {
-		func() {
-			defer func() {
-				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "worker: idempotent: ") || !strings.Contains(got, want) {
-					t.Errorf("panic %v, want %q", got, want)
-				}
-			}()
-			g.Idempotent(o)
-		}()
+		checkPanic(t, want, func() { g.Idempotent(o) })
 	}
 }

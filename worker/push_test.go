@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -220,14 +219,7 @@ func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
 			"nothing checks the":    unchecked.Recovery,
 		} {
-			func() {
-				defer func() {
-					if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
-						t.Errorf("panic %s, want %s", got, want)
-					}
-				}()
-				construct()
-			}()
+			checkPanic(t, want, func() { construct() })
 		}
 	})
 }

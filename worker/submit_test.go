@@ -44,9 +44,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				if k.Name == "job" {
 					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				}
-				finish := func() {
-					set(t, docs.Doc("x"), map[string]any{word[0]: word[1]})
-				}
+				finish := func() { set(t, docs.Doc("x"), map[string]any{word[0]: word[1]}) }
 				remove := func() {
 					if _, err := docs.Doc("x").Delete(t.Context()); err != nil {
 						t.Fatal(err)

@@ -96,6 +96,17 @@ func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kin
 	}
 }
 
+// checkPanic calls f, which must panic with want in its value.
+func checkPanic(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+			t.Errorf("panic %s, want %s", got, want)
+		}
+	}()
+	f()
+}
+
 func post(t *testing.T, h http.Handler, path, body string) (code int, answer string) {
 	t.Helper()
 	rec := httptest.NewRecorder()
