@@ -63,6 +63,13 @@ func attempts(t *testing.T, b *emulatortest.Backend) string {
 	return strings.Join(all, " ")
 }
 
+func checkHistory(t *testing.T, b *emulatortest.Backend, want string) {
+	t.Helper()
+	if got := attempts(t, b); got != want {
+		t.Errorf("history %q, want %q", got, want)
+	}
+}
+
 func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 	early := func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		if err := job.Checkpoint(ctx, 7); err != nil {
@@ -116,9 +123,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 			}
 			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
-			if got := attempts(t, b); got != "continued" {
-				t.Errorf("history %q", got)
-			}
+			checkHistory(t, b, "continued")
 			if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero() || b.Fields(t, "x")["bookedTask"] != q.tasks[0].Name) || !booked && len(q.tasks) > 0 {
 				t.Errorf("booked %+v, want one delivery for now if answered 200", q.tasks)
 			}
@@ -153,13 +158,9 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 			})
 			w.guard.Queue = &recordingQueue{}
 			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
-			if got := w.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
-				t.Errorf("timeouts %q", got)
-			}
+			w.checkCounts(t, "taskguard.run.timeouts", "run_timeout :1")
 			checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
-			if got := attempts(t, b); got != "retry:run_timeout" {
-				t.Errorf("history %q", got)
-			}
+			checkHistory(t, b, "retry:run_timeout")
 		})
 	}
 }
@@ -185,16 +186,12 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 			if tc.history != "" {
 				checkpoint, timeouts = 8, "run_time_exhausted :1"
 			}
-			if got := w.counts(t, "taskguard.run.timeouts"); got != timeouts {
-				t.Errorf("timeouts %q, want %q", got, timeouts)
-			}
+			w.checkCounts(t, "taskguard.run.timeouts", timeouts)
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})
 			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "run_time_exhausted" || strings.Contains(fmt.Sprint(e["message"]), "worker:") {
 				t.Errorf("error = %v", e)
 			}
-			if got := attempts(t, b); got != tc.history {
-				t.Errorf("history %q, want %q", got, tc.history)
-			}
+			checkHistory(t, b, tc.history)
 			if took := time.Since(began); took.Round(time.Second) != tc.took {
 				t.Errorf("ended after %v, want %v", took, tc.took)
 			}

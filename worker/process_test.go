@@ -149,8 +149,8 @@ func (w *process) send(t testing.TB, r *http.Request) reply {
 	return a
 }
 
-// check compares the status and the named fields of an answer. A nil value wants the field
-// absent, and "*" any value.
+// check compares the status, the header Retry-After and the named fields of an answer. A nil value
+// wants the field absent, and "*" any value.
 func (a reply) check(t testing.TB, code int, want map[string]any) {
 	t.Helper()
 	if a.Code != code {
@@ -158,6 +158,9 @@ func (a reply) check(t testing.TB, code int, want map[string]any) {
 	}
 	for k, v := range want {
 		got, ok := a.Body[k]
+		if k == "Retry-After" {
+			got, ok = a.RetryAfter, a.RetryAfter != ""
+		}
 		if v == nil && ok || v == "*" && !ok || v != nil && v != "*" && got != v {
 			t.Errorf("%s = %v, want %v (%v)", k, got, v, a.Body)
 		}

@@ -47,16 +47,12 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 			})
 			w.guard.StallTimeout = time.Minute
 			w.deliver(t, "x").check(t, tc.code, nil)
-			if got := attempts(t, b); got != tc.history {
-				t.Errorf("history %q, want %q", got, tc.history)
-			}
+			checkHistory(t, b, tc.history)
 			want := "stalled :1"
 			if tc.history == "ready" {
 				want = ""
 			}
-			if got := w.counts(t, "taskguard.run.timeouts"); got != want {
-				t.Errorf("timeouts %q, want %q", got, want)
-			}
+			w.checkCounts(t, "taskguard.run.timeouts", want)
 		})
 	}
 }
@@ -151,14 +147,10 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 					}
 				}
 				checkFields(t, b, "x", map[string]any{"finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "lastError": nil})
-				if got, want := attempts(t, b), strings.ToLower(status); got != want {
-					t.Errorf("history %q", got)
-				}
+				checkHistory(t, b, strings.ToLower(status))
 				reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
 				reply{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
-				if got := w.counts(t, "taskguard.lock.losses"); got != "" {
-					t.Errorf("losses %q", got)
-				}
+				w.checkCounts(t, "taskguard.lock.losses", "")
 			})
 		}
 	}
