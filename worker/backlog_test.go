@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/cloudtasks"
@@ -66,37 +65,35 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 		"it answers": {nil, []string{"crashed", "gone", "underway", "waiting", "waiting with a foreign status"}, []string{"waiting", "waiting with a foreign status", "underway", "crashed"}, 0},
 		"it refuses": {errors.New("no permission"), []string{"waiting"}, nil, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o, q, log := backlog(), &recordingQueue{mute: tc.mute}, &emulatortest.Log{}
-				if tc.mute == nil {
-					q.has = map[string]taskqueue.Presence{"underway": taskqueue.Underway}
-					for _, name := range []string{"waiting", "waiting with a foreign status", "crashed"} {
-						q.has[name] = taskqueue.Waiting
-					}
+		Subtest(t, name, func(t *testing.T) {
+			o, q, log := backlog(), &recordingQueue{mute: tc.mute}, &emulatortest.Log{}
+			if tc.mute == nil {
+				q.has = map[string]taskqueue.Presence{"underway": taskqueue.Underway}
+				for _, name := range []string{"waiting", "waiting with a foreign status", "crashed"} {
+					q.has[name] = taskqueue.Waiting
 				}
-				g := &delivery.Guard{Orphans: o, Queue: q, Log: slog.New(slog.NewTextHandler(log, nil))}
-				r, err := g.Recover(t.Context())
-				if want := (delivery.Recovery{Found: 6, Booked: 6 - len(tc.waits), Waiting: len(tc.waits)}); r != want || err != nil {
-					t.Errorf("%+v, %v; want %+v", r, err, want)
-				}
-				if slices.Sort(q.asked); !slices.Equal(q.asked, tc.asked) {
-					t.Errorf("asked for %q, want %q", q.asked, tc.asked)
-				}
-				if n := strings.Count(log.String(), "does not answer"); n != tc.warnings {
-					t.Errorf("%d warnings, want %d: %s", n, tc.warnings, log)
-				}
+			}
+			g := &delivery.Guard{Orphans: o, Queue: q, Log: slog.New(slog.NewTextHandler(log, nil))}
+			r, err := g.Recover(t.Context())
+			if want := (delivery.Recovery{Found: 6, Booked: 6 - len(tc.waits), Waiting: len(tc.waits)}); r != want || err != nil {
+				t.Errorf("%+v, %v; want %+v", r, err, want)
+			}
+			if slices.Sort(q.asked); !slices.Equal(q.asked, tc.asked) {
+				t.Errorf("asked for %q, want %q", q.asked, tc.asked)
+			}
+			if n := strings.Count(log.String(), "does not answer"); n != tc.warnings {
+				t.Errorf("%d warnings, want %d: %s", n, tc.warnings, log)
+			}
 
-				booked := names(q.tasks)
-				for i := range o.docs {
-					d := &o.docs[i]
-					mark, marked := o.marks[d.ID]
-					waits := slices.Contains(tc.waits, d.ID)
-					if marked == (waits && d.ID == "underway") || (!marked || mark == d.BookedTask) != waits || booked[o.marks[d.ID]] == waits {
-						t.Errorf("%s is marked with %q; booked are %v", d.ID, o.marks[d.ID], slices.Collect(maps.Keys(booked)))
-					}
+			booked := names(q.tasks)
+			for i := range o.docs {
+				d := &o.docs[i]
+				mark, marked := o.marks[d.ID]
+				waits := slices.Contains(tc.waits, d.ID)
+				if marked == (waits && d.ID == "underway") || (!marked || mark == d.BookedTask) != waits || booked[o.marks[d.ID]] == waits {
+					t.Errorf("%s is marked with %q; booked are %v", d.ID, o.marks[d.ID], slices.Collect(maps.Keys(booked)))
 				}
-			})
+			}
 		})
 	}
 }
@@ -141,60 +138,16 @@ func TestWhatWaitsInABacklogIsBookedOnce(t *testing.T) {
 		"one of ten is lost":   {10, false, n + 2, false},
 		"without a permission": {0, true, -1, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := startLimited(t, cloudtasks.Unthrottled, 2)
-				q.lose, q.refuses = tc.lose, tc.refuses
-				log := q.backlog(t, b, n)
-				if got := len(q.created); tc.want >= 0 && got != tc.want || tc.want < 0 && got < 10*n {
-					t.Errorf("%d tasks for %d analyses; %d asked", got, n, q.asked)
-				}
-				if strings.Contains(log, "does not answer") != tc.warnings {
-					t.Error(log)
-				}
-			})
-		})
-	}
-}
-
-// Each way in which an attempt ends with another one booked.
-func TestTheDocumentNamesItsBookedTaskUntilTheNextAcquisition(t *testing.T) {
-	for name, tc := range map[string]struct {
-		end    func(w *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error)
-		booked int // tasks
-	}{
-		"a failure for now": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, errors.New("for now")
-		}, 1},
-		"continued": {func(_ *process, ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			return until(ctx, func() { report(job, int64(7)) })
-		}, 1},
-		"stopped": {func(w *process, ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			w.stop(delivery.ErrStopping)
-			return until(ctx, nothing)
-		}, 1},
-		"finished": {func(*process, context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := &recordingQueue{}
-				var w *process
-				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					checkFields(t, b, "x", map[string]any{"bookedTask": nil})
-					return tc.end(w, ctx, job)
-				})
-				w.guard.Queue = q
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "own"})
-				w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true})
-				if len(q.tasks) != tc.booked {
-					t.Fatalf("booked %+v, want %d", q.tasks, tc.booked)
-				}
-				var want any
-				for _, task := range q.tasks {
-					want = task.Name
-				}
-				checkFields(t, b, "x", map[string]any{"bookedTask": want})
-			})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			q := startLimited(t, cloudtasks.Unthrottled, 2)
+			q.lose, q.refuses = tc.lose, tc.refuses
+			log := q.backlog(t, b, n)
+			if got := len(q.created); tc.want >= 0 && got != tc.want || tc.want < 0 && got < 10*n {
+				t.Errorf("%d tasks for %d analyses; %d asked", got, n, q.asked)
+			}
+			if strings.Contains(log, "does not answer") != tc.warnings {
+				t.Error(log)
+			}
 		})
 	}
 }

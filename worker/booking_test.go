@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -40,9 +40,7 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 		if n := len(q.tasks()); n != 1 {
 			t.Errorf("%d follow-ups, want 1", n)
 		}
-		if err := q.Idle(t.Context()); err != nil { // the other worker has crashed
-			t.Fatal(err)
-		}
+		q.idle(t) // the other worker has crashed
 		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2)})
 		if got := q.statuses(); len(got) != 1 || got[0] != 200 {
 			t.Errorf("deliveries %v, want one", got)
@@ -64,11 +62,7 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 			t.Fatalf("tasks = %v, want one", q.tasks())
 		}
 		for name := range q.tasks() { // it is delivered too early, for example by an operator
-			a := w.asTask(t, name[strings.LastIndex(name, "/")+1:])
-			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
-			if a.RetryAfter != "100" {
-				t.Errorf("Retry-After = %q, want 100", a.RetryAfter)
-			}
+			w.asTask(t, name[strings.LastIndex(name, "/")+1:]).check(t, 409, map[string]any{"acquired": false, "reason": "locked", "Retry-After": "100"})
 		}
 	})
 }
@@ -100,9 +94,7 @@ func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 		for range 3 {
 			two.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
 		}
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		q.idle(t)
 		if runs != 1 {
 			t.Errorf("%d runs, want 1", runs)
 		}
@@ -157,48 +149,47 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 		"Firestore does not answer, so the lock is kept": {storeUnavailable: true, code: 500, status: "PROCESSING"},
 		"neither answers": {storeUnavailable: true, queueFails: codes.Unavailable, code: 500, status: "PROCESSING"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				q := StartQueue(t)
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var stopped time.Time
-				var w *process
-				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					w.unavailable.Store(tc.storeUnavailable)
-					q.Fail(tc.queueFails)
-					stopped = time.Now()
-					w.stop(delivery.ErrStopping)
-					<-ctx.Done()
-					time.Sleep(5 * time.Second) // as an analyzer that ends only when it is killed
-					report(job, int64(7))
-					return nil, ctx.Err()
-				})
-				w.guard.Queue = q.Queue
-				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
-				if took := time.Since(stopped); took > 8*time.Second {
-					t.Errorf("answered after %v, want 8 s at most", took)
-				}
-				if n := len(q.tasks()); n != tc.tasks {
-					t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
-				}
-				commits, history, attempted, checkpoint := 2, "shutting_down", int64(0), any(int64(7))
-				if tc.storeUnavailable {
-					commits, history, attempted, checkpoint = 1, "", 1, nil
-				}
-				if n := b.Calls.Count("Commit"); n != commits || attempts(t, b) != history {
-					t.Errorf("%d commits, want the acquisition and the release; history %q", n, attempts(t, b))
-				}
-				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempted, "checkpoint": checkpoint, "nextAttemptAt": nil})
-				if tc.code != 200 {
-					return
-				}
-				next := start(t, b, succeed)
-				q.serve(next)
-				if err := q.Idle(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2), "attempts": int64(1)})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			q := StartQueue(t)
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var stopped time.Time
+			var w *process
+			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				w.unavailable.Store(tc.storeUnavailable)
+				q.Fail(tc.queueFails)
+				stopped = time.Now()
+				w.stop(delivery.ErrStopping)
+				<-ctx.Done()
+				time.Sleep(5 * time.Second) // as an analyzer that ends only when it is killed
+				report(job, int64(7))
+				return nil, ctx.Err()
 			})
+			w.guard.Queue = q.Queue
+			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
+			if took := time.Since(stopped); took > 8*time.Second {
+				t.Errorf("answered after %v, want 8 s at most", took)
+			}
+			if n := len(q.tasks()); n != tc.tasks {
+				t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
+			}
+			commits, history, attempted, checkpoint := 2, "shutting_down", int64(0), any(int64(7))
+			if tc.storeUnavailable {
+				commits, history, attempted, checkpoint = 1, "", 1, nil
+			}
+			if n := b.Calls.Count("Commit"); n != commits || attempts(t, b) != history {
+				t.Errorf("%d commits, want the acquisition and the release; history %q", n, attempts(t, b))
+			}
+			checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempted, "checkpoint": checkpoint, "nextAttemptAt": nil})
+			if tc.code != 200 {
+				return
+			}
+			for name := range q.tasks() {
+				checkFields(t, b, "x", map[string]any{"bookedTask": path.Base(name)})
+			}
+			next := start(t, b, succeed)
+			q.serve(next)
+			q.idle(t)
+			checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2), "attempts": int64(1)})
 		})
 	}
 }
@@ -216,22 +207,20 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 		"too slow a queue":     {analyzer: 5 * time.Second, booking: time.Hour, code: 500, took: 7500 * time.Millisecond},
 		"too slow a Firestore": {analyzer: 5 * time.Second, release: time.Hour, code: 500, took: 7500 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var stopped time.Time
-				var w *process
-				w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					stopped = time.Now()
-					w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
-					time.Sleep(tc.analyzer)
-					return nil, ctx.Err()
-				})
-				w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
-				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
-				if took := time.Since(stopped); took != tc.took {
-					t.Errorf("answered after %v, want %v", took, tc.took)
-				}
+		Subtest(t, name, func(t *testing.T) {
+			var stopped time.Time
+			var w *process
+			w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				stopped = time.Now()
+				w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
+				time.Sleep(tc.analyzer)
+				return nil, ctx.Err()
 			})
+			w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
+			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
+			if took := time.Since(stopped); took != tc.took {
+				t.Errorf("answered after %v, want %v", took, tc.took)
+			}
 		})
 	}
 }
@@ -252,9 +241,7 @@ func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 			})
 			w.guard.Queue = q.Queue
 			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
-			if err := q.Idle(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			q.idle(t)
 			checkFields(t, b, "x", map[string]any{"status": "READY"})
 			if n := len(q.statuses()); n != round+1 {
 				t.Errorf("%d deliveries after %d stops", n, round+1)

@@ -156,6 +156,14 @@ func (q *CloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
+// idle waits until no task is left.
+func (q *CloudQueue) idle(t *testing.T) {
+	t.Helper()
+	if err := q.Idle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // purge removes all tasks. As with Cloud Tasks, deliveries that are underway end.
 func (q *CloudQueue) purge() {
 	names := q.tasks()

@@ -21,6 +21,24 @@ func until(ctx context.Context, last func()) (orchestrator.Result, error) {
 
 func nothing() {}
 
+// endless is an analyzer that only ends with its context.
+func endless(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	return until(ctx, nothing)
+}
+
+// failing returns an analyzer that fails with err.
+func failing(err error) orchestrator.AnalyzerFunc {
+	return func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, err }
+}
+
+// doing returns an analyzer that does something and succeeds.
+func doing(something func()) orchestrator.AnalyzerFunc {
+	return func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		something()
+		return "done", nil
+	}
+}
+
 // report reports a checkpoint as a program does.
 func report(job orchestrator.Job, checkpoint any) {
 	job.Reporter.Report(orchestrator.Report{Checkpoint: &orchestrator.Checkpoint{Value: checkpoint}})
@@ -43,6 +61,13 @@ func attempts(t *testing.T, b *emulatortest.Backend) string {
 		all = append(all, outcome)
 	}
 	return strings.Join(all, " ")
+}
+
+func checkHistory(t *testing.T, b *emulatortest.Backend, want string) {
+	t.Helper()
+	if got := attempts(t, b); got != want {
+		t.Errorf("history %q, want %q", got, want)
+	}
 }
 
 func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
@@ -80,40 +105,36 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 			return until(ctx, func() { report(job, int64(7)) })
 		}, queue: true, code: 200},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
-				var w *process
-				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					if strings.Contains(name, "stopped") {
-						context.AfterFunc(ctx, func() { w.stop(delivery.ErrStopping) })
-					}
-					return tc.analyzer(ctx, job)
-				})
-				var q recordingQueue
-				if tc.queue {
-					w.guard.Queue = &q
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before, "bookedTask": "own"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if strings.Contains(name, "stopped") {
+					context.AfterFunc(ctx, func() { w.stop(delivery.ErrStopping) })
 				}
-				if tc.queueHasFault {
-					w.guard.Queue = refusing{}
-				}
-				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
-				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
-				if got := attempts(t, b); got != "continued" {
-					t.Errorf("history %q", got)
-				}
-				if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero()) || !booked && len(q.tasks) > 0 {
-					t.Errorf("booked %+v, want one delivery for now if answered 200", q.tasks)
-				}
-				next := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					if string(job.Resume) != "7" || job.Attempt != tc.before+1 {
-						t.Errorf("attempt %d continues from %s", job.Attempt, job.Resume)
-					}
-					return "done", nil
-				})
-				next.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
-				checkFields(t, b, "x", map[string]any{"checkpoint": nil, "attempts": int64(tc.before + 1)})
+				return tc.analyzer(ctx, job)
 			})
+			var q recordingQueue
+			if tc.queue {
+				w.guard.Queue = &q
+			}
+			if tc.queueHasFault {
+				w.guard.Queue = refusing{}
+			}
+			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
+			checkHistory(t, b, "continued")
+			if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero() || b.Fields(t, "x")["bookedTask"] != q.tasks[0].Name) || !booked && len(q.tasks) > 0 {
+				t.Errorf("booked %+v, want one delivery for now if answered 200", q.tasks)
+			}
+			next := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if string(job.Resume) != "7" || job.Attempt != tc.before+1 {
+					t.Errorf("attempt %d continues from %s", job.Attempt, job.Resume)
+				}
+				return "done", nil
+			})
+			next.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+			checkFields(t, b, "x", map[string]any{"checkpoint": nil, "attempts": int64(tc.before + 1)})
 		})
 	}
 }
@@ -129,23 +150,17 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 		"cleared":                 {func(job orchestrator.Job) { report(job, nil) }, nil},
 		"a new one, then cleared": {func(job orchestrator.Job) { report(job, int64(8)); time.Sleep(time.Minute); report(job, nil) }, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "checkpoint": 7})
-				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					tc.report(job)
-					return until(ctx, nothing)
-				})
-				w.guard.Queue = &recordingQueue{}
-				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
-				if got := w.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
-					t.Errorf("timeouts %q", got)
-				}
-				checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
-				if got := attempts(t, b); got != "retry:run_timeout" {
-					t.Errorf("history %q", got)
-				}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "checkpoint": 7})
+			w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				tc.report(job)
+				return until(ctx, nothing)
 			})
+			w.guard.Queue = &recordingQueue{}
+			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
+			w.checkCounts(t, "taskguard.run.timeouts", "run_timeout :1")
+			checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
+			checkHistory(t, b, "retry:run_timeout")
 		})
 	}
 }
@@ -160,32 +175,26 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 		"during the run":         {24*time.Hour - 10*time.Minute, "failed:run_time_exhausted", 10 * time.Minute},
 		"with the deadline":      {24*time.Hour - 25*time.Minute, "failed:run_time_exhausted", 25 * time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				began := time.Now()
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "startedAt": began.Add(-tc.began), "checkpoint": 7})
-				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					return until(ctx, func() { report(job, int64(8)) })
-				})
-				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
-				checkpoint, timeouts := int64(7), ""
-				if tc.history != "" {
-					checkpoint, timeouts = 8, "run_time_exhausted :1"
-				}
-				if got := w.counts(t, "taskguard.run.timeouts"); got != timeouts {
-					t.Errorf("timeouts %q, want %q", got, timeouts)
-				}
-				checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})
-				if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "run_time_exhausted" || strings.Contains(fmt.Sprint(e["message"]), "worker:") {
-					t.Errorf("error = %v", e)
-				}
-				if got := attempts(t, b); got != tc.history {
-					t.Errorf("history %q, want %q", got, tc.history)
-				}
-				if took := time.Since(began); took.Round(time.Second) != tc.took {
-					t.Errorf("ended after %v, want %v", took, tc.took)
-				}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			began := time.Now()
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "startedAt": began.Add(-tc.began), "checkpoint": 7})
+			w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				return until(ctx, func() { report(job, int64(8)) })
 			})
+			w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
+			checkpoint, timeouts := int64(7), ""
+			if tc.history != "" {
+				checkpoint, timeouts = 8, "run_time_exhausted :1"
+			}
+			w.checkCounts(t, "taskguard.run.timeouts", timeouts)
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "run_time_exhausted" || strings.Contains(fmt.Sprint(e["message"]), "worker:") {
+				t.Errorf("error = %v", e)
+			}
+			checkHistory(t, b, tc.history)
+			if took := time.Since(began); took.Round(time.Second) != tc.took {
+				t.Errorf("ended after %v, want %v", took, tc.took)
+			}
 		})
 	}
 }

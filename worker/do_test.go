@@ -160,39 +160,37 @@ func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 		"not readable": {denied: "/BatchGetDocuments", err: lease.ErrUnavailable},
 		"not writable": {denied: "/Commit", err: lease.ErrUnavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, reads, commits, ran := ahead(t), 0, 0, false
-				other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key")
-				g := open(t, b, func(o *worker.Options) {
-					o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-						if strings.HasSuffix(m, "/Commit") {
-							if commits++; c.denied == "/Commit" {
-								return status.Error(codes.PermissionDenied, "denied")
-							} else if commits == c.commit {
-								c.change(t, other, record)
-							}
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, reads, commits, ran := ahead(t), 0, 0, false
+			other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key")
+			g := open(t, b, func(o *worker.Options) {
+				o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if strings.HasSuffix(m, "/Commit") {
+						if commits++; c.denied == "/Commit" {
+							return status.Error(codes.PermissionDenied, "denied")
+						} else if commits == c.commit {
+							c.change(t, other, record)
 						}
-						return invoke(ctx, m, req, reply, cc, opts...)
-					}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-						if reads++; reads == 1 && strings.HasSuffix(m, c.denied) && c.denied != "" {
-							return nil, status.Error(codes.PermissionDenied, "denied")
-						}
-						return open(ctx, d, cc, m, opts...)
-					}))
-				})
-				got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
-					ran = true
-					return "own", nil
-				})
-				failed, want := (*worker.FailedError)(nil), c.err
-				if errors.As(c.err, &failed) && errors.As(err, &failed) {
-					want = err
-				}
-				if got != c.want || ran != c.ran || !errors.Is(err, want) {
-					t.Errorf("Do = %q, %v, ran: %v", got, err, ran)
-				}
+					}
+					return invoke(ctx, m, req, reply, cc, opts...)
+				}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+					if reads++; reads == 1 && strings.HasSuffix(m, c.denied) && c.denied != "" {
+						return nil, status.Error(codes.PermissionDenied, "denied")
+					}
+					return open(ctx, d, cc, m, opts...)
+				}))
 			})
+			got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
+				ran = true
+				return "own", nil
+			})
+			failed, want := (*worker.FailedError)(nil), c.err
+			if errors.As(c.err, &failed) && errors.As(err, &failed) {
+				want = err
+			}
+			if got != c.want || ran != c.ran || !errors.Is(err, want) {
+				t.Errorf("Do = %q, %v, ran: %v", got, err, ran)
+			}
 		})
 	}
 }
@@ -335,74 +333,67 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 		"a function that ignores it":       {deadline, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 		"Shutdown waits for such function": {shutdown, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
-				if err != nil {
-					t.Fatal(err)
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g := opened(t, b, nil)
+			ctx := c.end(t, g)
+			got, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, _ worker.Job) (string, error) {
+				if c.ignores {
+					time.Sleep(5 * time.Second)
+					return "x", nil
 				}
-				ctx := c.end(t, g)
-				got, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, _ worker.Job) (string, error) {
-					if c.ignores {
-						time.Sleep(5 * time.Second)
-						return "x", nil
-					}
-					<-ctx.Done()
-					return "", errOwn
-				})
-				if !errors.Is(err, c.err) || !c.ignores && !errors.Is(err, errOwn) || (got == "x") != c.ignores {
-					t.Errorf("Do = %q, %v; want %v", got, err, c.err)
-				}
-				synctest.Wait() // for Shutdown
-				checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), c.want)
-				if errors.Is(c.err, worker.ErrStopping) {
-					if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
-						t.Errorf("after Shutdown the error is %v", err)
-					}
-				}
+				<-ctx.Done()
+				return "", errOwn
 			})
+			if !errors.Is(err, c.err) || !c.ignores && !errors.Is(err, errOwn) || (got == "x") != c.ignores {
+				t.Errorf("Do = %q, %v; want %v", got, err, c.err)
+			}
+			synctest.Wait() // for Shutdown
+			checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), c.want)
+			if errors.Is(c.err, worker.ErrStopping) {
+				if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
+					t.Errorf("after Shutdown the error is %v", err)
+				}
+			}
 		})
 	}
 }
 
 func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
 	for name, checkpoint := range map[string]bool{"without a checkpoint": false, "with a checkpoint": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				g, log := openLogged(t, b, func(o *worker.Options) {
-					o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute // StallTimeout is for kinds
-				})
-				runs := 0
-				got, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (string, error) {
-					if runs++; job.Resume != nil {
-						return "from " + string(job.Resume), nil
-					}
-					if checkpoint {
-						if err := job.Checkpoint(ctx, 7); err != nil {
-							t.Error(err)
-						}
-					}
-					<-ctx.Done()
-					return "", fmt.Errorf("stopped: %w", errBroken)
-				})
-				record := collection(t, b, "idempotency").Doc("op:key")
-				if failed := strings.Contains(log.String(), "msg=delivery"); failed == checkpoint {
-					t.Errorf("logged as a failure: %v: %s", failed, log)
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g, log := openLogged(t, b, func(o *worker.Options) {
+				o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute // StallTimeout is for kinds
+			})
+			runs := 0
+			got, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (string, error) {
+				if runs++; job.Resume != nil {
+					return "from " + string(job.Resume), nil
 				}
 				if checkpoint {
-					if err != nil || got != "from 7" || runs != 2 {
-						t.Errorf("Do = %q, %v after %d runs; want the second to continue", got, err, runs)
+					if err := job.Checkpoint(ctx, 7); err != nil {
+						t.Error(err)
 					}
-					checkRecord(t, record, map[string]any{"status": "READY", "attempts": int64(1), "result": "from 7"})
-					return
 				}
-				if err == nil || !strings.HasPrefix(err.Error(), `worker: do "op:key": the run took longer than RunTimeout, 10m0s, `) || !errors.Is(err, errBroken) || runs != 1 {
-					t.Errorf("error %v after %d runs", err, runs)
-				}
-				checkRecord(t, record, map[string]any{"status": "QUEUED", "attempts": int64(1), "lockOwner": nil})
+				<-ctx.Done()
+				return "", fmt.Errorf("stopped: %w", errBroken)
 			})
+			record := collection(t, b, "idempotency").Doc("op:key")
+			if failed := strings.Contains(log.String(), "msg=delivery"); failed == checkpoint {
+				t.Errorf("logged as a failure: %v: %s", failed, log)
+			}
+			if checkpoint {
+				if err != nil || got != "from 7" || runs != 2 {
+					t.Errorf("Do = %q, %v after %d runs; want the second to continue", got, err, runs)
+				}
+				checkRecord(t, record, map[string]any{"status": "READY", "attempts": int64(1), "result": "from 7"})
+				return
+			}
+			if err == nil || !strings.HasPrefix(err.Error(), `worker: do "op:key": the run took longer than RunTimeout, 10m0s, `) || !errors.Is(err, errBroken) || runs != 1 {
+				t.Errorf("error %v after %d runs", err, runs)
+			}
+			checkRecord(t, record, map[string]any{"status": "QUEUED", "attempts": int64(1), "lockOwner": nil})
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"taskguard/emulator/firestore"
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -54,10 +55,7 @@ func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
 func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			t.Error("it ran")
-			return nil, nil
-		})
+		w := start(t, b, doing(func() { t.Error("it ran") }))
 		var stopped atomic.Bool
 		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -92,28 +90,26 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 		"back before the expiry": func(time.Duration) time.Duration { return 0 },
 		"back after the expiry":  func(ttl time.Duration) time.Duration { return ttl },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *process
-				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.unavailable.Store(true)
-					<-ctx.Done()
-					var lost *lease.LostError
-					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
-						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
-					}
-					time.Sleep(away(lease.DefaultTTL))
-					w.unavailable.Store(false)
-					return "must not be written", nil
-				})
-				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
-				checkFields(t, b, "x", map[string]any{
-					"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
-					"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
-				})
-				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.unavailable.Store(true)
+				<-ctx.Done()
+				var lost *lease.LostError
+				if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
+					t.Errorf("cause = %v, want out of time", context.Cause(ctx))
+				}
+				time.Sleep(away(lease.DefaultTTL))
+				w.unavailable.Store(false)
+				return "must not be written", nil
 			})
+			w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+			checkFields(t, b, "x", map[string]any{
+				"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
+				"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
+			})
+			start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 		})
 	}
 }
@@ -153,5 +149,31 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// clocked returns a Firestore whose clock is ahead of this process's clock.
+func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
+	t.Helper()
+	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	t.Cleanup(s.Close)
+	return &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}}
+}
+
+// An expiry is a time of the store, and so are retry_at and the follow-up.
+func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		Subtest(t, ahead.String(), func(t *testing.T) {
+			b := clocked(t, ahead)
+			w := start(t, b, succeed)
+			expires := held(t, b, "x", ahead+100*time.Second)
+			w.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked", "retry_at": expires, "Retry-After": "100"})
+			q := &recordingQueue{}
+			w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
+			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
+			if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires || q.tasks[0].Deadline != 8*time.Minute || q.tasks[0].AnalysisID != "x" {
+				t.Errorf("booked %+v for 2 s after %s, want after %s", q.tasks[0], at, expires)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -195,8 +196,10 @@ func TestIdempotentOverFourProcesses(t *testing.T) {
 						if err != nil {
 							continue // killed
 						}
-						got := summary(t, response.StatusCode, response.Header, response.Body)
+						recorded := &httptest.ResponseRecorder{Code: response.StatusCode, HeaderMap: response.Header, Body: &bytes.Buffer{}}
+						_, _ = recorded.Body.ReadFrom(response.Body)
 						_ = response.Body.Close()
+						got := summary(t, recorded)
 						if got != "409 in-progress" {
 							mu.Lock()
 							answers[got]++

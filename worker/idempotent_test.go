@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -42,7 +41,7 @@ func answer(t testing.TB, h http.Handler, r *http.Request, want string) http.Hea
 	t.Helper()
 	recorded := httptest.NewRecorder()
 	h.ServeHTTP(recorded, r)
-	if got := summary(t, recorded.Code, recorded.Header(), recorded.Body); got != want {
+	if got := summary(t, recorded); got != want {
 		t.Errorf("%s %s, key %q: %s; want %s", r.Method, r.URL, r.Header["Idempotency-Key"], got, want)
 	}
 	return recorded.Header()
@@ -50,32 +49,28 @@ func answer(t testing.TB, h http.Handler, r *http.Request, want string) http.Hea
 
 // summary returns the status of an answer, "replayed" if it is, and the body or the last part of
 // the type of a problem.
-func summary(t testing.TB, status int, header http.Header, body io.Reader) string {
+func summary(t testing.TB, recorded *httptest.ResponseRecorder) string {
 	t.Helper()
-	text, err := io.ReadAll(body)
-	if err != nil {
-		t.Error(err)
-	}
-	got := []string{fmt.Sprint(status)}
+	status, header, got := recorded.Code, recorded.Header(), fmt.Sprint(recorded.Code, " ")
 	if header.Get("Idempotency-Replayed") == "true" {
-		got = append(got, "replayed")
+		got += "replayed "
 	}
 	if header.Get("Content-Type") != "application/problem+json" {
-		return strings.Join(append(got, string(text)), " ")
+		return got + recorded.Body.String()
 	}
 
 	var problem struct {
 		Type, Title, Detail string
 		Status              int
 	}
-	if err := json.Unmarshal(text, &problem); err != nil || problem.Status != status || problem.Title == "" || problem.Detail == "" {
-		t.Errorf("problem %s, %v", text, err)
+	if err := json.Unmarshal(recorded.Body.Bytes(), &problem); err != nil || problem.Status != status || problem.Title == "" || problem.Detail == "" {
+		t.Errorf("problem %s, %v", recorded.Body, err)
 	}
 	repeatable := status == http.StatusConflict || status == http.StatusServiceUnavailable
 	if after := header.Get("Retry-After"); (after == "1") != repeatable {
 		t.Errorf("%d with Retry-After %q", status, after)
 	}
-	return strings.Join(append(got, strings.TrimPrefix(problem.Type, "urn:problem-type:idempotency:")), " ")
+	return got + strings.TrimPrefix(problem.Type, "urn:problem-type:idempotency:")
 }
 
 // counting returns a handler that answers 201 with the number of its calls and the body.
@@ -238,27 +233,24 @@ func TestIdempotentStoresResponses(t *testing.T) {
 			_, _ = fmt.Fprint(w, large)
 		}, "500 no-response", "500 no-response", 1, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
-				o := worker.IdempotentOptions{Scope: account, Stored: c.stored}
-				h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					calls.Add(1)
-					c.handler(w, r)
-				}))
-				answer(t, h, order(t, "a", "x"), c.first)
-				answer(t, h, order(t, "a", "x"), c.second)
-				if n := calls.Load(); n != c.calls {
-					t.Errorf("%d calls, want %d", n, c.calls)
-				}
-			})
+		worker.Subtest(t, name, func(t *testing.T) {
+			g, calls := open(t, emulatortest.Embedded(t), nil), &atomic.Int32{}
+			o := worker.IdempotentOptions{Scope: account, Stored: c.stored}
+			h := g.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				calls.Add(1)
+				c.handler(w, r)
+			}))
+			answer(t, h, order(t, "a", "x"), c.first)
+			answer(t, h, order(t, "a", "x"), c.second)
+			if n := calls.Load(); n != c.calls {
+				t.Errorf("%d calls, want %d", n, c.calls)
+			}
 		})
 	}
 }
 
 func TestIdempotentReplaysChosenHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account, Headers: []string{"x-order"}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for _, name := range []string{"Location", "ETag", "X-Order", "X-Other", "Set-Cookie"} {
 				w.Header().Add(name, "a")
@@ -381,10 +373,7 @@ func TestIdempotentWithoutFirestore(t *testing.T) {
 func TestIdempotentAfterShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, calls := emulatortest.Embedded(t), &atomic.Int32{}
-		g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, nil)
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if calls.Add(1) == 1 {
 				<-r.Context().Done()
@@ -439,18 +428,11 @@ func TestIdempotentInEcho(t *testing.T) {
 func TestIdempotentPanicsIfItCannotWork(t *testing.T) {
 	g := open(t, emulatortest.Embedded(t), nil)
 	for want, o := range map[string]worker.IdempotentOptions{
-		"worker: idempotent: no Scope": {},
-		`the operation "a b" is not`:   {Scope: account, Operation: "a b"},
-		"Keep 1m0s is under 1h":        {Scope: account, Do: worker.DoOptions{Keep: time.Minute}},
-		"TTL 1s is under":              {Scope: account, Do: worker.DoOptions{Lock: lease.Policy{TTL: time.Second, Heartbeat: time.Second}}},
+		"worker: idempotent: no Scope":                               {},
+		`worker: idempotent: worker: do: the operation "a b" is not`: {Scope: account, Operation: "a b"},
+		"Keep 1m0s is under 1h":                                      {Scope: account, Do: worker.DoOptions{Keep: time.Minute}},
+		"TTL 1s is under":                                            {Scope: account, Do: worker.DoOptions{Lock: lease.Policy{TTL: time.Second, Heartbeat: time.Second}}},
 	} {
-		func() {
-			defer func() {
-				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "worker: idempotent: ") || !strings.Contains(got, want) {
-					t.Errorf("panic %v, want %q", got, want)
-				}
-			}()
-			g.Idempotent(o)
-		}()
+		checkPanic(t, want, func() { g.Idempotent(o) })
 	}
 }

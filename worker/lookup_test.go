@@ -21,8 +21,7 @@ import (
 )
 
 func TestTwoOperationsWithOneKeyAreTwoRecords(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		for _, operation := range []string{"charge", "refund", "charge"} {
 			got, err := worker.Do(t.Context(), g, operation, "order:7", func(_ context.Context, job worker.Job) (string, error) {
 				return "of " + job.AnalysisID, nil
@@ -41,8 +40,7 @@ func TestTwoOperationsWithOneKeyAreTwoRecords(t *testing.T) {
 }
 
 func TestAnOutcomeDistinguishesAReplayFromARun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		call := func(key string, failure error) (worker.Outcome[int], error) {
 			return worker.DoOutcome(t.Context(), g, "op", key, worker.DoOptions{}, func(context.Context, worker.Job) (int, error) { return 7, failure })
 		}
@@ -74,8 +72,7 @@ func TestAnOutcomeDistinguishesAReplayFromARun(t *testing.T) {
 }
 
 func TestAReplayedFailureIsAsPermanentAsTheFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		for key, c := range map[string]struct {
 			failure       error
 			code, message string
@@ -104,33 +101,31 @@ func TestAFunctionThatPanicsOrEndsItsGoroutineFreesTheLock(t *testing.T) {
 		panic bool
 		code  string
 	}{"panic": {func() { panic("oh") }, true, "analyzer_panicked"}, "Goexit": {runtime.Goexit, false, "analyzer_failed"}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, ended := emulatortest.Embedded(t), make(chan error)
-				g, log := openLogged(t, b, nil)
-				go func() {
-					err := errOwn // Do does not return
-					defer func() { ended <- err }()
-					_, err = worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
-						c.end()
-						return 1, nil
-					})
-				}()
-				err := <-ended
-				if panicked, ok := errors.AsType[*orchestrator.PanicError](err); ok != c.panic || ok && panicked.Value != "oh" || !ok && !errors.Is(err, errOwn) {
-					t.Errorf("error %v", err)
-				}
-				got := fields(t, collection(t, b, "idempotency").Doc("op:key"))
-				if last, _ := got["lastError"].(map[string]any); got["status"] != "QUEUED" || got["lockOwner"] != nil || last["code"] != c.code {
-					t.Errorf("record %v", got)
-				}
-				if n := strings.Count(log.String(), "msg=delivery"); n != 1 {
-					t.Errorf("%d lines: %s", n, log)
-				}
-				if got, err := worker.Do(t.Context(), g, "op", "key", one); got != 1 || err != nil {
-					t.Errorf("the next call: %d, %v", got, err)
-				}
-			})
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, ended := emulatortest.Embedded(t), make(chan error)
+			g, log := openLogged(t, b, nil)
+			go func() {
+				err := errOwn // Do does not return
+				defer func() { ended <- err }()
+				_, err = worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
+					c.end()
+					return 1, nil
+				})
+			}()
+			err := <-ended
+			if panicked, ok := errors.AsType[*orchestrator.PanicError](err); ok != c.panic || ok && panicked.Value != "oh" || !ok && !errors.Is(err, errOwn) {
+				t.Errorf("error %v", err)
+			}
+			got := fields(t, collection(t, b, "idempotency").Doc("op:key"))
+			if last, _ := got["lastError"].(map[string]any); got["status"] != "QUEUED" || got["lockOwner"] != nil || last["code"] != c.code {
+				t.Errorf("record %v", got)
+			}
+			if n := strings.Count(log.String(), "msg=delivery"); n != 1 {
+				t.Errorf("%d lines: %s", n, log)
+			}
+			if got, err := worker.Do(t.Context(), g, "op", "key", one); got != 1 || err != nil {
+				t.Errorf("the next call: %d, %v", got, err)
+			}
 		})
 	}
 }
@@ -162,51 +157,48 @@ func TestLookupReadsTheOutcomeAndResetOpensTheKey(t *testing.T) {
 		"running": {record: func(now time.Time) map[string]any { return crashed(now.Add(time.Minute)) }, lookup: worker.Outcome[string]{Token: 5}, running: true},
 		"ending":  {record: func(now time.Time) map[string]any { return crashed(now.Add(time.Second / 4)) }, lookup: worker.Outcome[string]{Token: 5}, running: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := ahead(t)
-				g, doc, now := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key"), time.Now().Add(clockAhead)
-				if c.record != nil {
-					set(t, doc, c.record(now))
-				}
-				held := func(err error) bool {
-					running, ok := errors.AsType[*worker.RunningError](err)
-					return ok && running.RetryIn > 0 && running.RetryIn <= min(time.Second, running.ExpiresAt.Sub(now))
-				}
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := ahead(t)
+			g, doc, now := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key"), time.Now().Add(clockAhead)
+			if c.record != nil {
+				set(t, doc, c.record(now))
+			}
+			held := func(err error) bool {
+				running, ok := errors.AsType[*worker.RunningError](err)
+				return ok && running.RetryIn > 0 && running.RetryIn <= min(time.Second, running.ExpiresAt.Sub(now))
+			}
 
-				commits := b.Calls.Count("Commit")
-				got, err := worker.Lookup[string](t.Context(), g, "op", "key", worker.DoOptions{})
-				if got != c.lookup || c.running != held(err) || !c.running && !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) { //nolint:govet // a FailedError is compared as a whole
-					t.Errorf("Lookup = %+v, %v; want %+v, %v", got, err, c.lookup, c.err)
-				}
-				if n := b.Calls.Count("Commit") - commits; n > 0 {
-					t.Errorf("Lookup makes %d commits", n)
-				}
+			commits := b.Calls.Count("Commit")
+			got, err := worker.Lookup[string](t.Context(), g, "op", "key", worker.DoOptions{})
+			if got != c.lookup || c.running != held(err) || !c.running && !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) { //nolint:govet // a FailedError is compared as a whole
+				t.Errorf("Lookup = %+v, %v; want %+v, %v", got, err, c.lookup, c.err)
+			}
+			if n := b.Calls.Count("Commit") - commits; n > 0 {
+				t.Errorf("Lookup makes %d commits", n)
+			}
 
-				err = worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{})
-				if c.running != held(err) || !c.running && !errors.Is(err, c.reset) {
-					t.Errorf("Reset: %v, want %v", err, c.reset)
+			err = worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{})
+			if c.running != held(err) || !c.running && !errors.Is(err, c.reset) {
+				t.Errorf("Reset: %v, want %v", err, c.reset)
+			}
+			if c.running || c.reset != nil {
+				return
+			}
+			out, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{}, func(_ context.Context, job worker.Job) (string, error) {
+				if job.Resume != nil {
+					t.Errorf("the run after Reset continues from %s", job.Resume)
 				}
-				if c.running || c.reset != nil {
-					return
-				}
-				out, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{}, func(_ context.Context, job worker.Job) (string, error) {
-					if job.Resume != nil {
-						t.Errorf("the run after Reset continues from %s", job.Resume)
-					}
-					return "new", notCalled
-				})
-				if !out.Ran || !errors.Is(err, notCalled) || out.Token <= 5 {
-					t.Errorf("after Reset: %+v, %v", out, err)
-				}
+				return "new", notCalled
 			})
+			if !out.Ran || !errors.Is(err, notCalled) || out.Token <= 5 {
+				t.Errorf("after Reset: %+v, %v", out, err)
+			}
 		})
 	}
 }
 
 func TestLookupChecksTheParametersAndTheType(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		if _, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: 1}, func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
 			t.Fatal(err)
 		}

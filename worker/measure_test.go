@@ -148,10 +148,14 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 				t.Errorf("%s: spans %q, want %q; log %s", tc.id, got, tc.spans, w.log)
 			}
 		}
+		w.line(t, "/internal/tasks/recover", "", line{"level": "WARN", "outcome": "unavailable"})
 		w.unavailable.Store(false)
 		maps.Copy(seen, w.line(t, "/internal/tasks/recover", "", line{
 			"level": "INFO", "outcome": "recovered", "found": 2.0, "booked": 1.0, "waiting": 1.0, "stuck": 1.0, "oldest_ms": "*", "acquire_ms": nil,
 		}))
+		if got, want := w.trace(), "recovery unavailable!, recovery recovered"; got != want {
+			t.Errorf("spans %q, want %q", got, want)
+		}
 		w.line(t, deliveryRoute, "long", line{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
 		job := *w.guard
 		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
@@ -169,10 +173,10 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			"taskguard.run.timeouts":            "continued :1",
 			"taskguard.checkpoint.size":         ":24",
 			"taskguard.followups":               "already :1 booked :5 failed :1",
+			"taskguard.stuck":                   ":1",
+			"taskguard.recoveries":              ":1",
 		} {
-			if got := w.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
+			w.checkCounts(t, metric, want)
 		}
 		for _, always := range []string{"time", "level", "msg"} {
 			delete(seen, always)
@@ -214,9 +218,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 		}
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "attempt": 1.0, "time_to_start_ms": nil, "time_to_ready_ms": 170_000.0})
 		for metric, want := range map[string]string{"taskguard.analysis.start.duration": ":220", "taskguard.analysis.ready.duration": ":440"} {
-			if got := w.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
+			w.checkCounts(t, metric, want)
 		}
 	})
 }

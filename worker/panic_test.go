@@ -44,6 +44,14 @@ func measured(t testing.TB) gauges {
 
 func (g gauges) counts(t *testing.T, metric string) string { return Counts(t, g.reader, metric) }
 
+// checkCounts compares the values of a metric with want.
+func (g gauges) checkCounts(t *testing.T, metric, want string) {
+	t.Helper()
+	if got := g.counts(t, metric); got != want {
+		t.Errorf("%s: %q, want %q", metric, got, want)
+	}
+}
+
 // Counts returns the values of a metric, such as "booked :1 failed :2". Of a histogram it returns
 // the sums, in tenths.
 func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string {
@@ -101,12 +109,8 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.lifecycle.Drain(t.Context()) != 0 { // the stack, not the value
 		t.Errorf("log: %s", said)
 	}
-	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
-		t.Errorf("deliveries %q", got)
-	}
-	if got := m.counts(t, "taskguard.runs.active"); got != ":0" {
-		t.Errorf("active runs %q", got)
-	}
+	m.checkCounts(t, "taskguard.deliveries", "500 internal :1")
+	m.checkCounts(t, "taskguard.runs.active", ":0")
 	ended := map[string]string{}
 	for _, span := range m.spans.Ended() {
 		ended[span.Name()] = span.Status().Code.String()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/api/option"
@@ -148,8 +149,8 @@ func (w *process) send(t testing.TB, r *http.Request) reply {
 	return a
 }
 
-// check compares the status and the named fields of an answer. A nil value wants the field
-// absent, and "*" any value.
+// check compares the status, the header Retry-After and the named fields of an answer. A nil value
+// wants the field absent, and "*" any value.
 func (a reply) check(t testing.TB, code int, want map[string]any) {
 	t.Helper()
 	if a.Code != code {
@@ -157,6 +158,9 @@ func (a reply) check(t testing.TB, code int, want map[string]any) {
 	}
 	for k, v := range want {
 		got, ok := a.Body[k]
+		if k == "Retry-After" {
+			got, ok = a.RetryAfter, a.RetryAfter != ""
+		}
 		if v == nil && ok || v == "*" && !ok || v != nil && v != "*" && got != v {
 			t.Errorf("%s = %v, want %v (%v)", k, got, v, a.Body)
 		}
@@ -174,6 +178,18 @@ func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { r
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
 	emulatortest.EmbeddedKinds(t, run)
+}
+
+// forKinds runs a subtest inBubble.
+func forKinds(t *testing.T, name string, run func(t *testing.T, b *emulatortest.Backend)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, run) })
+}
+
+// Subtest runs a subtest in virtual time.
+func Subtest(t *testing.T, name string, run func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, run) })
 }
 
 // restart gives w a new server, which calls its analyzer as it is then.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path"
@@ -80,28 +79,24 @@ func TestAMessageOfPubSubIsHandledAsATask(t *testing.T) {
 		"no message's id":            {`{"message":{"attributes":{"job_id":"x"}}}`, 400, `not a wrapped message`, false},
 		"no UTF-8":                   {message("\"attributes\":{\"job_id\":\"\xff\"}"), 200, `not a wrapped message`, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g, log := openLogged(t, emulatortest.Embedded(t), nil)
-				if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
-					t.Fatal(err)
-				}
-				code, answer := post(t, g.PubSub(jobs(succeed)), "/messages", c.body)
-				if code != c.code || !strings.Contains(answer, c.answer) || strings.Contains(answer, rejected) != c.rejected {
-					t.Errorf("%d %s, want %d %s", code, answer, c.code, c.answer)
-				}
-				if errs := strings.Count(log.String(), "level=ERROR msg=rejected"); errs != 1 && c.rejected || errs > 0 && !c.rejected {
-					t.Errorf("log: %s", log)
-				}
-			})
+		worker.Subtest(t, name, func(t *testing.T) {
+			g, log := openLogged(t, emulatortest.Embedded(t), nil)
+			if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
+				t.Fatal(err)
+			}
+			code, answer := post(t, g.PubSub(jobs(succeed)), "/messages", c.body)
+			if code != c.code || !strings.Contains(answer, c.answer) || strings.Contains(answer, rejected) != c.rejected {
+				t.Errorf("%d %s, want %d %s", code, answer, c.code, c.answer)
+			}
+			if errs := strings.Count(log.String(), "level=ERROR msg=rejected"); errs != 1 && c.rejected || errs > 0 && !c.rejected {
+				t.Errorf("log: %s", log)
+			}
 		})
 	}
 }
 
 func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		nested := jobs(succeed)
 		nested.Name, nested.Collection, nested.Path = "nested", "tenants/a/jobs", "/tasks/nested"
 		handlers := map[string]http.Handler{"jobs": g.Eventarc(jobs(succeed)), "tenants/a/jobs": g.Eventarc(nested)}
@@ -214,9 +209,7 @@ type refuse struct{}
 func (refuse) Check(*http.Request) error { return worker.ErrForbidden }
 
 func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		unchecked := open(t, b, func(o *worker.Options) { o.Auth = nil })
 		wrong := jobs(succeed)
 		wrong.Collection = "a/b"
@@ -226,14 +219,7 @@ func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
 			"nothing checks the":    unchecked.Recovery,
 		} {
-			func() {
-				defer func() {
-					if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
-						t.Errorf("panic %s, want %s", got, want)
-					}
-				}()
-				construct()
-			}()
+			checkPanic(t, want, func() { construct() })
 		}
 	})
 }

@@ -8,14 +8,11 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
@@ -45,9 +42,7 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 			w.recover(t).check(t, 200, map[string]any{"found": n, "booked": n, "more": false, "reason": nil})
 		}
 		q.serve(w)
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		q.idle(t)
 		for _, id := range []string{"never-booked", "orphan"} {
 			checkFields(t, b, id, map[string]any{"status": "READY"})
 		}
@@ -91,89 +86,6 @@ type atMost struct {
 
 func (a atMost) Orphaned(ctx context.Context, _ int) ([]lease.Cell[analysislock.Analysis], bool, error) {
 	return a.OrphanFinder.Orphaned(ctx, a.limit)
-}
-
-// cost is the calls of Recover that book deliveries for all orphaned analyses, and what they
-// cost. reads is zero on Google's emulator, which does not count them.
-type cost struct {
-	calls, reads, commits, tasks int
-	took                         time.Duration
-}
-
-// recoverAll recovers n orphaned analyses, at most limit a call, with the embedded Cloud Tasks.
-// Each call also reads Firestore's time, and makes three queries for the oldest unfinished
-// analysis. A booking takes latency.
-func recoverAll(t testing.TB, b *emulatortest.Backend, n, limit int, latency time.Duration) (c cost) {
-	t.Helper()
-	q := startLimited(t, cloudtasks.AsDocumented, 0) // it has no worker
-	for i := range n {
-		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
-	}
-	w := start(t, b, succeed)
-	w.guard.Queue, w.guard.Orphans = distant{q, latency}, atMost{w.guard.Orphans, limit}
-	reads := func() (n int) {
-		if !b.Google() {
-			n = int(b.Server.Usage().Reads)
-		}
-		return n
-	}
-	began, before, puts := time.Now(), reads(), b.Calls.Count("Commit")
-	for more := true; more; c.calls++ {
-		r, err := w.guard.Recover(t.Context())
-		if r.Found != r.Booked || err != nil && (r.Booked == 0 || !errors.Is(err, lease.ErrUnavailable)) {
-			t.Fatalf("call %d: %+v, %v", c.calls, r, err) // a query may take too long, and the next call continues
-		}
-		more = r.More
-	}
-	c.took, c.reads, c.commits, c.tasks = time.Since(began), reads()-before, b.Calls.Count("Commit")-puts, len(q.created)
-	if distinct := len(q.tasks()); distinct != n {
-		t.Fatalf("%d names for %d analyses", distinct, n)
-	}
-	return c
-}
-
-// distant is a queue whose bookings take latency.
-type distant struct {
-	delivery.Queue
-	latency time.Duration
-}
-
-func (d distant) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
-	time.Sleep(d.latency)
-	return d.Queue.Book(ctx, t)
-}
-
-// ORPHANS=100000 takes minutes, in which the embedded Firestore sorts all documents for each page.
-func TestAnOrphanCostsOneReadOneWriteAndOneTask(t *testing.T) {
-	n, limit := 100, 40
-	if v := os.Getenv("ORPHANS"); v != "" {
-		var err error
-		if n, err = strconv.Atoi(v); err != nil {
-			t.Fatal("ORPHANS: ", err)
-		}
-		limit = 10_000
-	}
-	synctest.Test(t, func(t *testing.T) {
-		c := recoverAll(t, emulatortest.Embedded(t), n, limit, 50*time.Millisecond)
-		t.Logf("%+v", c)
-		if calls := n/limit + 1; c.calls > calls || c.reads > n+6*c.calls || c.commits != n || c.tasks != n {
-			t.Errorf("%+v; want %d calls and one read, commit and task for each of %d", c, calls, n)
-		}
-	})
-}
-
-// The embedded Firestore sorts all documents for each page, so use -benchtime 20000x at most.
-func BenchmarkRecovery(b *testing.B) {
-	for name, on := range map[string]func(testing.TB) *emulatortest.Backend{"embedded": emulatortest.Embedded, "google": emulatortest.OnGoogle} {
-		b.Run(name, func(b *testing.B) {
-			c := recoverAll(b, on(b), b.N, 10_000, 0)
-			b.ReportMetric(float64(c.took.Nanoseconds())/float64(b.N), "ns/op") // without the creation of the documents
-			b.ReportMetric(float64(c.calls), "calls")
-			b.ReportMetric(float64(c.reads)/float64(b.N), "reads/op")
-			b.ReportMetric(float64(c.commits)/float64(b.N), "commits/op")
-			b.ReportMetric(float64(c.tasks)/float64(b.N), "tasks/op")
-		})
-	}
 }
 
 // partlyRefusing is a queue that refuses the first task at once, and accepts the others slowly.
@@ -332,17 +244,15 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 		"two kinds, and the first fails":   {interrupted{0}, &recordingQueue{}, 200, 3, 3, false, overdue(3)},
 		"two kinds, and more of the first": {overdue(10_001), &recordingQueue{}, 200, 10_001, 10_001, true, overdue(1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
-				if tc.other != nil {
-					s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
-				}
-				ctx, hangUp := context.WithCancel(t.Context())
-				hangUp()
-				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
-				(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
-			})
+		Subtest(t, name, func(t *testing.T) {
+			s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
+			if tc.other != nil {
+				s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+			}
+			ctx, hangUp := context.WithCancel(t.Context())
+			hangUp()
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
+			(&process{Guard: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 		})
 	}
 }
@@ -365,16 +275,14 @@ func TestARecoveryIsBounded(t *testing.T) {
 		"no booking":                      {100, refusing{}, 100, 0, true, errRefusing, 0},
 		"a booking that fails, no others": {100, &partlyRefusing{slow{by: time.Second}}, 100, 99, true, errRefusing, 4 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
-				took := time.Since(began).Truncate(time.Second)
-				around := tc.found / 200 // what ends when the time does
-				if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
-					t.Errorf("%+v, %v in %v; want %+v", r, err, took, tc)
-				}
-			})
+		Subtest(t, name, func(t *testing.T) {
+			began := time.Now()
+			r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
+			took := time.Since(began).Truncate(time.Second)
+			around := tc.found / 200 // what ends when the time does
+			if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
+				t.Errorf("%+v, %v in %v; want %+v", r, err, took, tc)
+			}
 		})
 	}
 }

@@ -32,33 +32,27 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 		"with progress":              {func(job orchestrator.Job) { job.Report(0.5, "") }, 0, 200, "ready"},
 		"with checkpoints":           {func(job orchestrator.Job) { report(job, int64(1)) }, 0, 200, "ready"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
-				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					for range 10 {
-						select {
-						case <-ctx.Done():
-							return nil, ctx.Err()
-						case <-time.After(40 * time.Second):
-							tc.report(job)
-						}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
+			w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				for range 10 {
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-time.After(40 * time.Second):
+						tc.report(job)
 					}
-					return "done", nil
-				})
-				w.guard.StallTimeout = time.Minute
-				w.deliver(t, "x").check(t, tc.code, nil)
-				if got := attempts(t, b); got != tc.history {
-					t.Errorf("history %q, want %q", got, tc.history)
 				}
-				want := "stalled :1"
-				if tc.history == "ready" {
-					want = ""
-				}
-				if got := w.counts(t, "taskguard.run.timeouts"); got != want {
-					t.Errorf("timeouts %q, want %q", got, want)
-				}
+				return "done", nil
 			})
+			w.guard.StallTimeout = time.Minute
+			w.deliver(t, "x").check(t, tc.code, nil)
+			checkHistory(t, b, tc.history)
+			want := "stalled :1"
+			if tc.history == "ready" {
+				want = ""
+			}
+			w.checkCounts(t, "taskguard.run.timeouts", want)
 		})
 	}
 }
@@ -85,29 +79,27 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 		"deleted": {func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") }, &recordingQueue{}, 200, nil, "deleted"},
 	} {
 		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, found when it finishes %v", name, after), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-					b.Put(t, "x", map[string]any{"status": "QUEUED"})
-					var over map[string]any
-					w := startOn(t, b, tc.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-						time.Sleep(time.Minute)
-						tc.meanwhile(t, b)
-						over = b.Fields(t, "x")
-						if began := time.Now(); !after {
-							<-ctx.Done()
-							if took := time.Since(began); took > lease.DefaultTTL/3 {
-								t.Errorf("ended after %v, want one heartbeat at most", took)
-							}
+			forKinds(t, fmt.Sprintf("%s, found when it finishes %v", name, after), func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var over map[string]any
+				w := startOn(t, b, tc.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					time.Sleep(time.Minute)
+					tc.meanwhile(t, b)
+					over = b.Fields(t, "x")
+					if began := time.Now(); !after {
+						<-ctx.Done()
+						if took := time.Since(began); took > lease.DefaultTTL/3 {
+							t.Errorf("ended after %v, want one heartbeat at most", took)
 						}
-						report(job, int64(7))
-						return "refused", nil
-					})
-					w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": tc.status})
-					reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": tc.lost, "checkpoints": nil})
-					if got := b.Fields(t, "x"); !reflect.DeepEqual(got, over) {
-						t.Errorf("the document is\n%v, and was\n%v", got, over)
 					}
+					report(job, int64(7))
+					return "refused", nil
 				})
+				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": tc.status})
+				reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": tc.lost, "checkpoints": nil})
+				if got := b.Fields(t, "x"); !reflect.DeepEqual(got, over) {
+					t.Errorf("the document is\n%v, and was\n%v", got, over)
+				}
 			})
 		}
 	}
@@ -136,35 +128,29 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 		"READY": {"status": "READY", "result": "theirs"}, "FAILED": {"status": "FAILED", "error": failed},
 	} {
 		for end, analyze := range ends {
-			t.Run(status+" "+end, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-					b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4})
-					var w *process
-					w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-						report(job, int64(7))
-						b.Merge(t, "x", theirs)
-						return analyze(ctx, w)
-					})
-					w.guard.RunTimeout = 2 * time.Minute
-					if end == "by its deadline" {
-						w.guard.RunTimeout = time.Minute
-					}
-					w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": status, "reason": nil, "error": nil})
-					for name, want := range theirs {
-						if got := b.Fields(t, "x")[name]; !reflect.DeepEqual(got, want) {
-							t.Errorf("%s = %v, want %v", name, got, want)
-						}
-					}
-					checkFields(t, b, "x", map[string]any{"finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "lastError": nil})
-					if got, want := attempts(t, b), strings.ToLower(status); got != want {
-						t.Errorf("history %q", got)
-					}
-					reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
-					reply{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
-					if got := w.counts(t, "taskguard.lock.losses"); got != "" {
-						t.Errorf("losses %q", got)
-					}
+			forKinds(t, status+" "+end, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4})
+				var w *process
+				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					report(job, int64(7))
+					b.Merge(t, "x", theirs)
+					return analyze(ctx, w)
 				})
+				w.guard.RunTimeout = 2 * time.Minute
+				if end == "by its deadline" {
+					w.guard.RunTimeout = time.Minute
+				}
+				w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": status, "reason": nil, "error": nil})
+				for name, want := range theirs {
+					if got := b.Fields(t, "x")[name]; !reflect.DeepEqual(got, want) {
+						t.Errorf("%s = %v, want %v", name, got, want)
+					}
+				}
+				checkFields(t, b, "x", map[string]any{"finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "lastError": nil})
+				checkHistory(t, b, strings.ToLower(status))
+				reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
+				reply{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
+				w.checkCounts(t, "taskguard.lock.losses", "")
 			})
 		}
 	}

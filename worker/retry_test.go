@@ -25,61 +25,59 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 		"the booking fails":           {queue: true, bookingFails: true, code: 500},
 		"the lock cannot be released": {queue: true, releaseFails: true, code: 500},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now())})
-				var w *process
-				w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
-					w.unavailable.Store(tc.releaseFails)
-					return nil, errors.New("flaky")
-				})
-				w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
-				q := &slow{during: func() {
-					if b.Fields(t, "x")["nextAttemptAt"] == nil {
-						t.Error("it is booked before the commit that releases the lock")
-					}
-				}}
-				if tc.bookingFails {
-					q.by = time.Hour
-				}
-				if tc.queue {
-					w.guard.Queue = q
-				}
-				failed := time.Now()
-				a := w.deliver(t, "x")
-				a.check(t, tc.code, map[string]any{"acquired": true, "reason": "retry", "error": "flaky"})
-				if took := time.Since(failed); took > 2*time.Second && !tc.releaseFails {
-					t.Errorf("it tried to book for %v, want 2 s at most", took)
-				}
-				if len(q.tasks) != tc.booked {
-					t.Errorf("booked %+v, want %d", q.tasks, tc.booked)
-				}
-				next, _ := b.Fields(t, "x")["nextAttemptAt"].(string)
-				switch {
-				case tc.releaseFails:
-					checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "lockOwner": "*", "nextAttemptAt": nil})
-					return
-				case !tc.queue: // nobody keeps to it
-					checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "nextAttemptAt": nil})
-					w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
-					return
-				}
-				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "attempts": int64(1)})
-				at, err := time.Parse(time.RFC3339, next)
-				if wait := at.Sub(failed); err != nil || wait <= 30*time.Second || wait > 37500*time.Millisecond {
-					t.Errorf("the next attempt is at %q, want more than 30 s to 37.5 s after the failure", next)
-				}
-				if tc.bookingFails { // or the process died before it; the task is redelivered
-					q.by = 0
-					a = w.deliver(t, "x")
-					a.check(t, 200, map[string]any{"acquired": false, "reason": "waiting"})
-				}
-				a.check(t, 200, map[string]any{"retry_at": next})
-				if len(q.tasks) != 1 || !q.tasks[0].At.Equal(at) || q.tasks[0].Name != taskqueue.Name("next", "x", "5", next) || q.tasks[0].Deadline != 26*time.Minute {
-					t.Errorf("booked %+v, want the next attempt at %s", q.tasks, next)
-				}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now()), "bookedTask": "own"})
+			var w *process
+			w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil, "bookedTask": nil})
+				w.unavailable.Store(tc.releaseFails)
+				return nil, errors.New("flaky")
 			})
+			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
+			q := &slow{during: func() {
+				if b.Fields(t, "x")["nextAttemptAt"] == nil {
+					t.Error("it is booked before the commit that releases the lock")
+				}
+			}}
+			if tc.bookingFails {
+				q.by = time.Hour
+			}
+			if tc.queue {
+				w.guard.Queue = q
+			}
+			failed := time.Now()
+			a := w.deliver(t, "x")
+			a.check(t, tc.code, map[string]any{"acquired": true, "reason": "retry", "error": "flaky"})
+			if took := time.Since(failed); took > 2*time.Second && !tc.releaseFails {
+				t.Errorf("it tried to book for %v, want 2 s at most", took)
+			}
+			if len(q.tasks) != tc.booked {
+				t.Errorf("booked %+v, want %d", q.tasks, tc.booked)
+			}
+			next, _ := b.Fields(t, "x")["nextAttemptAt"].(string)
+			switch {
+			case tc.releaseFails:
+				checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "lockOwner": "*", "nextAttemptAt": nil})
+				return
+			case !tc.queue: // nobody keeps to it
+				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "nextAttemptAt": nil})
+				w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+				return
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "attempts": int64(1)})
+			at, err := time.Parse(time.RFC3339, next)
+			if wait := at.Sub(failed); err != nil || wait <= 30*time.Second || wait > 37500*time.Millisecond {
+				t.Errorf("the next attempt is at %q, want more than 30 s to 37.5 s after the failure", next)
+			}
+			if tc.bookingFails { // or the process died before it; the task is redelivered
+				q.by = 0
+				a = w.deliver(t, "x")
+				a.check(t, 200, map[string]any{"acquired": false, "reason": "waiting"})
+			}
+			a.check(t, 200, map[string]any{"retry_at": next})
+			if len(q.tasks) != 1 || !q.tasks[0].At.Equal(at) || q.tasks[0].Name != taskqueue.Name("next", "x", "5", next) || b.Fields(t, "x")["bookedTask"] != q.tasks[0].Name || q.tasks[0].Deadline != 26*time.Minute {
+				t.Errorf("booked %+v, want the next attempt at %s", q.tasks, next)
+			}
 		})
 	}
 }
@@ -108,38 +106,36 @@ func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
 		"no attempt is left":               {early: time.Minute, fields: map[string]any{"attempts": 3}, code: 200, want: "FAILED"},
 		"the expired lock of a dead owner": {early: -time.Minute, fields: map[string]any{"lockOwner": "them", "lockExpiresAt": "1999-01-01T00:10:00.000Z"}, code: 200, want: runs},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				next := iso8601.Format(time.Now().Add(tc.early))
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 4, "nextAttemptAt": next})
-				b.Merge(t, "x", tc.fields)
-				w, q := start(t, b, succeed), &recordingQueue{}
-				if !tc.withoutQueue {
-					w.guard.Queue = q
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			next := iso8601.Format(time.Now().Add(tc.early))
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 4, "nextAttemptAt": next})
+			b.Merge(t, "x", tc.fields)
+			w, q := start(t, b, succeed), &recordingQueue{}
+			if !tc.withoutQueue {
+				w.guard.Queue = q
+			}
+			if tc.bookingFails {
+				w.guard.Queue = refusing{}
+			}
+			booked, task := taskqueue.Name("next", "x", "4", next), "another"
+			if tc.itself {
+				task = booked
+			}
+			a := w.asTask(t, task)
+			a.check(t, tc.code, nil)
+			if a.Body["status"] != tc.want && a.Body["reason"] != tc.want {
+				t.Errorf("answered %v, want %s", a.Body, tc.want)
+			}
+			switch tc.want {
+			case waits:
+				a.check(t, tc.code, map[string]any{"acquired": false, "retry_at": next})
+				if tc.bookingFails && a.RetryAfter != "60" || !tc.bookingFails && (len(q.tasks) != 1 || q.tasks[0].Name != booked) {
+					t.Errorf("Retry-After %q, booked %+v", a.RetryAfter, q.tasks)
 				}
-				if tc.bookingFails {
-					w.guard.Queue = refusing{}
-				}
-				booked, task := taskqueue.Name("next", "x", "4", next), "another"
-				if tc.itself {
-					task = booked
-				}
-				a := w.asTask(t, task)
-				a.check(t, tc.code, nil)
-				if a.Body["status"] != tc.want && a.Body["reason"] != tc.want {
-					t.Errorf("answered %v, want %s", a.Body, tc.want)
-				}
-				switch tc.want {
-				case waits:
-					a.check(t, tc.code, map[string]any{"acquired": false, "retry_at": next})
-					if tc.bookingFails && a.RetryAfter != "60" || !tc.bookingFails && (len(q.tasks) != 1 || q.tasks[0].Name != booked) {
-						t.Errorf("Retry-After %q, booked %+v", a.RetryAfter, q.tasks)
-					}
-					checkFields(t, b, "x", map[string]any{"nextAttemptAt": next, "attempts": int64(1), "status": "QUEUED"})
-				case runs, "FAILED":
-					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
-				}
-			})
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": next, "attempts": int64(1), "status": "QUEUED"})
+			case runs, "FAILED":
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
+			}
 		})
 	}
 }
@@ -167,47 +163,45 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		"by this very task":     {lose: taken, itself: true, code: 409},
 		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *process) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *process
-				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					if tc.lose(t, b, w); tc.unseen != nil {
-						return nil, tc.unseen
-					}
-					<-ctx.Done()
-					return nil, ctx.Err()
-				})
-				q, task := &recordingQueue{}, "another"
-				w.guard.Queue = q
-				if tc.fails {
-					w.guard.Queue = refusing{}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				if tc.lose(t, b, w); tc.unseen != nil {
+					return nil, tc.unseen
 				}
-				if tc.itself {
-					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
-				}
-				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
-				if got := w.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
-					t.Errorf("losses %q, want one", got)
-				}
-				if tc.code != 200 {
-					if len(q.tasks) != 0 {
-						t.Errorf("booked %+v", q.tasks)
-					}
-					return
-				}
-				var at, due time.Time
-				if tc.expires != "" {
-					var err error
-					if at, err = time.Parse(time.RFC3339, tc.expires); err != nil {
-						t.Fatal(err)
-					}
-					due = at.Add(2 * time.Second)
-				}
-				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)) + "-follow-up"; len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
-					t.Errorf("booked %+v, want the follow-up of the lock until %s", q.tasks, tc.expires)
-				}
+				<-ctx.Done()
+				return nil, ctx.Err()
 			})
+			q, task := &recordingQueue{}, "another"
+			w.guard.Queue = q
+			if tc.fails {
+				w.guard.Queue = refusing{}
+			}
+			if tc.itself {
+				task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
+			}
+			w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
+			if got := w.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
+				t.Errorf("losses %q, want one", got)
+			}
+			if tc.code != 200 {
+				if len(q.tasks) != 0 {
+					t.Errorf("booked %+v", q.tasks)
+				}
+				return
+			}
+			var at, due time.Time
+			if tc.expires != "" {
+				var err error
+				if at, err = time.Parse(time.RFC3339, tc.expires); err != nil {
+					t.Fatal(err)
+				}
+				due = at.Add(2 * time.Second)
+			}
+			if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)) + "-follow-up"; len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
+				t.Errorf("booked %+v, want the follow-up of the lock until %s", q.tasks, tc.expires)
+			}
 		})
 	}
 }
@@ -235,33 +229,26 @@ func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
 		"locked, at the 100th":             {body: `{"analysis_id":"held"}`, task: "t", retries: "99", code: 409},
 		"unavailable, at the 100th":        {body: `{"analysis_id":"x"}`, task: "t", retries: "99", code: 503, down: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"lockToken": "five"})
-				b.Put(t, "queued", map[string]any{"status": "QUEUED"})
-				held(t, b, "held", time.Hour)
-				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-					b.Merge(t, "queued", map[string]any{"lockToken": "?"})
-					return "done", nil
-				})
-				w.unavailable.Store(tc.down)
-				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
-				r.Header.Set("X-CloudTasks-TaskName", tc.task)
-				r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
-				reason := map[int]string{400: "bad_request", 404: "not_found", 409: "locked", 413: "too_large", 500: "malformed", 503: "unavailable"}[tc.code]
-				message, level, code, rejected, metric := "delivery", map[bool]string{true: "INFO", false: "WARN"}[tc.code == 409], tc.code, any(nil), ""
-				if tc.rejected {
-					message, level, code, rejected, metric = "rejected", "ERROR", 200, true, reason+" :1"
-				}
-				w.send(t, r).check(t, code, map[string]any{"reason": reason, "rejected": rejected})
-				reply{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
-				if n := strings.Count(w.log.String(), "\n"); n != 1 {
-					t.Errorf("%d lines, want 1", n)
-				}
-				if got := w.counts(t, "taskguard.rejections"); got != metric {
-					t.Errorf("rejections %q, want %q", got, metric)
-				}
-			})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"lockToken": "five"})
+			b.Put(t, "queued", map[string]any{"status": "QUEUED"})
+			held(t, b, "held", time.Hour)
+			w := start(t, b, doing(func() { b.Merge(t, "queued", map[string]any{"lockToken": "?"}) }))
+			w.unavailable.Store(tc.down)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
+			r.Header.Set("X-CloudTasks-TaskName", tc.task)
+			r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
+			reason := map[int]string{400: "bad_request", 404: "not_found", 409: "locked", 413: "too_large", 500: "malformed", 503: "unavailable"}[tc.code]
+			message, level, code, rejected, metric := "delivery", map[bool]string{true: "INFO", false: "WARN"}[tc.code == 409], tc.code, any(nil), ""
+			if tc.rejected {
+				message, level, code, rejected, metric = "rejected", "ERROR", 200, true, reason+" :1"
+			}
+			w.send(t, r).check(t, code, map[string]any{"reason": reason, "rejected": rejected})
+			reply{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
+			if n := strings.Count(w.log.String(), "\n"); n != 1 {
+				t.Errorf("%d lines, want 1", n)
+			}
+			w.checkCounts(t, "taskguard.rejections", metric)
 		})
 	}
 }

@@ -35,41 +35,39 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 		"without a queue":                 {err: in(time.Hour), attempts: 2, withoutQueue: true, after: 2, retryAfter: "3600"},
 		"an ordinary one without a queue": {err: errors.New("x"), withoutQueue: true, after: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts, "lockToken": 4})
-				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, tc.err })
-				w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
-				q, code := &recordingQueue{}, 500
-				if !tc.withoutQueue {
-					w.guard.Queue, code = q, 200
-				}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts, "lockToken": 4})
+			w := start(t, b, failing(tc.err))
+			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
+			q, code := &recordingQueue{}, 500
+			if !tc.withoutQueue {
+				w.guard.Queue, code = q, 200
+			}
 
-				failed := time.Now()
-				a := w.deliver(t, "x")
-				a.check(t, code, map[string]any{"acquired": true, "reason": "retry"})
-				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": tc.after, "lockOwner": nil})
-				history, _ := b.Fields(t, "x")["history"].([]any)
-				if last, _ := history[len(history)-1].(map[string]any); last["outcome"] != "retry" {
-					t.Errorf("the history ends with %v", last)
-				}
-				if a.RetryAfter != tc.retryAfter {
-					t.Errorf("Retry-After %q, want %q", a.RetryAfter, tc.retryAfter)
-				}
+			failed := time.Now()
+			a := w.deliver(t, "x")
+			a.check(t, code, map[string]any{"acquired": true, "reason": "retry"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": tc.after, "lockOwner": nil})
+			history, _ := b.Fields(t, "x")["history"].([]any)
+			if last, _ := history[len(history)-1].(map[string]any); last["outcome"] != "retry" {
+				t.Errorf("the history ends with %v", last)
+			}
+			if a.RetryAfter != tc.retryAfter {
+				t.Errorf("Retry-After %q, want %q", a.RetryAfter, tc.retryAfter)
+			}
 
-				switch {
-				case tc.withoutQueue:
-					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
-				case tc.want > 0:
-					next := iso8601.Format(failed.Add(tc.want))
-					checkFields(t, b, "x", map[string]any{"nextAttemptAt": next})
-					if len(q.tasks) != 1 || iso8601.Format(q.tasks[0].At) != next {
-						t.Errorf("booked %+v, want a task at %s", q.tasks, next)
-					}
-				case len(q.tasks) != 1 || q.tasks[0].At.Sub(failed) < 30*time.Second:
-					t.Errorf("booked %+v, want the usual wait", q.tasks)
+			switch {
+			case tc.withoutQueue:
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
+			case tc.want > 0:
+				next := iso8601.Format(failed.Add(tc.want))
+				checkFields(t, b, "x", map[string]any{"nextAttemptAt": next})
+				if len(q.tasks) != 1 || iso8601.Format(q.tasks[0].At) != next {
+					t.Errorf("booked %+v, want a task at %s", q.tasks, next)
 				}
-			})
+			case len(q.tasks) != 1 || q.tasks[0].At.Sub(failed) < 30*time.Second:
+				t.Errorf("booked %+v, want the usual wait", q.tasks)
+			}
 		})
 	}
 }

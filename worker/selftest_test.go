@@ -29,41 +29,29 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 			}
 			return "done", job.Checkpoint(context.Background(), "c")
 		}, 200, map[string]any{"status": "ok", "analysis_id": nil, "acquired": nil}, `"level":"INFO","msg":"self-test","outcome":"ok","status":200`},
-		"it fails for good": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.PermanentError{Code: "bad_model", Message: "s3cret"}
-		}, 500, map[string]any{"reason": "self_test_failed", "error": "bad_model: s3cret"}, `"code":"bad_model"`},
-		"it fails for now": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
-		}, 500, map[string]any{"reason": "self_test_failed", "error": "exit status 1: s3cret"}, `"code":"analyzer_failed","reason":"exit status 1"`},
+		"it fails for good": {failing(&orchestrator.PermanentError{Code: "bad_model", Message: "s3cret"}), 500, map[string]any{"reason": "self_test_failed", "error": "bad_model: s3cret"}, `"code":"bad_model"`},
+		"it fails for now":  {failing(&orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}), 500, map[string]any{"reason": "self_test_failed", "error": "exit status 1: s3cret"}, `"code":"analyzer_failed","reason":"exit status 1"`},
 		"it panics": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { panic("s3cret") },
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"analyzer_failed"`},
 		"its result fits no document": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return []any{[]any{}}, nil },
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"result_invalid"`},
-		"it takes too long": {func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}, 500, map[string]any{"reason": "self_test_failed", "error": "worker: the run passed its deadline"}, `"level":"WARN"`},
+		"it takes too long": {endless, 500, map[string]any{"reason": "self_test_failed", "error": "worker: the run passed its deadline"}, `"level":"WARN"`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				w := start(t, b, c.analyze)
-				w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
-				w.unavailable.Store(true) // Firestore is not needed
-				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
-				if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
-					t.Errorf("log: %s, want one line with %s", s, c.log)
-				}
-			})
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			w := start(t, b, c.analyze)
+			w.testedWith(json.RawMessage(`{"text":"s3cret"}`))
+			w.unavailable.Store(true) // Firestore is not needed
+			w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
+			if s := w.log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
+				t.Errorf("log: %s, want one line with %s", s, c.log)
+			}
 		})
 	}
 }
 
 func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		})
+		w := start(t, b, endless)
 		w.restart(callers{})
 		w.testedWith(json.RawMessage(`1`))
 		w.options.MaxRuns = 1

@@ -60,12 +60,7 @@ func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 func TestShutdownReportsWhatItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
-		q.Use(&o)
-		g, err := worker.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, q.Use)
 		set(t, collection(t, b, "analyses").Doc("x"), map[string]any{"status": "QUEUED"})
 		stops := make(chan error, 1)
 		h := g.Handler(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
@@ -79,7 +74,7 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 		defer cancel()
 		began := time.Now()
-		err = g.Shutdown(ctx)
+		err := g.Shutdown(ctx)
 		if err == nil || !strings.HasPrefix(err.Error(), "worker: 1 runs are still going") || time.Since(began) != 9*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
@@ -98,13 +93,7 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		q.Slow = time.Second
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
-		o.Collection = "other"
-		q.Use(&o)
-		g, err := worker.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, func(o *worker.Options) { q.Use(o); o.Collection = "other" })
 		submitted := make(chan error, 1)
 		go func() {
 			_, err := worker.Submit(t.Context(), g, worker.Kind{Collection: "own"}, "x", 1)

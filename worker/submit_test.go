@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
@@ -45,11 +44,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				if k.Name == "job" {
 					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				}
-				finish := func() {
-					if _, err := docs.Doc("x").Set(t.Context(), map[string]any{word[0]: word[1]}, firestore.MergeAll); err != nil {
-						t.Fatal(err)
-					}
-				}
+				finish := func() { set(t, docs.Doc("x"), map[string]any{word[0]: word[1]}) }
 				remove := func() {
 					if _, err := docs.Doc("x").Delete(t.Context()); err != nil {
 						t.Fatal(err)
@@ -113,12 +108,10 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log emulatortest.Log
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.NewTextHandler(&log, nil)), RetryMin: time.Minute}
-		q.Use(&o)
-		g, err := worker.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := opened(t, b, func(o *worker.Options) {
+			q.Use(o)
+			o.Log, o.RetryMin = slog.New(slog.NewTextHandler(&log, nil)), time.Minute
+		})
 		var h http.Handler
 		var tries atomic.Int32 // of x
 		k := jobs(func(ctx context.Context, job worker.Job) (any, error) {
@@ -149,9 +142,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 		q.Serve(h)
 		g.PubSub(k) // a second handler, of a kind that is recovered once
 		docs := collection(t, b, "jobs")
-		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
-			t.Fatal(err)
-		}
+		set(t, docs.Doc("orphan"), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"})
 		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
 		if code, answer := post(t, h, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"waiting":0,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)

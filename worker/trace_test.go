@@ -54,12 +54,10 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		w.handle(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, nil
 		}}, nil)
-		want := func(age, gauge any) {
+		want := func(age any, gauge string) {
 			t.Helper()
 			w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age})
-			if got := w.counts(t, "taskguard.oldest.age"); got != gauge {
-				t.Errorf("%q, want %q", got, gauge)
-			}
+			w.checkCounts(t, "taskguard.oldest.age", gauge)
 		}
 		b.Put(t, "undated", map[string]any{"status": "QUEUED"})
 		want(nil, ":0")
@@ -75,27 +73,6 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "booked": 1.0, "oldest_ms": nil})
 		if log := w.log.String(); !strings.Contains(log, `"level":"WARN","msg":"the age of the oldest unfinished analysis is unknown"`) {
 			t.Errorf("no warning: %s", log)
-		}
-	})
-}
-
-func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := StartQueue(t)
-		w := startOn(t, b, q.Queue, succeed)
-		held(t, b, "x", -time.Hour)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
-		held(t, b, "y", -time.Hour)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
-		w.unavailable.Store(true)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
-		if got, want := w.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
-			t.Errorf("spans %q, want %q", got, want)
-		}
-		for metric, want := range map[string]string{"taskguard.stuck": ":1", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
-			if got := w.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/firestore"
@@ -31,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(emulatortest.Main(m))
 }
 
-// open opens a Guard on b.
-func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
+// opened opens a Guard on b, which the test shuts down.
+func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
 	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)}
 	if adapt != nil {
@@ -42,12 +43,28 @@ func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *w
 	if err != nil {
 		t.Fatal(err)
 	}
+	return g
+}
+
+// open opens a Guard on b until the end of the test.
+func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
+	t.Helper()
+	g := opened(t, b, adapt)
 	t.Cleanup(func() {
 		if err := g.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
 	return g
+}
+
+// withGuard runs a test in virtual time, with a Guard on an embedded Firestore.
+func withGuard(t *testing.T, run func(t *testing.T, b *emulatortest.Backend, g *worker.Guard)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		run(t, b, open(t, b, nil))
+	})
 }
 
 // openLogged opens a Guard on b, and returns its log of plain lines.
@@ -81,6 +98,17 @@ func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kin
 		Fields: worker.Fields{Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR", Input: "payload", Result: "output"},
 		Run:    run,
 	}
+}
+
+// checkPanic calls f, which must panic with want in its value.
+func checkPanic(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+			t.Errorf("panic %s, want %s", got, want)
+		}
+	}()
+	f()
 }
 
 func post(t *testing.T, h http.Handler, path, body string) (code int, answer string) {
