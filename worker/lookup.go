@@ -76,9 +76,11 @@ func (e *NotStoredError) Unwrap() error { return e.Err }
 
 // ResultError reports that the stored result does not decode as the type of the caller.
 type ResultError struct {
-	Record string // operation:key
+	Record string // operation:key, or the name of an act of Once
 	Type   string // of Go
 	Err    error  // of encoding/json
+
+	act bool
 }
 
 func (e *ResultError) Error() string {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
@@ -52,6 +53,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		"done, then a failure":         {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
 		"surely not done":              {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
 		"not done, wrapped":            {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"not done, without a reason":   {act: worker.NotDone(nil), charges: 2, status: "READY", state: "done", result: int64(2)},
 		"unknown, nobody to ask":       {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
 		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
 		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
@@ -282,12 +284,47 @@ func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
 	})
 }
 
+// The inner act was surely not done; of the outer one nobody knows, unless it returns NotDone too.
+func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
+	for want, outer := range map[int]func(error) error{
+		1: func(err error) error { return fmt.Errorf("mail: %w", err) },
+		2: worker.NotDone,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b, acts := emulatortest.Embedded(t), 0
+			h := open(t, b, nil).Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "ship", func(ctx context.Context) (int, error) {
+					acts++
+					_, err := worker.Once(ctx, job, "mail", func(context.Context) (int, error) { return 0, worker.NotDone(errDropped) })
+					if !errors.Is(err, errDropped) {
+						t.Errorf("the inner act returns %v", err)
+					}
+					return 0, outer(err)
+				})
+			}))
+			set(t, collection(t, b, "jobs").Doc("1"), map[string]any{"state": "PENDING"})
+			for range 2 {
+				post(t, h, "/tasks/job", `{"job_id":"1"}`)
+			}
+			if acts != want {
+				t.Errorf("the outer act was done %d times, want %d", acts, want)
+			}
+		})
+	}
+}
+
 // An act that has not begun leaves no marker of its attempt, and the marker of an earlier one.
 func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
-	for name, earlier := range map[string]map[string]any{
-		"the first attempt": nil,
-		"a later attempt":   {"state": "started", "token": int64(1), "at": "2026-01-01T00:00:00.000Z"},
+	before := map[string]any{"state": "started", "token": int64(1), "at": "1999-01-01T00:00:00.000Z"}
+	for name, c := range map[string]struct {
+		earlier, want map[string]any // the record
+		marked        bool           // the context ends once the marker is committed
+	}{
+		"the first attempt":         {},
+		"a later attempt":           {earlier: before, want: before},
+		"the first attempt, marked": {marked: true},
+		"a later attempt, marked":   {before, map[string]any{"state": "started", "token": int64(6), "at": "2000-01-01T00:00:00.000Z"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -296,7 +333,11 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 				provider := &charges{}
 				h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 					ended, end := context.WithCancel(ctx)
-					end()
+					if c.marked {
+						job.Reporter = endsOnceBegun{job.Reporter.(orchestrator.Marker), job.Reporter, end} //nolint:forcetypeassert // the guard's
+					} else {
+						end()
+					}
 					_, err := worker.Once(ended, job, "charge", provider.charge, lost)
 					if !errors.Is(err, context.Canceled) {
 						t.Errorf("%v, want the cause of the context", err)
@@ -305,8 +346,8 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 				}))
 				doc := collection(t, b, "jobs").Doc("1")
 				data := map[string]any{"state": "PENDING", "lockToken": 5}
-				if earlier != nil {
-					data["effects"], data["openEffects"] = map[string]any{"charge": earlier}, 1
+				if c.earlier != nil {
+					data["effects"], data["openEffects"] = map[string]any{"charge": c.earlier}, 1
 				}
 				if _, err := doc.Create(t.Context(), data); err != nil {
 					t.Fatal(err)
@@ -315,12 +356,57 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 
 				effects, _ := fields(t, doc)["effects"].(map[string]any)
 				act, _ := effects["charge"].(map[string]any)
-				if diff := cmp.Diff(earlier, act); diff != "" || provider.n != 0 {
+				if diff := cmp.Diff(c.want, act); diff != "" || provider.n != 0 {
 					t.Errorf("%d charges; the record (-want +got):\n%s", provider.n, diff)
 				}
 			})
 		})
 	}
+}
+
+// endsOnceBegun calls end once an act has begun, as a SIGTERM may.
+type endsOnceBegun struct {
+	orchestrator.Marker
+	orchestrator.Reporter
+
+	end func()
+}
+
+func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	effect, err := e.Marker.Begin(ctx, name, again)
+	if effect == nil {
+		e.end()
+	}
+	return effect, err
+}
+
+// An operator has resolved the act with a result that the code does not expect.
+func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, acts, failure := open(t, b, nil), 0, error(nil)
+		charge := func(ctx context.Context, job worker.Job) (n int, err error) {
+			n, failure = worker.Once(ctx, job, "charge", func(context.Context) (int, error) { acts++; return 0, nil })
+			return n, failure
+		}
+		job, record := collection(t, b, "jobs").Doc("1"), collection(t, b, "idempotency").Doc("op:key")
+		effects := map[string]any{"charge": map[string]any{"state": "done", "token": 1, "result": "ch_7"}}
+		set(t, job, map[string]any{"state": "PENDING", "lockToken": 1, "effects": effects})
+		set(t, record, map[string]any{"status": "QUEUED", "lockToken": 1, "effects": effects})
+
+		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) { return charge(ctx, job) }))
+		post(t, h, "/tasks/job", `{"job_id":"1"}`)
+		wrong, ok := errors.AsType[*worker.ResultError](failure)
+		if !ok || wrong.Record != "charge" || wrong.Type != "int" {
+			t.Fatalf("Once: %v", failure)
+		}
+		checkRecord(t, job, map[string]any{"state": "ERROR", "error": map[string]any{"code": "effect_result_invalid", "message": wrong.Error()}})
+
+		if _, err := worker.Do(t.Context(), g, "op", "key", charge); !errors.As(err, new(*worker.ResultError)) || acts > 0 {
+			t.Errorf("Do: %v, after %d acts", err, acts)
+		}
+		checkRecord(t, record, map[string]any{"status": "QUEUED", "lockOwner": nil})
+	})
 }
 
 func TestAnActThatIsDoneStaysDone(t *testing.T) {
