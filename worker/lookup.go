@@ -9,6 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/big"
+	"regexp"
+	"strings"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -92,7 +95,7 @@ func (e *ResultError) Unwrap() error { return e.Err }
 
 // Lookup returns the outcome of an operation and a key, and runs nothing. It makes one read.
 // Errors: lease.ErrNotFound if there is no record; a *RunningError while a call runs the function;
-// ErrUnfinished; a *FailedError; and ErrParams, a *ResultError, lease.ErrInvalidKey,
+// ErrUnfinished, also if an act of Once is uncertain; a *FailedError; and ErrParams, a *ResultError, lease.ErrInvalidKey,
 // lease.ErrUnavailable and ErrStopping as Do.
 func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOptions) (out Outcome[T], err error) {
 	defer g.lifecycle.Track()()
@@ -118,7 +121,7 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 // Reset opens a key again, whether its function has succeeded, failed or not finished: the next
 // Do runs the function, without the last checkpoint. Its Params must be those of before, and those
 // of o are not compared. Errors: lease.ErrNotFound if there is no record; a *RunningError while a
-// call runs the function; analysislock.ErrUncertain if an act of Once is uncertain; and
+// call runs the function; ErrUncertain if an act of Once is uncertain; and
 // lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
 	defer g.lifecycle.Track()()
@@ -251,5 +254,20 @@ func hash(params any) (string, error) {
 	decoder.UseNumber()        // a float64 would make large integers equal
 	_ = decoder.Decode(&value) // Marshal has written it
 	text, err = json.Marshal(value)
-	return fmt.Sprintf("%x", sha256.Sum256(text)), err
+	same := stringOrNumber.ReplaceAllStringFunc(string(text), canonical)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(same))), err
+}
+
+// stringOrNumber matches a string or a number of JSON.
+var stringOrNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*`)
+
+// canonical returns a number as a fraction, so that 1, 1.0 and 1e0 are equal. It leaves strings, and
+// numbers of which big.Rat would need much memory, as they are.
+func canonical(token string) string {
+	_, exponent, _ := strings.Cut(strings.ToLower(token), "e")
+	if token[0] == '"' || len(token) > 100 || len(strings.TrimLeft(exponent, "+-0")) > 2 {
+		return token
+	}
+	value, _ := new(big.Rat).SetString(token)
+	return value.RatString()
 }
