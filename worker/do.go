@@ -109,7 +109,7 @@ func DoOutcome[T any](
 	return out, err
 }
 
-// decode returns the stored result of the record id as a T.
+// decode returns the stored result of the record or the act id as a T.
 func decode[T any](id string, stored any) (result T, err error) {
 	text, err := repo.Plain(stored)
 	if err == nil {

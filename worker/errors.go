@@ -4,11 +4,10 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
 
-// Errors of several functions, for errors.Is. They are those of packages lease and analysislock.
+// Errors of several functions, for errors.Is. They are those of package lease.
 var (
 	// ErrLost reports that the lock was lost: another owner has it, the document was finished or
 	// deleted, or the lock was not renewed in time. It is the cause of a run's context.
@@ -21,8 +20,6 @@ var (
 	ErrNotFound = lease.ErrNotFound
 	// ErrRefused reports that Firestore refuses a write or a query, so that no later try can succeed.
 	ErrRefused = lease.ErrRefused
-	// ErrUncertain reports that an act of Once may have been done, so that Reset does nothing.
-	ErrUncertain = analysislock.ErrUncertain
 )
 
 // Policy configures a lock; see Options.Lock:

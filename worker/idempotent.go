@@ -173,14 +173,10 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // readBefore reports whether another handler has read the body of r, and body is the rest of it.
 func readBefore(r *http.Request, body []byte) bool {
-	length := int64(len(body))
-	switch {
-	case r.ContentLength <= 0: // not known
-		return r.MultipartForm != nil || length == 0 && len(r.PostForm) > 0
-	case length > 0 && r.Header.Get("Content-Encoding") != "": // another handler decompresses it
-		return false
+	if r.ContentLength > 0 && r.Header.Get("Content-Encoding") == "" { // else a handler may have decompressed it
+		return int64(len(body)) != r.ContentLength
 	}
-	return length != r.ContentLength
+	return r.MultipartForm != nil || len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0)
 }
 
 // serve answers by the stored response of the record id, or by that of the handler, which it stores.
@@ -324,7 +320,7 @@ var problems = map[string]struct {
 	"scope-missing":   {403, "The request has no account that the Idempotency-Key could belong to."},
 	"body-incomplete": {400, "The body of the request did not arrive in full."},
 	"body-too-large":  {413, "The body of a request with an Idempotency-Key has at most 1 MiB."},
-	"body-read":       {500, "The request was not processed: the server has read its body before the middleware Idempotent."},
+	"body-read":       {500, "The request was not processed: a handler before Idempotent has read its body."},
 	"key-reused":      {422, "The Idempotency-Key was used with another method, URL, Content-Type or body."},
 	"in-progress":     {409, "A request with this Idempotency-Key is in progress. Repeat it to get its response."},
 	"not-processed":   {503, "The request was not processed. Repeat it with the same Idempotency-Key."},

@@ -3,10 +3,8 @@ package worker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 
 	"taskguard/orchestrator"
 )
@@ -48,7 +46,7 @@ func (e notDone) Unwrap() error { return e.error }
 // receiver has refused it. Once removes the marker, so that a later attempt does the act. If an
 // outer act returns the error of an inner Once, NotDone counts only for the inner one.
 func NotDone(err error) error {
-	return notDone{error: cmp.Or(err, errors.New("worker: the act was not done"))}
+	return notDone{cmp.Or(err, errors.New("worker: the act was not done")), false}
 }
 
 // Once calls act, a side effect that must not be repeated, such as a charge. It commits a marker
@@ -62,13 +60,13 @@ func NotDone(err error) error {
 // *UncertainError. A run that returns it becomes FAILED with the code effect_uncertain; Do returns
 // it to its caller. An operator answers by taskguard resolve.
 //
-// Other errors: that of act; a *ResultError, which ends the run of a Kind as a permanent failure with
-// the code effect_result_invalid, if the stored result is no T, because an operator or another
-// version of the program has stored it; lease.ErrLost if the lock was lost; lease.ErrRefused or another error
-// if the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of
-// their results. act is called only after its marker has been committed. A document must not
-// have two calls of Once with the same name at the same time. For a job without a Reporter, as in
-// a test, Once only calls act.
+// Other errors: that of act; a *ResultError if the result that another version of the program or an
+// operator has stored is no T, after which a run of a Kind becomes FAILED with the code
+// effect_result_invalid; lease.ErrLost if the lock was lost; lease.ErrRefused or another error if
+// the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of their
+// results. act is called only after its marker has been committed. A document must not have two
+// calls of Once with the same name at the same time. For a job without a Reporter, as in a test,
+// Once only calls act.
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),
 	find ...Finder[T],
 ) (result T, err error) {
@@ -94,10 +92,7 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		}
 	}
 	if effect != nil {
-		if err := json.Unmarshal(effect.Result, &result); err != nil {
-			return result, &ResultError{Record: name, Type: reflect.TypeFor[T]().String(), Err: err, act: true}
-		}
-		return result, nil
+		return decode[T](name, effect.Result)
 	}
 
 	switch { // the lock may be lost
