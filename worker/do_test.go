@@ -104,6 +104,11 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 		"other parameters": {{params: map[string]int{"a": 1, "b": 2}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: struct{ A int }{1}, err: "other parameters", is: worker.ErrParams},
 			{params: map[string]int{"b": 2, "a": 1}, want: `"x"`}, done},
 		"parameters that JSON cannot hold": {{params: func() {}, err: "worker: do: encode the parameters: "}},
+		"numbers written otherwise": {{params: json.RawMessage(`{"A": 1, "B": [100, -0.5, 0, "1.0", 1e999999999]}`), fn: returns(`"x"`, nil), ran: true, want: `"x"`},
+			{params: json.RawMessage(`{"A": 1.0, "B": [1E+2, -50e-2, -0e5, "1.0", 1e999999999]}`), want: `"x"`},
+			{params: json.RawMessage(`{"A": 1, "B": [100, -0.5, 0, "1", 1e999999999]}`), err: "other parameters", is: worker.ErrParams},
+			{params: json.RawMessage(`{"A": 1, "B": [100, -0.5, 0, "1.0", 1e999999998]}`), err: "other parameters", is: worker.ErrParams},
+			{params: json.RawMessage(`{"A": 1.00000000000000000001, "B": [100, -0.5, 0, "1.0", 1e999999999]}`), err: "other parameters", is: worker.ErrParams}},
 		"fields in another order, of another type": {{params: struct {
 			B int64
 			A map[string]any

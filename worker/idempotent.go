@@ -35,7 +35,8 @@ type IdempotentOptions struct {
 	Optional  bool     // requests without a key pass; otherwise they are answered 400
 	// Headers of the response that are stored with it, beside Cache-Control, Content-Disposition,
 	// Content-Encoding, Content-Language, Content-Location, Content-Type, ETag, Last-Modified,
-	// Link, Location and Retry-After. A replayed response has no other headers of the handler.
+	// Link, Location and Retry-After. A replayed response has no other headers of the handler. It
+	// has those that outer handlers have set for its own request, unless it has them itself.
 	Headers []string
 	// Stored reports whether a response with this status is stored. After another one the next
 	// request with the key runs the handler again. Nil: below 500, but not 408, 409, 425 and 429.
@@ -58,7 +59,8 @@ const maxResponse = 512 << 10
 // DoOutcome. Later requests with the key, in any process, get that response, with the header
 // Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of
 // ASCII. A repeated request must have the same method, path, query, Content-Type and body, byte by
-// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it.
+// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it: if it finds that
+// another handler has, such as one that calls FormValue, it answers 500 and does not call the handler.
 //
 // The response is sent after it has been stored. So the handler cannot stream: its ResponseWriter
 // is no http.Flusher and no http.Hijacker. A response of more than 512 KiB, or one that
@@ -103,12 +105,16 @@ func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler 
 func (g *Guard) IdempotentEcho(o IdempotentOptions) echo.MiddlewareFunc {
 	wrap := echo.WrapMiddleware(g.Idempotent(o))
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return wrap(func(c echo.Context) error {
+		guarded := wrap(func(c echo.Context) error {
 			if err := next(c); err != nil {
 				c.Error(err)
 			}
 			return nil
 		})
+		return func(c echo.Context) error {
+			defer c.SetResponse(c.Response()) // a panic is answered there, and not in the recorder
+			return guarded(c)
+		}
 	}
 }
 
@@ -157,10 +163,20 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, "body-incomplete")
 	case err != nil:
 		h.refuse(w, "body-too-large")
+	case readBefore(r, body):
+		h.refuse(w, "body-read")
 	default:
 		id := sha256.Sum256(fmt.Appendf(nil, "%q %q", scope, cmp.Or(key[1], key[2])))
 		h.serve(w, r, hex.EncodeToString(id[:]), body)
 	}
+}
+
+// readBefore reports whether another handler has read the body of r, and body is the rest of it.
+func readBefore(r *http.Request, body []byte) bool {
+	if r.ContentLength > 0 && r.Header.Get("Content-Encoding") == "" { // else a handler may have decompressed it
+		return int64(len(body)) != r.ContentLength
+	}
+	return r.MultipartForm != nil || len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0)
 }
 
 // serve answers by the stored response of the record id, or by that of the handler, which it stores.
@@ -175,17 +191,18 @@ func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, id string, bo
 	var live *recorder
 	_, inEcho := w.(*echo.Response)
 	out, err := DoOutcome(ctx, h.guard, h.Operation, id, options, func(ctx context.Context, job Job) (response, error) {
-		live = &recorder{response: response{Header: http.Header{}}}
+		live = &recorder{response: response{Header: w.Header().Clone()}}
 		request := r.WithContext(context.WithValue(ctx, jobKey{}, job))
 		request.Body = io.NopCloser(bytes.NewReader(body))
 		live.record(h.next, request, inEcho)
-		return h.stored(live)
+		return h.stored(live, w.Header())
 	})
 
 	switch panicked, ok := errors.AsType[*orchestrator.PanicError](err); {
 	case ok:
 		panic(panicked.Value)
 	case errors.Is(err, errNotStored), err == nil && !out.Replayed:
+		clear(w.Header()) // live has its own copy
 		live.send(w)
 	case err == nil:
 		w.Header().Set("Idempotency-Replayed", "true")
@@ -215,9 +232,9 @@ func (r *response) send(w http.ResponseWriter) {
 	_, _ = w.Write(r.Body) // the client may have gone
 }
 
-// stored returns the part of a response that is stored. An error of another type than errNotStored
-// is stored in its place.
-func (h *idempotent) stored(live *recorder) (response, error) {
+// stored returns the part of a response that is stored, without the header of outer handlers. An
+// error of another type than errNotStored is stored in its place.
+func (h *idempotent) stored(live *recorder, outer http.Header) (response, error) {
 	if live.refused != "" {
 		return response{}, &orchestrator.PermanentError{Code: live.refused, Message: problems[live.refused].detail}
 	}
@@ -227,7 +244,11 @@ func (h *idempotent) stored(live *recorder) (response, error) {
 
 	header := http.Header{}
 	for _, name := range slices.Concat(storedHeaders, h.Headers) {
-		if values := live.Header().Values(name); len(values) > 0 {
+		values, before := live.Header().Values(name), outer.Values(name)
+		if n := len(before); len(values) >= n && slices.Equal(values[:n], before) {
+			values = values[n:]
+		}
+		if len(values) > 0 {
 			header[http.CanonicalHeaderKey(name)] = values
 		}
 	}
@@ -299,6 +320,7 @@ var problems = map[string]struct {
 	"scope-missing":   {403, "The request has no account that the Idempotency-Key could belong to."},
 	"body-incomplete": {400, "The body of the request did not arrive in full."},
 	"body-too-large":  {413, "The body of a request with an Idempotency-Key has at most 1 MiB."},
+	"body-read":       {500, "The request was not processed: a handler before Idempotent has read its body."},
 	"key-reused":      {422, "The Idempotency-Key was used with another method, URL, Content-Type or body."},
 	"in-progress":     {409, "A request with this Idempotency-Key is in progress. Repeat it to get its response."},
 	"not-processed":   {503, "The request was not processed. Repeat it with the same Idempotency-Key."},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -170,6 +171,29 @@ func TestIdempotentComparesBodiesOf1MiB(t *testing.T) {
 	})
 }
 
+func TestIdempotentRefusesABodyThatWasReadBefore(t *testing.T) {
+	form := func(r *http.Request) { _ = r.PostFormValue("b") }
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		for name, c := range map[string]struct {
+			before func(*http.Request)
+			want   string
+		}{
+			"a form":            {form, "500 body-read"},
+			"a chunked form":    {func(r *http.Request) { r.ContentLength = -1; form(r) }, "500 body-read"},
+			"a byte":            {func(r *http.Request) { _, _ = r.Body.Read(make([]byte, 1)) }, "500 body-read"},
+			"only the query":    {func(r *http.Request) { r.Header.Set("Content-Type", "application/json"); _ = r.FormValue("a") }, "201 1b=1"},
+			"all, and put back": {func(r *http.Request) { form(r); r.Body = io.NopCloser(strings.NewReader("b=1")) }, "201 1b=1"},
+			"decompressed":      {func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip"); r.ContentLength = 23 }, "201 1b=1"},
+		} {
+			r := order(t, `"`+name+`"`, "b=1")
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			c.before(r)
+			answer(t, g.Idempotent(worker.IdempotentOptions{Scope: account})(counting(t, &atomic.Int32{})), r, c.want)
+		}
+	})
+}
+
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -251,25 +275,34 @@ func TestIdempotentStoresResponses(t *testing.T) {
 
 func TestIdempotentReplaysChosenHeaders(t *testing.T) {
 	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
+		calls := 0
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account, Headers: []string{"x-order"}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Del("Vary")
 			for _, name := range []string{"Location", "ETag", "X-Order", "X-Other", "Set-Cookie"} {
 				w.Header().Add(name, "a")
 				w.Header().Add(name, "b")
 			}
 		}))
 		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("X-Outer", "a")
+			calls++
+			for _, name := range []string{"X-Outer", "Link", "Vary", "Set-Cookie", "X-Order"} {
+				w.Header().Set(name, fmt.Sprint(calls))
+			}
 			h.ServeHTTP(w, r)
 		})
-		all := http.Header{"X-Outer": {"a"}}
+		all := http.Header{"X-Outer": {"1"}, "Link": {"1"}}
 		for _, name := range []string{"Location", "Etag", "X-Order", "X-Other", "Set-Cookie"} {
 			all[name] = []string{"a", "b"}
 		}
+		all["Set-Cookie"], all["X-Order"] = []string{"1", "a", "b"}, []string{"1", "a", "b"}
 		if diff := cmp.Diff(all, answer(t, outer, order(t, "a", "x"), "200 ")); diff != "" {
 			t.Errorf("the headers (-want +got):\n%s", diff)
 		}
 		delete(all, "X-Other")
-		delete(all, "Set-Cookie")
+		all["X-Order"] = []string{"a", "b"}
+		for _, name := range []string{"X-Outer", "Link", "Vary", "Set-Cookie"} {
+			all.Set(name, "2")
+		}
 		all.Set("Idempotency-Replayed", "true")
 		if diff := cmp.Diff(all, answer(t, outer, order(t, "a", "x"), "200 replayed ")); diff != "" {
 			t.Errorf("the replayed headers (-want +got):\n%s", diff)
@@ -398,13 +431,15 @@ func TestIdempotentInEcho(t *testing.T) {
 			"writes":  {"201 x", "201 replayed x"},
 			"flushes": {"500 response-streamed", "500 response-streamed"},
 			"wrapped": {"500 response-missing", "500 response-missing"},
+			"panics":  {"500 {\"message\":\"Internal Server Error\"}\n", "500 {\"message\":\"Internal Server Error\"}\n"},
 		} {
 			o := worker.IdempotentOptions{Scope: account}
-			middleware := g.IdempotentEcho(o)
+			once := g.IdempotentEcho(o)
 			if wrapped == "wrapped" {
-				middleware = echo.WrapMiddleware(g.Idempotent(o))
+				once = echo.WrapMiddleware(g.Idempotent(o))
 			}
 			e := echo.New()
+			e.Use(middleware.Recover())
 			e.POST("/orders", func(c echo.Context) error {
 				calls++
 				switch wrapped {
@@ -412,14 +447,16 @@ func TestIdempotentInEcho(t *testing.T) {
 					return c.String(http.StatusCreated, "x")
 				case "flushes":
 					c.Response().Flush()
+				case "panics":
+					panic("oh")
 				}
 				return echo.NewHTTPError(http.StatusBadRequest, "no")
-			}, middleware)
+			}, once)
 			for _, want := range wants {
 				answer(t, e, order(t, wrapped, "x"), want)
 			}
 		}
-		if calls != 4 {
+		if calls != 6 {
 			t.Errorf("%d calls", calls)
 		}
 	})

@@ -102,7 +102,13 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 	if k.Run == nil {
 		return nil
 	}
-	return orchestrator.AnalyzerFunc(k.Run)
+	return orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (any, error) {
+		result, err := k.Run(ctx, job)
+		if wrong, ok := errors.AsType[*ResultError](err); ok && !strings.Contains(wrong.Record, ":") { // of an act
+			err = Permanent("effect_result_invalid", wrong.Error(), err) // no retry can help
+		}
+		return result, err
+	})
 }
 
 // analysis is the name of the first kind.

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/big"
+	"regexp"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -26,6 +28,8 @@ var (
 	ErrNotRun = errors.New("worker: the function was not called")
 	// ErrUnfinished reports that a function has not finished for the key, and that no call runs it.
 	ErrUnfinished = errors.New("worker: the key has no outcome, and no call runs its function")
+	// ErrUncertain reports that an act of Once may have been done, so that Reset changes nothing.
+	ErrUncertain = analysislock.ErrUncertain
 	// ErrStopping reports that Shutdown has been called.
 	ErrStopping = delivery.ErrStopping
 )
@@ -76,7 +80,7 @@ func (e *NotStoredError) Unwrap() error { return e.Err }
 
 // ResultError reports that the stored result does not decode as the type of the caller.
 type ResultError struct {
-	Record string // operation:key
+	Record string // operation:key, or the name of an act of Once
 	Type   string // of Go
 	Err    error  // of encoding/json
 }
@@ -90,8 +94,8 @@ func (e *ResultError) Unwrap() error { return e.Err }
 
 // Lookup returns the outcome of an operation and a key, and runs nothing. It makes one read.
 // Errors: lease.ErrNotFound if there is no record; a *RunningError while a call runs the function;
-// ErrUnfinished; a *FailedError; and ErrParams, a *ResultError, lease.ErrInvalidKey,
-// lease.ErrUnavailable and ErrStopping as Do.
+// ErrUnfinished, also if an act of Once is uncertain; a *FailedError; and ErrParams, a *ResultError,
+// lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOptions) (out Outcome[T], err error) {
 	defer g.lifecycle.Track()()
 	r, err := g.record(operation, key, o)
@@ -116,7 +120,7 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 // Reset opens a key again, whether its function has succeeded, failed or not finished: the next
 // Do runs the function, without the last checkpoint. Its Params must be those of before, and those
 // of o are not compared. Errors: lease.ErrNotFound if there is no record; a *RunningError while a
-// call runs the function; analysislock.ErrUncertain if an act of Once is uncertain; and
+// call runs the function; ErrUncertain if an act of Once is uncertain; and
 // lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
 	defer g.lifecycle.Track()()
@@ -249,5 +253,19 @@ func hash(params any) (string, error) {
 	decoder.UseNumber()        // a float64 would make large integers equal
 	_ = decoder.Decode(&value) // Marshal has written it
 	text, err = json.Marshal(value)
-	return fmt.Sprintf("%x", sha256.Sum256(text)), err
+	return fmt.Sprintf("%x", sha256.Sum256(stringOrNumber.ReplaceAllFunc(text, canonical))), err
+}
+
+// stringOrNumber matches a string or a number of JSON.
+var stringOrNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*`)
+
+// canonical returns a number as a fraction, so that 1, 1.0 and 1e0 are equal. It leaves strings, and
+// numbers of which big.Rat would need much memory, as they are.
+func canonical(token []byte) []byte {
+	_, exponent, _ := bytes.Cut(bytes.ToLower(token), []byte("e"))
+	if token[0] == '"' || len(token) > 100 || len(bytes.TrimLeft(exponent, "+-0")) > 2 {
+		return token
+	}
+	value, _ := new(big.Rat).SetString(string(token))
+	return []byte(value.RatString())
 }

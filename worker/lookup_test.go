@@ -15,7 +15,6 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -288,7 +287,7 @@ func TestAnUncertainActReachesTheCallerOfDo(t *testing.T) {
 				t.Errorf("call %d: %+v, %v", i, out, err)
 			}
 		}
-		if err := worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{}); !errors.Is(err, analysislock.ErrUncertain) {
+		if err := worker.Reset(t.Context(), g, "op", "key", worker.DoOptions{}); !errors.Is(err, worker.ErrUncertain) {
 			t.Errorf("Reset: %v", err)
 		}
 		checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "QUEUED", "lockOwner": nil, "expireAt": nil})

@@ -1,8 +1,8 @@
 package worker
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -33,14 +33,21 @@ func Find[T any](find func(ctx context.Context) (result T, found bool, err error
 }
 
 // notDone is the error of an act that surely was not done.
-type notDone struct{ error }
+type notDone struct {
+	error
+
+	cleared bool // Once has removed the marker: the error does not count for an outer act
+}
 
 // Unwrap returns the act's error.
 func (e notDone) Unwrap() error { return e.error }
 
 // NotDone returns err for an act of Once that has surely not been done, for example because its
-// receiver has refused it. Once removes the marker, so that a later attempt does the act.
-func NotDone(err error) error { return notDone{err} }
+// receiver has refused it. Once removes the marker, so that a later attempt does the act. If an
+// outer act returns the error of an inner Once, NotDone counts only for the inner one.
+func NotDone(err error) error {
+	return notDone{cmp.Or(err, errors.New("worker: the act was not done")), false}
+}
 
 // Once calls act, a side effect that must not be repeated, such as a charge. It commits a marker
 // with the name of the act to the document before the call, and the result after it. Both
@@ -53,11 +60,13 @@ func NotDone(err error) error { return notDone{err} }
 // *UncertainError. A run that returns it becomes FAILED with the code effect_uncertain; Do returns
 // it to its caller. An operator answers by taskguard resolve.
 //
-// Other errors: that of act; lease.ErrLost if the lock was lost; lease.ErrRefused or another error
-// if the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of
-// their results. act is called only after its marker has been committed. A document must not
-// have two calls of Once with the same name at the same time. For a job without a Reporter, as in
-// a test, Once only calls act.
+// Other errors: that of act; a *ResultError if the result that another version of the program or an
+// operator has stored is no T, after which a run of a Kind becomes FAILED with the code
+// effect_result_invalid; lease.ErrLost if the lock was lost; lease.ErrRefused or another error if
+// the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of their
+// results. act is called only after its marker has been committed. A document must not have two
+// calls of Once with the same name at the same time. For a job without a Reporter, as in a test,
+// Once only calls act.
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),
 	find ...Finder[T],
 ) (result T, err error) {
@@ -66,7 +75,8 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		return result, fmt.Errorf("worker: act %q: %w", name, err)
 	}
 
-	if effect != nil && !effect.Done {
+	earlier := effect != nil
+	if earlier && !effect.Done {
 		if len(find) == 0 {
 			return result, job.Uncertain(name, effect)
 		}
@@ -82,21 +92,22 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		}
 	}
 	if effect != nil {
-		if err := json.Unmarshal(effect.Result, &result); err != nil {
-			return result, fmt.Errorf("worker: the stored result of act %q: %w", name, err)
-		}
-		return result, nil
+		return decode[T](name, effect.Result)
 	}
 
-	if err := ctx.Err(); err != nil { // the lock may be lost
+	switch { // the lock may be lost
+	case ctx.Err() != nil && earlier: // whose request may still arrive
+		return result, context.Cause(ctx)
+	case ctx.Err() != nil:
 		return result, errors.Join(context.Cause(ctx), ended(name, job.End(ctx, name, false, nil)))
 	}
 	result, err = act(ctx)
+	var undone notDone
 	switch {
 	case err == nil:
 		return result, ended(name, job.End(ctx, name, true, result))
-	case errors.As(err, new(notDone)):
-		return result, errors.Join(err, ended(name, job.End(ctx, name, false, nil)))
+	case errors.As(err, &undone) && !undone.cleared:
+		return result, errors.Join(notDone{err, true}, ended(name, job.End(ctx, name, false, nil)))
 	}
 	return result, err
 }

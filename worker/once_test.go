@@ -8,12 +8,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
@@ -71,6 +73,7 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		"done, then a failure":         {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
 		"surely not done":              {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
 		"not done, wrapped":            {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"not done, without a reason":   {act: worker.NotDone(nil), charges: 2, status: "READY", state: "done", result: int64(2)},
 		"unknown, nobody to ask":       {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
 		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
 		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
@@ -261,34 +264,109 @@ func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
 	})
 }
 
+// The inner act was surely not done; of the outer one nobody knows, unless it returns NotDone too.
+func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
+	for want, outer := range map[int]func(error) error{
+		1: func(err error) error { return fmt.Errorf("mail: %w", err) },
+		2: worker.NotDone,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b, acts := emulatortest.Embedded(t), 0
+			h := open(t, b, nil).Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "ship", func(ctx context.Context) (int, error) {
+					acts++
+					_, err := worker.Once(ctx, job, "mail", func(context.Context) (int, error) { return 0, worker.NotDone(errDropped) })
+					return 0, outer(err)
+				})
+			}))
+			set(t, collection(t, b, "jobs").Doc("1"), map[string]any{"state": "PENDING"})
+			post(t, h, "/tasks/job", `{"job_id":"1"}`)
+			post(t, h, "/tasks/job", `{"job_id":"1"}`)
+			if acts != want {
+				t.Errorf("the outer act was done %d times, want %d", acts, want)
+			}
+		})
+	}
+}
+
 // An act that has not begun leaves no marker of its attempt, and the marker of an earlier one.
 func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
-	for name, earlier := range map[string]map[string]any{
-		"the first attempt": nil,
-		"a later attempt":   {"state": "started", "token": int64(1), "at": "2026-01-01T00:00:00.000Z"},
+	before := map[string]any{"state": "started", "token": int64(1), "at": "1999-01-01T00:00:00.000Z"}
+	for name, c := range map[string]struct {
+		earlier, want map[string]any // the record
+		marked        bool           // the context ends once the marker is committed
+	}{
+		"the first attempt":         {},
+		"a later attempt":           {earlier: before, want: before},
+		"the first attempt, marked": {marked: true},
+		"a later attempt, marked":   {before, map[string]any{"state": "started", "token": int64(6), "at": "2000-01-01T00:00:00.000Z"}, true},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g := open(t, b, nil)
 			provider, record := &charges{}, map[string]any{"state": "PENDING", "lockToken": 5}
-			if earlier != nil {
-				record["effects"], record["openEffects"] = map[string]any{"charge": earlier}, 1
+			if c.earlier != nil {
+				record["effects"], record["openEffects"] = map[string]any{"charge": c.earlier}, 1
 			}
 			got := runJob(t, b, g, 1, record, func(ctx context.Context, job worker.Job) (any, error) {
 				ended, end := context.WithCancel(ctx)
-				end()
+				job.Reporter = endsOnceBegun{job.Reporter.(orchestrator.Marker), job.Reporter, end} //nolint:forcetypeassert // the guard's
+				if !c.marked {
+					end()
+				}
 				_, err := worker.Once(ended, job, "charge", provider.charge, lost)
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%v, want the cause of the context", err)
 				}
 				return nil, err
 			})
-			if diff := cmp.Diff(earlier, charged(got)); diff != "" || provider.n != 0 {
+			if diff := cmp.Diff(c.want, charged(got)); diff != "" || provider.n != 0 {
 				t.Errorf("%d charges; the record (-want +got):\n%s", provider.n, diff)
 			}
 		})
 	}
+}
+
+// endsOnceBegun calls end once an act has begun, as a SIGTERM may.
+type endsOnceBegun struct {
+	orchestrator.Marker
+	orchestrator.Reporter
+
+	end func()
+}
+
+func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	effect, err := e.Marker.Begin(ctx, name, again)
+	if effect == nil {
+		e.end()
+	}
+	return effect, err
+}
+
+// An operator has resolved the act with a result that the code does not expect.
+func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		charge := func(ctx context.Context, job worker.Job) (int, error) {
+			return worker.Once(ctx, job, "charge", func(context.Context) (int, error) { t.Error("the act is repeated"); return 0, nil })
+		}
+		job, record := collection(t, b, "jobs").Doc("1"), collection(t, b, "idempotency").Doc("op:key")
+		effects := map[string]any{"charge": map[string]any{"state": "done", "token": 1, "result": "ch_7"}}
+		set(t, job, map[string]any{"state": "PENDING", "lockToken": 1, "effects": effects})
+		set(t, record, map[string]any{"status": "QUEUED", "lockToken": 1, "effects": effects})
+
+		_, err := worker.Do(t.Context(), g, "op", "key", charge)
+		wrong, ok := errors.AsType[*worker.ResultError](err)
+		if !ok || wrong.Record != "charge" || wrong.Type != "int" {
+			t.Fatalf("Do: %v", err)
+		}
+		checkRecord(t, record, map[string]any{"status": "QUEUED", "lockOwner": nil})
+
+		post(t, g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) { return charge(ctx, job) })), "/tasks/job", `{"job_id":"1"}`)
+		checkRecord(t, job, map[string]any{"state": "ERROR", "error": map[string]any{"code": "effect_result_invalid", "message": wrong.Error()}})
+	})
 }
 
 func TestAnActThatIsDoneStaysDone(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"example.com/library/payments/provider"
 )
@@ -144,6 +145,9 @@ func TestEachPaymentIsMadeOnce(t *testing.T) {
 		t.Errorf("after the kill the work is %v", doc)
 	}
 	s = start(t, program, port)
+	if expires, _ := c.document(t, "idempotency/"+id)["expireAt"].(time.Time); time.Until(expires) < 87000*time.Hour {
+		t.Errorf("the order's record expires at %v", expires)
+	}
 	doc := c.await(t, "order_work/"+id, "status", "READY")
 	if acts, asked := p.count("/charges"); acts != 3 || asked != 1 || doc["lockToken"] != int64(2) {
 		t.Errorf("%d charges after %d questions, want 3 after 1; the work is %v", acts, asked, doc)

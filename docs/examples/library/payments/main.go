@@ -84,8 +84,9 @@ func act(name string) run {
 func (s service) once(operation string, f run) http.Handler {
 	// A client must not choose its account: replace the header by what you have authenticated.
 	account := func(r *http.Request) string { return r.Header.Get("X-Account") }
-	guarded := s.guard.Idempotent(worker.IdempotentOptions{Operation: operation, Scope: account})
-	return guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// Keep is ten years, as long as the orders are kept: later, another order with an old key would find the old one.
+	o := worker.IdempotentOptions{Operation: operation, Scope: account, Do: worker.DoOptions{Keep: 87600 * time.Hour}}
+	return s.guard.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var p provider.Payment
 		if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Cents <= 0 {
 			http.Error(w, "cents must be a positive integer", http.StatusBadRequest)
