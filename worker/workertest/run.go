@@ -62,7 +62,7 @@ func deliveries(service func(*Acts) func() worker.Kind, input any) func(*schedul
 }
 
 // RunHandler is like Run, for an HTTP handler that uses [worker.Guard.Idempotent] or [worker.Do]. Its
-// client repeats the request each 30 s until the answer is below 500 and not 409.
+// client sends what request returns, up to 40 times, each 30 s, until the answer is below 500 and not 409.
 func RunHandler(t *testing.T, service func(acts *Acts) (start func(*worker.Guard) http.Handler),
 	request func() *http.Request, o Options,
 ) {

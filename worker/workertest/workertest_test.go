@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
@@ -284,4 +285,26 @@ func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestARigDeliversWhatIsSubmittedInABubbleAndOutside(t *testing.T) {
+	work := func(t *testing.T) {
+		t.Helper()
+		done := 0
+		kind := worker.Kind{Run: func(context.Context, worker.Job) (any, error) {
+			done++
+			return "done", nil
+		}}
+		rig := New(t)
+		guard := rig.Guard(worker.Options{})
+		rig.Mux.Handle("/", guard.Routes(kind))
+		if s, err := worker.Submit(t.Context(), guard, kind, "an-id", 42); err != nil || !s.Booked {
+			t.Fatalf("Submit = %+v, %v", s, err)
+		}
+		if err := rig.Tasks.Idle(t.Context()); err != nil || done != 1 {
+			t.Errorf("%d runs, %v, want one", done, err)
+		}
+	}
+	work(t)
+	synctest.Test(t, work)
 }
