@@ -114,9 +114,9 @@ func fatal(t testing.TB, err error) {
 }
 
 // same compares two values.
-func same(t testing.TB, want, got any, opts ...cmp.Option) {
+func same(t testing.TB, want, got any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

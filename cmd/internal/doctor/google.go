@@ -156,16 +156,16 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 
 // askJobs reads the jobs of projects/P/locations/L that call recovery.
 func (r *reader) askJobs(ctx context.Context, parent string) {
-	add := func(p *scheduler.ListJobsResponse) error {
-		for _, j := range p.Jobs {
-			if j.HttpTarget != nil && strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
-				r.facts.Jobs = append(r.facts.Jobs, j)
-			}
-		}
-		return nil
-	}
 	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context, api google) error {
-		return api.scheduler.Projects.Locations.Jobs.List(parent).Pages(ctx, add)
+		jobs := api.scheduler.Projects.Locations.Jobs.List(parent)
+		return jobs.Pages(ctx, func(p *scheduler.ListJobsResponse) error {
+			for _, j := range p.Jobs {
+				if j.HttpTarget != nil && strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
+					r.facts.Jobs = append(r.facts.Jobs, j)
+				}
+			}
+			return nil
+		})
 	})
 }
 

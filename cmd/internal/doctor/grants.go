@@ -62,7 +62,8 @@ func neededGrants(queue, caller string) []Grant {
 // askGrants evaluates grants of a project. It returns the error of the first that it cannot evaluate.
 func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, project string) (unknown error) {
 	ofProject, errProject := api.policy(ctx, project)
-	for _, g := range needed {
+	for i := range needed {
+		g := &needed[i]
 		ofResource, err := api.policy(ctx, g.resource)
 		given, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
 		if err = cmp.Or(err, errProject, errRole); err != nil && !given {
@@ -70,7 +71,7 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 			continue
 		}
 		g.Given = given
-		r.facts.Grants = append(r.facts.Grants, g)
+		r.facts.Grants = append(r.facts.Grants, *g)
 	}
 	return unknown
 }
@@ -104,7 +105,7 @@ func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, er
 
 // give reports whether bindings may give an account the permission of g. A condition and the
 // members of a group are unknown, so such a binding counts. It reads custom roles.
-func (api google) give(ctx context.Context, account string, bindings []*iam.Binding, g Grant) (bool, error) {
+func (api google) give(ctx context.Context, account string, bindings []*iam.Binding, g *Grant) (bool, error) {
 	for _, b := range bindings {
 		if !slices.ContainsFunc(b.Members, func(m string) bool { return mayBe(m, account) }) {
 			continue

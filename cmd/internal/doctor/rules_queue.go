@@ -134,8 +134,8 @@ func (d *diagnosis) checkAlerts() {
 
 // checkGrants finds permissions that the worker's account lacks.
 func (d *diagnosis) checkGrants() {
-	for _, g := range d.Grants {
-		if !g.Given {
+	for i := range d.Grants {
+		if g := &d.Grants[i]; !g.Given {
 			d.add(g.severity, g.rule,
 				"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
 				d.Worker.Account, g.permission, g.resource, g.effect).

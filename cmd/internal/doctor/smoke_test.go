@@ -75,7 +75,8 @@ func TestASmokeTestFindsItsLineAndARecovery(t *testing.T) {
 		"one of another service":      {0, 0, strings.Replace(recovery, "worker-1", "worker-2", 1) + `jsonPayload.outcome="recovered"`, true, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l, service, err := logs(time.Now().Add(-c.age), c.after, c.line), "worker-1", error(nil)
+			l, service := logs(time.Now().Add(-c.age), c.after, c.line), "worker-1"
+			var err error
 			if c.recovered {
 				err = l.Recovered(t.Context(), "worker-1")
 			} else {

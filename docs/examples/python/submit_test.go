@@ -71,7 +71,7 @@ func TestGooglesClientsForPythonWorkOnTheEmulator(t *testing.T) {
 		examplestest.Missing(t, "PYTHON_CLIENTS", "google-cloud-firestore or google-cloud-tasks is not installed")
 	}
 	cmd := exec.CommandContext(t.Context(), python, "emulator_test.py")
-	cmd.Env = append(examplestest.Start(t, nil, "emulator"), "PYTHONPATH="+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(examplestest.Start(t, "emulator"), "PYTHONPATH="+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
