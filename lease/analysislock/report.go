@@ -91,8 +91,12 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 			d.Checkpoint = checkpoint
 		}
 	}
+	less := []func(*Analysis){progressOnly}
+	if checkpoint != nil && marks > 0 {
+		less = []func(*Analysis){withMarks, progressOnly}
+	}
 	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, err) }
-	h.lease.Carry(every, written, everything, withMarks, progressOnly)
+	h.lease.Carry(every, written, everything, less...)
 }
 
 // written handles the outcome of a commit that contained checkpoint, effects as they were after
