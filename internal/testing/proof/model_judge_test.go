@@ -212,6 +212,9 @@ func (m *model) judgeUnheld(r *record) {
 		m.count("first acquired after a crash")
 	}
 	bound := max(m.policy.TTL, unanswered) + time.Minute + dispatchTime
+	if delivery.DispatchDeadline(m.runTimeout) < unanswered+time.Minute {
+		bound += m.retryMin // it may pass between two recoveries: then the task waits for its next try
+	}
 	if gap := m.since() - max(free, m.crashedAt); gap > bound {
 		m.fail("%s: unheld for %v after a crash, want at most %v", r.doc.ID, gap, bound)
 	}
