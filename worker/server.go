@@ -179,7 +179,9 @@ func (c *call) deliver(analyzer orchestrator.Analyzer, read reader) delivery.Out
 		return refusal
 	}
 	d.Analyzer = analyzer
-	return c.guard.Deliver(c.context(), d)
+	o := c.guard.Deliver(c.context(), d)
+	o.Result = nil // no answer has it, and it may be large
+	return o
 }
 
 // recover recovers the kinds that have a handler.

@@ -127,7 +127,7 @@ func TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused(t *testing.T) {
 		return ids
 	}
 	o := taskguard(t, q.env, "requeue", "a", "held", "missing", "b", "--json").
-		want(t, cli.ExitFailed, "taskguard requeue: \"held\" is locked by w/1 until ", "; cancel it first, or, if its worker is dead, only unlock it\n", "taskguard requeue: no analysis \"missing\" ")
+		want(t, cli.ExitFailed, "taskguard requeue: \"held\" is locked by w/1 until ", "; wait, or cancel it, or, if its worker is dead, only unlock it\n", "taskguard requeue: no analysis \"missing\" ")
 	if got := changed(o); !slices.Equal(got, []string{"a QUEUED", "b QUEUED"}) {
 		t.Errorf("changed %q, want a and b", got)
 	}

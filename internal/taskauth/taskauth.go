@@ -93,7 +93,7 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	c, err := v.tokens.claims(raw)
 	switch {
 	case err != nil:
-	case c.Subject == "", len(c.Subject) > maxSubject:
+	case v.anyone && (c.Subject == "" || len(c.Subject) > maxSubject):
 		err = errNoSubject
 	case v.anyone:
 	case c.Email == "":

@@ -28,6 +28,7 @@ var (
 	errMalformed  = refuse("malformed token, or another algorithm")
 	errUnknownKey = refuse("unknown key")
 	errSignature  = refuse("invalid signature or claims")
+	errAudiences  = refuse("several audiences")
 	errNoExpiry   = refuse("no expiry")
 	errIssuer     = refuse("wrong issuer")
 	errNoEmail    = refuse("no email")
@@ -107,6 +108,8 @@ func (p *tokenVerifier) claims(raw string) (c claims, err error) {
 		return c, fmt.Errorf("%w: %w", ErrUnauthenticated, invalid)
 	case !slices.Contains(p.signer.issuers, c.Issuer):
 		return c, errIssuer
+	case len(c.Audience) != 1:
+		return c, errAudiences
 	case c.Expiry == nil:
 		return c, errNoExpiry
 	}

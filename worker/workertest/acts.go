@@ -47,7 +47,9 @@ func (a *Acts) do(ctx context.Context, name string,
 ) error {
 	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok {
-		a.T.Error(errContext)
+		a.schedule.mu.Lock()
+		defer a.schedule.mu.Unlock()
+		a.schedule.fail("%v: %q", errContext, name)
 		return errContext
 	}
 	if err := ctx.Err(); err != nil {
@@ -101,6 +103,14 @@ func (a *Acts) judge(usual map[string]int, complete bool) {
 	}
 }
 
+// total returns the number of acts.
+func (a *Acts) total() (n int) {
+	for _, times := range a.counts {
+		n += times
+	}
+	return n
+}
+
 // Count returns how often an act was done.
 func (a *Acts) Count(name string) int {
 	a.schedule.mu.Lock()
@@ -136,5 +146,7 @@ func (c client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.acts.do(r.Context(), r.Method+" "+r.URL.RequestURI(), send); err != nil {
 		return nil, err
 	}
-	return w.Result(), nil
+	answer := w.Result()
+	answer.Request = r
+	return answer, nil
 }

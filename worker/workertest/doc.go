@@ -29,7 +29,10 @@
 // # What it does not show
 //
 //   - What a handler does without [Acts], such as writes to a file: a process that has crashed goes on
-//     until its next step.
+//     until its next step. With -v, the test logs how many acts were recorded. A connection of the
+//     network, such as that of http.DefaultClient, cannot be used in the bubble: the test binary ends.
+//   - Whether the result is the same after a fault.
+//   - Acts whose names differ in each run, by a time or a random id: give them stable names.
 //   - Variables of the test's package: they survive a crash. Make what a process has in memory in the
 //     function that starts it.
 //   - Timers of a process that is paused: they go on.

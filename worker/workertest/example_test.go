@@ -11,13 +11,13 @@ import (
 // An order is charged once, whatever happens.
 func ExampleRun() {
 	_ = func(t *testing.T) {
-		workertest.Run(t, func(acts *workertest.Acts) func() worker.Kind {
+		workertest.Run(t, func(acts *workertest.Acts) func(*worker.Guard) worker.Kind {
 			run := func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "charge", func(ctx context.Context) (string, error) {
 					return "receipt", acts.Do(ctx, "charge", nil)
 				})
 			}
-			return func() worker.Kind { return worker.Kind{Run: run} } // in each process
+			return func(*worker.Guard) worker.Kind { return worker.Kind{Run: run} } // in each process
 		}, 4200, workertest.Options{})
 	}
 }

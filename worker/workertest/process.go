@@ -57,8 +57,12 @@ func (s *schedule) start() *process {
 	if p.guard, err = worker.Open(context.WithValue(s.t.Context(), processKey{}, p), o); err != nil {
 		s.t.Fatal(err)
 	}
-	p.handler = s.open(p.guard)
+	p.running = 1
 	s.processes = append(s.processes, p)
+
+	s.mu.Unlock() // a service that starts may use the guard, or Acts
+	defer s.mu.Lock()
+	p.handler = s.open(p.guard)
 	return p
 }
 

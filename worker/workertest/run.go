@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ import (
 
 // Options configures Run and RunHandler. The zero value is ready to use.
 type Options struct {
-	// Worker is for the Guard of each process. The connections are replaced.
+	// Worker is for the Guard of each process. The connections are replaced. Each crash costs an attempt:
+	// with a low Lock.MaxAttempts, the work may end FAILED, which is reported.
 	Worker worker.Options
 	// Schedules is the number of schedules. All those with one fault are tried, even if they are more.
 	// Each other one has up to four faults, which Seed draws. Zero: 200.
@@ -32,26 +34,29 @@ type Options struct {
 // variable of the environment names the one schedule to run.
 const variable = "WORKERTEST"
 
+// noFault stands for a schedule without a fault.
+const noFault = "without a fault"
+
 // Run runs a kind of work on one input, in many schedules, and fails t with each problem that it finds;
 // see the documentation of the package. service is called at the beginning of a schedule, and start for
-// each process: the Run that start returns must not use what another start has made. Several schedules
-// run at once, each in a testing/synctest bubble. A run must end when its context does.
-func Run(t *testing.T, service func(acts *Acts) (start func() worker.Kind), input any, o Options) {
+// each process, with its Guard: the Run that start returns must not use what another start has made.
+// Several schedules run at once, each in a testing/synctest bubble. A run must end when its context does.
+func Run(t *testing.T, service func(acts *Acts) (start func(*worker.Guard) worker.Kind), input any, o Options) {
 	t.Helper()
 	run(t, o, deliveries(service, input))
 }
 
 // deliveries returns the work of a kind: to submit it, and to wait until the queue is empty.
-func deliveries(service func(*Acts) func() worker.Kind, input any) func(*schedule) {
+func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) func(*schedule) {
 	return func(s *schedule) {
-		start := service(s.acts)
-		kind := start()
+		start, client := service(s.acts), s.rig.Guard(s.options.Worker)
+		kind := start(client)
 		s.fields = kind.Fields
-		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start()) }
+		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start(g)) }
 
 		ctx, cancel := context.WithTimeout(s.t.Context(), 24*time.Hour)
 		defer cancel()
-		if _, err := worker.Submit(ctx, s.rig.Guard(s.options.Worker), kind, "work", input); err != nil {
+		if _, err := worker.Submit(ctx, client, kind, "work", input); err != nil {
 			s.t.Fatal(err)
 		}
 		for range 2 { // a delivery beside those of the queue may book another
@@ -102,12 +107,19 @@ func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
 		return []*schedule{base}
 	}
 	if text := os.Getenv(variable); text != "" {
-		only := base.with("", strings.Split(text, "; ")...)
+		var plan []string
+		if text != noFault {
+			plan = strings.Split(text, "; ")
+		}
+		only := base.with("", plan...)
 		found := problems(t, []*schedule{only})
 		if len(only.faulty()) < len(only.plan) {
-			t.Errorf("workertest: %s=%q has a step that does not happen", variable, text)
+			t.Errorf("workertest: %s=%q has a step that does not happen, or a fault that it cannot have",
+				variable, text)
 		}
-		t.Log(only.report(t.Name()))
+		if len(found) == 0 {
+			t.Log(only.report(t.Name()))
+		}
 		return found
 	}
 
@@ -120,7 +132,8 @@ func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
 	for n := len(single); n < o.Schedules; n++ {
 		drawn = append(drawn, base.with(fmt.Sprint(o.Seed, " ", n)))
 	}
-	t.Logf("workertest: %d schedules with one fault, and %d others", len(single), len(drawn))
+	t.Logf("workertest: %d acts; %d schedules with one fault, and %d others",
+		base.acts.total(), len(single), len(drawn))
 	if found := problems(t, single); len(found) > 0 {
 		return found
 	}
@@ -138,8 +151,8 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 	for _, s := range all {
 		running.Go(func() {
 			turns <- struct{}{}
+			defer func() { <-turns }() // run ends the goroutine if it fails t
 			s.run(t)
-			<-turns
 		})
 	}
 	running.Wait()
@@ -163,7 +176,8 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 // shortest leaves out each fault without which the schedule has a problem too.
 func (s *schedule) shortest(t *testing.T) *schedule {
 	for n := 0; n < len(s.faulty()); n++ {
-		if shorter := s.with("", slices.Delete(s.faulty(), n, n+1)...).run(t); len(shorter.wrong) > 0 {
+		shorter := s.with("", slices.Delete(s.faulty(), n, n+1)...)
+		if shorter.run(t); len(shorter.wrong) > 0 {
 			s, n = shorter, -1
 		}
 	}
@@ -173,11 +187,11 @@ func (s *schedule) shortest(t *testing.T) *schedule {
 // report returns the report of a test of that name.
 func (s *schedule) report(test string) string {
 	var text strings.Builder
-	faulty := cmp.Or(strings.Join(s.faulty(), "; "), "without a fault")
+	faulty := cmp.Or(strings.Join(s.faulty(), "; "), noFault)
 	fmt.Fprintf(&text, "workertest: %s\nin the schedule: %s\n", strings.Join(s.wrong, "\n"), faulty)
 	for _, step := range s.steps {
 		text.WriteString(step.String())
 	}
-	fmt.Fprintf(&text, "repeat it by %s='%s' go test -run '^%s$'", variable, faulty, test)
+	fmt.Fprintf(&text, "repeat it by %s='%s' go test -run '^%s$'", variable, faulty, regexp.QuoteMeta(test))
 	return text.String()
 }

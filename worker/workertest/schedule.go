@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -114,7 +115,14 @@ func (s *schedule) with(draw string, plan ...string) *schedule {
 }
 
 // run runs the schedule in a bubble.
-func (s *schedule) run(t *testing.T) *schedule {
+func (s *schedule) run(t *testing.T) {
+	defer func() {
+		if left := recover(); left != nil { // of synctest: a goroutine of the handler waits forever
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.fail("the handler has left a goroutine: %v", left)
+		}
+	}()
 	synctest.Test(t, func(t *testing.T) {
 		s.t, s.begun, s.over = t, time.Now(), make(chan struct{})
 		s.acts = &Acts{t, s, map[string]int{}, map[string]int64{}, map[string]bool{}}
@@ -133,13 +141,13 @@ func (s *schedule) run(t *testing.T) *schedule {
 		s.going.Wait()
 		s.rig, s.open, s.processes = nil, nil, nil // their memory
 	})
-	return s
 }
 
 // faultOf returns the fault of a step; empty: none. The caller holds the mutex.
 func (s *schedule) faultOf(next *step) string {
 	for _, planned := range s.plan {
-		if fault, found := strings.CutPrefix(planned, next.key+": "); found {
+		fault, found := strings.CutPrefix(planned, next.key+": ")
+		if found && slices.Contains(faults(next.kind), fault) {
 			return fault
 		}
 	}
@@ -221,8 +229,9 @@ func (s *schedule) idle(request func(context.Context) *http.Request) (p *process
 	}
 	if p == nil || p.life.Err() != nil || p.stopping || p.running > 0 {
 		p = s.start()
+	} else {
+		p.running++
 	}
-	p.running++
 	p.request = request
 	return p
 }
@@ -266,10 +275,13 @@ func (s *schedule) judge() {
 	}
 	s.wrong = append(s.wrong, history.Wrong...)
 
-	base, complete := s.base, !s.uncertain // an operator answers an open act
+	base, finished := s.base, cmp.Or(s.fields.Finished, "READY")
+	complete := !s.uncertain || s.end == finished // else an operator answers an open act
 	switch {
 	case s.end == "" && complete:
 		s.fail("the work is not finished, and no delivery is left")
+	case base == nil && (s.uncertain || s.end == cmp.Or(s.fields.Failed, "FAILED")):
+		s.fail("without a fault, the work ends %s", s.end)
 	case base != nil && s.end != base.end && complete:
 		s.fail("the work ends %s, want %s", s.end, base.end)
 	}

@@ -3,6 +3,7 @@ package workertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -21,12 +22,12 @@ import (
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
 // service is what Run takes.
-type service = func(*Acts) func() worker.Kind
+type service = func(*Acts) func(*worker.Guard) worker.Kind
 
 // simple is a service whose processes have the Run.
 func simple(run func(ctx context.Context, a *Acts, job worker.Job) (any, error)) service {
-	return func(a *Acts) func() worker.Kind {
-		return func() worker.Kind {
+	return func(a *Acts) func(*worker.Guard) worker.Kind {
+		return func(*worker.Guard) worker.Kind {
 			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) { return run(ctx, a, job) }}
 		}
 	}
@@ -75,9 +76,9 @@ func units(before bool) service {
 // balances writes a balance at a receiver that refuses an old token, and sends the token unless it
 // forgets it.
 func balances(forgets bool) service {
-	return func(a *Acts) func() worker.Kind {
+	return func(a *Acts) func(*worker.Guard) worker.Kind {
 		client := a.Client(&fenced{})
-		return func() worker.Kind {
+		return func(*worker.Guard) worker.Kind {
 			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
 				r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://bank.test/balance", strings.NewReader("42"))
 				if err != nil {
@@ -140,12 +141,42 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		"a Find without a key": {finds(true), Options{}, []string{
 			`p1 act 1: late, after the next run | act "POST /charges" of an attempt that had lost the lock was done after that of a newer attempt | act "POST /charges" was done 2 times, want 1`,
 		}},
+		"an uncertain act that is taken for done": {simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+			_, err := worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) { return 1, a.Do(ctx, "charge", nil) })
+			if uncertain := (*worker.UncertainError)(nil); errors.As(err, &uncertain) {
+				err = nil
+			}
+			return 1, err
+		}), Options{}, []string{
+			`p1 marker 1: crash after | act "charge" was done 0 times, want 1`,
+		}},
+		"another context after a fault": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
+			err := a.Do(ctx, "PUT x", nil)
+			if err != nil {
+				_ = a.Do(context.Background(), "PUT undo", nil)
+			}
+			return 1, err
+		}), Options{}, []string{
+			`p1 act 1: crash before | workertest: an act has not the context of the run or of the request: "PUT undo"`,
+		}},
+		"a failure without a fault": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
+			return nil, worker.Permanent("no_page", "", nil)
+		}), Options{}, []string{" | without a fault, the work ends FAILED"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := found(t, deliveries(tc.work, 42), tc.o); len(got) < len(tc.want) || !slices.Equal(got[:len(tc.want)], tc.want) {
 				t.Errorf("it reports %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// A fault that the step cannot have must not pass as if it had been tried.
+func TestAFaultThatDoesNotExistIsNotMade(t *testing.T) {
+	s := &schedule{plan: []string{"p1 act 1: crash aftr", "p1 act 2: crash after"}}
+	wrong, right := s.faultOf(&step{kind: act, key: "p1 act 1"}), s.faultOf(&step{kind: act, key: "p1 act 2"})
+	if wrong != "" || right != crashAfter {
+		t.Errorf("faults %q and %q", wrong, right)
 	}
 }
 
@@ -207,9 +238,9 @@ func ask(ctx context.Context, client *http.Client, method, key string) (int, err
 
 // finds charges at the bank, and finds a charge of an earlier attempt. It may forget the key.
 func finds(forgets bool) service {
-	return func(a *Acts) func() worker.Kind {
+	return func(a *Acts) func(*worker.Guard) worker.Kind {
 		client := a.Client(&bank{charged: map[string]bool{}})
-		return func() worker.Kind {
+		return func(*worker.Guard) worker.Kind {
 			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
 				key := job.Key("charge")
 				if forgets {
@@ -274,7 +305,9 @@ func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 		for _, processors := range []int{1, 2, 8} {
 			runtime.GOMAXPROCS(processors)
 			var got []string
-			for _, step := range base.with(fmt.Sprint(n)).run(t).steps {
+			s := base.with(fmt.Sprint(n))
+			s.run(t)
+			for _, step := range s.steps {
 				got = append(got, step.key+" "+step.fault)
 			}
 			if want == nil {

@@ -127,7 +127,7 @@ func (cl *Client) explain(id string, err error) error {
 		return fmt.Errorf("no %s %q in collection %s of project %s", place.Name, id, place.Collection, place.Project)
 	case errors.As(err, &held):
 		until := iso8601.Format(held.ExpiresAt) + cli.Duration(held.Remaining, ", for %s more")
-		return fmt.Errorf("%q is locked by %s until %s; cancel it first, or, if its worker is dead, only unlock it",
+		return fmt.Errorf("%q is locked by %s until %s; wait, or cancel it, or, if its worker is dead, only unlock it",
 			id, printable.Line(held.Owner), until)
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)

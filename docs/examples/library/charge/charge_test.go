@@ -10,8 +10,8 @@ import (
 )
 
 func TestAnOrderIsChargedOnceWhateverHappens(t *testing.T) {
-	workertest.Run(t, func(acts *workertest.Acts) func() worker.Kind {
+	workertest.Run(t, func(acts *workertest.Acts) func(*worker.Guard) worker.Kind {
 		provider := acts.Client(nil) // it answers 200, and records each request as an act
-		return func() worker.Kind { return charge.Orders(provider) }
+		return func(*worker.Guard) worker.Kind { return charge.Orders(provider) }
 	}, charge.Order{Cents: 4200}, workertest.Options{})
 }

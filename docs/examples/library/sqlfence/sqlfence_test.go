@@ -64,14 +64,14 @@ func TestAStaleTokenThatArrivesAfterANewerOneIsRefused(t *testing.T) {
 
 // In each schedule a run is interrupted, and at times its statement arrives after that of the next run.
 func TestTheInvoiceIsThatOfTheNewestRunWhateverHappens(t *testing.T) {
-	workertest.Run(t, func(acts *workertest.Acts) func() worker.Kind {
+	workertest.Run(t, func(acts *workertest.Acts) func(*worker.Guard) worker.Kind {
 		db := open(acts.T)
 		run := func(ctx context.Context, job worker.Job) (any, error) {
 			return nil, acts.Do(ctx, "PUT invoice", func(ctx context.Context) error {
 				return writeInvoice(ctx, db, job.AnalysisID, job.LockToken, 100)
 			})
 		}
-		return func() worker.Kind { return worker.Kind{Run: run} }
+		return func(*worker.Guard) worker.Kind { return worker.Kind{Run: run} }
 	}, nil, workertest.Options{Schedules: 50})
 }
 
