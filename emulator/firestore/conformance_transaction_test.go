@@ -139,7 +139,7 @@ var lockCases = []conformanceCase{
 	}},
 	{"OfTwoTransactionsOnOneDocumentOneCommits", func(t *testing.T, r *rig) {
 		a, b := r.doc(object{"n": 1}), r.doc(object{"n": 1})
-		for _, writes := range [][2]*firestorepb.Write{{put(a, 2), put(a, 3)}, {put(b, 4), put(a, 5)}} {
+		contend := func(writes [2]*firestorepb.Write) (committed, refused int32) {
 			txns := [2][]byte{r.begin(), r.begin()}
 			r.ok(r.read(txns[0], a))
 			r.ok(r.read(txns[1], a, b))
@@ -157,8 +157,15 @@ var lockCases = []conformanceCase{
 				time.Sleep(50 * time.Millisecond)
 			}
 			both.Wait()
-			if ok.Load() != 1 || aborted.Load() != 1 {
-				t.Errorf("%d committed, %d aborted, want one of each", ok.Load(), aborted.Load())
+			return ok.Load(), aborted.Load()
+		}
+		for _, writes := range [][2]*firestorepb.Write{{put(a, 2), put(a, 3)}, {put(b, 4), put(a, 5)}} {
+			committed, refused := contend(writes)
+			for tries := 1; tries < 5 && committed == 0 && refused == 2; tries++ { // rarely, Google's aborts both
+				committed, refused = contend(writes)
+			}
+			if committed != 1 || refused != 1 {
+				t.Errorf("%d committed, %d aborted, want one of each", committed, refused)
 			}
 		}
 	}},
