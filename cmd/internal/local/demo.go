@@ -306,7 +306,7 @@ func (d *demo) delivered(e *delivery) {
 	d.show.Print("%v", e)
 
 	for _, r := range d.rows {
-		if !r.finished || r.Deliveries <= len(redeliveries) {
+		if r.Finishes == 0 || r.Deliveries <= len(redeliveries) {
 			return
 		}
 	}

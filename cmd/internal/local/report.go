@@ -21,13 +21,10 @@ type row struct {
 	Skips      int    `json:"skips"`    // deliveries that a worker acknowledged without a run
 	Runs       int64  `json:"runs"`     // acquisitions of the lock, including those of killed runs
 	FinishedBy int    `json:"finished_by"`
-
-	finished bool // by a worker's answer
 }
 
 func (r *row) count(d *delivery) {
 	r.Deliveries++
-	r.finished = r.finished || d.answer.Result != ""
 	switch {
 	case d.status/100 != 2: // no answer, or refused
 	case !d.answer.Acquired:
