@@ -13,12 +13,12 @@ import (
 // leaseCases test leases on the store.
 func leaseCases[D any]() []testCase[D] {
 	return []testCase[D]{
-		{name: "AMissingRecordIsNotFoundAndNotCreated", run: missing[D]},
-		{name: "ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
-		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *fixture[D]) { acquireAtOnce(b, 2) }},
-		{name: "TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
-		{name: "ALockRewrittenMidRunCancelsTheRunAndStaysIntact", run: takenMidRun[D], waits: true},
-		{name: "ABusyWriterDelaysNoHeartbeatAndNoWriteIsLost", run: busyWriter[D], waits: true},
+		{name: "Lease/AMissingRecordIsNotFoundAndNotCreated", run: missing[D]},
+		{name: "Lease/ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
+		{name: "Lease/OfTwoAtOnceExactlyOneAcquires", run: func(b *fixture[D]) { acquireAtOnce(b, 2) }},
+		{name: "Lease/TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
+		{name: "Lease/ALockRewrittenMidRunCancelsTheRunAndStaysIntact", run: takenMidRun[D], waits: true},
+		{name: "Lease/ABusyWriterDelaysNoHeartbeatAndNoWriteIsLost", run: busyWriter[D], waits: true},
 	}
 }
 

@@ -13,19 +13,19 @@ import (
 // storeCases test Load and Swap.
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
-		{name: "EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) {
+		{name: "Store/EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
+		{name: "Store/SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) {
 			conflict(b, func() { b.takeOver("w/1") })
 		}},
-		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) {
+		{name: "Store/SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key) })
 		}},
-		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
+		{name: "Store/SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 		}},
-		{name: "SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
-		{name: "EveryPartOfALeaseIsKept", run: roundTrip[D]},
-		{name: "AnEndedContextIsAnError", run: ended[D]},
+		{name: "Store/SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
+		{name: "Store/EveryPartOfALeaseIsKept", run: roundTrip[D]},
+		{name: "Store/AnEndedContextIsAnError", run: ended[D]},
 	}
 }
 

@@ -48,9 +48,9 @@ type testCase[D any] struct {
 }
 
 // Run runs every test case with a store of its own. If the store is an Excluder,
-// the cases of leases run a second time with every decision made in Exclude. A
-// store that is Exclusive skips the case of 128 acquirers: they would wait for each
-// other for longer than an acquisition may take.
+// the cases of leases run a second time with every decision made in Exclude, except
+// that of 128 acquirers: they would wait for each other for longer than an
+// acquisition may take.
 //
 // In real time the cases that wait run all at once, in parallel with the others. They
 // take about one and a half TTLs.
@@ -75,29 +75,23 @@ func Run[D any](t *testing.T, s Suite[D]) {
 // cases returns the test cases that apply to the store.
 func (s Suite[D]) cases(t *testing.T) (all []testCase[D]) {
 	t.Helper()
-	var excluder, exclusive bool
+	excluder := false
 	s.in(t, func(t *testing.T) {
 		store := s.New(t)
 		_, _ = store.Load(t.Context(), key) // a server's first request may be slow, and fail for that
-		var x lease.Excluder[D]
-		x, excluder = store.(lease.Excluder[D])
-		exclusive = excluder && x.Exclusive()
+		_, excluder = store.(lease.Excluder[D])
 	})
-	add := func(group string, cases []testCase[D], exclusive bool) {
-		for _, c := range cases {
-			c.name, c.exclusive = group+c.name, exclusive
+
+	all = append(storeCases[D](), leaseCases[D]()...)
+	all = append(all, testCase[D]{
+		name: "Lease/Of128AtOnceOneAcquiresAndTheOthersFindItHeld",
+		run:  func(b *fixture[D]) { acquireAtOnce(b, 128) },
+	})
+	if excluder {
+		for _, c := range leaseCases[D]() {
+			c.name, c.exclusive = c.name+"InsideExclude", true
 			all = append(all, c)
 		}
-	}
-
-	add("Store/", storeCases[D](), false)
-	add("Lease/", leaseCases[D](), false)
-	if !exclusive {
-		at128 := func(b *fixture[D]) { acquireAtOnce(b, 128) }
-		add("Lease/", []testCase[D]{{name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: at128}}, false)
-	}
-	if excluder && !exclusive {
-		add("LeaseInsideExclude/", leaseCases[D](), true)
 	}
 	return all
 }
