@@ -112,7 +112,7 @@ func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
 	a, err := Open(t.Context(), "p", Options{Emulator: l.Addr().String()})
 	fatal(t, err)
 	defer func() { _ = a.Close() }()
-	if found, err := a.List(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
+	if found, err := a.Find(t.Context(), Filter{}, "", 1); err != nil || len(found) != 1 {
 		t.Errorf("%d documents, %v", len(found), err)
 	}
 }

@@ -48,7 +48,6 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned, "Unfound": unfound,
 			"Find":       func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Find(ctx, Filter{}, "", 1)) },
 			"Uncertain":  func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Uncertain(ctx, 1)) },
-			"Codes":      func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Codes(ctx, 1)) },
 			"Failures":   func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Failures(ctx, 1)) },
 			"Unfinished": func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Unfinished(ctx, 1)) },
 			"OldestUnfinished": func(ctx context.Context, a *worker, _ onRooms) error {

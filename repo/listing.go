@@ -58,14 +58,6 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 // stuckAfter returns the time without an update after which an analysis is stuck.
 func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + 2*time.Minute }
 
-// List reads up to limit analyses by id, without inputs and results. If status is not
-// empty, it reads only those with it. Malformed is set as by Page. It makes one query,
-// within 15 s.
-func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
-	q := a.withStatus(status).OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
-	return a.summaries(ctx, "list analyses", q.Select(a.codec.mask()...))
-}
-
 // Count returns the number of analyses that f selects, within 15 s. A Filter that compares no
 // more than the Status also selects analyses without UpdatedAt. Firestore counts, and bills
 // one read for a thousand. Errors: those of Page.
@@ -287,7 +279,7 @@ const sample = 20
 // makes two queries and a count for each code, each within 15 s. It needs the indexes of a Filter with
 // Status and Code. Errors: those of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
-	codes, err := a.codes(ctx, a.codec.fields.Error+".code", limit)
+	codes, err := a.codes(ctx, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -310,24 +302,11 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err 
 	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
 }
 
-// Codes reads up to limit codes of Error, and of LastError, sorted, in a query for each, within
-// 15 s. It needs the indexes of a Filter with a Code. Errors: those of Page.
-func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err error) {
-	for _, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
-		found, err := a.codes(ctx, path, limit)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
-}
-
-// codes reads up to limit values of path, the code of an error, sorted, in a query for each.
-func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
+// codes reads up to limit codes of Error, sorted, in a query for each.
+func (a *Analyses) codes(ctx context.Context, limit int) (all []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	path := a.codec.fields.Error + ".code"
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
 	for code := ""; len(all) < limit; all = append(all, cut(code)) {
 		found, err := q.Where(path, ">", code).Documents(ctx).GetAll()

@@ -21,7 +21,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 	}{
 		"Get":        {5 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Get(ctx, "x"); return err }},
 		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
-		"List":       {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 10); return err }},
+		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},

@@ -76,14 +76,13 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 		}
 	}
 	run(a.Orphaned(ctx, 10))
-	run(a.List(ctx, "", 10))
+	run(a.Find(ctx, repo.Filter{All: true}, "", 10))
 	run(a.Unfinished(ctx, 10))
 	run(a.Page(ctx, repo.Filter{}, "", 10))
 	run(a.Page(ctx, repo.Filter{Prefix: "a"}, "", 10))
 	run(a.Active(ctx, 10))
 	run(a.Failures(ctx, 10))
 	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}))
-	run(a.List(ctx, analysislock.Failed, 10))
 	run(a.UnknownStatus(ctx, 10))
 	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed}))
 	run(a.Find(ctx, repo.Filter{Status: analysislock.Failed, Code: "c"}, "", 10))

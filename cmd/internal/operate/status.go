@@ -275,7 +275,7 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 	case s.filtered:
 		all, _, err = cl.find(ctx, c, &s.filter, more)
 	default:
-		all, err = cl.Analyses.List(ctx, "", more)
+		all, err = cl.Analyses.Find(ctx, repo.Filter{All: true}, "", more)
 	}
 	if err != nil {
 		return err
