@@ -65,7 +65,6 @@ type Analyses struct {
 	ownsClient bool // Close closes the database
 	// stopped contains the documents after which the queries of Orphaned continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
-	backlog atomic.Pointer[Backlog] // the last one
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.
@@ -138,26 +137,19 @@ func (a *Analyses) Path() string { return a.documents.collection.Path }
 // lease.ErrRefused if Firestore cannot hold the input; lease.ErrUnavailable, after which the
 // analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
-	return a.create(ctx, id, input, "", nil)
+	return a.CreateWith(ctx, id, input, New{})
 }
 
-// CreateWith is like Create. If params is not empty, it also stores it in the field params;
-// see Outcome.
-func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params string) error {
-	return a.create(ctx, id, input, params, nil)
+// New has further fields of an analysis that is created.
+type New struct {
+	// Params is the field params, which Outcome reads; empty: none.
+	Params string
+	// Task names the task that is booked for the document, by its createdAt; nil: none is.
+	Task func(created time.Time) string
 }
 
-// CreateBooked is like Create. It also stores the name of the task that is booked for the
-// document, which task makes of its createdAt; nil: none is.
-func (a *Analyses) CreateBooked(
-	ctx context.Context, id string, input any, task func(created time.Time) string,
-) error {
-	return a.create(ctx, id, input, "", task)
-}
-
-func (a *Analyses) create(
-	ctx context.Context, id string, input any, params string, task func(created time.Time) string,
-) error {
+// CreateWith is like Create, and also stores the fields of with.
+func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with New) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
@@ -170,11 +162,11 @@ func (a *Analyses) create(
 
 	now, fields := read.Truncate(time.Millisecond), a.codec.fields.Document(input)
 	fields["createdAt"], fields["updatedAt"] = timeValue(now), timeValue(now)
-	if params != "" {
-		fields["params"] = params
+	if with.Params != "" {
+		fields["params"] = with.Params
 	}
-	if task != nil {
-		fields["bookedTask"] = task(now)
+	if with.Task != nil {
+		fields["bookedTask"] = with.Task(now)
 	}
 	if a.codec.keep > 0 { // an expired document may have had the same id
 		fields["lockToken"] = lease.Fresh(read).Token

@@ -188,7 +188,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 		}
 		var last int64
 		for range 2 {
-			fatal(t, a.CreateWith(t.Context(), "x", "in", "hash"))
+			fatal(t, a.CreateWith(t.Context(), "x", "in", New{Params: "hash"}))
 			kept("created")
 			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, nil)
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {

@@ -110,11 +110,11 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 
 // submit is Submit with an input that orchestrator.Storable has returned.
 func (k *guarded) submit(ctx context.Context, id string, input any) (s Submission, err error) {
-	task := func(created time.Time) string { return k.firstTask(id, created) }
-	if k.guard.Queue == nil {
-		task = nil
+	var with repo.New
+	if k.guard.Queue != nil {
+		with.Task = func(created time.Time) string { return k.firstTask(id, created) }
 	}
-	err = k.analyses.CreateBooked(ctx, id, input, task)
+	err = k.analyses.CreateWith(ctx, id, input, with)
 	if s.Created = err == nil; !s.Created && !errors.Is(err, repo.ErrExists) {
 		return s, err
 	}
