@@ -203,22 +203,3 @@ func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 		}
 	})
 }
-
-// The release's commit is lost, and another takes the lease over before the next try.
-func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		w.carry(h, "late", time.Hour, &all)
-		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
-			if c.Op != leasetest.Swap {
-				return leasetest.None
-			}
-			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
-			return leasetest.DropBefore
-		})
-		if err := h.Release(w.Context(), nil, true); !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
-	})
-}

@@ -95,20 +95,19 @@ func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 func TestAFailedWriteChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail func(path string) error
-		next job
 		want error
 	}{
-		"a directory where the temporary file belongs": {func(path string) error { return os.MkdirAll(path+".tmp/x", 0o700) }, job{Note: "second"}, syscall.EEXIST},
+		"a directory where the temporary file belongs": {func(path string) error { return os.MkdirAll(path+".tmp/x", 0o700) }, syscall.EEXIST},
 		"a guard that is a link": {func(path string) error {
 			guard := filepath.Join(filepath.Dir(path), "guard")
 			return errors.Join(os.Remove(guard), os.Symlink(path, guard))
-		}, job{Note: "second"}, lease.ErrRefused},
+		}, lease.ErrRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, path := newFile(t)
 			before := loadFile(t, f)
 			fatal(t, c.fail(path))
-			_, err := f.Swap(t.Context(), "a", before, c.next)
+			_, err := f.Swap(t.Context(), "a", before, job{Note: "second"})
 			wantErr(t, err, c.want)
 			if got := loadFile(t, f); got.Rev != before.Rev || got.Doc.Note != "first" {
 				t.Errorf("%+v; want it as it was", got)

@@ -197,23 +197,6 @@ func TestARenewalIsTrustedByItsOwnMargin(t *testing.T) {
 		h := w.acquire()
 		fatal(w, h.Renew(w.Context(), 25*time.Second))
 		check(w, h.Run(w.Context(), func(context.Context, job, lease.Grant) error { return nil }))
-	})
-}
-
-func TestRunGivesTheBodyTheRecordAndReturnsItsError(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", note("set"))
-		fatal(w, err)
-		own := errors.New("own")
-		err = h.Run(w.Context(), func(_ context.Context, doc job, g lease.Grant) error {
-			if doc.Note != "set" || g != (lease.Grant{Owner: "w/1", Token: 1}) || h.Doc().Note != "set" {
-				w.Errorf("%+v, %+v; want what was acquired", doc, g)
-			}
-			return own
-		})
-		if !errors.Is(err, own) {
-			w.Errorf("%v, want the body's error", err)
-		}
 		if err := h.Renew(w.Context(), -1); err == nil {
 			w.Error("a renewal by a negative time")
 		}

@@ -52,26 +52,6 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 	}
 }
 
-func TestResume(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		other := w.lessorOn(w.memory, lease.Policy{})
-		got, err := other.Resume(w.Context(), "a", "w/1")
-		if err != nil || got.Grant() != h.Grant() {
-			w.Fatalf("elsewhere: %v", err)
-		}
-		for owner, reason := range map[string]string{"w/2": lease.Taken, "": lease.Taken} {
-			_, err = other.Resume(w.Context(), "a", owner)
-			wantLost(w, err, reason)
-		}
-		_, err = other.Resume(w.Context(), "missing", "w/1")
-		wantErr(w, err, lease.ErrNotFound)
-		fatal(w, got.Finish(w.Context(), nil))
-		_, err = other.Resume(w.Context(), "a", "w/1")
-		wantLost(w, err, lease.Finished)
-	})
-}
-
 // The reply to the acquisition is lost, and others change the record before it is read
 // again. An owner that has recorded exhausted attempts must not acquire the record after
 // it was reopened: a later finish of its own would seem to be written already, since

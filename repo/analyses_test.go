@@ -1,11 +1,8 @@
 package repo
 
 import (
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -42,16 +39,6 @@ func TestAnalysisLock(t *testing.T) {
 			}
 			want := map[string]any{"status": analysislock.Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
 			same(t, want, withoutRuns(got))
-		},
-		"ATemporaryFailureThatDoesNotFitIsReleasedWithoutItsMessage": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
-			mustAcquire(t, a, "x", "w/1")
-			if _, err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000), time.Minute, false, nil); err != nil {
-				t.Fatal(err)
-			}
-			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["nextAttemptAt"] == nil || !cmp.Equal(got["lastError"], map[string]any{"code": "c", "message": ""}) {
-				t.Errorf("owner, status, nextAttemptAt, lastError = %v, %v, %v, %v; want it released without the message", got["lockOwner"], got["status"], got["nextAttemptAt"], got["lastError"])
-			}
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {

@@ -89,13 +89,27 @@ func TestAWatchContinuesAfterItsConnectionWasDropped(t *testing.T) {
 	})
 }
 
-// largeFirestore is a Firestore whose only document has 5 MiB on the wire. A document of
-// 1 MiB can have as much.
-type largeFirestore struct {
+// fakeFirestore is a Firestore whose only document has 5 MiB on the wire, as a document of
+// 1 MiB can have. It answers the next commits with these codes.
+type fakeFirestore struct {
 	firestorepb.UnimplementedFirestoreServer
+	codes []codes.Code
+	names []string // of the database, in the headers of the last commit
 }
 
-func (largeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Firestore_RunQueryServer) error {
+// serve returns the address of f.
+func (f *fakeFirestore) serve(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	s := grpc.NewServer()
+	firestorepb.RegisterFirestoreServer(s, f)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func (f *fakeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Firestore_RunQueryServer) error {
 	return s.Send(&firestorepb.RunQueryResponse{
 		Document: &firestorepb.Document{Name: r.GetParent() + "/analyses/x", CreateTime: timestamppb.Now(), UpdateTime: timestamppb.Now(), Fields: map[string]*firestorepb.Value{"theirs": text(strings.Repeat("x", 5<<20))}},
 		ReadTime: timestamppb.Now(),
@@ -103,13 +117,7 @@ func (largeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Fir
 }
 
 func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
-	s := grpc.NewServer()
-	firestorepb.RegisterFirestoreServer(s, largeFirestore{})
-	go func() { _ = s.Serve(l) }()
-	defer s.Stop()
-	a, err := Open(t.Context(), "p", Options{Emulator: l.Addr().String()})
+	a, err := Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)})
 	fatal(t, err)
 	defer func() { _ = a.Close() }()
 	if found, err := a.Find(t.Context(), Filter{}, "", 1); err != nil || len(found) != 1 {
@@ -163,48 +171,37 @@ func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 	}
 }
 
-// commits is a Firestore that answers the next commits with these codes.
-type commits struct {
-	firestorepb.UnimplementedFirestoreServer
-	codes []codes.Code
-	names []string // of the database, in the headers of the last
-}
-
-func (c *commits) Commit(ctx context.Context, _ *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
+func (f *fakeFirestore) Commit(ctx context.Context, _ *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
 	sent, _ := metadata.FromIncomingContext(ctx)
-	c.names = slices.Concat(sent["google-cloud-resource-prefix"], sent["x-goog-request-params"])
-	next := c.codes[0]
-	c.codes = c.codes[1:]
+	f.names = slices.Concat(sent["google-cloud-resource-prefix"], sent["x-goog-request-params"])
+	next := f.codes[0]
+	f.codes = f.codes[1:]
 	return nil, status.Error(next, "")
 }
 
 // Else a lost reply would be taken for a conflict with another operator.
 func TestACommitIsSentOnceOnEachConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
-	c, s := &commits{}, grpc.NewServer()
-	firestorepb.RegisterFirestoreServer(s, c)
-	go func() { _ = s.Serve(l) }()
-	defer s.Stop()
+	fake := &fakeFirestore{}
+	host := fake.serve(t)
 	for name, tc := range map[string]struct {
 		o    Options
 		opts []option.ClientOption
 	}{
-		"an emulator's": {Options{Emulator: l.Addr().String()}, nil},
+		"an emulator's": {Options{Emulator: host}, nil},
 		"Google's": {Options{}, []option.ClientOption{
-			option.WithEndpoint(l.Addr().String()), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+			option.WithEndpoint(host), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 		}},
 	} {
 		a, err := Open(t.Context(), "p", tc.o, tc.opts...)
 		fatal(t, err)
 		for code, unwritten := range map[codes.Code]bool{codes.FailedPrecondition: true, codes.Unavailable: false, codes.ResourceExhausted: false} {
-			c.codes = []codes.Code{code, code}
+			fake.codes = []codes.Code{code, code}
 			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: time.Now()}
-			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); err == nil || errors.Is(err, lease.ErrUnwritten) != unwritten || len(c.codes) != 1 {
-				t.Errorf("%s, %v: %v, sent %d times", name, code, err, 2-len(c.codes))
+			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); err == nil || errors.Is(err, lease.ErrUnwritten) != unwritten || len(fake.codes) != 1 {
+				t.Errorf("%s, %v: %v, sent %d times", name, code, err, 2-len(fake.codes))
 			}
-			if want := []string{"projects/p/databases/(default)", "database_id=%28default%29&project_id=p"}; !slices.Equal(c.names, want) {
-				t.Errorf("%s: headers %q, want %q", name, c.names, want)
+			if want := []string{"projects/p/databases/(default)", "database_id=%28default%29&project_id=p"}; !slices.Equal(fake.names, want) {
+				t.Errorf("%s: headers %q, want %q", name, fake.names, want)
 			}
 		}
 		check(t, a.Close())

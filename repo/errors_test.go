@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
-	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -146,6 +143,17 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 	}
 }
 
+// emptied is a stream whose answers have no content.
+type emptied struct{ grpc.ClientStream }
+
+func (s emptied) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if f, ok := m.(*frame); ok {
+		*f = nil
+	}
+	return err
+}
+
 func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
@@ -167,6 +175,10 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 		if err := db.readOnce(second, large, wanted{}, used); err == nil {
 			t.Error("large: it does not wait")
 		}
+		without := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return emptied{s} })).documents.db
+		if err := without.readOnce(t.Context(), small, wanted{}, used); !errors.Is(err, errAnswer) {
+			t.Errorf("an answer without a result: %v", err)
+		}
 		l.stopAnswering()
 		began := time.Now()
 		second, cancel = context.WithTimeout(t.Context(), time.Second)
@@ -177,6 +189,7 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	})
 }
 
+// It delays the decoding of no input.
 func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -185,6 +198,7 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 		fatal(t, err)
 		large := read.Doc
 		large.Status, large.Result = analysislock.Ready, make([]any, largeResult+1)
+		b.Put(t, "input", map[string]any{"input": strings.Repeat("x", largeAnswer)})
 		fatal(t, a.documents.db.encoders.Acquire(t.Context(), 1))
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -193,49 +207,14 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 		if _, err := a.documents.Swap(soon, "y", read, small); !errors.Is(err, lease.ErrConflict) { // there is no y
 			t.Errorf("%v: a write that is not large waits", err)
 		}
+		_, err = a.Get(soon, "input")
+		check(t, err)
 		_, swapped := a.documents.Swap(soon, "x", read, large)
 		_, excluded := a.documents.Exclude(soon, "x", func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil })
 		if swapped == nil || excluded == nil {
 			t.Errorf("%v, %v; want the end of the caller's second", swapped, excluded)
 		}
 	})
-}
-
-// answers is a stream of these messages.
-type answers struct {
-	grpc.ClientStream
-	messages [][]byte
-}
-
-func (a *answers) Recv() (*firestorepb.BatchGetDocumentsResponse, error) { return nil, io.EOF }
-
-func (a *answers) RecvMsg(m any) error {
-	if len(a.messages) == 0 {
-		return io.EOF
-	}
-	*m.(*frame) = a.messages[0]
-	a.messages = a.messages[1:]
-	return nil
-}
-
-// answering answers each read by a stream.
-type answering struct {
-	firestorepb.FirestoreClient
-	stream *answers
-}
-
-func (a answering) BatchGetDocuments(context.Context, *firestorepb.BatchGetDocumentsRequest, ...grpc.CallOption) (firestorepb.Firestore_BatchGetDocumentsClient, error) {
-	return a.stream, nil
-}
-
-func TestAReadHasOneAnswer(t *testing.T) {
-	empty := []byte{}
-	for name, messages := range map[string][][]byte{"none": nil, "two": {empty, empty}, "one without a result": {empty}, "one that is no message": {{0xff}}} {
-		db := &Database{api: answering{stream: &answers{messages: messages}}}
-		if err := db.readOnce(t.Context(), &firestore.DocumentRef{}, wanted{}, func(reading) error { return nil }); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
 }
 
 func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/testing/emulatortest"
@@ -110,29 +109,4 @@ func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
 			l.wantAllInjected(t)
 		})
 	}
-}
-
-// A large result that waits for the network does not delay the decoding of an input.
-func TestACommitThatHangsDelaysNoInput(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, l := openFaulty(t, b)
-		large := make([]any, largeResult+1)
-		for i := range large {
-			large[i] = "twenty bytes of text"
-		}
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		b.Put(t, "y", map[string]any{"status": analysislock.Queued, "input": large})
-		mustAcquire(t, a, "x", "w/1")
-		mustAcquire(t, a, "y", "w/2")
-		l.inject(map[string][]fault{commit: {unanswered}})
-		finished := make(chan error)
-		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
-		synctest.Wait()
-		began := time.Now()
-		err := a.run(t.Context(), "w/2", func(context.Context, analysislock.Work) error { return nil })
-		if took := time.Since(began); err != nil || took > time.Second {
-			t.Errorf("the input came after %v, %v", took, err)
-		}
-		check(t, <-finished)
-	})
 }

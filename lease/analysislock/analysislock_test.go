@@ -346,7 +346,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 			"refresh":  old.Refresh(w.Context(), 0),
 			"complete": old.Complete(w.Context(), "late"),
 			"fail":     old.Fail(w.Context(), "c", "late"),
-			"retry":    retry(w.Context(), nil, old),
+			"retry":    retry(w.Context(), old),
 			"by name":  w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0),
 		} {
 			if !errors.Is(err, lease.ErrLost) {

@@ -124,14 +124,14 @@ func TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage(t *testing.T) {
 		s := w.faulty()
 		h := w.acquire("w/1").Hold
 		s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		w.check(retry(w.Context(), nil, h))
+		w.check(retry(w.Context(), h))
 		if d := w.doc(); d.Lock.Owner != "" || *d.LastError != (analysislock.Error{Code: "c"}) {
 			w.Errorf("%+v, want it released without the message", d)
 		}
 	})
 }
 
-func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
+func retry(ctx context.Context, h *analysislock.Hold) error {
 	_, err := h.Retry(ctx, "c", "m", 0, false, nil)
 	return err
 }
