@@ -61,11 +61,10 @@ func (b *Backlog) sum() {
 	}
 }
 
-// Backlog counts by aggregation queries, within 15 s. The caller knows as many stuck analyses as
-// stuck. It makes a read, OldestUnfinished's queries, 5 counts, and 3 for each interval. Firestore
-// bills a read for each thousand that a count finds. An analysis
-// without the time that an interval needs is not in it, and a time with another zone's offset may
-// be in another one.
+// Backlog counts by aggregation queries, within 15 s. stuck is the number of stuck analyses that the
+// caller has found. Backlog makes a read, OldestUnfinished's queries, 5 counts, and 3 for each
+// interval. Firestore bills a read for each thousand that a count finds. An analysis without the time
+// that an interval needs is not in it, and a time with another zone's offset may be in another one.
 //
 // Errors: those of Page. It needs the indexes of Orphaned and OldestUnfinished.
 func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error) {
