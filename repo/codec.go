@@ -62,7 +62,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 		ID: r.id, ReadAt: r.at, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result],
 		Error: decodeError(data[f.Error]), LastError: decodeError(data["lastError"]),
 		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
-		BookedTask: cut(data["bookedTask"]),
+		BookedTask: decodeTask(data["bookedTask"]),
 	}
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
@@ -95,6 +95,15 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 		return a, nil
 	}
 	return a, fmt.Errorf("repo: %s %q: %w", c.noun, a.ID, a.Malformed)
+}
+
+// decodeTask returns the name of a task. A value of another type becomes one that no task has, so
+// that an acquisition deletes it.
+func decodeTask(v any) string {
+	if _, text := v.(string); v != nil && !text {
+		return "(unreadable)"
+	}
+	return cut(v)
 }
 
 func decodeError(v any) *analysislock.Error {
