@@ -23,7 +23,6 @@ type Options struct {
 	Audience string   // the only audience that a token may have
 	Accounts []string // e-mail addresses of the service accounts that may call
 	// AnyAccount lets in every account that has a subject, with or without an e-mail address.
-	// Accounts is empty then.
 	AnyAccount bool
 	NameClaim  string // the claim with the account's display name; empty: none
 	KeySource
@@ -46,16 +45,8 @@ type Verifier struct {
 
 // New returns a Verifier. It makes no call: the first Check fetches the keys.
 func New(o Options) (*Verifier, error) {
-	switch {
-	case o.AnyAccount && len(o.Accounts) > 0:
-		return nil, errors.New("taskauth: both any account and some may call")
-	case !o.AnyAccount && len(o.Accounts) == 0:
+	if !o.AnyAccount && len(o.Accounts) == 0 {
 		return nil, errors.New("taskauth: no account may call")
-	}
-	for _, account := range o.Accounts {
-		if strings.TrimSpace(account) == "" {
-			return nil, errors.New("taskauth: an account is empty")
-		}
 	}
 	p, err := newTokenVerifier(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {
