@@ -70,7 +70,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	}
 	if o.Project == "" {
 		if o.Project, err = env.ProjectHere(ctx, o.Emulator); err != nil {
-			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
+			return nil, fmt.Errorf("worker: options: Project, %w", err)
 		}
 	}
 	g := &Guard{

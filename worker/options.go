@@ -111,22 +111,12 @@ type checkedByProxy struct{}
 // Check implements Authenticator.
 func (checkedByProxy) Check(*http.Request) error { return nil }
 
-// problem is a problem of a field. Its err begins with the variable of the same meaning.
-type problem struct {
-	field string
-	err   error
-}
-
-func (p problem) Error() string { return p.field + ", " + p.err.Error() }
-
-// Unwrap returns the problem without the field.
-func (p problem) Unwrap() error { return p.err }
-
-// check returns the problems of o, each a problem. It expects that no field needs a default.
+// check returns the problems of o. Each begins with a field, and wraps an error that begins with the
+// variable of the same meaning. check expects that no field needs a default.
 func (o Options) check() (problems []error) {
 	add := func(field string, err error) {
 		if err != nil {
-			problems = append(problems, problem{field, err})
+			problems = append(problems, fmt.Errorf("%s, %w", field, err))
 		}
 	}
 	refuse := func(wrong bool, field, variable, format string, args ...any) {

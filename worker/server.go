@@ -54,9 +54,7 @@ func (g *Guard) handleError(err error, c echo.Context) {
 			o.Case = delivery.WrongMethod
 		}
 	}
-	if err := send(c, delivery.Record{Outcome: o}); err != nil {
-		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
-	}
+	_ = send(c, delivery.Record{Outcome: o}) // the caller may have gone
 }
 
 // deliveries returns the handler of the deliveries of d's kind, which read reads. From now on,
