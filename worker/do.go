@@ -151,9 +151,7 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 
 // once calls run under the lock of the record. again is true if the record must be read again: it
 // has changed, or run can continue from its checkpoint.
-func (r record) once(
-	ctx, work context.Context, run orchestrator.AnalyzerFunc,
-) (value any, again bool, err error) {
+func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (value any, again bool, err error) {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()

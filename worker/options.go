@@ -138,6 +138,13 @@ func (o Options) check() (problems []error) {
 		add("Queue", o.Queue.Check())
 		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
 	}
+	if accepted, ok := o.Auth.(tokens); ok && queued && len(accepted.Accounts) > 0 {
+		refuse(!slices.Contains(accepted.Accounts, o.Queue.Caller), "Auth", "TASK_CALLER",
+			"%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own tasks", o.Queue.Caller)
+		refuse(accepted.Audience != o.Queue.Audience, "Auth", "TASK_AUDIENCE",
+			"%q is not that of the Queue's tasks, %q", accepted.Audience, o.Queue.Audience)
+	}
+
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
 	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
 	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
@@ -193,22 +200,12 @@ func (o Options) filled() (Options, error) {
 		return o, err
 	case emulated && os.Getenv("K_SERVICE") != "":
 		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
-	case o.refusesOwnTasks():
-		return o, fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
-			o.Queue.Caller, o.Queue.Audience)
 	}
 	return o, nil
 }
 
 // maxRetry is the longest wait before an attempt. A later time would not be credible.
 const maxRetry = 12 * time.Hour
-
-// refusesOwnTasks reports whether Auth is known to refuse the tokens that the Queue's tasks carry.
-func (o Options) refusesOwnTasks() bool {
-	t, ok := o.Auth.(tokens)
-	accepts := t.Audience == o.Queue.Audience && slices.Contains(t.Accounts, o.Queue.Caller)
-	return ok && o.Queue != (Queue{}) && !accepts
-}
 
 // authenticator returns the Authenticator of all requests.
 func (o Options) authenticator() (Authenticator, error) {

@@ -45,14 +45,11 @@ func (g *Guard) handleError(err error, c echo.Context) {
 		return
 	}
 	o := delivery.Outcome{Case: delivery.Internal, Err: err}
-	var httpError *echo.HTTPError
-	if errors.As(err, &httpError) {
-		switch httpError.Code {
-		case http.StatusNotFound:
-			o.Case = delivery.NoSuchRoute
-		case http.StatusMethodNotAllowed:
-			o.Case = delivery.WrongMethod
-		}
+	switch {
+	case errors.Is(err, echo.ErrNotFound):
+		o.Case = delivery.NoSuchRoute
+	case errors.Is(err, echo.ErrMethodNotAllowed):
+		o.Case = delivery.WrongMethod
 	}
 	_ = send(c, delivery.Record{Outcome: o}) // the caller may have gone
 }
@@ -94,9 +91,7 @@ func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo
 // the log line and of the span, d has the kind and the telemetry. The handler checks the caller before
 // it reads the request, and logs one line. It works in any Echo, since it answers errors and panics
 // itself.
-func (g *Guard) internal(
-	name string, d *delivery.Guard, handle func(*call) delivery.Outcome,
-) echo.HandlerFunc {
+func (g *Guard) internal(name string, d *delivery.Guard, handle func(*call) delivery.Outcome) echo.HandlerFunc {
 	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {
 			return echo.ErrMethodNotAllowed
