@@ -125,9 +125,9 @@ func (o Options) check() (problems []error) {
 		}
 	}
 
-	add("Project", env.CheckName("GOOGLE_CLOUD_PROJECT", o.Project))
-	add("Database", env.CheckName("FIRESTORE_DATABASE", o.Database))
-	add("Emulator", env.CheckAddress("FIRESTORE_EMULATOR_HOST", o.Emulator))
+	add("Project", env.Named("GOOGLE_CLOUD_PROJECT", env.CheckName(o.Project)))
+	add("Database", env.Named("FIRESTORE_DATABASE", env.CheckName(o.Database)))
+	add("Emulator", env.Named("FIRESTORE_EMULATOR_HOST", env.CheckAddress(o.Emulator)))
 	add("Collection", env.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
 	add("Lock", env.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
 
@@ -136,7 +136,7 @@ func (o Options) check() (problems []error) {
 	if queued {
 		longest, reason = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
 		add("Queue", o.Queue.Check())
-		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
+		add("Queue", env.Named("CLOUD_TASKS_EMULATOR_HOST", env.CheckAddress(o.Queue.EmulatorHost)))
 	}
 	if accepted, ok := o.Auth.(tokens); ok && queued && len(accepted.Accounts) > 0 {
 		refuse(!slices.Contains(accepted.Accounts, o.Queue.Caller), "Auth", "TASK_CALLER",

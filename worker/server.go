@@ -87,10 +87,9 @@ func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo
 	})
 }
 
-// internal returns the handler of an internal route, whose requests handle handles. name is that of
-// the log line and of the span, d has the kind and the telemetry. The handler checks the caller before
-// it reads the request, and logs one line. It works in any Echo, since it answers errors and panics
-// itself.
+// internal returns the handler of an internal route. It checks the caller, lets handle handle the
+// request, and logs one line. name is the name of the line and of the span; d has the kind and the
+// telemetry. The handler answers errors and panics itself, so it works in any Echo.
 func (g *Guard) internal(name string, d *delivery.Guard, handle func(*call) delivery.Outcome) echo.HandlerFunc {
 	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {

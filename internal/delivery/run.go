@@ -113,8 +113,8 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
-	if kind := a.Kind.other(); kind != "" {
-		known = append(known, "kind", kind)
+	if a.Kind.Name != "" {
+		known = append(known, "kind", a.Kind.Name)
 	}
 	a.Log.With(known...).ErrorContext(ctx, UncertainMessage,
 		"analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)
