@@ -4,94 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
-// orphans are analyses that recovery finds, and the tasks with which it marks them.
-type orphans struct {
-	docs []analysislock.Analysis
-
-	mu    sync.Mutex
-	marks map[string]string
-}
-
-func (o *orphans) Orphaned(context.Context, int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
-	for i := range o.docs {
-		due = append(due, lease.Cell[analysislock.Analysis]{Doc: o.docs[i]})
-	}
-	return due, false, nil
-}
-
-func (o *orphans) MarkDue(_ context.Context, read lease.Cell[analysislock.Analysis], task func(time.Time) string) (string, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	name := task(time.Now())
-	o.marks[read.Doc.ID] = name
-	return name, nil
-}
-
 // All in the queue have the name of their document.
 func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
-	backlog := func() *orphans {
-		return &orphans{marks: map[string]string{}, docs: []analysislock.Analysis{
-			{ID: "waiting", Status: analysislock.Queued, BookedTask: "waiting"},
-			{ID: "waiting with a foreign status", Status: "RECEIVED", BookedTask: "waiting with a foreign status"},
-			{ID: "underway", Status: analysislock.Queued, BookedTask: "underway"},
-			{ID: "lost", Status: analysislock.Queued, BookedTask: "gone"},
-			{ID: "unnamed", Status: analysislock.Queued},
-			{ID: "crashed", Status: analysislock.Processing, BookedTask: "crashed"},
-		}}
+	const before = "1999-01-01T00:00:00.000Z"
+	all := map[string]map[string]any{
+		"waiting": {"status": "QUEUED", "bookedTask": "waiting"}, "underway": {"status": "QUEUED", "bookedTask": "underway"},
+		"foreign": {"status": "RECEIVED", "bookedTask": "foreign", "nextAttemptAt": before},
+		"crashed": {"status": "PROCESSING", "bookedTask": "crashed"},
+		"lost":    {"status": "QUEUED", "bookedTask": "gone"}, "unnamed": {"status": "QUEUED"},
 	}
 	for name, tc := range map[string]struct {
-		mute         error
-		asked, waits []string
-		warnings     int
+		mute  error
+		has   map[string]taskqueue.Presence
+		asked int
 	}{
-		"it answers": {nil, []string{"crashed", "gone", "underway", "waiting", "waiting with a foreign status"}, []string{"waiting", "waiting with a foreign status", "underway", "crashed"}, 0},
-		"it refuses": {errors.New("no permission"), []string{"waiting"}, nil, 1},
+		"it answers": {nil, map[string]taskqueue.Presence{
+			"waiting": taskqueue.Waiting, "foreign": taskqueue.Waiting, "crashed": taskqueue.Waiting, "underway": taskqueue.Underway,
+		}, 5},
+		"it refuses": {errors.New("no permission"), nil, 1},
 	} {
-		Subtest(t, name, func(t *testing.T) {
-			o, q, log := backlog(), &recordingQueue{mute: tc.mute}, &emulatortest.Log{}
-			if tc.mute == nil {
-				q.has = map[string]taskqueue.Presence{"underway": taskqueue.Underway}
-				for _, name := range []string{"waiting", "waiting with a foreign status", "crashed"} {
-					q.has[name] = taskqueue.Waiting
-				}
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			q := &recordingQueue{mute: tc.mute, has: tc.has}
+			w := startOn(t, b, q, succeed)
+			for id, fields := range all {
+				b.Put(t, id, map[string]any{"updatedAt": before})
+				b.Merge(t, id, fields)
 			}
-			g := &delivery.Guard{Orphans: o, Queue: q, Log: slog.New(slog.NewTextHandler(log, nil))}
-			r, err := g.Recover(t.Context())
-			if want := (delivery.Recovery{Found: 6, Booked: 6 - len(tc.waits), Waiting: len(tc.waits)}); r != want || err != nil {
-				t.Errorf("%+v, %v; want %+v", r, err, want)
+			waiting := len(tc.has)
+			w.recover(t).check(t, 200, map[string]any{"found": 6.0, "booked": float64(6 - waiting), "waiting": float64(waiting)})
+			if n := strings.Count(w.log.String(), "does not answer"); len(q.asked) != tc.asked || (n == 1) != (tc.mute != nil) {
+				t.Errorf("asked for %q, want %d; %d warnings", q.asked, tc.asked, n)
 			}
-			if slices.Sort(q.asked); !slices.Equal(q.asked, tc.asked) {
-				t.Errorf("asked for %q, want %q", q.asked, tc.asked)
-			}
-			if n := strings.Count(log.String(), "does not answer"); n != tc.warnings {
-				t.Errorf("%d warnings, want %d: %s", n, tc.warnings, log)
-			}
-
 			booked := names(q.tasks)
-			for i := range o.docs {
-				d := &o.docs[i]
-				mark, marked := o.marks[d.ID]
-				waits := slices.Contains(tc.waits, d.ID)
-				if marked == (waits && d.ID == "underway") || (!marked || mark == d.BookedTask) != waits || booked[o.marks[d.ID]] == waits {
-					t.Errorf("%s is marked with %q; booked are %v", d.ID, o.marks[d.ID], slices.Collect(maps.Keys(booked)))
+			for id, fields := range all {
+				now, state := b.Fields(t, id), tc.has[id]
+				task, _ := now["bookedTask"].(string)
+				if booked[task] != (state == taskqueue.Absent) || state != taskqueue.Absent && task != fields["bookedTask"] || (now["updatedAt"] != before) != (state != taskqueue.Underway) {
+					t.Errorf("%s is marked with %v; booked are %v", id, now, booked)
 				}
 			}
 		})

@@ -51,22 +51,6 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 	})
 }
 
-func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := StartQueue(t)
-		w := start(t, b, succeed)
-		q.serve(w)
-		held(t, b, "x", 100*time.Second)
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		if len(q.tasks()) != 1 {
-			t.Fatalf("tasks = %v, want one", q.tasks())
-		}
-		for name := range q.tasks() { // it is delivered too early, for example by an operator
-			w.asTask(t, name[strings.LastIndex(name, "/")+1:]).check(t, 409, map[string]any{"acquired": false, "reason": "locked", "Retry-After": "100"})
-		}
-	})
-}
-
 // asTask delivers x with that name of the task.
 func (w *process) asTask(t *testing.T, task string) reply {
 	t.Helper()
@@ -190,6 +174,14 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 			q.serve(next)
 			q.idle(t)
 			checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2), "attempts": int64(1)})
+
+			// A name stays taken for a day, and the tokens of a document that is created again begin at 1.
+			b.Delete(t, "x")
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			w.restart(CheckedByProxy())
+			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
+			q.idle(t)
+			checkFields(t, b, "x", map[string]any{"status": "READY"})
 		})
 	}
 }
@@ -223,32 +215,6 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A name stays taken for a day, and the tokens of a recreated document begin at 1 again.
-func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := StartQueue(t)
-		next := start(t, b, succeed)
-		q.serve(next)
-		for round := range 2 {
-			b.Put(t, "x", map[string]any{"status": "QUEUED"})
-			var w *process
-			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-				w.stop(delivery.ErrStopping)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
-			w.guard.Queue = q.Queue
-			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
-			q.idle(t)
-			checkFields(t, b, "x", map[string]any{"status": "READY"})
-			if n := len(q.statuses()); n != round+1 {
-				t.Errorf("%d deliveries after %d stops", n, round+1)
-			}
-			b.Delete(t, "x")
-		}
-	})
 }
 
 // recordingQueue is a queue that accepts and records all tasks.

@@ -34,7 +34,7 @@ func TestDelivery(t *testing.T) {
 		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			w := start(t, b, failing(&orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}))
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text", "lock_token": nil, "reason": nil})
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "finishedBy": "*", "lockOwner": nil})
 			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "invalid_input" || e["message"] != "no text" {
 				t.Errorf("error = %v", e)
@@ -114,9 +114,9 @@ func TestDelivery(t *testing.T) {
 			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				w.stop(delivery.ErrStopping)
 				<-ctx.Done()
-				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: strings.Repeat("é", 4000)}
 			})
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": strings.Repeat("é", 2048)})
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "attempts": int64(1)})
 		},
 		"StoppedAfterItsDeadline": func(t *testing.T, b *emulatortest.Backend) {

@@ -151,9 +151,7 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 
 // once calls run under the lock of the record. again is true if the record must be read again: it
 // has changed, or run can continue from its checkpoint.
-func (r record) once(
-	ctx, work context.Context, run orchestrator.AnalyzerFunc,
-) (value any, again bool, err error) {
+func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (value any, again bool, err error) {
 	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
@@ -190,14 +188,12 @@ func (r record) once(
 const releaseTime = 5 * time.Second
 
 // deliver makes a delivery of the record, which calls run. If it fails, it is logged.
-func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) (o delivery.Outcome) {
+func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) delivery.Outcome {
 	started := time.Now()
-	o = delivery.Outcome{Case: delivery.Internal, ID: r.id} // if fn calls runtime.Goexit
-	defer func() {
-		if level := o.Level(); level > slog.LevelInfo && o.Case != delivery.Continued {
-			line := delivery.Record{Outcome: o, Kind: r.guard.Kind, Took: time.Since(started)}
-			r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
-		}
-	}()
-	return r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
+	o := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
+	if level := o.Level(); level > slog.LevelInfo && o.Case != delivery.Continued {
+		line := delivery.Record{Outcome: o, Kind: r.guard.Kind, Took: time.Since(started)}
+		r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
+	}
+	return o
 }

@@ -82,6 +82,8 @@ func returns(value string, err error) func() (json.RawMessage, error) {
 
 func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	permanent := &orchestrator.PermanentError{Code: "bad", Message: "no"}
+	long := &orchestrator.PermanentError{Code: strings.Repeat("c", 65), Message: strings.Repeat("m", 4095) + "€"}
+	bounded := "worker: failed: " + strings.Repeat("c", 64) + ": " + strings.Repeat("m", 4095)
 	large := `"` + strings.Repeat("x", 1<<20-100) + `"`
 	done := call{fn: returns(`"again"`, nil), want: `"x"`}
 	for name, calls := range map[string][]call{
@@ -95,6 +97,10 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 		"a panic":                    {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
 		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
 			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
+		"a permanent error without a code": {{fn: returns("", &orchestrator.PermanentError{Err: errBroken}), ran: true, err: "worker: failed: analyzer_rejected: broken", is: errBroken},
+			{err: "worker: failed: analyzer_rejected: broken"}},
+		"a permanent error that is too long": {{fn: returns("", long), ran: true, err: bounded, is: long}, {err: bounded}},
+		"a permanent error with a value":     {{fn: returns(`"x"`, permanent), ran: true, want: `"x"`, err: "worker: failed: bad: no"}, {err: "worker: failed: bad: no"}},
 		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, want: "[[1]]", err: "worker: failed: result_invalid: "},
 			{fn: returns(`"again"`, nil), err: "worker: failed: result_invalid: "}},
 		"a result too large beside the other fields": {{fn: returns(large, nil), ran: true, want: large, err: "worker: failed: result_too_large: "},
@@ -120,15 +126,25 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 				q := worker.StartQueue(t) // Do books nothing in it
 				g := open(t, b, func(o *worker.Options) { q.Use(o); o.Lock.MaxAttempts = 3 })
+				var token int64 // of the last run
 				for i, c := range calls {
 					ran := false
-					got, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
+					got, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
 						ran = true
 						return c.fn()
 					})
-					if ran != c.ran || string(got) != c.want {
-						t.Errorf("call %d: ran = %v, result %s; want %v, %v", i, ran, got, c.ran, c.want)
+					if ran != c.ran || string(got.Value) != c.want {
+						t.Errorf("call %d: ran = %v, result %s; want %v, %v", i, ran, got.Value, c.ran, c.want)
 					}
+					permanent, failed := errors.AsType[*orchestrator.PermanentError](err)
+					replayed := !ran && (err == nil || failed)
+					if got.Ran != ran || got.Replayed != replayed || ran && got.Token <= token || !ran && got.Token != map[bool]int64{true: token}[replayed] || errors.Is(err, worker.ErrNotRun) != (!ran && !replayed) {
+						t.Errorf("call %d: %+v after token %d, %v", i, got, token, err)
+					}
+					if failed && !strings.HasSuffix(err.Error(), permanent.Code+": "+permanent.Message) {
+						t.Errorf("call %d: %v has the code %s and the message %s", i, err, permanent.Code, permanent.Message)
+					}
+					token = max(token, got.Token)
 					if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || c.is != nil && !errors.Is(err, c.is) {
 						t.Errorf("call %d: error %v, want %q, %v", i, err, c.err, c.is)
 					}

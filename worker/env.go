@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/env"
@@ -37,13 +36,16 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	case "iam":
 		o.Auth = CheckedByProxy()
 	}
-	o.Queue, o.Keep = queue(e, auth), e.KeepFinished()
+	o.Queue, o.Keep = e.TaskQueue(), e.KeepFinished()
 	if input := e.Text("SMOKE_INPUT", ""); input != "" {
 		o.SelfTest = json.RawMessage(input)
 	}
 
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
+	} else {
+		e.Refuse(auth.Mode != "none" && o.Queue.Caller == "", "TASK_CALLER",
+			"must be set with TASK_QUEUE, to the service account that calls this worker")
 	}
 	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", 0), e.Duration("RETRY_MAX", 0)
 
@@ -56,18 +58,4 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		e.Add(errors.Unwrap(problem))
 	}
 	return o, e.Err()
-}
-
-// queue reads the queue, and checks that this worker accepts its tasks.
-func queue(e *env.Environment, auth env.TaskAuth) Queue {
-	c := e.TaskQueue()
-	switch {
-	case c == (Queue{}), auth.Mode == "none":
-	case c.Caller == "":
-		e.Problem("TASK_CALLER", "must be set with TASK_QUEUE, to the service account that calls this worker")
-	case auth.Mode == "oidc" && len(auth.Token.Accounts) > 0 && !slices.Contains(auth.Token.Accounts, c.Caller):
-		e.Problem("TASK_CALLER",
-			"%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
-	}
-	return c
 }

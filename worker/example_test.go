@@ -113,25 +113,6 @@ func report(ctx context.Context, month string) error {
 	return nil
 }
 
-// The caller waits while another call runs the function.
-func ExampleRunningError() {
-	ctx := context.Background()
-	guard, done := embedded(ctx)
-	defer done()
-	for {
-		result, err := worker.Do(ctx, guard, "report", "2026-03", func(_ context.Context, job worker.Job) (int, error) {
-			return job.Attempt, nil
-		})
-		running, ok := errors.AsType[*worker.RunningError](err)
-		if !ok {
-			fmt.Println(result, err)
-			return
-		}
-		time.Sleep(running.RetryIn)
-	}
-	// Output: 1 <nil>
-}
-
 // A request is processed once for its key. The client repeats it until it gets an answer.
 func ExampleGuard_Idempotent() {
 	ctx := context.Background()

@@ -23,35 +23,6 @@ import (
 	"taskguard/repo"
 )
 
-// With the same owner for both, the first could write while the second holds the lock.
-func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var owners []string
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			owner, _ := b.Fields(t, "x")["lockOwner"].(string)
-			owners = append(owners, owner)
-			if len(owners) == 1 {
-				return nil, errors.New("flaky")
-			}
-			return "done", nil
-		})
-		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
-		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
-		if len(owners) != 2 || owners[0] == owners[1] {
-			t.Errorf("owners = %q, want two", owners)
-		}
-		for _, owner := range owners {
-			if !strings.HasPrefix(owner, w.guard.Instance+"/") || len(owner) < len(w.guard.Instance)+20 {
-				t.Errorf("owner %q, want %s/ and what cannot be guessed", owner, w.guard.Instance)
-			}
-		}
-		if finisher := b.Fields(t, "x")["finishedBy"]; len(owners) == 2 && finisher != owners[1] {
-			t.Errorf("finishedBy = %v, want %s", finisher, owners[1])
-		}
-	})
-}
-
 func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})

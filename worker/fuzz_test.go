@@ -9,13 +9,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/labstack/echo/v4"
-
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/orchestrator"
 )
 
 // Each answer is JSON of the contract, and only an id that Firestore can hold reaches the lock.
@@ -62,8 +59,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// A message that names no document that exists is acknowledged only as rejected, and an id is
-// read only from JSON with a message's id.
+// An id is read only from JSON with a message's id.
 func FuzzMessage(f *testing.F) {
 	for _, body := range []string{
 		`{"message":{"attributes":{"analysis_id":"x"},"messageId":"7"}}`, `{"message":{"data":"eyJhbmFseXNpc19pZCI6IngifQ==","messageId":"7"},"deliveryAttempt":6}`,
@@ -77,19 +73,6 @@ func FuzzMessage(f *testing.F) {
 		d, err := readMessage(httptest.NewRecorder(), r, taskqueue.DefaultIDField)
 		if taken := d.AnalysisID != ""; d.Tries < 0 || taken && (err != nil || d.Task == "" || !json.Valid([]byte(body)) || !utf8.ValidString(d.AnalysisID)) {
 			t.Errorf("%q: %+v, %v", body, d, err)
-		}
-		locks, lockErr := analysislock.New(&lease.Memory[analysislock.Analysis]{}, lease.Policy{}, 0, nil)
-		if lockErr != nil {
-			t.Fatal(lockErr)
-		}
-		guard := &delivery.Guard{Kind: delivery.Kind{IDField: taskqueue.DefaultIDField}, Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler)}
-		s := serverOf(t.Context(), guard, CheckedByProxy(), succeed)
-		rec := httptest.NewRecorder()
-		r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
-		_ = s.deliveries(guard, orchestrator.AnalyzerFunc(succeed), readMessage)(echo.New().NewContext(r, rec))
-		var a answer
-		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Rejected != (rec.Code == 200) || rec.Code >= 500 {
-			t.Errorf("%q: %d %s", body, rec.Code, rec.Body)
 		}
 	})
 }

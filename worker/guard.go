@@ -70,7 +70,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	}
 	if o.Project == "" {
 		if o.Project, err = env.ProjectHere(ctx, o.Emulator); err != nil {
-			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
+			return nil, fmt.Errorf("worker: options: Project, %w", err)
 		}
 	}
 	g := &Guard{
@@ -178,7 +178,7 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	}
 	o := g.options
 	kind := &guarded{Kind: k, analyses: analyses, guard: &delivery.Guard{
-		Kind:  delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path},
+		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
 		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
@@ -186,7 +186,7 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
-		kind.guard.Telemetry = g.telemetry.OfKind(k.Name)
+		kind.guard.Kind.Name, kind.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
 	}
 	if g.queue != nil {
 		kind.guard.Queue = g.queue
@@ -242,8 +242,7 @@ func (g *Guard) Health() http.Handler {
 
 // awaitReady asks Firestore in the background until it has answered.
 func (g *Guard) awaitReady() {
-	ping := func(ctx context.Context) error { return env.Located(g.options.Emulator, g.probe.Ping(ctx)) }
-	g.ready.Do(func() { g.background.Go(func() { g.lifecycle.AwaitReady(g.work, ping) }) })
+	g.ready.Do(func() { g.background.Go(func() { g.lifecycle.AwaitReady(g.work, g.probe.Ping) }) })
 }
 
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery, Health,

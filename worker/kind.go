@@ -14,7 +14,6 @@ import (
 	"time"
 	"unicode"
 
-	"taskguard/internal/delivery"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
@@ -112,7 +111,7 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 }
 
 // analysis is the name of the first kind.
-const analysis = delivery.Analysis
+const analysis = "analysis"
 
 // simpleName matches the name of a kind and of its IDField.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)

@@ -113,25 +113,6 @@ func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 	}
 }
 
-// With Keep the first token is not 1.
-func TestTheTimeToStartIsLoggedWithKeep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g, log := openLogged(t, b, func(o *worker.Options) { o.Keep = 48 * time.Hour })
-		if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		post(t, g.Handler(jobs(succeed)), "/", `{"job_id":"x"}`)
-		if !strings.Contains(log.String(), "time_to_start_ms=1000 ") {
-			t.Errorf("log: %s", log)
-		}
-		if at, _ := fields(t, collection(t, b, "jobs").Doc("x"))["expireAt"].(time.Time); time.Until(at).Round(time.Minute) != 48*time.Hour {
-			t.Errorf("deleted at %v", at)
-		}
-	})
-}
-
 func TestADocumentWithAFinalWordIsLeftAlone(t *testing.T) {
 	const past = "1999-12-31T00:00:00.000Z"
 	left := map[string]any{ // by a run that has crashed

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"reflect"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -36,97 +35,6 @@ func TestTwoOperationsWithOneKeyAreTwoRecords(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestAnOutcomeDistinguishesAReplayFromARun(t *testing.T) {
-	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
-		call := func(key string, failure error) (worker.Outcome[int], error) {
-			return worker.DoOutcome(t.Context(), g, "op", key, worker.DoOptions{}, func(context.Context, worker.Job) (int, error) { return 7, failure })
-		}
-		for _, c := range []struct {
-			key     string
-			failure error // of a first run
-		}{{"ready", nil}, {"ready after a failure", errBroken}, {"failed", &orchestrator.PermanentError{Code: "no"}}} {
-			var token int64
-			if errors.Is(c.failure, errBroken) {
-				out, err := call(c.key, c.failure)
-				if token = out.Token; out != (worker.Outcome[int]{Value: 7, Ran: true, Token: token}) || token == 0 || !errors.Is(err, errBroken) || errors.Is(err, worker.ErrNotRun) {
-					t.Errorf("%s: %+v, %v", c.key, out, err)
-				}
-				c.failure = nil
-			}
-			first, _ := call(c.key, c.failure)
-			if first != (worker.Outcome[int]{Value: 7, Ran: true, Token: first.Token}) || first.Token <= token {
-				t.Errorf("%s: the run is %+v, after token %d", c.key, first, token)
-			}
-			want := worker.Outcome[int]{Value: 7, Replayed: true, Token: first.Token}
-			if c.failure != nil {
-				want.Value = 0
-			}
-			if again, err := call(c.key, errBroken); again != want || (err != nil) != (c.failure != nil) || errors.Is(err, worker.ErrNotRun) {
-				t.Errorf("%s: the replay is %+v, %v; want %+v", c.key, again, err, want)
-			}
-		}
-	})
-}
-
-func TestAReplayedFailureIsAsPermanentAsTheFirst(t *testing.T) {
-	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
-		for key, c := range map[string]struct {
-			failure       error
-			code, message string
-		}{
-			"a code":         {&orchestrator.PermanentError{Code: "declined", Message: "no money"}, "declined", "no money"},
-			"only an error":  {&orchestrator.PermanentError{Err: errBroken}, orchestrator.CodeAnalyzerRejected, "broken"},
-			"a long message": {&orchestrator.PermanentError{Code: strings.Repeat("c", 65), Message: strings.Repeat("m", 4095) + "€"}, strings.Repeat("c", 64), strings.Repeat("m", 4095)},
-		} {
-			for i := range 2 {
-				_, err := worker.Do(t.Context(), g, "op", key, func(context.Context, worker.Job) (int, error) { return 0, c.failure })
-				permanent, ok := errors.AsType[*orchestrator.PermanentError](err)
-				if !ok || permanent.Code != c.code || permanent.Message != c.message {
-					t.Errorf("%s: call %d: error %v, want %s: %s", key, i, err, c.code, c.message)
-				}
-				if first := errors.Is(err, c.failure); first != (i == 0) {
-					t.Errorf("%s: call %d: the error wraps the function's: %v", key, i, first)
-				}
-			}
-		}
-	})
-}
-
-func TestAFunctionThatPanicsOrEndsItsGoroutineFreesTheLock(t *testing.T) {
-	for name, c := range map[string]struct {
-		end   func()
-		panic bool
-		code  string
-	}{"panic": {func() { panic("oh") }, true, "analyzer_panicked"}, "Goexit": {runtime.Goexit, false, "analyzer_failed"}} {
-		worker.Subtest(t, name, func(t *testing.T) {
-			b, ended := emulatortest.Embedded(t), make(chan error)
-			g, log := openLogged(t, b, nil)
-			go func() {
-				err := errOwn // Do does not return
-				defer func() { ended <- err }()
-				_, err = worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int, error) {
-					c.end()
-					return 1, nil
-				})
-			}()
-			err := <-ended
-			if panicked, ok := errors.AsType[*orchestrator.PanicError](err); ok != c.panic || ok && panicked.Value != "oh" || !ok && !errors.Is(err, errOwn) {
-				t.Errorf("error %v", err)
-			}
-			got := fields(t, collection(t, b, "idempotency").Doc("op:key"))
-			if last, _ := got["lastError"].(map[string]any); got["status"] != "QUEUED" || got["lockOwner"] != nil || last["code"] != c.code {
-				t.Errorf("record %v", got)
-			}
-			if n := strings.Count(log.String(), "msg=delivery"); n != 1 {
-				t.Errorf("%d lines: %s", n, log)
-			}
-			if got, err := worker.Do(t.Context(), g, "op", "key", one); got != 1 || err != nil {
-				t.Errorf("the next call: %d, %v", got, err)
-			}
-		})
-	}
 }
 
 // The record of each case but the first is in that state before.

@@ -202,7 +202,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 			return "done", nil
 		})
 		now := time.Now()
-		b.Put(t, "text", map[string]any{"status": "QUEUED", "createdAt": iso8601.Format(now)})
+		b.Put(t, "text", map[string]any{"status": "QUEUED", "createdAt": iso8601.Format(now), "lockToken": 7}) // as with Keep
 		b.Put(t, "stamp", map[string]any{"status": "QUEUED", "createdAt": now})
 		b.Put(t, "ahead", map[string]any{"status": "QUEUED", "createdAt": now.Add(time.Hour)})
 		b.Put(t, "undated", map[string]any{"status": "QUEUED"})

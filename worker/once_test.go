@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,35 +108,19 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 	}
 }
 
-// The last attempt has died during its act, so the next delivery records FAILED without a run; or it
-// ends by runtime.Goexit, after which only deferred functions record anything.
+// The last attempt has died during its act, so the next delivery records FAILED without a run.
 func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
-	for name, attempts := range map[string]int{"died": 10, "Goexit": 9} {
-		worker.Subtest(t, name, func(t *testing.T) {
-			b := emulatortest.Embedded(t)
-			g, lines := openLogged(t, b, nil)
-			record := map[string]any{"state": "RUNNING", "attempts": attempts, "lockToken": 10}
-			if name == "died" {
-				record["effects"] = map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}}
-				record["openEffects"] = 1
-			}
-			set(t, collection(t, b, "jobs").Doc("1"), record)
-			h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
-				return worker.Once(ctx, job, "charge", func(context.Context) (any, error) {
-					runtime.Goexit()
-					return nil, nil
-				})
-			}))
-			go post(t, h, "/tasks/job", `{"job_id":"1"}`)
-			time.Sleep(time.Minute)
-
-			got := lines.String()
-			reported := strings.Count(got, `level=ERROR msg="an act is uncertain"`) == 1 && strings.Contains(got, " analysis_id=1 lock_token=11\n")
-			if !reported || strings.Contains(got, "effects=[charge]") != (name == "Goexit") {
-				t.Errorf("the log does not report the act:\n%s", got)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, lines := openLogged(t, b, nil)
+		runJob(t, b, g, 1, map[string]any{
+			"state": "RUNNING", "attempts": 10, "lockToken": 10, "openEffects": 1,
+			"effects": map[string]any{"charge": map[string]any{"state": "started", "token": 10, "at": time.Now()}},
+		}, succeed)
+		if got := lines.String(); strings.Count(got, `level=ERROR msg="an act is uncertain" kind=job analysis_id=1 lock_token=11`) != 1 {
+			t.Errorf("the log does not report the act:\n%s", got)
+		}
+	})
 }
 
 // In each case no later attempt asks for the act by itself, or only if a client calls again.
@@ -191,33 +173,6 @@ func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 	}
 }
 
-func TestAnActCostsTwoCommits(t *testing.T) {
-	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
-		acts := 0
-		h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
-			for i := range acts {
-				if _, err := worker.Once(ctx, job, fmt.Sprintf("act-%d", i), (&charges{}).charge); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		}))
-		jobs := collection(t, b, "jobs")
-		commits := func(id string, n int) int64 {
-			acts = n
-			set(t, jobs.Doc(id), map[string]any{"state": "PENDING"})
-			before := b.Server.Usage()
-			if code, answer := post(t, h, "/tasks/job", `{"job_id":"`+id+`"}`); code != http.StatusOK {
-				t.Fatal(code, answer)
-			}
-			return b.Server.Usage().Writes - before.Writes
-		}
-		if got, want := []int64{commits("0", 0), commits("1", 1), commits("3", 3)}, []int64{2, 4, 8}; !cmp.Equal(got, want) {
-			t.Errorf("writes for 0, 1 and 3 acts: %v, want %v", got, want)
-		}
-	})
-}
-
 func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
 	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		var problems []error
@@ -226,6 +181,7 @@ func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
 			problems = append(problems, err)
 			return called
 		}
+		before := b.Server.Usage().Writes
 		got := runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
 			for i := range 16 {
 				if !act(ctx, job, fmt.Sprintf("act-%02d", i), "x") || problems[i] != nil {
@@ -240,26 +196,8 @@ func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
 		if got["state"] != "DONE" || got["openEffects"] != nil {
 			t.Errorf("state %v, openEffects %v", got["state"], got["openEffects"])
 		}
-	})
-}
-
-// A paused worker, whose lock another has taken, must not act: its marker is not committed.
-func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
-	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
-		provider := &charges{}
-		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
-			set(t, collection(t, b, "jobs").Doc("1"), map[string]any{
-				"lockOwner": "other", "lockToken": job.LockToken + 1,
-				"lockExpiresAt": time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
-			})
-			_, err := worker.Once(ctx, job, "charge", provider.charge)
-			if err == nil {
-				t.Error("the act began")
-			}
-			return nil, err
-		})
-		if provider.n != 0 {
-			t.Errorf("%d charges", provider.n)
+		if n := b.Server.Usage().Writes - before; n != 1+2+2*16 {
+			t.Errorf("%d writes; want 1 of the test, 2 of the lock, and 2 of each act", n)
 		}
 	})
 }

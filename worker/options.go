@@ -111,22 +111,12 @@ type checkedByProxy struct{}
 // Check implements Authenticator.
 func (checkedByProxy) Check(*http.Request) error { return nil }
 
-// problem is a problem of a field. Its err begins with the variable of the same meaning.
-type problem struct {
-	field string
-	err   error
-}
-
-func (p problem) Error() string { return p.field + ", " + p.err.Error() }
-
-// Unwrap returns the problem without the field.
-func (p problem) Unwrap() error { return p.err }
-
-// check returns the problems of o, each a problem. It expects that no field needs a default.
+// check returns the problems of o. Each begins with a field, and wraps an error that begins with the
+// variable of the same meaning. check expects that no field needs a default.
 func (o Options) check() (problems []error) {
 	add := func(field string, err error) {
 		if err != nil {
-			problems = append(problems, problem{field, err})
+			problems = append(problems, fmt.Errorf("%s, %w", field, err))
 		}
 	}
 	refuse := func(wrong bool, field, variable, format string, args ...any) {
@@ -135,9 +125,9 @@ func (o Options) check() (problems []error) {
 		}
 	}
 
-	add("Project", env.CheckName("GOOGLE_CLOUD_PROJECT", o.Project))
-	add("Database", env.CheckName("FIRESTORE_DATABASE", o.Database))
-	add("Emulator", env.CheckAddress("FIRESTORE_EMULATOR_HOST", o.Emulator))
+	add("Project", env.Named("GOOGLE_CLOUD_PROJECT", env.CheckName(o.Project)))
+	add("Database", env.Named("FIRESTORE_DATABASE", env.CheckName(o.Database)))
+	add("Emulator", env.Named("FIRESTORE_EMULATOR_HOST", env.CheckAddress(o.Emulator)))
 	add("Collection", env.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
 	add("Lock", env.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
 
@@ -146,8 +136,15 @@ func (o Options) check() (problems []error) {
 	if queued {
 		longest, reason = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
 		add("Queue", o.Queue.Check())
-		add("Queue", env.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
+		add("Queue", env.Named("CLOUD_TASKS_EMULATOR_HOST", env.CheckAddress(o.Queue.EmulatorHost)))
 	}
+	if accepted, ok := o.Auth.(tokens); ok && queued && len(accepted.Accounts) > 0 {
+		refuse(!slices.Contains(accepted.Accounts, o.Queue.Caller), "Auth", "TASK_CALLER",
+			"%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own tasks", o.Queue.Caller)
+		refuse(accepted.Audience != o.Queue.Audience, "Auth", "TASK_AUDIENCE",
+			"%q is not that of the Queue's tasks, %q", accepted.Audience, o.Queue.Audience)
+	}
+
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
 	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
 	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
@@ -203,22 +200,12 @@ func (o Options) filled() (Options, error) {
 		return o, err
 	case emulated && os.Getenv("K_SERVICE") != "":
 		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
-	case o.refusesOwnTasks():
-		return o, fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q",
-			o.Queue.Caller, o.Queue.Audience)
 	}
 	return o, nil
 }
 
 // maxRetry is the longest wait before an attempt. A later time would not be credible.
 const maxRetry = 12 * time.Hour
-
-// refusesOwnTasks reports whether Auth is known to refuse the tokens that the Queue's tasks carry.
-func (o Options) refusesOwnTasks() bool {
-	t, ok := o.Auth.(tokens)
-	accepts := t.Audience == o.Queue.Audience && slices.Contains(t.Accounts, o.Queue.Caller)
-	return ok && o.Queue != (Queue{}) && !accepts
-}
 
 // authenticator returns the Authenticator of all requests.
 func (o Options) authenticator() (Authenticator, error) {

@@ -133,7 +133,7 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
 			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
 		}
-		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": want})
+		w.deliver(t, id).check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down", "analysis_id": want})
 		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})
 		if w.log.Len() > 1000 {
 			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -243,41 +241,20 @@ func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
 	})
 }
 
-func TestBadReportsAreWarningsAndTheRunGoesOn(t *testing.T) {
-	const secret = "s3cret"
-	script := `exec 4>&1 >&"$REPORT_FD"
-echo ` + secret + `
-head -c 10485760 /dev/zero | tr '\0' a; echo
-printf '{"message": "` + secret + `\377"\n\376\n'
-echo '{"checkpoint": [[["` + secret + `"]]], "progress": 0.5}'
-echo '{"progress": 2, "message": "` + secret + `"}'
-yes ` + secret + ` | head -n 1000000
-echo '{"checkpoint": {"page": 7}}'
-echo '"done"' >&4`
-	path := filepath.Join(t.TempDir(), "bad-reports")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil { //nolint:gosec // it is run
-		t.Fatal(err)
-	}
-	analyzer, err := orchestrator.New("exec:"+path, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	w := start(t, b, nil)
-	w.analyze = analyzer.Analyze
-	w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
-	checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done"})
-	if n := strings.Count(w.log.String(), `"a report is ignored"`); n != 10 || strings.Contains(w.log.String(), secret) || w.log.Len() > 10_000 {
-		t.Errorf("%d warnings, want 10 without the reports: %.2000s", n, w.log)
-	}
-	before, after, _ := strings.Cut(w.log.String(), `"last_warning":true`)
-	if strings.Count(before, `"a report is ignored"`) != 10 || strings.Contains(after, `"last_warning"`) {
-		t.Errorf("not the tenth alone is the last warning: %.2000s", w.log)
-	}
-	for _, problem := range []string{"a report is not an object of JSON", "a report is too long", "a checkpoint cannot be stored in a document", "a progress is not between 0 and 1"} {
-		if !strings.Contains(w.log.String(), problem) {
-			t.Errorf("no warning %q: %.2000s", problem, w.log)
+func TestInvalidReportsAreTenWarningsAndTheRunGoesOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			for range 20 {
+				job.Report(2, "s3cret")
+			}
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+		checkFields(t, b, "x", map[string]any{"progress": nil, "result": "done"})
+		const warning = `"level":"WARN","msg":"a report is ignored","analysis_id":"x","problem":"a progress is not between 0 and 1","last_warning":`
+		if log := w.log.String(); strings.Count(log, warning+"false}") != 9 || strings.Count(log, warning+"true}") != 1 || strings.Contains(log, "s3cret") {
+			t.Errorf("want nine warnings, then the last, without the reports: %s", log)
 		}
-	}
+	})
 }

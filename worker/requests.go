@@ -40,8 +40,7 @@ func readTask(w http.ResponseWriter, r *http.Request, field string) (d delivery.
 // readBody reads a body of at most maxBody bytes.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	if err != nil && !errors.As(err, &large) {
+	if err != nil && !errors.As(err, new(*http.MaxBytesError)) {
 		return nil, errIncomplete
 	}
 	return body, err

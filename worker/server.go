@@ -45,18 +45,13 @@ func (g *Guard) handleError(err error, c echo.Context) {
 		return
 	}
 	o := delivery.Outcome{Case: delivery.Internal, Err: err}
-	var httpError *echo.HTTPError
-	if errors.As(err, &httpError) {
-		switch httpError.Code {
-		case http.StatusNotFound:
-			o.Case = delivery.NoSuchRoute
-		case http.StatusMethodNotAllowed:
-			o.Case = delivery.WrongMethod
-		}
+	switch {
+	case errors.Is(err, echo.ErrNotFound):
+		o.Case = delivery.NoSuchRoute
+	case errors.Is(err, echo.ErrMethodNotAllowed):
+		o.Case = delivery.WrongMethod
 	}
-	if err := send(c, delivery.Record{Outcome: o}); err != nil {
-		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
-	}
+	_ = send(c, delivery.Record{Outcome: o}) // the caller may have gone
 }
 
 // deliveries returns the handler of the deliveries of d's kind, which read reads. From now on,
@@ -92,13 +87,10 @@ func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo
 	})
 }
 
-// internal returns the handler of an internal route, whose requests handle handles. name is that of
-// the log line and of the span, d has the kind and the telemetry. The handler checks the caller before
-// it reads the request, and logs one line. It works in any Echo, since it answers errors and panics
-// itself.
-func (g *Guard) internal(
-	name string, d *delivery.Guard, handle func(*call) delivery.Outcome,
-) echo.HandlerFunc {
+// internal returns the handler of an internal route. It checks the caller, lets handle handle the
+// request, and logs one line. name is the name of the line and of the span; d has the kind and the
+// telemetry. The handler answers errors and panics itself, so it works in any Echo.
+func (g *Guard) internal(name string, d *delivery.Guard, handle func(*call) delivery.Outcome) echo.HandlerFunc {
 	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {
 			return echo.ErrMethodNotAllowed

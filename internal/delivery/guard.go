@@ -83,26 +83,15 @@ const (
 
 // Kind names a kind of work. The zero Kind is that of analyses.
 type Kind struct {
-	Name    string // empty: Analysis
+	Name    string // empty: analysis
 	IDField string // of the body of a request and of an answer; empty: taskqueue's default
 	Path    string // of the URL; empty: taskqueue's default
 }
 
-// Analysis is the name of the kind of analyses.
-const Analysis = "analysis"
-
-// other returns the kind's name, unless it is Analysis.
-func (k Kind) other() string {
-	if k.Name == Analysis {
-		return ""
-	}
-	return k.Name
-}
-
 // Task returns the name of a task. Tasks of two kinds have different names.
 func (k Kind) Task(parts ...string) string {
-	if other := k.other(); other != "" {
-		parts = append(parts, "kind "+other)
+	if k.Name != "" {
+		parts = append(parts, "kind "+k.Name)
 	}
 	return taskqueue.Name(parts...)
 }

@@ -39,7 +39,7 @@ func LogFields() []Field {
 		{"duration_ms", "integer", "time until the answer", func(r Record) any { return r.Took }},
 		{"analysis_id", "string", "the id of the analysis, or of the work of another kind. " +
 			"Absent if the request has no valid id", func(r Record) any { return ValidID(r.ID) }},
-		{"kind", "string", "the kind of work; absent for analyses", func(r Record) any { return r.Kind.other() }},
+		{"kind", "string", "the kind of work; absent for analyses", func(r Record) any { return r.Kind.Name }},
 		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
 			"attempts_exhausted or run_time_exhausted", func(r Record) any { return known(r.Token != 0, r.Token) }},
 

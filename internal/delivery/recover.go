@@ -117,7 +117,7 @@ func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 	var calls sync.WaitGroup
 	for i, g := range guards {
 		calls.Go(func() {
-			if results[i], errs[i] = g.Recover(ctx); errs[i] != nil && g.Kind.other() != "" {
+			if results[i], errs[i] = g.Recover(ctx); errs[i] != nil && g.Kind.Name != "" {
 				errs[i] = fmt.Errorf("kind %q: %w", g.Kind.Name, errs[i])
 			}
 		})
@@ -202,8 +202,8 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	return err
 }
 
-// find asks the queue for the task that was booked for an orphan. It does not in this call once
-// the queue has not answered. An orphan that is PROCESSING has the name of a task that was booked
+// find asks the queue for the task that was booked for an orphan. After a question without an answer
+// it asks no more in this call. An orphan that is PROCESSING has the name of a task that was booked
 // after the crash, as an acquisition deletes the name; or of the one that crashed, if its worker
 // was of an earlier version.
 func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) taskqueue.Presence {

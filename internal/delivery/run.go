@@ -24,25 +24,10 @@ type run struct {
 	cause   error  // of the end of the run's context, if that ended before the analyzer
 }
 
-// run runs the analyzer under the lock. It records the result, or releases the lock.
+// run runs the analyzer under the lock. It records the result, or releases the lock, and reports the
+// acts that are left open.
 func (a *attempt) run(ctx context.Context) Outcome {
-	exited := true
-	defer func() {
-		if exited {
-			a.end(ctx, run{err: errExited, began: true})
-		}
-	}()
 	r := a.analyze(ctx)
-	exited = false
-	return a.end(ctx, r)
-}
-
-// errExited is the error of an analyzer that ends its goroutine, as testing.T.FailNow does. Then
-// only deferred functions run.
-var errExited = errors.New("orchestrator: the analyzer did not return: it called runtime.Goexit")
-
-// end ends the analysis or the attempt after the run r, and reports the acts that it has left open.
-func (a *attempt) end(ctx context.Context, r run) Outcome {
 	o := a.record(ctx, r)
 	if a.hold.Adoptable() {
 		o = a.adopt(ctx, o)
@@ -128,8 +113,8 @@ func (a *attempt) uncertain(ctx context.Context, open int, known ...any) {
 		return
 	}
 	a.Telemetry.Record(ctx, telemetry.UncertainActs, float64(open))
-	if kind := a.Kind.other(); kind != "" {
-		known = append(known, "kind", kind)
+	if a.Kind.Name != "" {
+		known = append(known, "kind", a.Kind.Name)
 	}
 	a.Log.With(known...).ErrorContext(ctx, UncertainMessage,
 		"analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token)

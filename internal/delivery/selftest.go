@@ -29,14 +29,9 @@ func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, in
 	}
 
 	message := strings.TrimPrefix(err.Error(), "orchestrator: ")
-	o := Outcome{Case: SelfTestFailed, Err: errors.New(message), Code: CodeFailed}
-	var permanent *orchestrator.PermanentError
-	var failure *orchestrator.FailureError
-	switch {
-	case errors.As(err, &permanent):
+	o := Outcome{Case: SelfTestFailed, Err: errors.New(message), Code: CodeFailed, Reason: reasonOf(err)}
+	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
 		o.Code = permanent.Code
-	case errors.As(err, &failure):
-		o.Reason = failure.Reason
 	}
 	return o
 }

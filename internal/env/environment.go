@@ -82,39 +82,34 @@ func (e *Environment) Checked(name, def string, check func(string) error) string
 
 // Name reads a part of a resource's path.
 func (e *Environment) Name(name, def string) string {
-	v := e.Text(name, def)
-	e.Add(CheckName(name, v))
-	return v
+	return e.Checked(name, def, CheckName)
 }
 
-// CheckName returns a problem of the variable name if v cannot be a part of a resource's path.
-// Empty is allowed.
-func CheckName(name, v string) error {
+// CheckName returns an error if v cannot be a part of a resource's path. Empty is allowed.
+func CheckName(v string) error {
 	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%s: %q is not a name", name, v)
+		return fmt.Errorf("%q is not a name", v)
 	}
 	return nil
 }
 
 // Address reads host:port.
 func (e *Environment) Address(name string) string {
-	v := e.Text(name, "")
-	e.Add(CheckAddress(name, v))
-	return v
+	return e.Checked(name, "", CheckAddress)
 }
 
-// CheckAddress returns a problem of the variable name if v is not host:port. Empty is allowed.
-func CheckAddress(name, v string) error {
+// CheckAddress returns an error if v is not host:port. Empty is allowed.
+func CheckAddress(v string) error {
 	if v == "" {
 		return nil
 	}
 	if _, address, found := strings.Cut(v, "://"); found {
-		return fmt.Errorf("%s: %q is not host:port; remove the scheme: %s", name, v, strings.TrimRight(address, "/"))
+		return fmt.Errorf("%q is not host:port; remove the scheme: %s", v, strings.TrimRight(address, "/"))
 	}
 	host, port, err := net.SplitHostPort(v)
 	number, portErr := strconv.ParseUint(port, 10, 16)
 	if err != nil || portErr != nil || host == "" || number == 0 {
-		return fmt.Errorf("%s: %q is not host:port", name, v)
+		return fmt.Errorf("%q is not host:port", v)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package env
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -38,13 +37,4 @@ func environment(words ...string) *Environment {
 		set[k] = v
 	}
 	return NewEnvironment(func(k string) (string, bool) { v, ok := set[k]; return v, ok })
-}
-
-func TestTheEmulatorsAddressIsInItsErrors(t *testing.T) {
-	down := errors.New("down")
-	for emulator, want := range map[string]string{"": "down", "h:1": "emulator h:1: down"} {
-		if got := Located(emulator, down); got.Error() != want || !errors.Is(got, down) || Located(emulator, nil) != nil {
-			t.Errorf("%q: %v", emulator, got)
-		}
-	}
 }

@@ -26,11 +26,3 @@ func ProjectHere(ctx context.Context, emulator string) (string, error) {
 	}
 	return id, nil
 }
-
-// Located adds the emulator's address to an error of Firestore.
-func Located(emulator string, err error) error {
-	if err == nil || emulator == "" {
-		return err
-	}
-	return fmt.Errorf("emulator %s: %w", emulator, err)
-}

@@ -23,7 +23,6 @@ type Options struct {
 	Audience string   // the only audience that a token may have
 	Accounts []string // e-mail addresses of the service accounts that may call
 	// AnyAccount lets in every account that has a subject, with or without an e-mail address.
-	// Accounts is empty then.
 	AnyAccount bool
 	NameClaim  string // the claim with the account's display name; empty: none
 	KeySource
@@ -38,30 +37,20 @@ type KeySource struct {
 
 // Verifier checks requests. Its methods may be called concurrently.
 type Verifier struct {
-	tokens   *tokenVerifier
-	accounts []string
-	anyone   bool // every account may call
-	name     string
+	options Options
+	tokens  *tokenVerifier
 }
 
 // New returns a Verifier. It makes no call: the first Check fetches the keys.
 func New(o Options) (*Verifier, error) {
-	switch {
-	case o.AnyAccount && len(o.Accounts) > 0:
-		return nil, errors.New("taskauth: both any account and some may call")
-	case !o.AnyAccount && len(o.Accounts) == 0:
+	if !o.AnyAccount && len(o.Accounts) == 0 {
 		return nil, errors.New("taskauth: no account may call")
-	}
-	for _, account := range o.Accounts {
-		if strings.TrimSpace(account) == "" {
-			return nil, errors.New("taskauth: an account is empty")
-		}
 	}
 	p, err := newTokenVerifier(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {
 		return nil, err
 	}
-	return &Verifier{tokens: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount, name: o.NameClaim}, nil
+	return &Verifier{options: o, tokens: p}, nil
 }
 
 // Check returns nil if r may pass, or an error that is ErrUnauthenticated,
@@ -80,7 +69,7 @@ func (v *Verifier) Subject(r *http.Request) (subject, name string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	name, _ = c.all[v.name].(string)
+	name, _ = c.all[v.options.NameClaim].(string)
 	return c.Subject, name, nil
 }
 
@@ -93,14 +82,14 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	c, err := v.tokens.claims(raw)
 	switch {
 	case err != nil:
-	case v.anyone && (c.Subject == "" || len(c.Subject) > maxSubject):
+	case v.options.AnyAccount && (c.Subject == "" || len(c.Subject) > maxSubject):
 		err = errNoSubject
-	case v.anyone:
+	case v.options.AnyAccount:
 	case c.Email == "":
 		err = errNoEmail
 	case !c.EmailVerified:
 		err = errUnverified
-	case !slices.Contains(v.accounts, c.Email):
+	case !slices.Contains(v.options.Accounts, c.Email):
 		err = errAccount
 	}
 	return c, err

@@ -23,6 +23,14 @@ func TestNamesAreValidAndDifferForDifferentParts(t *testing.T) {
 			t.Errorf("%q: %q, then %q", parts, name, again)
 		}
 	}
+	for name, valid := range map[string]bool{
+		"azAZ09-_": true, strings.Repeat("a", 500): true, strings.Repeat("a", 501): false, "": false,
+		"a`": false, "a{": false, "a@": false, "a[": false, "a/": false, "a:": false, "a b": false, "é": false, "a\n": false,
+	} {
+		if taskqueue.ValidName(name) != valid {
+			t.Errorf("%.10q is valid: %t", name, !valid)
+		}
+	}
 	// A worker of another version books the same tasks.
 	if got := taskqueue.Name("next", "x"); got != "60c0f33d8bef260fe1927879399b7f480844384718cf89d34798488a84e3081f" {
 		t.Errorf("the name is %s", got)

@@ -40,11 +40,8 @@ const (
 	maxPause    = 2 * time.Second
 )
 
-// Cloud Tasks' bounds of a dispatch deadline.
-const (
-	minDeadline = 15 * time.Second
-	MaxDeadline = 30 * time.Minute
-)
+// MaxDeadline is Cloud Tasks' longest dispatch deadline.
+const MaxDeadline = 30 * time.Minute
 
 // Queue books tasks. It is safe for concurrent use.
 type Queue struct {
@@ -59,7 +56,7 @@ type Task struct {
 	IDField    string        // of the body, for AnalysisID; empty: DefaultIDField
 	Path       string        // of the URL, under TargetURL; empty: DefaultPath
 	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
-	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
+	Deadline   time.Duration // of one dispatch, limited to 30 min; zero: Cloud Tasks' 10 min
 }
 
 // Name returns a task's name, a hash of parts. Names with a common prefix would slow Cloud Tasks
@@ -210,7 +207,7 @@ func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
 		task.ScheduleTime = timestamppb.New(t.At)
 	}
 	if t.Deadline != 0 {
-		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), MaxDeadline))
+		task.DispatchDeadline = durationpb.New(min(t.Deadline, MaxDeadline))
 	}
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 
 	"taskguard/cmd/internal/service"
-	"taskguard/internal/env"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/telemetry"
 	"taskguard/locks/document"
@@ -92,8 +91,7 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 		}
 	}
 
-	ping := func(ctx context.Context) error { return env.Located(cfg.Emulator, rooms.Ping(ctx)) }
-	s.Background = append(s.Background, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, ping) })
+	s.Background = append(s.Background, feed.Run, func(ctx context.Context) { doclock.AwaitReady(ctx, rooms.Ping) })
 	if cfg.Sweep > 0 {
 		s.Background = append(s.Background, func(ctx context.Context) { doclock.SweepEvery(ctx, cfg.Sweep) })
 	}
