@@ -137,7 +137,7 @@ func wantInvalidOutput(t *testing.T, err error, stopped string) {
 	}
 }
 
-func TestAnEndpointSaysWhenToComeAgain(t *testing.T) {
+func TestAnEndpointsRetryAfterIsTheWait(t *testing.T) {
 	date := func(in time.Duration) string { return time.Now().Add(in).UTC().Format(http.TimeFormat) }
 	for name, tc := range map[string]struct {
 		status              int

@@ -74,18 +74,18 @@ func TestAProgramNamesItsError(t *testing.T) {
 		"a code with a newline":       {`{"error":{"code":"a\n","message":"m","permanent":true}}`, "exit 1", permanent(rejected, "m"), nil, nil},
 		"a code that is a number":     {`{"error":{"code":7,"message":"m"}}`, "exit 1", temporary("", "exit status 1", "m"), nil, nil},
 		"a long message":              {`{"error":{"message":"` + strings.Repeat("é", 2000) + `"}}`, "exit 1", temporary("", "exit status 1", strings.Repeat("é", 1024)), nil, nil},
-		"when to come again":          {`{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`, "exit 1", after(250*time.Millisecond, failed), nil, nil},
+		"a wait, the newest":          {`{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`, "exit 1", after(250*time.Millisecond, failed), nil, nil},
 		"beside an error":             {`{"retry_after":90,"error":{"code":"quota"}}`, "exit 1", after(90*time.Second, temporary("quota", "exit status 1", "stderr")), nil, nil},
 		"with a permanent error":      {`{"retry_after":90,"error":{"permanent":true}}`, "exit 1", permanent(rejected, "stderr"), nil, nil},
 		"more than 12 h":              {`{"retry_after":1e300}`, "exit 1", after(12*time.Hour, failed), nil, nil},
-		"never mind":                  {`{"retry_after":90}` + "\n" + `{"retry_after":0}`, "exit 1", failed, nil, nil},
-		"no time to come":             {`{"retry_after":-1e300}`, "exit 1", failed, nil, nil},
+		"a wait, taken back":          {`{"retry_after":90}` + "\n" + `{"retry_after":0}`, "exit 1", failed, nil, nil},
+		"a negative wait":             {`{"retry_after":-1e300}`, "exit 1", failed, nil, nil},
 		"no number":                   {`{"retry_after":"s3cret"}`, "exit 1", failed, unreadable, nil},
 		"null":                        {`{"progress":1,"retry_after":null}`, "exit 1", failed, nil, nil},
-		"and comes again":             {`{"retry_after":90}`, "exit 0", nil, nil, nil},
+		"a wait, and succeeds":        {`{"retry_after":90}`, "exit 0", nil, nil, nil},
 		"no object":                   {`{"error":"s3cret"}`, "exit 1", temporary("", "exit status 1", "stderr"), []string{"an error is not an object with code, message and permanent"}, nil},
 		"no boolean":                  {`{"error":{"permanent":"yes"}}`, "exit 1", temporary("", "exit status 1", "stderr"), []string{"an error is not an object with code, message and permanent"}, nil},
-		"and succeeds":                {`{"error":{"code":"c"}}` + "\n" + `{"error":{"code":"c"}}`, "exit 0", nil, nil, []string{warning}},
+		"an error, and succeeds":      {`{"error":{"code":"c"}}` + "\n" + `{"error":{"code":"c"}}`, "exit 0", nil, nil, []string{warning}},
 	} {
 		var got recorder
 		file := filepath.Join(t.TempDir(), "reports")

@@ -171,6 +171,16 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 	}
 }
 
+func TestAScheduleIsReportedWithoutTheFaultsThatItDoesNotNeed(t *testing.T) {
+	base := &schedule{options: Options{Worker: worker.Options{}.Filled()}, work: deliveries(charges(true), 42)}
+	base.run(t)
+	both := base.with("", "p1 acquire 1: "+replyLost, "p1 act 1: "+crashAfter)
+	both.run(t)
+	if all, got := both.faulty(), both.shortest(t).faulty(); len(all) != 2 || !slices.Equal(got, []string{"p1 act 1: " + crashAfter}) {
+		t.Errorf("%q is reported as %q", all, got)
+	}
+}
+
 // A fault that the step cannot have must not pass as if it had been tried.
 func TestAFaultThatDoesNotExistIsNotMade(t *testing.T) {
 	s := &schedule{plan: []string{"p1 act 1: crash aftr", "p1 act 2: crash after"}}

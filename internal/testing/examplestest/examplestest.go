@@ -23,7 +23,8 @@ case "$job" in *'"refuse"'*) echo "refused by the analyzer" >&2; exit 65;; esac
 printf '%s' "$job"
 `
 
-// Check runs the example command, with ID and TEXT as its last arguments, in dir.
+// Check runs the example command, with ID and TEXT as its last arguments, in dir. The last two lines
+// that it prints are a status, and a result or an error.
 func Check(t *testing.T, dir string, command ...string) {
 	t.Helper()
 	script := filepath.Join(t.TempDir(), "analyzer")
@@ -33,7 +34,18 @@ func Check(t *testing.T, dir string, command ...string) {
 	env := Start(t, "local", "ANALYZER=exec:"+script)
 	submit := func(id, text string) (status, output string, exit int) {
 		t.Helper()
-		return run(t, dir, env, command[0], slices.Concat(command[1:], []string{id, text})...)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		var out, errs bytes.Buffer
+		cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{id, text})...) //nolint:gosec // the test's own
+		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
+		err := cmd.Run()
+
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) < 2 {
+			t.Fatalf("%q: %v, printed %q, want a status and a result or an error\n%s", command, err, lines, &errs)
+		}
+		return lines[len(lines)-2], lines[len(lines)-1], cmd.ProcessState.ExitCode()
 	}
 
 	// The second submission finds the document, which keeps its input and result.
@@ -50,24 +62,6 @@ func Check(t *testing.T, dir string, command ...string) {
 	if exit != 1 || status != "FAILED" || !strings.Contains(output, "refused by the analyzer") {
 		t.Errorf("exit %d, %s, %q; want 1, FAILED and the analyzer's message", exit, status, output)
 	}
-}
-
-// run runs a program. It returns the last two lines that the program printed, a status and
-// a result or an error, and its exit code.
-func run(t *testing.T, dir string, env []string, program string, args ...string) (status, output string, exit int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
-	err := cmd.Run()
-
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) < 2 {
-		t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", program, err, lines, &errs)
-	}
-	return lines[len(lines)-2], lines[len(lines)-1], cmd.ProcessState.ExitCode()
 }
 
 // Build returns the program of a main package. Unlike go build, go run keeps linked programs
