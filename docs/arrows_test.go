@@ -40,9 +40,12 @@ func floorOf(pkg string) (room string, floor int) {
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-// testOnly reports whether only tests may import a package.
-func testOnly(pkg string) bool {
-	return pkg == "taskguard/lease/leasetest" || pkg == "taskguard/worker/workertest" || strings.HasPrefix(pkg, "taskguard/internal/testing/")
+// testOnly are the prefixes of the packages that only tests may import.
+var testOnly = []string{"taskguard/lease/leasetest", "taskguard/worker/workertest", "taskguard/internal/testing/"}
+
+// begins reports whether pkg begins with one of the prefixes.
+func begins(pkg string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(pkg, prefix) })
 }
 
 func TestNoImportPointsUpward(t *testing.T) {
@@ -61,39 +64,29 @@ func TestNoImportPointsUpward(t *testing.T) {
 				t.Errorf("%s imports %s, which is not below it", pkg, imported)
 			case room == "lease" && !ours && strings.Contains(imported, "."):
 				t.Errorf("%s imports %s, which is not the standard library", pkg, imported)
-			case client && room != "repo" && room != "emulator" && !testOnly(pkg) && pkg != example:
+			case client && room != "repo" && room != "emulator" && !begins(pkg, testOnly) && pkg != example:
 				t.Errorf("%s imports the Firestore client; only repo may", pkg)
 			}
 		}
 	}
 }
 
-func TestTestOnlyPackagesAreInNoBinary(t *testing.T) {
-	for pkg, deps := range list(t, "{{join .Deps \" \"}}", "./cmd/...") {
-		for _, dep := range deps {
-			if testOnly(dep) || dep == "testing" {
-				t.Errorf("%s depends on %s", pkg, dep)
-			}
-		}
-	}
-}
-
-func TestTheServicesCarryNoEmulator(t *testing.T) {
-	for pkg, deps := range list(t, "{{join .Deps \" \"}}", "./cmd/worker/...", "./cmd/doclock/...", "./cmd/operator-manager/...", "./worker/...") {
-		for _, dep := range deps {
-			if strings.HasPrefix(dep, "taskguard/emulator") && !testOnly(pkg) {
-				t.Errorf("%s depends on %s", pkg, dep)
-			}
-		}
-	}
-}
-
 // An application that imports worker links neither exporters nor what only our programs use.
-func TestTheLibraryCarriesNoExporter(t *testing.T) {
-	programs := []string{"taskguard/cmd/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/", "go.opentelemetry.io/proto/otlp", "github.com/KimMachineGun/automemlimit", "github.com/grpc-ecosystem/grpc-gateway"}
-	for _, dep := range list(t, "{{join .Deps \" \"}}", "./worker")["taskguard/worker"] {
-		if slices.ContainsFunc(programs, func(prefix string) bool { return strings.HasPrefix(dep, prefix) }) {
-			t.Errorf("worker depends on %s", dep)
+func TestNothingIsLinkedThatIsNotUsed(t *testing.T) {
+	for _, tc := range []struct{ packages, unused []string }{
+		{[]string{"./cmd/..."}, append(slices.Clone(testOnly), "testing")},
+		{[]string{"./cmd/worker/...", "./cmd/doclock/...", "./cmd/operator-manager/...", "./worker"}, []string{"taskguard/emulator"}},
+		{[]string{"./worker"}, []string{
+			"taskguard/cmd/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/", "go.opentelemetry.io/proto/otlp",
+			"github.com/KimMachineGun/automemlimit", "github.com/grpc-ecosystem/grpc-gateway",
+		}},
+	} {
+		for pkg, deps := range list(t, "{{join .Deps \" \"}}", tc.packages...) {
+			for _, dep := range deps {
+				if begins(dep, tc.unused) {
+					t.Errorf("%s depends on %s", pkg, dep)
+				}
+			}
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
 			t.Errorf("library.md does not list the option %s", field.Name)
 		}
 		value := reflect.ValueOf(defaults).FieldByIndex(field.Index).Interface()
-		if d, is := value.(time.Duration); is && d != 0 && !strings.Contains(row, strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")) {
+		if d, ok := value.(time.Duration); ok && d != 0 && !strings.Contains(row, strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")) {
 			t.Errorf("library.md has for %s the default %q, want %v", field.Name, row, d)
 		}
 	}

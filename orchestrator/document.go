@@ -40,17 +40,14 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 		return r, nil
 	}
 
-	counter, suffix := resumeText(job.Resume, content), ""
-	if counter.Lines > 0 {
-		suffix = fmt.Sprintf(", continued from line %d", counter.Lines)
-	}
-	job.reportText(counter, content, suffix)
+	counter := resumeText(job.Resume, content)
+	job.reportText(counter, content)
 	for counter.Bytes < len(content) {
 		if err := contextError(ctx); err != nil {
 			return nil, err
 		}
 		counter.add(nextPart(content[counter.Bytes:], len(content)/documentParts))
-		job.reportText(counter, content, suffix)
+		job.reportText(counter, content)
 	}
 	r.textCounts, r.TopWords = &counter.textCounts, counter.topWords()
 	return r, nil
@@ -65,12 +62,12 @@ func nextPart(rest []byte, size int) []byte {
 }
 
 // reportText reports the counts so far. Within content it also reports a checkpoint.
-func (j Job) reportText(c *textCounter, content []byte, suffix string) {
+func (j Job) reportText(c *textCounter, content []byte) {
 	if j.Reporter == nil {
 		return
 	}
 	progress := float64(c.Bytes) / float64(max(1, len(content)))
-	message := fmt.Sprintf("line %d of %d%s", c.Lines, countLines(content), suffix)
+	message := fmt.Sprintf("line %d of %d", c.Lines, countLines(content))
 	r := Report{Progress: &progress, Message: &message}
 
 	if 0 < c.Bytes && c.Bytes < len(content) {

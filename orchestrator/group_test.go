@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -106,27 +105,6 @@ func TestALossWhileAChildEndsShortensItsGrace(t *testing.T) {
 	}()
 	_, _ = program(t, never, "exiter", file, "ignorer", "0").Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)
-}
-
-// The job has closed the program's pipes.
-func TestABackgroundJobOfAShellIsEndedToo(t *testing.T) {
-	file := newAliveFile(t)
-	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte(`"$1" as-program ignorer "$2" </dev/null >/dev/null 2>&1 &
-while ! [ -s "$2" ]; do sleep 0.01; done
-echo '{"ok":true}'`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a, err := orchestrator.NewWithGrace("exec:sh "+script+" "+testBinary(t)+" "+file, 20*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-	assertAllEnded(t, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{"ok": true})
 }
 
 // Its input is too large for the pipe, and its output never ends.

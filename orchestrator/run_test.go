@@ -10,40 +10,32 @@ import (
 	"taskguard/orchestrator"
 )
 
-func TestAPanicIsRetried(t *testing.T) {
-	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-		panic(&orchestrator.PermanentError{Code: "mine", Message: "not returned"})
-	})
-	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-	var panicked *orchestrator.PanicError
-	if !errors.As(err, &panicked) || got != nil {
-		t.Fatalf("got %v, %v; want a *PanicError", got, err)
-	}
-	if errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Error("a panic is permanent")
-	}
-	if !strings.Contains(err.Error(), "not returned") {
-		t.Errorf("%v does not contain the value of the panic", err)
-	}
-	if !strings.Contains(string(panicked.Stack), "TestAPanicIsRetried") {
-		t.Errorf("the stack does not show where: %s", panicked.Stack)
-	}
-	if strings.Contains(err.Error(), "goroutine") {
-		t.Errorf("the message shows the stack: %v", err)
-	}
+// panicky panics while it is encoded.
+type panicky struct{}
+
+func (panicky) MarshalText() ([]byte, error) { return nil, panickyAnalyzer() }
+
+func panickyAnalyzer() error {
+	panic(&orchestrator.PermanentError{Code: "mine", Message: "not returned"})
 }
 
-type panickyResult struct{}
-
-func (panickyResult) MarshalText() ([]byte, error) { panic("no text") }
-
-func TestAPanicWhileTheResultIsEncodedIsRetried(t *testing.T) {
-	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-		return panickyResult{}, nil
-	})
-	_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-	if !errors.As(err, new(*orchestrator.PanicError)) {
-		t.Fatalf("got %v, want a *PanicError", err)
+func TestAPanicIsRetried(t *testing.T) {
+	for name, analyze := range map[string]func() (orchestrator.Result, error){
+		"in the analyzer":             func() (orchestrator.Result, error) { return nil, panickyAnalyzer() },
+		"while the result is encoded": func() (orchestrator.Result, error) { return panicky{}, nil },
+	} {
+		a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return analyze() })
+		got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+		var panicked *orchestrator.PanicError
+		if !errors.As(err, &panicked) || errors.As(err, new(*orchestrator.PermanentError)) || got != nil {
+			t.Fatalf("%s: got %v, %v; want a *PanicError", name, got, err)
+		}
+		if text := err.Error(); !strings.Contains(text, "not returned") || strings.Contains(text, "goroutine") {
+			t.Errorf("%s: %v, want the value of the panic, and not the stack", name, err)
+		}
+		if !strings.Contains(string(panicked.Stack), "panickyAnalyzer") {
+			t.Errorf("%s: the stack does not show where: %s", name, panicked.Stack)
+		}
 	}
 }
 

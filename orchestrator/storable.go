@@ -53,7 +53,7 @@ func Storable(r Result) (any, error) {
 	if !isText || text == nil {
 		var err error
 		if text, err = json.Marshal(r); err != nil {
-			return nil, refuse("is not JSON: "+err.Error(), err).permanent()
+			return nil, locate(root, refuse("is not JSON: "+err.Error(), err))
 		}
 	}
 
@@ -61,35 +61,24 @@ func Storable(r Result) (any, error) {
 	d.json.UseNumber()
 	v, refused := d.value(1, len(root), false)
 	if refused != nil {
-		return nil, refused.permanent()
+		return nil, locate(root, refused)
 	}
 	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
-		return nil, refuse("is more than one JSON value", nil).permanent()
+		return nil, locate(root, refuse("is more than one JSON value", nil))
 	}
 	return v, nil
 }
 
-// refusal is why a document cannot hold a value of a result.
-type refusal struct {
-	path string // from the result to the value, as in ".items[3]"
-	code string
-	// problem continues a sentence that begins with the path.
-	problem string
-	err     error
+// refuse returns why a document cannot hold a value. problem continues a sentence that begins with
+// the path of the value, which locate adds.
+func refuse(problem string, err error) *PermanentError {
+	return &PermanentError{Code: CodeResultInvalid, Message: " " + problem, Err: err}
 }
 
-func refuse(problem string, err error) *refusal {
-	return &refusal{code: CodeResultInvalid, problem: problem, err: err}
-}
-
-// in adds a step to the beginning of the path.
-func (r *refusal) in(step string) *refusal {
-	r.path = step + r.path
-	return r
-}
-
-func (r *refusal) permanent() *PermanentError {
-	return &PermanentError{Code: r.code, Message: root + r.path + " " + r.problem, Err: r.err}
+// locate adds a step to the beginning of the path.
+func locate(step string, refused *PermanentError) *PermanentError {
+	refused.Message = step + refused.Message
+	return refused
 }
 
 const maxShownName = 64
@@ -116,15 +105,16 @@ type decoder struct {
 }
 
 // grow adds the n bytes of a value to the size.
-func (d *decoder) grow(n int) *refusal {
+func (d *decoder) grow(n int) *PermanentError {
 	if d.size += n; d.size <= MaxResultBytes {
 		return nil
 	}
-	problem := fmt.Sprintf("does not fit: a result has at most %d bytes", MaxResultBytes)
-	return &refusal{code: CodeResultTooLarge, problem: problem}
+	refused := refuse(fmt.Sprintf("does not fit: a result has at most %d bytes", MaxResultBytes), nil)
+	refused.Code = CodeResultTooLarge
+	return refused
 }
 
-func (d *decoder) token() (json.Token, *refusal) {
+func (d *decoder) token() (json.Token, *PermanentError) {
 	t, err := d.json.Token()
 	if err != nil {
 		return nil, refuse("is not JSON: "+err.Error(), err)
@@ -134,7 +124,7 @@ func (d *decoder) token() (json.Token, *refusal) {
 
 // value reads one value, whose path has pathBytes by Firestore's rule. If it is a container,
 // its level is level.
-func (d *decoder) value(level, pathBytes int, inArray bool) (any, *refusal) {
+func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentError) {
 	t, refused := d.token()
 	if refused != nil {
 		return nil, refused
@@ -162,19 +152,19 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *refusal) {
 	return t, d.grow(1) // a bool or nil
 }
 
-func (d *decoder) array(level, pathBytes int) (any, *refusal) {
+func (d *decoder) array(level, pathBytes int) (any, *PermanentError) {
 	values := []any{}
 	for d.json.More() {
 		v, refused := d.value(level+1, pathBytes, true)
 		if refused != nil {
-			return nil, refused.in("[" + strconv.Itoa(len(values)) + "]")
+			return nil, locate("["+strconv.Itoa(len(values))+"]", refused)
 		}
 		values = append(values, v)
 	}
 	return values, d.close(len(values))
 }
 
-func (d *decoder) object(level, pathBytes int) (any, *refusal) {
+func (d *decoder) object(level, pathBytes int) (any, *PermanentError) {
 	fields := map[string]any{}
 	for d.json.More() {
 		t, refused := d.token()
@@ -184,14 +174,14 @@ func (d *decoder) object(level, pathBytes int) (any, *refusal) {
 
 		name, _ := t.(string) // the decoder accepts only strings as names
 		if fields[name], refused = d.field(name, level, pathBytes+1+len(name)); refused != nil {
-			return nil, refused.in(fieldStep(name))
+			return nil, locate(fieldStep(name), refused)
 		}
 	}
 	return fields, d.close(len(fields))
 }
 
 // field checks the name of a field, and reads its value.
-func (d *decoder) field(name string, level, pathBytes int) (any, *refusal) {
+func (d *decoder) field(name string, level, pathBytes int) (any, *PermanentError) {
 	if refused := d.grow(len(name) + 1); refused != nil {
 		return nil, refused
 	}
@@ -208,7 +198,7 @@ func (d *decoder) field(name string, level, pathBytes int) (any, *refusal) {
 }
 
 // close reads the end of a container of n values.
-func (d *decoder) close(n int) *refusal {
+func (d *decoder) close(n int) *PermanentError {
 	if _, refused := d.token(); refused != nil || n > 0 {
 		return refused
 	}
@@ -216,7 +206,7 @@ func (d *decoder) close(n int) *refusal {
 }
 
 // number reads a JSON number: an int64 where it is written as an integer and fits.
-func number(text string) (any, *refusal) {
+func number(text string) (any, *PermanentError) {
 	integral := !strings.ContainsAny(text, ".eE")
 	if integral {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -111,13 +111,6 @@ func (a *Acts) total() (n int) {
 	return n
 }
 
-// Count returns how often an act was done.
-func (a *Acts) Count(name string) int {
-	a.schedule.mu.Lock()
-	defer a.schedule.mu.Unlock()
-	return a.counts[name]
-}
-
 // Client returns a client whose requests receiver handles, in this process: the test's own provider.
 // A nil receiver answers 200. A request is an act unless its method is GET, HEAD or OPTIONS, or the
 // answer is 400 or above; its name is the method and the path with the query, such as "POST /charges".

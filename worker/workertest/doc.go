@@ -22,9 +22,9 @@
 // fault: none was done again, or left out, or done by an attempt that had lost the lock after a newer
 // one. An act that only an operator can answer, as [worker.Once] reports it, is no fault.
 //
-// Run reports a problem with the first schedule that shows it, its steps, and the variable of the
+// Run reports the first schedule that shows a problem, with its steps, and the variable of the
 // environment that repeats it. A schedule with several faults is reported without those that are not
-// needed for the problem.
+// needed for a problem.
 //
 // # What it does not show
 //

@@ -37,7 +37,7 @@ const variable = "WORKERTEST"
 // noFault stands for a schedule without a fault.
 const noFault = "without a fault"
 
-// Run runs a kind of work on one input, in many schedules, and fails t with each problem that it finds;
+// Run runs a kind of work on one input, in many schedules, and fails t with the first that shows a problem;
 // see the documentation of the package. service is called at the beginning of a schedule, and start for
 // each process, with its Guard: the Run that start returns must not use what another start has made.
 // Several schedules run at once, each in a testing/synctest bubble. A run must end when its context does.
@@ -93,59 +93,64 @@ func requests(service func(*Acts) func(*worker.Guard) http.Handler, request func
 // run searches, and fails the test with what it finds.
 func run(t *testing.T, o Options, work func(*schedule)) {
 	t.Helper()
-	for _, found := range search(t, o, work) {
+	if found := search(t, o, work); found != nil {
 		t.Error(found.report(t.Name()))
 	}
 }
 
-// search runs the schedules, and returns those that show a problem.
-func search(t *testing.T, o Options, work func(*schedule)) []*schedule {
+// search runs the schedules, and returns the first that shows a problem; nil: none does.
+func search(t *testing.T, o Options, work func(*schedule)) *schedule {
 	t.Helper()
 	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
 	base := &schedule{options: o, work: work}
 	if base.run(t); len(base.wrong) > 0 {
-		return []*schedule{base}
+		return base
 	}
 	if text := os.Getenv(variable); text != "" {
-		var plan []string
-		if text != noFault {
-			plan = strings.Split(text, "; ")
-		}
-		only := base.with("", plan...)
-		found := problems(t, []*schedule{only})
-		if len(only.faulty()) < len(only.plan) {
-			t.Errorf("workertest: %s=%q has a step that does not happen, or a fault that it cannot have",
-				variable, text)
-		}
-		if len(found) == 0 {
-			t.Log(only.report(t.Name()))
-		}
-		return found
+		return base.repeat(t, text)
 	}
 
-	var single, drawn []*schedule
+	var all []*schedule
 	for _, step := range base.steps {
 		for _, fault := range faults(step.kind) {
-			single = append(single, base.with("", step.key+": "+fault))
+			all = append(all, base.with("", step.key+": "+fault))
 		}
 	}
-	for n := len(single); n < o.Schedules; n++ {
-		drawn = append(drawn, base.with(fmt.Sprint(o.Seed, " ", n)))
+	single := len(all)
+	for n := single; n < o.Schedules; n++ {
+		all = append(all, base.with(fmt.Sprint(o.Seed, " ", n)))
 	}
-	t.Logf("workertest: %d acts; %d schedules with one fault, and %d others",
-		base.acts.total(), len(single), len(drawn))
-	if found := problems(t, single); len(found) > 0 {
-		return found
+	t.Logf("workertest: %d acts; %d schedules with one fault, and %d others", base.acts.total(), single, len(all)-single)
+
+	runAll(t, all)
+	n := slices.IndexFunc(all, func(s *schedule) bool { return len(s.wrong) > 0 })
+	if n < 0 {
+		return nil
 	}
-	return problems(t, drawn)
+	return all[n].shortest(t)
 }
 
-// maxFound limits the schedules that a test reports.
-const maxFound = 5
+// repeat runs the one schedule that the variable names, and returns it if it has a problem.
+func (s *schedule) repeat(t *testing.T, text string) *schedule {
+	t.Helper()
+	var plan []string
+	if text != noFault {
+		plan = strings.Split(text, "; ")
+	}
+	only := s.with("", plan...)
+	only.run(t)
+	if len(only.faulty()) < len(plan) {
+		t.Errorf("workertest: %s=%q has a step that does not happen, or a fault that it cannot have", variable, text)
+	}
+	if len(only.wrong) > 0 {
+		return only
+	}
+	t.Log(only.report(t.Name()))
+	return nil
+}
 
-// problems runs schedules, and returns those that have a problem which none before it has. Of those
-// whose faults are drawn, it returns the first, without the faults that the problem does not need.
-func problems(t *testing.T, all []*schedule) (found []*schedule) {
+// runAll runs schedules, several at once.
+func runAll(t *testing.T, all []*schedule) {
 	var running sync.WaitGroup
 	turns := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, s := range all {
@@ -156,21 +161,6 @@ func problems(t *testing.T, all []*schedule) (found []*schedule) {
 		})
 	}
 	running.Wait()
-
-	known := map[string]bool{}
-	for _, s := range all {
-		if slices.ContainsFunc(s.wrong, func(problem string) bool { return !known[problem] }) {
-			if found = append(found, s); s.draw != "" {
-				return []*schedule{s.shortest(t)}
-			} else if len(found) == maxFound {
-				break
-			}
-		}
-		for _, problem := range s.wrong {
-			known[problem] = true
-		}
-	}
-	return found
 }
 
 // shortest leaves out each fault without which the schedule has a problem too.

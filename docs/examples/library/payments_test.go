@@ -3,7 +3,6 @@ package library
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,10 +78,7 @@ func TestEachPaymentIsMadeOnce(t *testing.T) {
 	c, program, p := newCloud(t), build(t, "payments"), &payments{}
 	stub := httptest.NewServer(p)
 	t.Cleanup(stub.Close)
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
-	t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
+	port := freePort(t)
 	t.Setenv("PROVIDER_URL", stub.URL)
 	t.Setenv("LOCK_TTL", "3s")
 	s := start(t, program, port)

@@ -10,17 +10,18 @@ import (
 
 func TestTheExampleInNodeRuns(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
-	examplestest.Check(t, directory(t, paths[1], "submit.js"), paths[0], "submit.js")
+	dir := directory(t, paths[1], "submit.js", "testdata/lossy.mjs")
+	examplestest.Check(t, dir, paths[0], "--import", "./lossy.mjs", "submit.js")
 }
 
-// directory returns a directory with a script of this folder and Google's packages.
-func directory(t *testing.T, npm, script string) (dir string) {
+// directory returns a directory with scripts of this folder and Google's packages.
+func directory(t *testing.T, npm string, scripts ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := os.Symlink(examplestest.Modules(t, npm, "."), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	examplestest.Copy(t, dir, script, "package.json")
+	examplestest.Copy(t, dir, append(scripts, "package.json")...)
 	return dir
 }
 

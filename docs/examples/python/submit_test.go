@@ -27,10 +27,6 @@ func TestTheAnalyzerInPythonContinues(t *testing.T) {
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" analyzer.py")
 }
 
-func TestTheAnalyzerInPythonChargesOnce(t *testing.T) {
-	examplestest.Charges(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" charge.py")
-}
-
 // An attempt whose answer was lost may have charged.
 func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "endpoint.py", "0")

@@ -3,6 +3,11 @@
 package shell
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
@@ -12,6 +17,38 @@ func TestTheAnalyzerInShellContinues(t *testing.T) {
 	examplestest.Continues(t, "exec:/bin/sh analyzer.sh")
 }
 
+// A pipe has all replies before the script asks.
 func TestTheAnalyzerInShellChargesOnce(t *testing.T) {
-	examplestest.Charges(t, "exec:/bin/sh charge.sh")
+	const charged = `{"charged":4200}` + "\n"
+	for name, tc := range map[string]struct{ replies, ledger, reports, output string }{
+		"not begun": {
+			`{"ack":1,"effect":{"state":"go","key":"k"}}` + "\n" + `{"ack":2}`, "k 4200\n",
+			`{"effect":"charge","ack":1}` + "\n" + `{"effect":"charge","done":{"charged":4200},"ack":2}` + "\n", charged,
+		},
+		"done":          {`{"ack":1,"effect":{"state":"done","result":{}}}`, "", `{"effect":"charge","ack":1}` + "\n", charged},
+		"uncertain":     {`{"ack":1,"effect":{"state":"uncertain","key":"k"}}`, "", `{"effect":"charge","ack":1}` + "\n", ""},
+		"not committed": {`{"ack":1,"error":"the lock is lost"}`, "", `{"effect":"charge","ack":1}` + "\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := func(name, text string) (path string) {
+				path = filepath.Join(t.TempDir(), name)
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return path
+			}
+			ledger, reports := file("ledger", ""), file("reports", "")
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c",
+				fmt.Sprintf(`exec sh charge.sh 3>%s 4<%s`, reports, file("replies", tc.replies+"\n")))
+			cmd.Env = append(os.Environ(), "REPORT_FD=3", "REPLY_FD=4")
+			cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"input":{"cents":4200,"ledger":%q}}`, ledger))
+			output, err := cmd.Output()
+
+			got, _ := os.ReadFile(ledger)
+			sent, _ := os.ReadFile(reports)
+			if string(got) != tc.ledger || string(sent) != tc.reports || string(output) != tc.output || (err == nil) != (tc.output != "") {
+				t.Errorf("%q, %v after %q, with the ledger %q; want %+v", output, err, sent, got, tc)
+			}
+		})
+	}
 }

@@ -45,21 +45,13 @@ func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
 }
 
-// EachKind is like Each, for analyses and for Jobs.
+// EachKind is like Each, on the embedded server also for Jobs.
 func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	go shared.once.Do(findOrStart)
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) { EmbeddedKinds(t, body) })
-	t.Run("google", func(t *testing.T) {
-		Google(t)
-		for name, k := range Kinds() {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				body(t, OnGoogle(t).with(*k))
-			})
-		}
-	})
+	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
 }
 
 // EmbeddedKinds runs body on embedded servers, in synctest bubbles, for analyses and for
@@ -68,14 +60,13 @@ func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	for name, k := range Kinds() {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { body(t, Embedded(t).with(*k)) })
+			synctest.Test(t, func(t *testing.T) {
+				b := Embedded(t)
+				b.Kind = *k
+				body(t, b)
+			})
 		})
 	}
-}
-
-func (b *Backend) with(k Kind) *Backend {
-	b.Kind = k
-	return b
 }
 
 // Embedded returns an embedded server, closed at the end of the test.

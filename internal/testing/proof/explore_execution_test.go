@@ -81,10 +81,9 @@ func (x *execution) join(p *caller) *caller {
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
 		i = x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
-		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
-	p := x.join(&caller{name: fmt.Sprintf("delivery %d at w%d", len(x.callers), i.index), on: i, task: t})
+	p := x.join(&caller{name: fmt.Sprintf("delivery %d at %s", len(x.callers), i.name), on: i, task: t})
 	t.inFlight++
 	t.tried = x.now()
 	x.launch(p, func() { p.reply = i.deliver(p) })

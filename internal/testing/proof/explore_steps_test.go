@@ -48,7 +48,7 @@ func (x *execution) steps() []step {
 	for _, p := range x.callers { // a booking is the only step: its order with other steps makes no difference
 		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
 			if x.callSteps(add, c); x.left.crashes > 0 && p.operates == "" {
-				add(func() { x.left.crashes--; x.crash(p.on); x.settle() }, "w%d crashes", p.on.index)
+				add(func() { x.left.crashes--; x.crash(p.on); x.settle() }, "%s crashes", p.on.name)
 			}
 			return all
 		}
@@ -162,7 +162,7 @@ func (x *execution) queueSteps(add adder) {
 
 		add(func() { dispatch(idle) }, "task %.6s to an idle worker", t.Name)
 		for _, i := range busy {
-			add(func() { dispatch(i) }, "task %.6s to w%d", t.Name, i.index)
+			add(func() { dispatch(i) }, "task %.6s to %s", t.Name, i.name)
 		}
 	}
 }
@@ -238,10 +238,10 @@ func (x *execution) otherSteps(add adder) {
 			continue
 		}
 		if x.left.crashes > 0 {
-			add(func() { x.left.crashes--; x.crash(i); x.settle() }, "w%d crashes", i.index)
+			add(func() { x.left.crashes--; x.crash(i); x.settle() }, "%s crashes", i.name)
 		}
 		if x.left.stops > 0 && !i.stopping {
-			add(func() { x.left.stops--; x.terminate(i) }, "w%d gets SIGTERM", i.index)
+			add(func() { x.left.stops--; x.terminate(i) }, "%s gets SIGTERM", i.name)
 		}
 	}
 	if x.left.unlocks > 0 && (x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()) {

@@ -113,7 +113,6 @@ func (p *caller) running() bool { return p.run != nil && p.run.ended < 0 }
 
 // instance is one worker process.
 type instance struct {
-	index    int
 	name     string
 	guard    *delivery.Guard
 	analyze  orchestrator.AnalyzerFunc

@@ -31,7 +31,7 @@ func (d *draws) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(d.Int64N(int64(most-least)))
 }
 
-func pick[T any](d *draws, of ...T) T { return of[d.IntN(len(of))] }
+func pick[T any](d *draws, choices ...T) T { return choices[d.IntN(len(choices))] }
 
 // incident happens to a worker at one of the slot's calls to the store, and a little later.
 type incident struct {

@@ -14,13 +14,8 @@ import (
 // errStale reports a token lower than the row's.
 var errStale = errors.New("stale token")
 
-// database is a *sql.DB, or a *sql.Tx that begins with the fence.
-type database interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // writeInvoice writes the amount, unless a higher token has written the row.
-func writeInvoice(ctx context.Context, db database, key string, token, amount int64) error {
+func writeInvoice(ctx context.Context, db *sql.DB, key string, token, amount int64) error {
 	result, err := db.ExecContext(ctx, `
 		INSERT INTO invoices (key, token, amount) VALUES ($1, $2, $3)
 		ON CONFLICT (key) DO UPDATE SET token = excluded.token, amount = excluded.amount
