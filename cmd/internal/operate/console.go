@@ -22,7 +22,6 @@ import (
 	"taskguard/internal/telemetry"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
-	"taskguard/worker"
 )
 
 // consolePort is the console's default port.
@@ -117,12 +116,8 @@ type ConsoleServer struct {
 
 // NewConsole connects to what c's environment names. Serve closes the connections.
 func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleServer, error) {
-	policy, err := lockPolicy(c)
-	if err != nil {
-		return nil, err
-	}
 	// Without a log: each poll would report the same unreadable lock.
-	all, err := connectAll(ctx, c, optionalQueue, worker.Options{Lock: policy})
+	all, err := connectAll(ctx, c, optionalQueue, nil)
 	if err != nil {
 		return nil, err
 	}
