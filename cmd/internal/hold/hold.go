@@ -223,27 +223,22 @@ func (r *runner) command(ctx context.Context, ls project.Lease) error {
 	return nil
 }
 
-// explain rewrites the error of an acquisition for people.
+// explain rewrites the error of an acquisition that another's lock prevents.
 func (r *runner) explain(err error) error {
 	var failed *project.Error
 	var held *lease.HeldError
-	var file *fs.PathError
-	switch {
-	case !errors.As(err, &failed):
+	if !errors.As(err, &failed) || !errors.As(err, &held) {
 		return err
-	case errors.As(err, &held):
-		place := "in Firestore, room " + r.project + ":project"
-		if failed.Code == project.FallbackConflict {
-			place = "file project/.lock"
-		}
-		until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
-		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
-			"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-			r.project, place, until, failed.Code)
-	case errors.As(err, &file):
-		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
 	}
-	return err
+
+	place := "in Firestore, room " + r.project + ":project"
+	if failed.Code == project.FallbackConflict {
+		place = "file project/.lock"
+	}
+	until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
+	return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
+		"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+		r.project, place, until, failed.Code)
 }
 
 // exit returns the exit code for err and the command's end.

@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -28,9 +27,6 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	cfg, err := workerservice.ParseConfig(c.Lookup)
 	if err != nil {
 		return cli.EnvironmentError{Err: err}
-	}
-	if cfg.Project == "" {
-		return cli.EnvironmentError{Err: errors.New("GOOGLE_CLOUD_PROJECT: must be set")}
 	}
 
 	ctx, cancel := context.WithCancel(ctx)

@@ -80,9 +80,6 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
 func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
-	if host == "localhost" {
-		host = "127.0.0.1"
-	}
 	wrong := func(format string, args ...any) (string, error) {
 		return "", cli.UsageError(fmt.Sprintf(format, args...))
 	}
@@ -96,8 +93,6 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
 	case o.Limit < 1 || o.Limit > maxListed:
 		return wrong("--limit %d: want 1 to %d", o.Limit, maxListed)
-	case port < 0 || port > 65535:
-		return wrong("--port %d: want 0 to 65535", port)
 	}
 
 	e := c.Environment()
