@@ -38,6 +38,15 @@ func failedAnHourAgo() map[string]any {
 	}
 }
 
+// putFailed writes n analyses as failedAnHourAgo returns them.
+func putFailed(t *testing.T, env vars, n int) {
+	t.Helper()
+	all := fieldsOf(t, env, "x").Parent
+	for i := range n {
+		must(all.Doc(fmt.Sprint("x", i)).Set(t.Context(), failedAnHourAgo()))(t)
+	}
+}
+
 func TestABulkRequeueChangesWhatMatchesOnceAfterADryRun(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -94,9 +103,7 @@ func TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus(t 
 	t.Parallel()
 	q := newQueue(t)
 	const all = 101
-	for i := range all {
-		put(t, q.env, fmt.Sprint("x", i), failedAnHourAgo())
-	}
+	putFailed(t, q.env, all)
 	if n := len(objects(t, q.env, "--status", "FAILED")); n != all {
 		t.Errorf("status lists %d, want %d", n, all)
 	}
@@ -133,9 +140,7 @@ func TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain(t *testing.T) 
 	t.Parallel()
 	q := newQueue(t)
 	const all = 100
-	for i := range all {
-		put(t, q.env, fmt.Sprint("x", i), failedAnHourAgo())
-	}
+	putFailed(t, q.env, all)
 	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": iso8601.Format(time.Now().Add(-time.Minute - time.Second))})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

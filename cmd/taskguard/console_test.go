@@ -103,7 +103,7 @@ func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
 	const id = "it's <a>"
 	locked(t, analyses(t, env), id)
 	put(t, env, "analyses/younger than the TTL", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-8 * time.Minute)})
-	address, log, stop := consoleOf(t, env.with("PORT", "unread").with("LOCK_TTL", "10m"), "--listen", "localhost", "--port", "0")
+	address, log, stop := consoleOf(t, env.with("PORT", "unread").with("LOCK_TTL", "10m"), "--listen", "127.0.0.1", "--port", "0")
 	code, text := browse(t, http.MethodGet, address+"/", "")
 	for _, part := range []string{"it&#39;s &lt;a&gt;", "PROCESSING", "w/1", "read only", "demo-test / (default) / analyses"} {
 		if code != http.StatusOK || !strings.Contains(text, part) {
@@ -156,9 +156,7 @@ func TestTheConsoleMakesChangesAsTheCommandsDo(t *testing.T) {
 	if code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=y"`) || !strings.Contains(log.String(), `msg="no delivery is booked, or nothing is changed" command=unlock analysis_id=y by=`) {
 		t.Errorf("unlock without its queue: %d %s\n%s", code, text, log)
 	}
-	for i := range 100 { // 16 at once; the others must be left alone
-		put(t, q.env, fmt.Sprint("f", i), failedAnHourAgo())
-	}
+	putFailed(t, q.env, 100) // 16 at once; the others must be left alone
 	_, text = browse(t, http.MethodGet, address+"/all/requeue?state=FAILED", "")
 	browse(t, http.MethodPost, address+"/all/requeue?state=FAILED", formOf(text))
 	if n := must(analyses(t, q.env).Count(t.Context(), repo.Filter{Status: analysislock.Failed}))(t); n < 60 || n > 99 {

@@ -117,6 +117,7 @@ func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
 	for args, want := range map[string]string{
 		"--port " + text:                 "the embedded Firestore: listen tcp 127.0.0.1:" + text + ": bind: address already in use; --port chooses another port",
 		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: listen tcp 127.0.0.1:" + text + ": ",
+		"--port 65536":                   "the embedded Firestore: listen tcp: address 65536: invalid port; --port chooses another port",
 		"--port 0 --listen 192.0.2.1":    "the embedded Firestore: listen tcp 192.0.2.1:0: ",
 	} {
 		taskguard(t, vars{}, append([]string{"emulator"}, strings.Fields(args)...)...).want(t, cli.ExitFailed, want).wantOneErrorLine(t)

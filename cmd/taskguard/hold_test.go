@@ -95,21 +95,15 @@ func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		"success":          {[]string{"--", "true"}, 0, "GOOGLE_CLOUD_PROJECT is not set"},
-		"a status":         {[]string{"--", "sh", "-c", "exit 37"}, 37, ""},
-		"without --":       {[]string{"sh", "-c", "exit 38"}, 38, ""},
-		"a signal":         {[]string{"--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
-		"not found":        {[]string{"--", "no-such-command"}, 127, "no-such-command"},
-		"no such path":     {[]string{"--", "/no/such/command"}, 127, "/no/such/command"},
-		"not executable":   {[]string{"--", plain}, 126, "permission denied"},
-		"no command":       {nil, 2, "missing argument"},
-		"no command, but":  {[]string{"--"}, 2, "missing argument"},
-		"a TTL too short":  {[]string{"--ttl", "10ms", "--", "true"}, 2, "--ttl"},
-		"a flag too many":  {[]string{"--frob", "--", "true"}, 2, "-frob"},
-		"an empty project": {[]string{"--project", "", "--", "true"}, 2, "--project"},
-		"a negative wait":  {[]string{"--wait", "-1s", "--", "true"}, 2, "--wait"},
+		"success":        {[]string{"--", "true"}, 0, "GOOGLE_CLOUD_PROJECT is not set"},
+		"a status":       {[]string{"sh", "-c", "exit 37"}, 37, ""},
+		"a signal":       {[]string{"--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		"not found":      {[]string{"--", "no-such-command"}, 127, "taskguard hold: no-such-command"},
+		"no such path":   {[]string{"--", "/no/such/command"}, 127, "/no/such/command"},
+		"not executable": {[]string{"--", plain}, 126, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := startHold(t, vars{}, append([]string{"--dir", t.TempDir()}, c.args...)...)
 			if out := h.end(t, c.code, c.stderr); out != "" {
 				t.Errorf("standard output: %q; want nothing", out)
@@ -149,6 +143,7 @@ func TestHoldForwardsSignalsToTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
 			// A child of sh answers, which shows that the signal reached the whole group.
 			script := `trap : INT TERM HUP QUIT USR1 USR2; (trap 'echo got; exit 0' INT TERM HUP QUIT USR1 USR2; echo up; while :; do sleep 0.05; done); exit 5`
 			h := startHold(t, vars{}, "--dir", t.TempDir(), "--", "sh", "-c", script)

@@ -22,7 +22,7 @@ import (
 // Variables that commands read.
 const (
 	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS, " +
-		"KEEP_FINISHED"
+		"KEEP_FINISHED, LOCK_TTL (5m)"
 	queue = database + "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, " +
 		"and the worker's RUN_TIMEOUT (25m)"
 	noQueue   = queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."
@@ -52,10 +52,10 @@ func commands() []cli.Command {
 			Summary: "create analyses and book their deliveries", Variables: queue},
 		{Name: "status", Arguments: "[ID | --unfinished | --uncertain | --summary | FILTER]", Run: operate.Status,
 			Summary:   "show analyses, one of them, or the backlog",
-			Variables: database + "; LOCK_TTL (5m) with --summary"},
+			Variables: database},
 		{Name: "console", Run: operate.Console,
 			Summary: "show the analyses live on a page for operators; read only unless --write",
-			Variables: queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); " +
+			Variables: queue + "; PORT with --listen; LOG_FORMAT (text); " +
 				"TASK_JWKS_URL, for tests: the address of the proxy's public keys. " +
 				"On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
@@ -72,7 +72,7 @@ func commands() []cli.Command {
 			Variables: noQueue},
 		{Name: "delete", Arguments: "ID…", Run: operate.Delete, Variables: database,
 			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked"},
-		{Name: "recover", Run: operate.Recover, Variables: queue + " and LOCK_TTL (5m)",
+		{Name: "recover", Run: operate.Recover, Variables: queue,
 			Summary: "book a delivery for each orphaned analysis: unfinished, and not locked"},
 		{Name: "restore", Arguments: "--min-token TOKEN", Run: operate.Restore, Variables: database,
 			Summary: "after a restore of the database, make the fencing token of each document at least TOKEN"},
@@ -87,7 +87,7 @@ func commands() []cli.Command {
 				"A process that leaves the group, by setsid or a shell's job control, is not. " +
 				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},
 		{Name: "worker", Run: local.Worker,
-			Summary:   "a worker on a loopback port, as demo and local start it",
+			Summary:   "a worker on a loopback port, as demo and local start it, until standard input closes",
 			Variables: "the worker's, see docs/reference.md"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
 	}

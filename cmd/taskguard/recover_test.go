@@ -4,10 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/lease/iso8601"
 )
 
 // orphaned writes analyses that were last updated long ago.
@@ -40,15 +38,6 @@ taskguard recover: 1 not found by recovery, as they have no status, or no update
 	taskguard(t, q.env, "requeue", "without").want(t, cli.ExitDone)
 	taskguard(t, q.env, "requeue", "0").want(t, cli.ExitDone)
 	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "3 never run", "2 not found")
-}
-
-// LOCK_TTL is how old an analysis must be.
-func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	put(t, q.env, "x", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(-time.Hour))})
-	taskguard(t, q.env.with("LOCK_TTL", "2h"), "recover", "--json").want(t, cli.ExitDone, `{"found":0,"booked":0,"waiting":0,"more":false}`)
-	taskguard(t, q.env.with("LOCK_TTL", "50m"), "recover", "--json").want(t, cli.ExitDone, `{"found":1,"booked":1,"waiting":0,"more":false}`)
 }
 
 func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {

@@ -21,7 +21,6 @@ import (
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	for args, want := range map[string]string{
 		"frobnicate":                       `taskguard: no command "frobnicate" (see: taskguard help)`,
-		"sumbit":                           `taskguard: no command "sumbit"; did you mean submit? (see: taskguard help)`,
 		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
 		"status a b":                       `taskguard status: unexpected argument "b"`,
 		"status --limit 0":                 "--limit must be at least 1",
@@ -52,8 +51,6 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"unlock":                           "taskguard unlock: missing argument: want ID",
 		"unlock a --room b":                "an ID and --room exclude each other",
 		"unlock --room=":                   "missing argument: want ID",
-		"local --port 65534":               "--port 65534",
-		"emulator --port 65534":            "--port 65534: want 0 to 65533",
 		"emulator --port 0 --queue q":      "--queue or TASK_QUEUE: queue.name: want projects/",
 		"emulator x":                       "unexpected argument",
 		"local --workers 0":                "--workers",
@@ -64,9 +61,14 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"console --listen 10.0.0.1":        "it needs --iap-audience",
 		"console --listen :: --write":      "it needs --iap-audience",
 		"console --listen example.com":     "want an IP address",
-		"console --port 65536":             "--port 65536: want 0 to 65535",
 		"console --limit 201":              "--limit 201: want 1 to 200",
 		"console --iap-audience=":          "--iap-audience is empty",
+		"hold --project p":                 "taskguard hold: missing argument",
+		"hold --project p --":              "missing argument",
+		"hold -- true":                     "--project",
+		"hold --project p --frob -- true":  "-frob",
+		"hold --project p --ttl 10ms true": "--ttl",
+		"hold --project p --wait -1s true": "--wait",
 	} {
 		t.Run(args, func(t *testing.T) {
 			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)
@@ -154,11 +156,10 @@ func TestARefusalOfFirestoreIsTheErrorOfACommand(t *testing.T) {
 	address := l.Addr().String()
 	env := vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": queueName, "TASK_TARGET_URL": "http://127.0.0.1:1", "FIRESTORE_EMULATOR_HOST": address, "CLOUD_TASKS_EMULATOR_HOST": address}
 	for _, args := range []string{
-		"status", "status x", "status --unfinished", "status --summary", "status --since 1h", "cancel --since 1h", "requeue x", "unlock x", "unlock --room x",
-		"recover", "restore --min-token now", "submit --input {}", "delete x", "doctor --smoke {}",
+		"status", "status x", "status --unfinished", "status --summary", "status --since 1h", "cancel --since 1h",
+		"recover", "restore --min-token now", "submit --input {}", "doctor --smoke {}",
 	} {
 		t.Run(args, func(t *testing.T) {
-			t.Parallel() // a change tries for 15 s
 			taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "PermissionDenied")
 		})
 	}

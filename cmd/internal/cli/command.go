@@ -65,7 +65,7 @@ type EnvironmentError struct{ Err error }
 
 func (e EnvironmentError) Error() string { return e.Err.Error() }
 
-// ExitError ends the process with Code. Its message is printed as it is.
+// ExitError ends the process with Code.
 type ExitError struct {
 	Code int
 	Err  error // nil: nothing is printed
@@ -77,9 +77,6 @@ func (e ExitError) Error() string {
 	}
 	return e.Err.Error()
 }
-
-// Unwrap returns the cause.
-func (e ExitError) Unwrap() error { return e.Err }
 
 // Run runs the command that args name and returns the exit code. The code is ExitFailed
 // if standard output could not be written.
@@ -109,23 +106,7 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
 		}
 	}
-	problem := fmt.Sprintf("no command %q", args[0])
-	if i := slices.IndexFunc(commands, func(c Command) bool { return Similar(c.Name, args[0]) }); i >= 0 {
-		problem += "; did you mean " + commands[i].Name + "?"
-	}
-	return Report(ctx, s.Err, "", UsageError(problem))
-}
-
-// Similar reports whether a and b differ in at most two consecutive letters. It compares
-// what remains without their common beginning and end.
-func Similar(a, b string) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	return len(a) <= 2 && len(b) <= 2
+	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])))
 }
 
 // packagePrefix matches the names of packages at the beginning of an error.
@@ -150,7 +131,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		return ExitUsage
 	case errors.As(err, &coded):
 		if coded.Err != nil {
-			Print(w, "%v\n", err)
+			Print(w, "%s: %v\n", prefix, coded.Err)
 		}
 		return coded.Code
 	case ctx.Err() != nil:

@@ -73,13 +73,10 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 // dialTimeout limits Reach.
 const dialTimeout = 3 * time.Second
 
-// AdviceRestart is an advice for Reach.
-const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
-
-// Reach returns an error within seconds if nothing listens at address; Google's client
-// libraries would try for minutes. Its message ends with advice, whose %s is replaced by
-// name, the variable that holds address. Reach does not check an empty address.
-func Reach(ctx context.Context, name, address, advice string) error {
+// Reach returns an error within seconds if no emulator listens at address, the value of the
+// variable name; Google's client libraries would try for minutes. It does not check an empty
+// address.
+func Reach(ctx context.Context, name, address string) error {
 	if address == "" {
 		return nil
 	}
@@ -87,7 +84,8 @@ func Reach(ctx context.Context, name, address, advice string) error {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("nothing answers at %s: %w; %s", address, err, fmt.Sprintf(advice, name))
+		return fmt.Errorf("nothing answers at %s: %w; %s names it: start the emulator, or correct or unset the variable",
+			address, err, name)
 	}
 	_ = conn.Close() // nothing was sent
 	return nil

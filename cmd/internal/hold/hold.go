@@ -180,14 +180,15 @@ func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOp
 	// From here on a signal is for the command, and does not end ctx.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
+	r.group.cancel = stop
 	done := make(chan struct{})
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() {
 		for {
 			select {
 			case s := <-signals:
-				if number, ok := s.(syscall.Signal); ok && !r.group.signal(number) {
-					stop(signalError(number)) // the command has not started
+				if number, ok := s.(syscall.Signal); ok {
+					r.group.signal(number)
 				}
 			case <-done:
 				return
@@ -207,15 +208,12 @@ type signalError syscall.Signal
 func (e signalError) Error() string { return "interrupted: " + syscall.Signal(e).String() }
 
 // command runs the command and returns when no process of its group runs.
-func (r *runner) command(ctx context.Context, ls project.Lease) (err error) {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	err = r.group.start(append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
+func (r *runner) command(ctx context.Context, ls project.Lease) error {
+	err := r.group.start(ctx, append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
 		"PROJECT_LOCK_TOKEN="+strconv.FormatInt(ls.Token, 10), "PROJECT_LOCK_STRATEGY="+string(ls.Strategy)))
 	switch {
-	case errors.As(err, new(signalError)):
-		return err
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	case err != nil:
 		return notStarted(r.group.args[0], err)
 	}
@@ -225,27 +223,22 @@ func (r *runner) command(ctx context.Context, ls project.Lease) (err error) {
 	return nil
 }
 
-// explain rewrites the error of an acquisition for people.
+// explain rewrites the error of an acquisition that another's lock prevents.
 func (r *runner) explain(err error) error {
 	var failed *project.Error
 	var held *lease.HeldError
-	var file *fs.PathError
-	switch {
-	case !errors.As(err, &failed):
+	if !errors.As(err, &failed) || !errors.As(err, &held) {
 		return err
-	case errors.As(err, &held):
-		place := "in Firestore, room " + r.project + ":project"
-		if failed.Code == project.FallbackConflict {
-			place = "file project/.lock"
-		}
-		until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
-		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
-			"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-			r.project, place, until, failed.Code)
-	case errors.As(err, &file):
-		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
 	}
-	return err
+
+	place := "in Firestore, room " + r.project + ":project"
+	if failed.Code == project.FallbackConflict {
+		place = "file project/.lock"
+	}
+	until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
+	return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
+		"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+		r.project, place, until, failed.Code)
 }
 
 // exit returns the exit code for err and the command's end.
@@ -257,8 +250,8 @@ func (r *runner) exit(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &coded):
 		return coded
-	case !r.started && (errors.As(err, &signalled) || errors.As(context.Cause(ctx), &signalled)):
-		return cli.ExitError{Code: exitSignal + int(signalled), Err: fmt.Errorf("taskguard hold: %w", signalled)}
+	case !r.started && errors.As(context.Cause(ctx), &signalled):
+		return cli.ExitError{Code: exitSignal + int(signalled), Err: signalled}
 	case !r.started && err != nil:
 		return r.explain(err)
 	case errors.As(err, &locked) && locked.Code != project.ReleaseFailed:
@@ -287,5 +280,5 @@ func notStarted(name string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		code = exitNotFound
 	}
-	return cli.ExitError{Code: code, Err: fmt.Errorf("taskguard hold: %s: %w", printable.Line(name), err)}
+	return cli.ExitError{Code: code, Err: fmt.Errorf("%s: %w", printable.Line(name), err)}
 }

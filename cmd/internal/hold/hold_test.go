@@ -77,11 +77,10 @@ func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
 }
 
 func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
-	r := &runner{group: &processGroup{path: "/bin/true", args: []string{"true"}}}
-	if r.group.signal(syscall.SIGTERM) {
-		t.Error("a command that has not started got a signal")
-	}
-	err := r.exit(t.Context(), r.command(t.Context(), project.Lease{}))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := &runner{group: &processGroup{path: "/bin/true", args: []string{"true"}, cancel: cancel}}
+	r.group.signal(syscall.SIGTERM)
+	err := r.exit(ctx, r.command(ctx, project.Lease{}))
 	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 128+15 {
 		t.Errorf("%v; want 143", err)
 	}

@@ -28,22 +28,22 @@ const (
 
 // processGroup is the command, the leader of a process group, and its children.
 type processGroup struct {
-	path string
-	args []string
+	path   string
+	args   []string
+	cancel context.CancelCauseFunc // prevents the start
 
 	terminal int  // file descriptor of the controlling terminal; -1: none
 	lent     bool // the group has the terminal
 	exited   chan syscall.WaitStatus
 
-	mu       sync.Mutex
-	id       int            // zero: not started
-	canceled syscall.Signal // the signal that came before the start; zero: none
-	over     bool           // no process of the group runs; the system may reuse id
+	mu   sync.Mutex
+	id   int  // zero: not started
+	over bool // no process of the group runs; the system may reuse id
 }
 
 // start starts the command, on a thread that lives as long as the command: the kernel
 // kills a child with Pdeathsig when its parent thread ends.
-func (g *processGroup) start(env []string) error {
+func (g *processGroup) start(ctx context.Context, env []string) error {
 	cmd := exec.Command(g.path)
 	cmd.Args, cmd.Env = g.args, env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr // without copying
@@ -65,7 +65,7 @@ func (g *processGroup) start(env []string) error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := g.launch(cmd)
+		err := g.launch(ctx, cmd)
 		started <- err
 		if err != nil {
 			return
@@ -77,12 +77,12 @@ func (g *processGroup) start(env []string) error {
 	return <-started
 }
 
-// launch starts cmd, unless a signal came before.
-func (g *processGroup) launch(cmd *exec.Cmd) error {
+// launch starts cmd, unless ctx has ended.
+func (g *processGroup) launch(ctx context.Context, cmd *exec.Cmd) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.canceled != 0 {
-		return signalError(g.canceled)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -91,18 +91,16 @@ func (g *processGroup) launch(cmd *exec.Cmd) error {
 	return nil
 }
 
-// signal sends s to the whole group. Before the start it prevents the start and returns
-// false.
-func (g *processGroup) signal(s syscall.Signal) bool {
+// signal sends s to the whole group. Before the start it prevents the start.
+func (g *processGroup) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.id == 0:
-		g.canceled = s
+		g.cancel(signalError(s))
 	case !g.over:
 		_ = syscall.Kill(-g.id, s) // fails where no process is left
 	}
-	return g.id != 0
 }
 
 // running reports whether the group has processes. For processes of another user the error

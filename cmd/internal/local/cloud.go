@@ -3,7 +3,6 @@
 package local
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -40,14 +39,6 @@ func address(host string, first, i int) string {
 		first += i
 	}
 	return net.JoinHostPort(host, strconv.Itoa(first))
-}
-
-// checkPort checks the value of --port, the first of n ports.
-func checkPort(port, n int) error {
-	if port < 0 || port > 65536-n {
-		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", port, 65536-n))
-	}
-	return nil
 }
 
 // start starts Firestore, Cloud Tasks with the queue, and the page at these addresses.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -50,16 +49,13 @@ func Local(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	switch err := checkPort(*port, 6); {
-	case err != nil:
-		return err
+	switch {
 	case *workers < 1:
 		return cli.UsageError("--workers: want at least 1")
 	case *every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
-	warnOfMisspelt(c)
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
 	if err := l.serveAll(ctx, *port, *workers, *every); ctx.Err() == nil {
@@ -71,9 +67,9 @@ func Local(ctx context.Context, c *cli.Call) error {
 // serveAll starts everything, waits for ctx, and stops the workers.
 func (l *local) serveAll(ctx context.Context, port, workers int, every time.Duration) error {
 	at := func(i int) string { return address("127.0.0.1", port, i) }
-	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // of each worker; a run may use a whole one
-	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
-	atOnce := min(workers*l.limit, 1000)
+	cores := max(1, runtime.GOMAXPROCS(0)/workers)                     // of each worker; a run may use a whole one
+	runs := l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
+	atOnce := min(workers*runs, 1000)
 	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
 		return err
 	}
@@ -104,7 +100,7 @@ func (l *local) serveAll(ctx context.Context, port, workers int, every time.Dura
 	}
 	running.Go(func() { l.callRecovery(ctx, every) })
 
-	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, l.limit)
+	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, runs)
 	if err := l.printEnvironment(locks, console); err != nil {
 		return err
 	}
@@ -243,8 +239,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 	}
 }
 
-// callRecovery calls the workers' recovery with a token until ctx ends, as Cloud
-// Scheduler does.
+// callRecovery calls the workers' recovery until ctx ends, as Cloud Scheduler does.
 func (l *local) callRecovery(ctx context.Context, every time.Duration) {
 	due := time.NewTicker(every)
 	defer due.Stop()
@@ -265,9 +260,8 @@ func (l *local) callRecovery(ctx context.Context, every time.Duration) {
 	}
 }
 
+// recoverOnce calls recovery with a token.
 func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) {
-	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
-	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.target+"/internal/tasks/recover", http.NoBody)
 	if err != nil {
 		return r, err
@@ -278,19 +272,16 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
 
-	response, err := toWorkers.RoundTrip(request)
+	client := http.Client{Transport: toWorkers, Timeout: recoveryTimeout}
+	response, err := client.Do(request)
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("answered %d %s", response.StatusCode, answer)
+	if response.StatusCode != http.StatusOK {
+		return r, fmt.Errorf("answered %s", response.Status)
 	}
-	if err == nil {
-		err = json.Unmarshal(answer, &r)
-	}
-	return r, err
+	return r, json.NewDecoder(response.Body).Decode(&r)
 }
 
 // printEnvironment prints the environment for another terminal.

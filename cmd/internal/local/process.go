@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -29,8 +28,6 @@ type process struct {
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended and its log is read
-
-	deliveries atomic.Int32 // under way
 }
 
 // String names the worker for people.
@@ -60,7 +57,7 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	w.cmd = exec.Command(path, "worker", "--until-stdin-closes", "--slow", c.slow.String())
+	w.cmd = exec.Command(path, "worker", "--slow", c.slow.String())
 	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 

@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -18,11 +17,10 @@ import (
 // with which the embedded Firestore has died too.
 const orphanGrace = time.Second
 
-// Worker runs cmd/worker on the loopback interface, and reports each run that begins.
+// Worker runs cmd/worker on the loopback interface, and reports each run that begins. It ends when
+// its standard input closes, as when the process that has started it dies.
 func Worker(ctx context.Context, c *cli.Call) error {
-	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
-	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo; "+
-		"one that continues takes its part of it")
+	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -30,20 +28,15 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return cli.EnvironmentError{Err: err}
 	}
-	if cfg.Project == "" {
-		return cli.EnvironmentError{Err: errors.New("GOOGLE_CLOUD_PROJECT: must be set")}
-	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if *until {
-		go func() { // runs until the process ends: a read of standard input cannot be interrupted
-			_, _ = io.Copy(io.Discard, c.In)
-			cancel()
-			time.Sleep(orphanGrace)
-			os.Exit(cli.ExitFailed)
-		}()
-	}
+	go func() { // runs until the process ends: a read of standard input cannot be interrupted
+		_, _ = io.Copy(io.Discard, c.In)
+		cancel()
+		time.Sleep(orphanGrace)
+		os.Exit(cli.ExitFailed)
+	}()
 
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	if *slow > 0 {
@@ -84,17 +77,13 @@ func slowed(document orchestrator.Analyzer, run time.Duration) orchestrator.Anal
 type slowReporter struct {
 	orchestrator.Reporter
 
-	ctx   context.Context
-	run   time.Duration
-	begun bool
-	done  float64 // of the work
+	ctx  context.Context
+	run  time.Duration
+	done float64 // of the work
 }
 
 // Report implements orchestrator.Reporter.
 func (r *slowReporter) Report(report orchestrator.Report) {
-	if !r.begun { // the first report of a run that continues is not at 0
-		r.begun, r.done = true, *report.Progress
-	}
 	if r.reach(*report.Progress) == nil { // on an error the part has not been finished
 		r.Reporter.Report(report)
 	}

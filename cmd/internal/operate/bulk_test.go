@@ -114,6 +114,22 @@ func refusing(t *testing.T, b *emulatortest.Backend) (cl *Client, allowed, refus
 		})), allowed, refused
 }
 
+// A change is tried for 15 s.
+func TestARefusedChangeIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		cl, _, _ := refusing(t, b)
+		c := cli.NewCall(cli.Command{}, nil, cli.Streams{}, nil)
+		for _, verb := range []console.Verb{console.Unlock, console.Requeue, console.Cancel, console.Delete, console.Resolve} {
+			err := cl.changeOne(t.Context(), c, console.Change{Verb: verb, ID: "x"}, slog.New(slog.DiscardHandler))
+			if status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: %v", verb, err)
+			}
+		}
+	})
+}
+
 // Three queries list the dated; there is no room for others, or their query fails.
 func TestTheUnfinishedAreListedWithoutThoseThatCannotBeRead(t *testing.T) {
 	b := emulatortest.Embedded(t)

@@ -48,7 +48,7 @@ const (
 // connect reads the environment and opens what it names, of the kind of --kind or else of
 // the first.
 func connect(ctx context.Context, c *cli.Call, use queueUse) (*Client, error) {
-	all, err := connectAll(ctx, c, use, worker.Options{})
+	all, err := connectAll(ctx, c, use, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +56,15 @@ func connect(ctx context.Context, c *cli.Call, use queueUse) (*Client, error) {
 }
 
 // connectAll is like connect, of the kind of --kind or else of all kinds. They share a Guard,
-// which close of any of them ends.
-func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options) (all []*Client, err error) {
+// which close of any of them ends. Without a log the Guard logs nothing.
+func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger) (all []*Client, err error) {
 	e := c.Environment()
-	o.Keep = e.KeepFinished()
+	o := worker.Options{
+		Lock: e.LockPolicy(), // the workers', whose TTL decides what is orphaned
+		Keep: e.KeepFinished(),
+		Auth: worker.CheckedByProxy(), // no request is served
+		Log:  cmp.Or(log, slog.New(slog.DiscardHandler)),
+	}
 	if use != noQueue {
 		o.Queue, o.RunTimeout = e.TaskQueue(), e.Duration("RUN_TIMEOUT", 25*time.Minute)
 		switch {
@@ -75,9 +80,9 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options
 	}
 
 	store, runTimeout := places[0].Firestore, o.RunTimeout
-	err = cli.Reach(ctx, cli.FirestoreEmulator, store.Emulator, cli.AdviceRestart)
+	err = cli.Reach(ctx, cli.FirestoreEmulator, store.Emulator)
 	if err == nil {
-		err = cli.Reach(ctx, cli.TasksEmulator, o.Queue.EmulatorHost, cli.AdviceRestart)
+		err = cli.Reach(ctx, cli.TasksEmulator, o.Queue.EmulatorHost)
 	}
 	if err != nil {
 		return nil, err
@@ -85,8 +90,6 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options
 
 	o.Project, o.Database, o.Emulator = store.Project, store.Database, store.Emulator
 	o.RunTimeout = min(runTimeout, taskqueue.MaxDeadline)
-	o.Auth = worker.CheckedByProxy() // no request is served
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	guard, err := worker.Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -102,13 +105,6 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o worker.Options
 }
 
 func (cl *Client) close() error { return cl.guard.Shutdown(context.Background()) }
-
-// lockPolicy reads the workers' policy, whose TTL decides what is orphaned.
-func lockPolicy(c *cli.Call) (lease.Policy, error) {
-	e := c.Environment()
-	p := e.LockPolicy()
-	return p, cli.Check(e)
-}
 
 // explainQueue adds to the error of a booking what to correct. Firestore's NotFound is another.
 func explainQueue(err error) error {

@@ -22,7 +22,6 @@ import (
 	"taskguard/internal/telemetry"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
-	"taskguard/worker"
 )
 
 // consolePort is the console's default port.
@@ -81,9 +80,6 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
 func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
-	if host == "localhost" {
-		host = "127.0.0.1"
-	}
 	wrong := func(format string, args ...any) (string, error) {
 		return "", cli.UsageError(fmt.Sprintf(format, args...))
 	}
@@ -97,8 +93,6 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
 	case o.Limit < 1 || o.Limit > maxListed:
 		return wrong("--limit %d: want 1 to %d", o.Limit, maxListed)
-	case port < 0 || port > 65535:
-		return wrong("--port %d: want 0 to 65535", port)
 	}
 
 	e := c.Environment()
@@ -117,12 +111,8 @@ type ConsoleServer struct {
 
 // NewConsole connects to what c's environment names. Serve closes the connections.
 func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleServer, error) {
-	policy, err := lockPolicy(c)
-	if err != nil {
-		return nil, err
-	}
 	// Without a log: each poll would report the same unreadable lock.
-	all, err := connectAll(ctx, c, optionalQueue, worker.Options{Lock: policy})
+	all, err := connectAll(ctx, c, optionalQueue, nil)
 	if err != nil {
 		return nil, err
 	}

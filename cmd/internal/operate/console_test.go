@@ -93,7 +93,7 @@ func (o overview) Backlog(ctx context.Context, stuck int) (repo.Backlog, error) 
 	return b, err
 }
 
-// Of 5,000 analyses ten run, each with a heartbeat a minute and progress every 20 s, and
+// Of 1,000 analyses ten run, each with a heartbeat a minute and progress every 20 s, and
 // twenty wait for their next attempt.
 func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 		running := func(i int) {
 			b.Put(t, fmt.Sprint("running", i), map[string]any{"status": "PROCESSING", "lockOwner": "w", "lockToken": 1, "lockExpiresAt": at(time.Hour), "updatedAt": at(0), "createdAt": at(-time.Hour)})
 		}
-		for i := range 5000 {
+		for i := range 1000 {
 			switch {
 			case i < 10:
 				running(i)

@@ -24,11 +24,7 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	policy, err := lockPolicy(c)
-	if err != nil {
-		return err
-	}
-	all, err := connectAll(ctx, c, requiredQueue, worker.Options{Lock: policy, Log: c.Log()})
+	all, err := connectAll(ctx, c, requiredQueue, c.Log())
 	if err != nil {
 		return err
 	}

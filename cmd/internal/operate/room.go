@@ -20,7 +20,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, rooms.Close()) }()
-	if err := cli.Reach(ctx, cli.FirestoreEmulator, in.Emulator, cli.AdviceRestart); err != nil {
+	if err := cli.Reach(ctx, cli.FirestoreEmulator, in.Emulator); err != nil {
 		return err
 	}
 

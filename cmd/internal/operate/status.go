@@ -21,7 +21,6 @@ import (
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
-	"taskguard/worker"
 )
 
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
@@ -108,17 +107,10 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	if err := s.parse(c); err != nil {
 		return err
 	}
-	var o worker.Options
-	if s.summary { // what is stuck depends on the TTL
-		if o.Lock, err = lockPolicy(c); err != nil {
-			return err
-		}
-	}
-	kinds, err := connectAll(ctx, c, noQueue, o)
+	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
 	}
-	cl := kinds[0]
 	defer func() { err = errors.Join(err, cl.close()) }()
 	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 
