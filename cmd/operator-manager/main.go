@@ -20,7 +20,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -186,13 +185,8 @@ func (c *call) open() error {
 		c.session = operator.SessionID(c.getenv, os.Getppid)
 	}
 
-	file, err := operator.Open(c.state)
-	if err != nil {
-		return err
-	}
-	c.pool, err = operator.New(file, c.state, c.session, operators, operator.Options{
-		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
-	})
+	o := operator.Options{Timeout: timeout, Alive: alive}
+	c.pool, err = operator.New(operator.Open(c.state), c.state, c.session, operators, o)
 	return err
 }
 

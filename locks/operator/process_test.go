@@ -39,11 +39,7 @@ func readOnly(path string) error {
 			return err
 		}
 	}
-	f, err := operator.Open(path)
-	if err != nil {
-		return err
-	}
-	p, err := operator.New(f, path, "A", six, operator.Options{})
+	p, err := operator.New(operator.Open(path), path, "A", six, operator.Options{})
 	if err != nil {
 		return err
 	}
