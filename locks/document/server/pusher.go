@@ -270,7 +270,7 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	end, err := s.openChannel(p.session, private)
 	if err != nil {
 		p.refuse(channel, "LimitReached", errManyChannels)
-		return nil
+		return nil //nolint:nilerr // reported to the client; the socket stays open
 	}
 	sub, err := s.feed.Subscribe(ctx, room)
 	if err != nil {
