@@ -303,7 +303,9 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 
 func TestASocketWithoutTheKeyIsRefused(t *testing.T) {
 	enabled, disabled := newPusherSite(t, nil), newSite(t, nil)
-	disabled.browser(t).want(http.StatusNotFound, `{"success":false,"error":"no_such_route","message":"no such route"}`, http.MethodPost, "/broadcasting/auth")
+	for path, method := range map[string]string{"/broadcasting/auth": http.MethodPost, "/app/": http.MethodGet} {
+		disabled.browser(t).want(http.StatusNotFound, `{"success":false,"error":"no_such_route","message":"no such route"}`, method, path, upgrade()...)
+	}
 	for _, c := range []struct {
 		site *site
 		path string
