@@ -91,6 +91,9 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	return &Locks{store: store, lessor: lessor, policy: policy}, nil
 }
 
+// TTL returns how long a lock is valid after a heartbeat.
+func (l *Locks) TTL() time.Duration { return l.policy.TTL }
+
 // Acquire takes the room for owner if it is free or expired, and extends the lock
 // if owner holds it already. If another holds it, Acquire returns a *HeldError.
 // It takes two round trips, one if it is refused, three if there is no record.

@@ -31,6 +31,7 @@ type Config struct {
 	Token      taskauth.Options // of people, with oidc
 	Pusher     server.Pusher    // the zero value: not enabled
 	Origins    []string         // other origins whose pages may call
+	Locks      int              // of one session
 	Sockets    int              // of one session
 	Tasks      env.TaskAuth     // of POST /internal/sweep
 }
@@ -47,6 +48,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Collection: e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", document.DefaultTTL),
 		Sweep:      e.DurationOrZero("SWEEP_INTERVAL", time.Minute),
+		Locks:      e.Integer("LOCKS_PER_SESSION", 100, 1, 1_000_000),
 		Sockets:    e.Integer("SOCKETS_PER_SESSION", 100, 1, 1_000_000),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authApplication, authOIDC),
 	}
@@ -131,6 +133,6 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("collection", c.Collection), slog.String("emulator", c.Emulator),
 		slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
 		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
-		slog.Int("sockets_per_session", c.Sockets), c.Telemetry.Attr(),
+		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets), c.Telemetry.Attr(),
 	}
 }

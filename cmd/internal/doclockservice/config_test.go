@@ -26,7 +26,7 @@ func parse(words ...string) (Config, error) { return ParseConfig(environ(words..
 func TestTheDefaultsAreTheContracts(t *testing.T) {
 	c := must(parse("TASK_AUTH=iam", secret))(t)
 	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "documentLocks" || c.TTL != 30*time.Second ||
-		c.Sweep != time.Minute || c.Sockets != 100 || c.Sessions != "cookie" || c.LogFormat != "json" {
+		c.Sweep != time.Minute || c.Locks != 100 || c.Sockets != 100 || c.Sessions != "cookie" || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }

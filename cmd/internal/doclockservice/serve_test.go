@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -158,13 +159,18 @@ func next(t testing.TB, events <-chan received, reason string) received {
 const lockPath = "/api/documents/room/lock"
 
 func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
-	i := start(t, embedded(t), "SOCKETS_PER_SESSION=1")
+	i := start(t, embedded(t), "LOCKS_PER_SESSION=2", "SOCKETS_PER_SESSION=1")
 	c := client(t)
 	for status := 0; status != http.StatusOK; {
 		status, _ = i.ask(t, c, http.MethodGet, "/health/ready")
 	}
 	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
 		t.Fatal(status, body)
+	}
+	for room, want := range []int{http.StatusOK, http.StatusTooManyRequests} { // one lock more is allowed
+		if status, body := i.ask(t, c, http.MethodPost, fmt.Sprintf("/api/documents/%d/lock", room)); status != want {
+			t.Errorf("lock %d: %d %v, want %d", room+2, status, body, want)
+		}
 	}
 	dial := func() (*websocket.Conn, *http.Response, error) {
 		return websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}})

@@ -59,7 +59,7 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 	}
 	o := server.Options{
 		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins,
-		SessionSockets: cfg.Sockets, Log: log,
+		SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
 	}
 
 	cfg.Tasks.Warn(ctx, log)

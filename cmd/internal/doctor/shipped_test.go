@@ -25,7 +25,7 @@ var leftUnset = map[string]string{
 	"SMOKE_INPUT":  "of the module's smoke_env",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
 	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
-	"doclock SOCKETS_PER_SESSION": "its default fits",
+	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",
 }
 
 // reads returns the variables that a service looks up in an environment, without those that

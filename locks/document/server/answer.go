@@ -26,6 +26,7 @@ var (
 	errCrossSite      = errors.New("doclock: cross-site request")
 	errNoSession      = errors.New("doclock: no session")
 	errForeignChannel = errors.New("doclock: foreign channel")
+	errManyLocks      = errors.New("doclock: too many locks of this session")
 	errManySockets    = errors.New("doclock: too many sockets of this session")
 	errNoSweep        = errors.New("doclock: swept in part")
 )
@@ -52,6 +53,7 @@ var refusals = []struct {
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},
 	{taskauth.ErrNoKeys, http.StatusServiceUnavailable, "unavailable", "tokens cannot be checked now; try again"},
+	{errManyLocks, http.StatusTooManyRequests, "too_many_locks", "this session holds too many locks; release one"},
 	{errManySockets, http.StatusTooManyRequests, "too_many_sockets", "this session has too many open sockets; close one"},
 	{lifecycle.ErrFull, http.StatusServiceUnavailable, "unavailable", "too many connections here; try again"},
 	{lifecycle.ErrStopping, http.StatusServiceUnavailable, "unavailable", "this instance is stopping; try again"},

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/lease"
 	"taskguard/locks/document"
 )
 
@@ -140,13 +142,23 @@ func clientOf(r *http.Request) (string, error) {
 
 // acquire handles POST. A POST of the owner is a heartbeat (SEEDS D1).
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
+	if err := s.beginLock(ctx, q); err != nil {
+		return nil, err
+	}
+	defer s.rooms.end(q.session, q.room)
 	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
+	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
+	}
 	return heldBody(state.Lock), err
 }
 
 // extend handles PUT, the client's heartbeat (SEEDS D2).
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
+	if err == nil {
+		s.rooms.keep(q.session, q.room, s.locks.TTL())
+	}
 	return heldBody(state.Lock), err
 }
 
@@ -162,6 +174,9 @@ func heldBody(l document.Lock) held {
 // the release does not depend on its request's context (SEEDS D3).
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
+	if err == nil {
+		s.rooms.keep(q.session, q.room, 0)
+	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
 	}

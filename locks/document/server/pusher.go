@@ -65,7 +65,7 @@ var (
 	errMessage      = &pusherError{4200, "invalid message"}
 	errNoPong       = &pusherError{4201, "no reply to a ping"}
 	errEvent        = &pusherError{4301, "clients may only subscribe, unsubscribe and ping"}
-	errManyChannels = &pusherError{4301, "too many channels of this socket, or of this instance"}
+	errManyChannels = &pusherError{4301, "too many channels of this socket, of this session, or of all sockets of this instance"}
 )
 
 // frame is a message of the Pusher protocol from the server; Data is JSON in a string.
@@ -146,11 +146,10 @@ func (s *Server) connect(c echo.Context) error {
 		return err
 	}
 	caller, _ := s.sessions.Caller(c.Response(), r, false) // a socket needs no session
-	end, err := s.openSocket(r, caller.Owner)
-	if err != nil {
+	if err := s.openSocket(r, caller.Owner); err != nil {
 		return err
 	}
-	defer end()
+	defer s.closeSocket(caller.Owner, r)
 
 	conn, err := websocket.Accept(c.Response(), r, accepting)
 	if err != nil {
@@ -263,25 +262,20 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	}
 
 	p.unsubscribe(channel)
-	if len(p.channels) >= maxChannels {
+	if len(p.channels) >= maxChannels || !s.openChannel(p.session, private, &channel) {
 		p.refuse(channel, "LimitReached", errManyChannels)
 		return nil
 	}
-	end, err := s.openChannel(p.session, private)
-	if err != nil {
-		p.refuse(channel, "LimitReached", errManyChannels)
-		return nil //nolint:nilerr // reported to the client; the socket stays open
-	}
 	sub, err := s.feed.Subscribe(ctx, room)
 	if err != nil {
-		end()
+		s.closeChannel(p.session, &channel)
 		return errNoStore
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
-		defer end()
+		defer s.closeChannel(p.session, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
 	})

@@ -374,6 +374,24 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	other.mustWatch("documents.0")
 }
 
+func TestASessionHasFiveChannelsForEachOfItsSockets(t *testing.T) {
+	s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 1 })
+	user, other := s.browser(t), s.browser(t)
+	user.ask(http.MethodGet, "/") // begins a session
+	other.ask(http.MethodGet, "/")
+	p, q := user.connect(), other.connect()
+	for i := range 6 {
+		if watched := p.watch(fmt.Sprint("documents.", i)); watched != (i < 5) {
+			t.Errorf("channel %d: %v", i, watched)
+		}
+	}
+	if !q.watch("documents.5") {
+		t.Error("another session has no channel")
+	}
+	p.unsubscribe("documents.0")
+	p.mustWatch("documents.5")
+}
+
 func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
 	stranger, user := s.browser(t), s.browser(t)

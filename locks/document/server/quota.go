@@ -1,8 +1,10 @@
 package server
 
 import (
-	"net/http"
+	"context"
+	"math"
 	"sync"
+	"time"
 
 	"taskguard/internal/lifecycle"
 )
@@ -10,66 +12,123 @@ import (
 // anonymousShare is the part of MaxSockets that clients without a session may have together.
 const anonymousShare = 2
 
-// quota counts the open sockets of each session, as far as this instance knows. The zero quota is
-// empty.
+// channelsPerSocket is how many channels a session may have for each of its sockets, on average.
+const channelsPerSocket = 5
+
+// quota counts what each session has, as far as this instance knows. The zero quota is empty.
 type quota struct {
-	mu   sync.Mutex
-	open map[string]int
+	mu     sync.Mutex
+	claims map[string]map[any]claim // by session and key
 }
 
-// begin counts a socket, and reports false if the session has limit others.
-func (q *quota) begin(session string, limit int) bool {
+// claim counts as one while a request uses it, and until a time.
+type claim struct {
+	uses  int
+	until time.Time
+}
+
+// change replaces the claim of key by what next returns. It reports false if there is none and
+// the session has limit others. It deletes a claim that is neither used nor kept.
+func (q *quota) change(session string, key any, limit int, next func(claim) claim) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.open[session] >= limit {
+	claims := q.claims[session]
+	c, counted := claims[key]
+	if !counted && len(claims) >= limit {
 		return false
 	}
-	if q.open == nil {
-		q.open = map[string]int{}
+
+	c = next(c)
+	if q.claims == nil {
+		q.claims = map[string]map[any]claim{}
 	}
-	q.open[session]++
+	if claims == nil {
+		claims = map[any]claim{}
+		q.claims[session] = claims
+	}
+	claims[key] = c
+	if c.uses <= 0 && !time.Now().Before(c.until) {
+		delete(claims, key)
+	}
+	if len(claims) == 0 {
+		delete(q.claims, session)
+	}
 	return true
 }
 
-func (q *quota) end(session string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.open[session]--
-	if q.open[session] == 0 {
-		delete(q.open, session)
-	}
+func (q *quota) begin(session string, key any, limit int) bool {
+	return q.change(session, key, limit, func(c claim) claim { return claim{c.uses + 1, c.until} })
 }
 
-// openSocket counts a socket of the session until end is called, unless r may not open one.
-func (s *Server) openSocket(r *http.Request, session string) (end func(), err error) {
-	if !isWebSocket(r) {
-		return nil, requestError("want a WebSocket")
-	}
-	return s.count(session)
+func (q *quota) end(session string, key any) {
+	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses - 1, c.until} })
 }
 
-// count counts a socket until end is called. All clients without a session count together.
-func (s *Server) count(session string) (end func(), err error) {
-	if err := s.Begin(s.o.MaxSockets); err != nil {
-		return nil, err
-	}
+// keep counts key for this long from now, whatever the limit; zero ends that.
+func (q *quota) keep(session string, key any, life time.Duration) {
+	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses, time.Now().Add(life)} })
+	time.AfterFunc(life, func() { // deletes it, unless it is kept longer
+		q.change(session, key, math.MaxInt, func(c claim) claim { return c })
+	})
+}
 
+// beginLock counts a lock for the session while a request acquires it.
+func (s *Server) beginLock(ctx context.Context, q target) error {
+	if s.rooms.begin(q.session, q.room, s.o.SessionLocks) {
+		return nil
+	}
+	state, err := s.locks.Get(ctx, q.room, q.owner) // another instance may have acquired it
+	switch {
+	case err != nil:
+		return err
+	case !state.Mine:
+		return errManyLocks
+	}
+	s.rooms.begin(q.session, q.room, math.MaxInt)
+	return nil
+}
+
+// takeSocket counts a socket for the session. All sockets and public channels of clients
+// without a session count together.
+func (s *Server) takeSocket(session string, key any) error {
 	limit, full := s.o.SessionSockets, errManySockets
 	if session == "" {
 		limit, full = s.o.MaxSockets/anonymousShare, lifecycle.ErrFull
 	}
-	if !s.sockets.begin(session, limit) {
-		s.End()
-		return nil, full
+	if !s.sockets.begin(session, key, limit) {
+		return full
 	}
-	return func() { s.sockets.end(session); s.End() }, nil
+	return nil
 }
 
-// openChannel counts a subscription until end is called. Where a session has opened the socket, or
-// has signed a private channel, it counts only for the instance.
-func (s *Server) openChannel(session string, private bool) (end func(), err error) {
-	if session == "" && !private {
-		return s.count("")
+// openChannel counts a subscription as a socket, and for its session, or for all clients
+// without one; a session has signed a private channel. It reports false if there are too many.
+func (s *Server) openChannel(session string, private bool, key any) bool {
+	if s.Begin(s.o.MaxSockets) != nil {
+		return false
 	}
-	return s.End, s.Begin(s.o.MaxSockets)
+
+	counted := true
+	switch {
+	case session != "":
+		counted = s.channels.begin(session, key, channelsPerSocket*s.o.SessionSockets)
+	case !private:
+		counted = s.takeSocket("", key) == nil
+	}
+	if !counted {
+		s.End()
+	}
+	return counted
+}
+
+// closeChannel ends what openChannel has counted.
+func (s *Server) closeChannel(session string, key any) {
+	s.channels.end(session, key)
+	s.closeSocket("", key)
+}
+
+// closeSocket ends what openSocket has counted.
+func (s *Server) closeSocket(session string, key any) {
+	s.sockets.end(session, key)
+	s.End()
 }

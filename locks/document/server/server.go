@@ -58,8 +58,10 @@ type Options struct {
 	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
 	// zero: 10,000. Clients without a session may have half of them, with their public channels.
 	MaxSockets int
-	// SessionSockets is how many open sockets one session may have on this instance; zero: 100.
-	SessionSockets int
+	// SessionLocks and SessionSockets are how many locks and open sockets one session may
+	// have on this instance; zero: 100. A lock is counted until it is released here, or for
+	// one TTL after its last heartbeat here.
+	SessionLocks, SessionSockets int
 
 	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
 	Tracer trace.Tracer  // of the span "request"; nil: no spans
@@ -76,7 +78,8 @@ type Server struct {
 	work                 context.Context // of all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
-	sockets              quota
+	rooms                quota
+	sockets, channels    quota
 	log                  *slog.Logger
 }
 
@@ -84,8 +87,8 @@ type Server struct {
 // sessions identifies. When work ends, sockets are closed with 1001 (going away); see
 // Drain.
 func NewServer(work context.Context, locks *document.Locks, feed *document.Feed, sessions Sessions, o Options) *Server {
-	o.MaxSockets, o.SessionSockets = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.SessionSockets, 100)
-	o.Ping = cmp.Or(o.Ping, 20*time.Second)
+	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
+	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), work: work, log: o.Log, o: o,

@@ -56,11 +56,10 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	end, err := s.openSocket(r, q.session)
-	if err != nil {
+	if err := s.openSocket(r, q.session); err != nil {
 		return err
 	}
-	defer end()
+	defer s.closeSocket(q.session, r)
 	sub, err := s.feed.Subscribe(r.Context(), q.room)
 	if err != nil {
 		return err
@@ -98,6 +97,21 @@ func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, named b
 
 func isWebSocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// openSocket counts a socket of the session, unless r may not open one. See closeSocket.
+func (s *Server) openSocket(r *http.Request, session string) error {
+	if !isWebSocket(r) {
+		return requestError("want a WebSocket")
+	}
+	if err := s.Begin(s.o.MaxSockets); err != nil {
+		return err
+	}
+	err := s.takeSocket(session, r)
+	if err != nil {
+		s.End()
+	}
+	return err
 }
 
 // run serves a socket until read returns, the client does not answer a ping or the process
