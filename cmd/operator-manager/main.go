@@ -20,6 +20,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -185,8 +186,13 @@ func (c *call) open() error {
 		c.session = operator.SessionID(c.getenv, os.Getppid)
 	}
 
-	o := operator.Options{Timeout: timeout, Alive: alive}
-	c.pool, err = operator.New(operator.Open(c.state), c.state, c.session, operators, o)
+	file, err := operator.Open(c.state)
+	if err != nil {
+		return err
+	}
+	c.pool, err = operator.New(file, c.state, c.session, operators, operator.Options{
+		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
+	})
 	return err
 }
 

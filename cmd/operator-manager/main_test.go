@@ -158,11 +158,13 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 			t.Errorf("%q; want %q", got, want)
 		}
 	}
-	link := newState(t)
+	missing, link := filepath.Join(t.TempDir(), "none", "state.json"), newState(t)
 	check(t, os.Symlink("target", link))
-	for _, c := range commands {
-		if got := open(t, link, "1").run(c.name); got.code != 1 || got.out != "" || !strings.Contains(got.err, link) {
-			t.Errorf("%s: %+v", c.name, got)
+	for _, state := range []string{missing, link} {
+		for _, c := range commands {
+			if got := open(t, state, "1").run(c.name); got.code != 1 || got.out != "" || !strings.Contains(got.err, filepath.Dir(state)) {
+				t.Errorf("%s: %+v", c.name, got)
+			}
 		}
 	}
 }

@@ -14,7 +14,8 @@
 //   - A crash or a full disk leaves the state before or the state after.
 //   - Unknown fields and entries survive. An unreadable updated_at counts as the
 //     file's last write, and a future one counts as now; the next write corrects it.
-//   - A corrupt file counts as empty, and is replaced.
+//   - A corrupt file counts as empty; its content is kept in a file that ends in
+//     .corrupt, unless that exists.
 //
 // # Not guaranteed
 //

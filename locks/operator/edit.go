@@ -23,16 +23,21 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
 
+	corrupt := 0
 	var refused error
 	decide := func(c lease.Cell[State]) (State, error) {
 		next := State{storage: p.live(c.Doc.storage, c.At), rest: c.Doc.rest}
-		refused = change(p.view(next.storage, c.At))
+		corrupt, refused = c.Doc.corrupt, change(p.view(next.storage, c.At))
 		return next, nil
 	}
 	landed := func(lease.Cell[State]) bool { return false } // to make a change twice does no harm
 	_, err := lease.Edit(ctx, p.store, p.path, nil, decide, landed)
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)
+	}
+
+	if corrupt > 0 {
+		p.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", p.path, "bytes", corrupt)
 	}
 	return refused
 }

@@ -20,7 +20,12 @@ func ExamplePool() {
 	path := filepath.Join(dir, "state.json")
 	two := []operator.Operator{{ID: "angie", Name: "Angie"}, {ID: "alma", Name: "Alma"}}
 	for _, session := range []string{"this terminal", "that terminal"} {
-		pool, err := operator.New(operator.Open(path), path, session, two, operator.Options{})
+		file, err := operator.Open(path)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		pool, err := operator.New(file, path, session, two, operator.Options{})
 		if err != nil {
 			fmt.Println(err)
 			return

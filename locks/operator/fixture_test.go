@@ -36,8 +36,9 @@ func newFixture(t *testing.T) *fixture {
 }
 
 // file opens the state file as another program does.
-func (w *fixture) file() *lease.File[operator.State] {
-	f := operator.Open(w.path)
+func (w *fixture) file() *operator.File {
+	w.Helper()
+	f := must(operator.Open(w.path))(w)
 	f.Now = func() time.Time { return w.now }
 	return f
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -54,6 +55,7 @@ var errWaited = fmt.Errorf("gave up after %v", wait)
 type Options struct {
 	Timeout time.Duration      // zero: DefaultTimeout
 	Alive   func(pid int) bool // whether a process of this host is alive; nil: all are
+	Log     *slog.Logger       // nil: none
 }
 
 // Pool is the operators as one session sees them, in a state that sessions share.
@@ -68,8 +70,8 @@ type Pool struct {
 	o             Options
 }
 
-// New returns the Pool of a session in the state at path: the key of store, which Open
-// returns. The operators are those that Check accepts.
+// New returns the Pool of a session in the state at path: the key of store, which is
+// a [File] or behaves as one. The operators are those that Check accepts.
 func New(store lease.Store[State], path, session string, operators []Operator, o Options) (*Pool, error) {
 	switch {
 	case session == "" || !utf8.ValidString(session):
@@ -81,7 +83,7 @@ func New(store lease.Store[State], path, session string, operators []Operator, o
 		return nil, err
 	}
 
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.Timeout, o.Log = cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Pool{store: store, path: path, session: session, operators: slices.Clone(operators), o: o}, nil
 }
 

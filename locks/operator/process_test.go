@@ -39,7 +39,11 @@ func readOnly(path string) error {
 			return err
 		}
 	}
-	p, err := operator.New(operator.Open(path), path, "A", six, operator.Options{})
+	f, err := operator.Open(path)
+	if err != nil {
+		return err
+	}
+	p, err := operator.New(f, path, "A", six, operator.Options{})
 	if err != nil {
 		return err
 	}

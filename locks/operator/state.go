@@ -3,10 +3,12 @@ package operator
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/iso8601"
 )
 
@@ -15,6 +17,7 @@ import (
 type State struct {
 	storage map[string]entry
 	rest    map[string]json.RawMessage // all fields of the file; storage is superseded
+	corrupt int                        // the size of a corrupt file
 }
 
 // entry is one session's value.
@@ -41,7 +44,13 @@ func (e entry) set(field, text string) entry {
 // format is the state file's lease.Format; the key is the path.
 type format struct{}
 
-func (format) Name(path string) (string, error) { return filepath.Base(path), nil }
+func (format) Name(path string) (string, error) {
+	name := filepath.Base(path)
+	if name == "." || name == ".." || name == string(filepath.Separator) {
+		return "", fmt.Errorf("%w: %q is not a file name", lease.ErrInvalidKey, path)
+	}
+	return name, nil
+}
 
 func (format) Encode(_ string, s State, _ time.Time) ([]byte, error) {
 	entries := make(map[string]map[string]json.RawMessage, len(s.storage))
@@ -61,18 +70,25 @@ func (format) Encode(_ string, s State, _ time.Time) ([]byte, error) {
 }
 
 // Decode returns no time of writing: other programs set the times of the file, so
-// only the clock counts. A corrupt file is an empty one, and a corrupt entry is none.
+// only the clock counts. A corrupt file is an empty one, without corrupt entries.
 func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time.Time, _ error) {
 	var entries map[string]json.RawMessage
 	_ = json.Unmarshal(data, &s.rest) // nil unless data is one object
-	_ = json.Unmarshal(s.rest["storage"], &entries)
-
+	sound := s.rest != nil
+	if raw, ok := s.rest["storage"]; ok {
+		sound = json.Unmarshal(raw, &entries) == nil
+	}
 	s.storage = make(map[string]entry, len(entries))
 	for session, raw := range entries {
 		var fields map[string]json.RawMessage
-		if json.Unmarshal(raw, &fields) == nil && fields != nil && session != "" {
-			s.storage[session] = entryOf(fields, modified)
+		if json.Unmarshal(raw, &fields) != nil || fields == nil || session == "" {
+			sound = false
+			continue
 		}
+		s.storage[session] = entryOf(fields, modified)
+	}
+	if !sound {
+		s.corrupt = len(data)
 	}
 	return s, time.Time{}, nil
 }
