@@ -56,14 +56,14 @@ func Hash(room string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Decisions. Acquire returns a *HeldError for a room that another holds, the other
-// methods ErrNotYours.
+// Decisions. If another owner holds the room, Acquire returns a *HeldError, and the other
+// methods return ErrNotYours.
 var (
 	ErrNotLocked = errors.New("document: the room is not locked")
 	ErrNotYours  = errors.New("document: another holds the room")
 )
 
-// HeldError reports that another holds the room, since LockedAt.
+// HeldError reports that another owner holds the room, since LockedAt.
 type HeldError struct {
 	lease.HeldError
 	LockedAt time.Time
@@ -151,8 +151,8 @@ func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, er
 	}
 }
 
-// expired returns a record of owner's, with a token that is larger than any before,
-// which expires at once.
+// expired returns a record of owner that has expired at once. Its token is larger than any
+// before.
 func expired(now time.Time, owner string) Lock {
 	l := Lock{Lease: lease.Fresh(now)}
 	l.Owner, l.ExpiresAt = owner, now.Truncate(time.Millisecond)
@@ -191,7 +191,7 @@ func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 	return l.state(c, owner), err
 }
 
-// hold is edit for a decision after which owner has the record until another time.
+// hold calls edit with a decision that gives owner the record until another expiry.
 func (l *Locks) hold(ctx context.Context, room, owner string, from *cell, decide decision) (cell, error) {
 	var expiry time.Time
 	return l.edit(ctx, room, from, func(c cell) (Lock, error) {

@@ -139,16 +139,16 @@ func TestAHeldRoomIsNotTakenAndTokensGrow(t *testing.T) {
 	times(t, 10, func(t *testing.T, s *slowStore, l *Locks) {
 		var last cell // the last commit that left the room held; the store's mutex guards it
 		s.seen = func(_ string, c cell) {
-			was, is := last.Doc, c.Doc
+			before, after := last.Doc, c.Doc
 			switch {
 			case !c.Exists:
 				deleted++
 				last.Doc.ExpiresAt = time.Time{}
-			case !lease.Held(is.Lease, c.At):
-			case is.Owner != was.Owner && lease.Held(was.Lease, c.At):
-				t.Errorf("%+v replaced %+v", is, was)
-			case is.Token < was.Token || is.Token == was.Token && is.Owner != was.Owner:
-				t.Errorf("token %d after %d", is.Token, was.Token)
+			case !lease.Held(after.Lease, c.At):
+			case after.Owner != before.Owner && lease.Held(before.Lease, c.At):
+				t.Errorf("%+v replaced %+v", after, before)
+			case after.Token < before.Token || after.Token == before.Token && after.Owner != before.Owner:
+				t.Errorf("token %d after %d", after.Token, before.Token)
 			default:
 				last = c
 			}

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 )
@@ -20,9 +17,8 @@ type Finder interface {
 }
 
 const (
-	sweepBatch      = 1000             // records read at once
-	parallelDeletes = 16               // records deleted at once
-	sweepTimeout    = 50 * time.Second // the next sweep is due a minute after the last
+	sweepBatch   = 1000             // records read at once
+	sweepTimeout = 50 * time.Second // the next sweep is due a minute after the last
 )
 
 // errHeld ends the sweep of a room that is held, or that has no record any more.
@@ -49,33 +45,18 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	}
 }
 
-// sweepAll sweeps the rooms of found, several at once.
+// sweepAll sweeps the rooms of found.
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
-	work, ctx := errgroup.WithContext(ctx)
-	work.SetLimit(parallelDeletes)
-	var mu sync.Mutex // guards swept and err
 	for i := range found {
-		if ctx.Err() != nil {
-			break
+		switch failed := l.sweep(ctx, found[i]); {
+		case failed == nil:
+			swept++
+		case errors.Is(failed, lease.ErrUnavailable):
+			return swept, cmp.Or(err, failed)
+		case !errors.Is(failed, errHeld):
+			err = cmp.Or(err, failed)
 		}
-		work.Go(func() error {
-			failed := l.sweep(ctx, found[i])
-
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case failed == nil:
-				swept++
-			case !errors.Is(failed, errHeld):
-				err = cmp.Or(err, failed)
-			}
-			if errors.Is(failed, lease.ErrUnavailable) {
-				return failed // ends the sweep
-			}
-			return nil
-		})
 	}
-	_ = work.Wait() // err is the first
 	return swept, err
 }
 

@@ -23,7 +23,7 @@
 //   - project/.lock is written as a whole or not at all. An unreadable one counts as
 //     held until 30 s after its modification. Nothing else is written but
 //     project/.lock.guard, for flock, and with [Telemetry]
-//     project/autosave/lock-DATE.jsonl. No symbolic link is followed.
+//     project/autosave/lock-DATE.jsonl. project/.lock and its guard are no links.
 //   - The record of a lost lease is removed only if it is still the loser's, and
 //     not while WithProjectLock's function runs: a function that ignores the loss has
 //     [Error.KillAfter] to end. A forced release removes nothing that another holds.

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"taskguard/lease"
@@ -28,49 +26,17 @@ const (
 	credible = 24 * time.Hour
 )
 
-// makeDir makes dir in an existing directory. It refuses a file, or a link.
-func makeDir(dir string) error {
-	err := os.Mkdir(dir, 0o755)
-	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist),
-		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
-	case err != nil && !errors.Is(err, fs.ErrExist):
-		return err
-	}
-	return checkDir(dir)
-}
-
-// checkDir refuses dir if it is a file or a link.
-func checkDir(dir string) error {
-	info, err := os.Lstat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err == nil && !info.IsDir():
-		return fmt.Errorf("%w: %s is not a directory", lease.ErrRefused, filepath.Base(dir))
-	}
-	return err
-}
-
-// lockFileStore is project/.lock as a store. It makes project, and refuses one that is a link.
+// lockFileStore is project/.lock as a store. It makes the directory project, but not its parents.
 type lockFileStore struct {
 	*lease.File[document.Lock]
 	dir string
 }
 
-func (s lockFileStore) Load(ctx context.Context, key string) (lease.Cell[document.Lock], error) {
-	if err := checkDir(s.dir); err != nil {
-		return lease.Cell[document.Lock]{}, err
-	}
-	return s.File.Load(ctx, key)
-}
-
 func (s lockFileStore) Swap(ctx context.Context, key string, prev lease.Cell[document.Lock],
 	next document.Lock,
 ) (lease.Cell[document.Lock], error) {
-	if err := makeDir(s.dir); err != nil {
-		return lease.Cell[document.Lock]{}, err
+	if err := os.Mkdir(s.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return lease.Cell[document.Lock]{}, fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
 	return s.File.Swap(ctx, key, prev, next)
 }

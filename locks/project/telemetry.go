@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -48,13 +47,11 @@ func (t *Telemetry) write(e *Event) error {
 	}
 
 	dir := filepath.Join(t.project, "autosave")
-	for _, made := range []string{t.project, dir} { // one after the other: a link is not followed
-		if err := makeDir(made); err != nil {
-			return err
-		}
+	for _, missing := range []string{t.project, dir} {
+		_ = os.Mkdir(missing, 0o755) // if it fails, so does OpenFile
 	}
 	name := filepath.Join(dir, "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

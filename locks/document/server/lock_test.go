@@ -157,15 +157,6 @@ func TestTwoTabsOfOneSessionAreTwoOwners(t *testing.T) {
 	}
 }
 
-func TestABodyIsIgnored(t *testing.T) {
-	b := newSite(t, nil).browser(t)
-	for _, body := range []string{"{", "\x00", strings.Repeat("x", 100<<10)} {
-		if got := b.do(http.MethodPost, lockPath, strings.NewReader(body)); got.status != http.StatusOK {
-			t.Errorf("%d bytes: %d %s", len(body), got.status, got.body)
-		}
-	}
-}
-
 func TestAnUnknownRouteOrMethodIsAnsweredInJSON(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	const route = `{"success":false,"error":"no_such_route","message":"no such route"}`

@@ -23,10 +23,8 @@ import (
 )
 
 const (
-	// maxBody and maxFrame are the sizes of the largest body of a request and of the largest
-	// message of a Pusher client, in bytes.
-	maxBody  = 64 << 10
-	maxFrame = 4 << 10
+	// maxBody is the size of the largest body of a request, in bytes.
+	maxBody = 64 << 10
 	// maxChannel is the longest name of a channel that Pusher's clients permit, in bytes.
 	maxChannel = 164
 	// maxChannels is how many channels one socket may subscribe to.
@@ -37,8 +35,8 @@ const (
 )
 
 // Pusher has the application's key and secret of the Pusher protocol. The key is public;
-// the secret signs the subscriptions of private channels. Without a key, sockets of the
-// protocol are refused with 4003.
+// the secret signs the subscriptions of private channels. Without a key, all sockets of the
+// protocol are refused.
 type Pusher struct {
 	Key, Secret string
 	Channel     string // a public channel's name, with {room}; empty: DefaultChannel
@@ -60,10 +58,7 @@ func (e *pusherError) Error() string { return "doclock: " + e.Message }
 // The errors of the Pusher protocol. By the code a client decides how it connects again:
 // 40xx not at all, 41xx after a second, 42xx at once.
 var (
-	errUnknownKey   = &pusherError{4001, "the application does not exist"}
-	errDisabled     = &pusherError{4003, "the application is disabled: PUSHER_APP_KEY is not set"}
-	errVersion      = &pusherError{4007, "unsupported protocol version, want 7"}
-	errNoVersion    = &pusherError{4008, "no protocol version supplied"}
+	errUnknownKey   = &pusherError{4001, "the key is not PUSHER_APP_KEY, or that is not set"}
 	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
 	errNoStore      = &pusherError{4100, "the store is out of reach"}
 	errStopping     = &pusherError{4200, "this instance is stopping"}
@@ -85,21 +80,6 @@ func (p Pusher) sign(socket, channel string) string {
 	h := hmac.New(sha256.New, []byte(p.Secret))
 	h.Write([]byte(socket + ":" + channel)) // never fails
 	return p.Key + ":" + hex.EncodeToString(h.Sum(nil))
-}
-
-// check returns why a socket is refused, or nil.
-func (p Pusher) check(key, version string) *pusherError {
-	switch {
-	case p.Key == "":
-		return errDisabled
-	case !hmac.Equal([]byte(key), []byte(p.Key)):
-		return errUnknownKey
-	case version == "":
-		return errNoVersion
-	case version != "7":
-		return errVersion
-	}
-	return nil
 }
 
 var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
@@ -177,7 +157,12 @@ func (s *Server) connect(c echo.Context) error {
 	}
 	id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
 	p := &pusher{server: s, conn: conn, session: caller.Owner, id: id, channels: map[string]context.CancelFunc{}}
-	p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
+	if c.Param("key") != s.o.Pusher.Key { // the route has no empty key
+		p.close(errUnknownKey)
+		return nil
+	}
+	s.run(conn, p.read, p.begin, p.close)
+	p.forwarding.Wait()
 	return nil
 }
 
@@ -189,17 +174,6 @@ type pusher struct {
 	id         string
 	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
 	forwarding sync.WaitGroup
-}
-
-// serve serves the socket until it is closed; refused is an error to close it with at once.
-func (p *pusher) serve(refused *pusherError) {
-	p.conn.SetReadLimit(maxFrame)
-	if refused != nil {
-		p.close(refused)
-		return
-	}
-	p.server.run(p.conn, p.read, p.begin, p.close)
-	p.forwarding.Wait()
 }
 
 // begin sends the socket's id.

@@ -71,23 +71,23 @@ func newRooms(t testing.TB) *repo.Rooms {
 func newSite(t testing.TB, adapt func(*setup)) *site {
 	t.Helper()
 	s := &site{rooms: newRooms(t), log: &emulatortest.Log{}}
-	with := setup{store: s.rooms, watcher: s.rooms, sessions: cookies(t)}
-	with.options.Finder = s.rooms
-	with.options.Log = slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	parts := setup{store: s.rooms, watcher: s.rooms, sessions: cookies(t)}
+	parts.options.Finder = s.rooms
+	parts.options.Log = slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if adapt != nil {
-		adapt(&with)
+		adapt(&parts)
 	}
 	var err error
-	if s.locks, err = document.New(with.store, with.ttl); err != nil {
+	if s.locks, err = document.New(parts.store, parts.ttl); err != nil {
 		t.Fatal(err)
 	}
-	feed := document.NewFeed(s.locks, with.watcher, with.options.Log)
+	feed := document.NewFeed(s.locks, parts.watcher, parts.options.Log)
 	feeding, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(feeding) })
 	work, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.Server = server.NewServer(work, s.locks, feed, with.sessions, with.options)
+	s.Server = server.NewServer(work, s.locks, feed, parts.sessions, parts.options)
 	server := httptest.NewServer(s)
 	s.url = server.URL
 	t.Cleanup(func() {

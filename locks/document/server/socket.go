@@ -35,8 +35,8 @@ type message struct {
 	Version   int64   `json:"version"`
 }
 
-// messageOf returns the message for e. The holder's display name is for readers with a
-// session (named) only.
+// messageOf returns the message for e. With named, which is for readers with a session only, it
+// contains the holder's display name.
 func messageOf(e document.Event, named bool) message {
 	m := message{Type: "DocumentUnlocked", Room: e.Room, Reason: e.Reason, Version: e.Version}
 	if e.Locked {
@@ -75,7 +75,7 @@ func (s *Server) subscribe(c echo.Context) error {
 }
 
 // serve sends the events of sub until the client disconnects or the process stops. Then
-// it closes conn. named is as of messageOf.
+// it closes conn. With named, the messages contain the holder's display name.
 func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, named bool) {
 	read := func(context.Context) error { return received(conn) }
 	send := func(ctx context.Context) {

@@ -14,7 +14,7 @@ import (
 func TestARequestIsASpanWithoutItsRoom(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	b := newSite(t, func(with *setup) { with.options.Tracer, with.options.Finder = tracers.Tracer("x"), failing{} }).browser(t)
+	b := newSite(t, func(parts *setup) { parts.options.Tracer, parts.options.Finder = tracers.Tracer("x"), failing{} }).browser(t)
 	for _, request := range []string{
 		"GET /health/live", "GET /health/ready", "GET /api/documents/s3cret/lock/ws", "GET /api/documents/s3cret/lock",
 		"PATCH /api/documents/s3cret/lock", "S3CRET /api/documents/s3cret/lock", "GET /s3cret/s3cret", "POST /internal/sweep",
