@@ -20,7 +20,6 @@ type Facts struct {
 	Jobs            []*scheduler.Job // that call recovery, in the queue's region
 	Tasks           []Task           // the first of the queue
 	Grants          []Grant          // of the worker's account, as far as they could be evaluated
-	Alerts, Unsent  int              // the alert policies of this deployment; those without a channel, or disabled
 	Status          map[Part]Status
 }
 
@@ -38,7 +37,6 @@ const (
 	DoclockCallers  Part = "who may call doclock"
 	QueueTasks      Part = "the queue's tasks"
 	AccountRoles    Part = "the roles of the worker's account"
-	AlertPolicies   Part = "the alert policies"
 )
 
 // parts returns all parts in the order of the output.
@@ -50,7 +48,7 @@ func parts() []Part {
 
 // optionalParts returns the parts that an operator may lack the right to read. It is no failure if
 // one of them could not be read.
-func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
+func optionalParts() []Part { return []Part{QueueTasks, AccountRoles} }
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {

@@ -121,8 +121,7 @@ func (api google) give(ctx context.Context, account string, bindings []*iam.Bind
 		if err != nil {
 			return false, err
 		}
-		effective := !custom.Deleted && custom.Stage != "DISABLED"
-		if effective && slices.Contains(custom.IncludedPermissions, g.permission) {
+		if slices.Contains(custom.IncludedPermissions, g.permission) {
 			return true, nil
 		}
 	}
