@@ -25,7 +25,7 @@ func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
 		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone,
 		"read: ../../deploy/service.yaml: the worker's settings\n",
 		"read: ../../deploy/queue.yaml: the queue\n",
-		"not checked: Cloud Scheduler's jobs, the queue's tasks, the roles of the worker's account: files are named",
+		"not checked: Cloud Scheduler's jobs, the queue's tasks, ", "the alert policies: files are named",
 		"not checked: who may call the worker, who may call doclock: a service's file does not hold its IAM policy\n",
 		"\nno problem in what was read\n")
 	if o.err != "" || strings.Contains(o.out, "problem: ") {

@@ -13,7 +13,7 @@ import (
 // Severity is a finding's weight.
 type Severity string
 
-// A Problem loses, doubles or delays work, lets others in, or hides log lines from the alerts.
+// A Problem loses, doubles or delays work, lets others in, or silences the alerts.
 // With Advice the deployment works, but can be improved.
 const (
 	Problem Severity = "problem"
@@ -49,6 +49,7 @@ func Check(f Facts) []Finding {
 	d.checkRecovery()
 	d.checkTasks()
 	d.checkGrants()
+	d.checkAlerts()
 	d.checkService(service{
 		Service: f.Doclock, title: "doclock", settings: DoclockSettings, callers: DoclockCallers,
 		parse: func(l lookup) error { _, err := doclock.ParseConfig(l); return err },

@@ -48,12 +48,12 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 		{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
 	}
-	f.Grants = doctor.NeededGrants(queueName, caller)
+	f.Grants, f.Alerts = doctor.NeededGrants(queueName, caller), 2
 	for i := range f.Grants {
 		f.Grants[i].Given = true
 	}
 	for _, p := range []doctor.Part{
-		doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs, doctor.QueueTasks, doctor.AccountRoles,
+		doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs, doctor.QueueTasks, doctor.AccountRoles, doctor.AlertPolicies,
 	} {
 		f.Status[p] = doctor.Status{From: "test"}
 	}
@@ -150,9 +150,9 @@ func seeded() []misconfiguration {
 		{"queue with a limit of time", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxDuration = 3600e9 }},
 		{"no index", "index-missing", problem, func(f *doctor.Facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) }},
 		{"no index of another kind", "index-missing", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[1])[2]) }},
-		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Exempt, "analyses/input") }},
-		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Exempt, "orders/payload") }},
-		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Exempt, "analyses/checkpoint") }},
+		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
+		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
+		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
 		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
 		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) {
 			orders(f)
@@ -169,6 +169,7 @@ func seeded() []misconfiguration {
 		{"worker that cannot book", "account-cannot-book", problem, func(f *doctor.Facts) { f.Grants[0].Given = false }},
 		{"worker that cannot sign", "account-cannot-sign", problem, func(f *doctor.Facts) { f.Grants[1].Given = false }},
 		{"worker that cannot find its tasks", "account-cannot-find-tasks", advice, func(f *doctor.Facts) { f.Grants[2].Given = false }},
+		{"no alert", "alerts", advice, func(f *doctor.Facts) { f.Alerts = 0 }},
 	}
 }
 
@@ -188,7 +189,7 @@ func orders(f *doctor.Facts) {
 		f.Indexes.Composite["orders: "+needed] = "READY"
 	}
 	for _, name := range []string{"payload", "result", "failure", "lastError", "progress", "checkpoint", "history"} {
-		f.Indexes.Exempt["orders/"+name] = true
+		f.Indexes.Fields["orders/"+name] = false
 	}
 }
 
@@ -221,8 +222,8 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 
 func TestProblemsComeBeforeAdvice(t *testing.T) {
 	f := shipped(t)
-	f.Worker.Memory, f.Queue.State = 512<<20, "PAUSED"
-	if got, want := rulesOf(doctor.Check(f)), "queue-stopped memory"; got != want {
+	f.Worker.Memory, f.Queue.State, f.Alerts = 512<<20, "PAUSED", 0
+	if got, want := rulesOf(doctor.Check(f)), "queue-stopped memory alerts"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -20,6 +20,7 @@ type Facts struct {
 	Jobs            []*scheduler.Job // that call recovery, in the queue's region
 	Tasks           []Task           // the first of the queue
 	Grants          []Grant          // of the worker's account, as far as they could be evaluated
+	Alerts, Unsent  int              // the alert policies of this deployment; those without a channel, or disabled
 	Status          map[Part]Status
 }
 
@@ -37,6 +38,7 @@ const (
 	DoclockCallers  Part = "who may call doclock"
 	QueueTasks      Part = "the queue's tasks"
 	AccountRoles    Part = "the roles of the worker's account"
+	AlertPolicies   Part = "the alert policies"
 )
 
 // parts returns all parts in the order of the output.
@@ -48,7 +50,7 @@ func parts() []Part {
 
 // optionalParts returns the parts that an operator may lack the right to read. It is no failure if
 // one of them could not be read.
-func optionalParts() []Part { return []Part{QueueTasks, AccountRoles} }
+func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {

@@ -18,6 +18,7 @@ import (
 	firestore "google.golang.org/api/firestore/v1"
 	"google.golang.org/api/googleapi"
 	iam "google.golang.org/api/iam/v1"
+	monitoring "google.golang.org/api/monitoring/v3"
 	"google.golang.org/api/option"
 	run "google.golang.org/api/run/v1"
 	"google.golang.org/grpc/codes"
@@ -31,17 +32,19 @@ type google struct {
 	scheduler *scheduler.Service
 	projects  *projects.Service
 	iam       *iam.Service
+	alerts    *monitoring.Service
 }
 
 // connect makes the clients.
 func connect(ctx context.Context, options []option.ClientOption) (api google, err error) {
-	var errs [6]error
+	var errs [7]error
 	api.run, errs[0] = run.NewService(ctx, options...)
 	api.tasks, errs[1] = cloudtasks.NewService(ctx, options...)
 	api.firestore, errs[2] = firestore.NewService(ctx, options...)
 	api.scheduler, errs[3] = scheduler.NewService(ctx, options...)
 	api.projects, errs[4] = projects.NewService(ctx, options...)
 	api.iam, errs[5] = iam.NewService(ctx, options...)
+	api.alerts, errs[6] = monitoring.NewService(ctx, options...)
 	return api, cmp.Or(errs[:]...)
 }
 
@@ -129,7 +132,7 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
 
 // askIndexes reads the indexes of the kinds' collection groups, and the settings of ownFields in
-// all groups.
+// all groups, which include those that a group inherits.
 func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context, api google) error {
 		all, groups := newIndexes(), api.firestore.Projects.Databases.CollectionGroups
@@ -169,10 +172,13 @@ func (r *reader) askJobs(ctx context.Context, parent string) {
 // askOptional reads one of the optional parts.
 func (r *reader) askOptional(ctx context.Context, p Part, queue, project string) {
 	r.ask(ctx, p, project, func(ctx context.Context, api google) error {
-		if p == QueueTasks {
+		switch p {
+		case QueueTasks:
 			return r.askTasks(ctx, api, queue)
+		case AccountRoles:
+			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
 		}
-		return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
+		return r.askAlerts(ctx, api, project)
 	})
 }
 
@@ -199,4 +205,23 @@ func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
 		r.facts.Tasks = append(r.facts.Tasks, task)
 	}
 	return nil
+}
+
+// deployment returns the name of the deployment of which the worker is NAME-worker.
+func (s Service) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
+
+// askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".
+func (r *reader) askAlerts(ctx context.Context, api google, project string) error {
+	return api.alerts.Projects.AlertPolicies.List(project).Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
+		for _, a := range p.AlertPolicies {
+			deployment, _, _ := strings.Cut(a.DisplayName, ": ")
+			if !strings.EqualFold(deployment, r.facts.Worker.deployment()) {
+				continue
+			}
+			if r.facts.Alerts++; !a.Enabled || len(a.NotificationChannels) == 0 {
+				r.facts.Unsent++
+			}
+		}
+		return nil
+	})
 }

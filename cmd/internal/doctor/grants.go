@@ -121,7 +121,8 @@ func (api google) give(ctx context.Context, account string, bindings []*iam.Bind
 		if err != nil {
 			return false, err
 		}
-		if slices.Contains(custom.IncludedPermissions, g.permission) {
+		effective := !custom.Deleted && custom.Stage != "DISABLED"
+		if effective && slices.Contains(custom.IncludedPermissions, g.permission) {
 			return true, nil
 		}
 	}

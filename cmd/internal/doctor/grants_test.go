@@ -10,10 +10,11 @@ import (
 func TestAnAccountHasThePermissionsOfItsCustomRoles(t *testing.T) {
 	const role = "/v1/projects/my-project/roles/taskguardTaskFinder"
 	for answer, want := range map[string]string{
-		`{"includedPermissions":["cloudtasks.tasks.create","cloudtasks.tasks.get"]}`: "",
-		`{"includedPermissions":["cloudtasks.tasks.create"]}`:                        "account-cannot-find-tasks",
-		`{"includedPermissions":["cloudtasks.tasks.get"]}`:                           "account-cannot-book",
-		`{}`: "account-cannot-book account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.create","cloudtasks.tasks.get"]}`:                    "",
+		`{"includedPermissions":["cloudtasks.tasks.create"]}`:                                           "account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get"]}`:                                              "account-cannot-book",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"deleted":true}`:     "account-cannot-book account-cannot-find-tasks",
+		`{"includedPermissions":["cloudtasks.tasks.get","cloudtasks.tasks.create"],"stage":"DISABLED"}`: "account-cannot-book account-cannot-find-tasks",
 	} {
 		c := newCloud(t)
 		c.answers["/v2/"+queueName+":getIamPolicy"] = strings.ReplaceAll(c.answers["/v2/"+queueName+":getIamPolicy"], "cloudtasks.enqueuer", "cloudtasks.taskDeleter")

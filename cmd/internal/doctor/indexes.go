@@ -15,12 +15,12 @@ import (
 type Indexes struct {
 	Database  string
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
-	Exempt    map[string]bool   // whether a field, by group/field, has settings of its own and no index
+	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
 	TTL       map[string]bool   // whether a field, by group/field, has a TTL policy
 }
 
 func newIndexes() Indexes {
-	return Indexes{Composite: map[string]string{}, Exempt: map[string]bool{}, TTL: map[string]bool{}}
+	return Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 }
 
 // NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
@@ -69,7 +69,9 @@ func indexesFile(name string) (Indexes, error) {
 
 	for _, o := range f.FieldOverrides {
 		all.TTL[o.CollectionGroup+"/"+o.FieldPath] = o.TTL
-		all.Exempt[o.CollectionGroup+"/"+o.FieldPath] = o.Indexes != nil && len(o.Indexes) == 0
+		if o.Indexes != nil {
+			all.Fields[o.CollectionGroup+"/"+o.FieldPath] = len(o.Indexes) > 0
+		}
 	}
 	return all, err
 }
@@ -92,8 +94,21 @@ func (all *Indexes) addFields(p *firestore.GoogleFirestoreAdminV1ListFieldsRespo
 	for _, f := range p.Fields {
 		parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
 		name := parts[5] + "/" + parts[7]
-		all.Exempt[name] = f.IndexConfig != nil && !f.IndexConfig.UsesAncestorConfig && len(f.IndexConfig.Indexes) == 0
+		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig {
+			all.Fields[name] = len(c.Indexes) > 0
+		}
 		all.TTL[name] = f.TtlConfig != nil && f.TtlConfig.State != "NEEDS_REPAIR"
 	}
 	return nil
+}
+
+// indexed reports whether a field of a collection group is indexed, by the nearest setting:
+// the path * stands for each field, and the group __default__ for each group.
+func (all Indexes) indexed(group, name string) bool {
+	for _, f := range []string{group + "/" + name, group + "/*", "__default__/*"} {
+		if indexed, set := all.Fields[f]; set {
+			return indexed
+		}
+	}
+	return true
 }

@@ -70,7 +70,10 @@ func newCloud(t *testing.T) *cloud {
 		"/v1/projects/my-project/roles/taskguardTaskFinder":          `{"includedPermissions":["cloudtasks.tasks.get"],"stage":"GA"}`,
 		"/v1/projects/-/serviceAccounts/" + caller + ":getIamPolicy": policy("iam.serviceAccountUser", "serviceAccount:"+workerAccount),
 		"/v1/projects/my-project:getIamPolicy":                       policy("datastore.user", "serviceAccount:"+workerAccount),
-		location + "/jobs":                                           `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` + other + "," + job + "," + other + `]}`,
+		"/v3/projects/my-project/alertPolicies": `{"alertPolicies":[
+			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"]},
+			{"displayName":"another's","enabled":true}]}`,
+		location + "/jobs": `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` + other + "," + job + "," + other + `]}`,
 	}}
 	c.Server = httptest.NewServer(c)
 	t.Cleanup(c.Close)
@@ -145,7 +148,7 @@ func selected(r *http.Request, answer string) string {
 		}
 	}
 	for name, list := range all {
-		if rows, ok := list.([]any); ok && slices.Contains([]string{"indexes", "fields", "jobs"}, name) {
+		if rows, ok := list.([]any); ok && slices.Contains([]string{"indexes", "fields", "jobs", "alertPolicies"}, name) {
 			if r.FormValue("pageToken") != "2" {
 				all[name], all["nextPageToken"] = rows[:len(rows)/2], "2"
 			} else {
@@ -248,7 +251,6 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/indexes", "READY", "CREATING", "index-missing"},
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", "fields/input", "fields/other", "field-indexed"},
-		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"indexes":[{"queryScope":"COLLECTION"}]`, "field-indexed"},
 		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"usesAncestorConfig":true`, "field-indexed"},
 		{"/jobs", workerURL + "/internal/tasks", "https://example.com/internal", "recovery-unscheduled"},
 		{"/jobs", `"code":-1`, `"code":7`, "recovery-failed"},
@@ -263,6 +265,9 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/queues/analyses:getIamPolicy", workerAccount, doclockAccount, "account-cannot-book"},
 		{"/queues/analyses:getIamPolicy", "enqueuer", "viewer", "account-cannot-book"},
 		{caller + ":getIamPolicy", workerAccount, caller, "account-cannot-sign"},
+		{"/alertPolicies", `"projects/my-project/notificationChannels/1"`, ``, "alerts"},
+		{"/alertPolicies", `"enabled":true`, `"enabled":false`, "alerts"},
+		{"/alertPolicies", `Taskguard`, `Taskguard-Staging`, "alerts"},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			c := newCloud(t)
@@ -288,11 +293,32 @@ func TestATTLPolicyIsReadWithOrWithoutIndexSettings(t *testing.T) {
 		`{"usesAncestorConfig":true},"ttlConfig":{"state":"CREATING"}`: 0, `{},"ttlConfig":{"state":"ACTIVE"}`: 0, `{}`: 1, `{},"ttlConfig":{"state":"NEEDS_REPAIR"}`: 1,
 	} {
 		c := newCloud(t)
-		c.answers[groups+"-/fields"] = strings.Replace(c.answers[groups+"-/fields"], `{"usesAncestorConfig":true},"ttlConfig":{"state":"ACTIVE"}`, config, 1)
+		c.answers[groups+"-/fields"] = fieldsJSON(map[string]string{"analyses/fields/*": `{}`, "analyses/fields/expireAt": config})
 		f := c.ask(t, t.Context())
 		set("KEEP_FINISHED", "2160h", "FIRESTORE_DATABASE", "other")(&f)
 		if found := doctor.Check(f); len(found) != want || want == 1 && !strings.Contains(found[0].Fix, "expireAt --database='(default)' --collection-group=analyses ") {
 			t.Errorf("%s: %+v", config, found)
+		}
+	}
+}
+
+func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
+	const none, some = `{}`, `{"indexes":[{"queryScope":"COLLECTION"}]}`
+	for name, tc := range map[string]struct {
+		settings map[string]string
+		found    int
+	}{
+		"database exempts all": {map[string]string{"__default__/fields/*": none}, 0},
+		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 0},
+		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 3},
+		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 3},
+		"one field is indexed": {map[string]string{"__default__/fields/*": none, "analyses/fields/input": some}, 1},
+		"no setting":           {nil, 3},
+	} {
+		c := newCloud(t)
+		c.answers[groups+"-/fields"] = fieldsJSON(tc.settings)
+		if found := doctor.Check(c.ask(t, t.Context())); len(found) != tc.found {
+			t.Errorf("%s: want %d findings, got %+v", name, tc.found, found)
 		}
 	}
 }

@@ -122,6 +122,16 @@ func (d *diagnosis) owns(address string) bool {
 	return ours || u.Host == target.Host
 }
 
+// checkAlerts finds a deployment whose alerts nobody gets.
+func (d *diagnosis) checkAlerts() {
+	if d.read(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0) {
+		d.advice("alerts",
+			"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.",
+			d.Alerts, d.Worker.deployment(), d.Unsent).
+			fix("Create those of deploy, add a channel (gcloud monitoring policies update --add-notification-channels).")
+	}
+}
+
 // checkGrants finds permissions that the worker's account lacks.
 func (d *diagnosis) checkGrants() {
 	for i := range d.Grants {
