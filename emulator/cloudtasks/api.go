@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -44,6 +45,17 @@ func (a *api) withQueue(field, name string, f func(*queue) error) error {
 	return f(q)
 }
 
+// changeQueue runs change on the named queue, locked, and returns the queue.
+func (a *api) changeQueue(name string, change func(*queue)) (pb *cloudtaskspb.Queue, err error) {
+	err = a.withQueue("name", name, func(q *queue) error {
+		change(q)
+		q.signal()
+		pb = proto.CloneOf(q.pb)
+		return nil
+	})
+	return pb, err
+}
+
 // withTask runs f on the named task, locked.
 func (a *api) withTask(name string, f func(*task)) error {
 	queueName, id, err := splitTaskName(name)
@@ -62,58 +74,82 @@ func (a *api) withTask(name string, f func(*task)) error {
 
 // CreateQueue creates a queue. Fields that the request does not set get the service's
 // defaults.
-func (a *api) CreateQueue(ctx context.Context, req *cloudtaskspb.CreateQueueRequest) (*cloudtaskspb.Queue, error) {
+func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueRequest) (*cloudtaskspb.Queue, error) {
 	if location, _, _ := strings.Cut(req.Queue.GetName(), "/queues/"); location != req.Parent {
 		return nil, invalid("queue.name", "is not in parent")
 	}
-	if err := a.s.CreateQueue(req.Queue); err != nil {
-		return nil, err
-	}
-	return a.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: req.Queue.Name})
+	return a.s.createQueue(req.Queue)
 }
 
 // CreateQueue creates a queue, as the call of the API does.
 func (s *Server) CreateQueue(pb *cloudtaskspb.Queue) error {
+	_, err := s.createQueue(pb)
+	return err
+}
+
+func (s *Server) createQueue(pb *cloudtaskspb.Queue) (*cloudtaskspb.Queue, error) {
 	if err := checkQueueName("queue.name", pb.GetName()); err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case pb.RateLimits.GetMaxDispatchesPerSecond() != 0:
-		return unimplemented("queue.rate_limits.max_dispatches_per_second")
+		return nil, unimplemented("queue.rate_limits.max_dispatches_per_second")
 	case pb.RetryConfig.GetMaxRetryDuration() != nil:
-		return unimplemented("queue.retry_config.max_retry_duration")
+		return nil, unimplemented("queue.retry_config.max_retry_duration")
 	case pb.HttpTarget != nil, pb.AppEngineRoutingOverride != nil:
-		return unimplemented("a target of the queue")
+		return nil, unimplemented("a target of the queue")
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.queues[pb.Name] != nil {
-		return status.Error(codes.AlreadyExists, "queue already exists")
+		return nil, status.Error(codes.AlreadyExists, "queue already exists")
 	}
-	s.newQueue(withDefaults(pb))
-	return nil
+	pb = withDefaults(pb)
+	s.newQueue(pb)
+	return proto.CloneOf(pb), nil
 }
 
 // GetQueue returns one queue.
-func (a *api) GetQueue(_ context.Context, req *cloudtaskspb.GetQueueRequest) (pb *cloudtaskspb.Queue, err error) {
-	err = a.withQueue("name", req.Name, func(q *queue) error {
-		pb = q.pb
-		return nil
-	})
-	return pb, err
+func (a *api) GetQueue(_ context.Context, req *cloudtaskspb.GetQueueRequest) (*cloudtaskspb.Queue, error) {
+	return a.changeQueue(req.Name, func(*queue) {})
+}
+
+// ListQueues returns all queues of a location on one page, in the order of their names.
+func (a *api) ListQueues(
+	_ context.Context, req *cloudtaskspb.ListQueuesRequest,
+) (*cloudtaskspb.ListQueuesResponse, error) {
+	if req.Filter != "" {
+		return nil, unimplemented("filter")
+	}
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	resp := &cloudtaskspb.ListQueuesResponse{}
+	for _, name := range slices.Sorted(maps.Keys(a.s.queues)) {
+		if strings.HasPrefix(name, req.Parent+"/queues/") {
+			resp.Queues = append(resp.Queues, proto.CloneOf(a.s.queues[name].pb))
+		}
+	}
+	return resp, nil
 }
 
 // PurgeQueue deletes the tasks of a queue.
-func (a *api) PurgeQueue(_ context.Context, req *cloudtaskspb.PurgeQueueRequest) (pb *cloudtaskspb.Queue, err error) {
-	err = a.withQueue("name", req.Name, func(q *queue) error {
+func (a *api) PurgeQueue(_ context.Context, req *cloudtaskspb.PurgeQueueRequest) (*cloudtaskspb.Queue, error) {
+	return a.changeQueue(req.Name, func(q *queue) {
 		for _, t := range q.tasks {
 			q.discard(t)
 		}
-		pb = q.pb
-		return nil
 	})
-	return pb, err
+}
+
+// PauseQueue stops the dispatches of a queue.
+func (a *api) PauseQueue(_ context.Context, req *cloudtaskspb.PauseQueueRequest) (*cloudtaskspb.Queue, error) {
+	return a.changeQueue(req.Name, func(q *queue) { q.pb.State = cloudtaskspb.Queue_PAUSED })
+}
+
+// ResumeQueue continues the dispatches of a paused queue.
+func (a *api) ResumeQueue(_ context.Context, req *cloudtaskspb.ResumeQueueRequest) (*cloudtaskspb.Queue, error) {
+	return a.changeQueue(req.Name, func(q *queue) { q.pb.State = cloudtaskspb.Queue_RUNNING })
 }
 
 // CreateTask adds a task, under its creator's name or a new one.

@@ -26,10 +26,10 @@
 //     Google; without Token, and for every oauth_token, a task is dispatched
 //     without Authorization. Callers are not authenticated, and there is no IAM.
 //   - The service deletes a task at the age of 31 days.
-//   - The basic view of a task omits its body alone.
-//   - UNIMPLEMENTED, with the name of the call or field: ListQueues, UpdateQueue, DeleteQueue,
-//     PauseQueue, ResumeQueue, RunTask, IAM policies, App Engine targets, a queue's http_target,
-//     maxDispatchesPerSecond and maxRetryDuration, a task's own retry_config.
+//   - The basic view of a task omits its body alone, and ListQueues returns one page.
+//   - UNIMPLEMENTED, with the name of the call or field: UpdateQueue, DeleteQueue, RunTask,
+//     IAM policies, App Engine targets, a queue's http_target, maxDispatchesPerSecond and
+//     maxRetryDuration, a task's own retry_config, the filter of ListQueues.
 //   - The service documents no X-CloudTasks-TaskPreviousResponse for an attempt
 //     without an answer; here it is 504 after the dispatch deadline, else 503.
 package cloudtasks

@@ -15,7 +15,7 @@ import (
 // by the callers of its methods other than run.
 type queue struct {
 	s    *Server
-	pb   *cloudtaskspb.Queue // with all defaults; it does not change
+	pb   *cloudtaskspb.Queue // with all defaults; only its state changes
 	wake chan struct{}       // filled when the schedule must be checked again
 
 	tasks    map[string]*task
@@ -23,7 +23,7 @@ type queue struct {
 	schedule []*dispatch          // the earliest first; those due at the same time in order of addition
 	inFlight int
 	seq      uint64
-	throttle *throttle // nil for none
+	throttle *Throttle // nil for none
 }
 
 // dispatch is one entry of a queue's schedule: the next attempt of a task, or a
@@ -60,7 +60,7 @@ func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
 		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, refused: map[string]time.Time{},
 	}
 	if s.options.Throttling == AsDocumented {
-		q.throttle = &throttle{}
+		q.throttle = &Throttle{}
 	}
 	s.queues[pb.Name] = q
 	s.running.Go(q.run)
@@ -136,7 +136,7 @@ func (q *queue) run() {
 // called again; zero: at the next signal.
 func (q *queue) step(now time.Time) time.Time {
 	limit := int(q.pb.RateLimits.MaxConcurrentDispatches)
-	for q.s.ctx.Err() == nil && q.inFlight < limit {
+	for q.s.ctx.Err() == nil && q.pb.State == cloudtaskspb.Queue_RUNNING && q.inFlight < limit {
 		if len(q.schedule) == 0 {
 			return time.Time{}
 		}
@@ -146,7 +146,7 @@ func (q *queue) step(now time.Time) time.Time {
 		}
 
 		if q.throttle != nil {
-			if at := q.throttle.take(now); at.After(now) {
+			if at := q.throttle.Take(now); at.After(now) {
 				return at
 			}
 		}
@@ -181,7 +181,7 @@ func (q *queue) settle(a *attempt, ended time.Time, o outcome) {
 	q.inFlight--
 	q.signal()
 	if q.throttle != nil {
-		q.throttle.answered(ended, o.status)
+		q.throttle.Answered(ended, o.status)
 	}
 	t := a.task
 	if a.duplicate || q.s.ctx.Err() != nil || q.tasks[t.id] != t { // it may have been deleted

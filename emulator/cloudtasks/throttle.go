@@ -49,10 +49,10 @@ const (
 	forget     = 5 * time.Minute
 )
 
-// throttle is the rate of one queue with AsDocumented. The zero value is that of a new
+// Throttle is the rate of one queue with AsDocumented. The zero value is that of a new
 // queue. Answers take effect at the end of their period, so the order of simultaneous
-// answers has no effect. throttle is not safe for concurrent use.
-type throttle struct {
+// answers has no effect. Throttle is not safe for concurrent use.
+type Throttle struct {
 	rate   float64
 	errors float64   // the part of the last answers that were errors
 	full   time.Time // when the bucket is full
@@ -62,9 +62,9 @@ type throttle struct {
 	succeeded, failed, slowed int
 }
 
-// take permits a dispatch at now and returns now, or returns the later time at
+// Take permits a dispatch at now and returns now, or returns the later time at
 // which to ask again.
-func (t *throttle) take(now time.Time) time.Time {
+func (t *Throttle) Take(now time.Time) time.Time {
 	t.adapt(now)
 
 	wait := max(0, t.full.Sub(now)) + time.Duration(float64(time.Second)/t.rate)
@@ -77,8 +77,8 @@ func (t *throttle) take(now time.Time) time.Time {
 	return now
 }
 
-// answered counts an answer with this HTTP status; zero: no answer.
-func (t *throttle) answered(now time.Time, status int) {
+// Answered counts an answer with this HTTP status; zero: no answer.
+func (t *Throttle) Answered(now time.Time, status int) {
 	t.adapt(now)
 	switch {
 	case success(status):
@@ -92,7 +92,7 @@ func (t *throttle) answered(now time.Time, status int) {
 }
 
 // adapt changes the rate after the answers of a period that has ended.
-func (t *throttle) adapt(now time.Time) {
+func (t *Throttle) adapt(now time.Time) {
 	if now.Sub(t.began) < period {
 		return
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// busyQueue dispatches as often as its throttle permits.
+// busyQueue dispatches as often as its Throttle permits.
 type busyQueue struct {
-	throttle
+	Throttle
 	now time.Time
 }
 
@@ -15,21 +15,21 @@ type busyQueue struct {
 // negative status is no answer yet.
 func (q *busyQueue) flood(d time.Duration, status int) (n int) {
 	for end := q.now.Add(d); ; n++ {
-		for at := q.take(q.now); at != q.now; at = q.take(q.now) {
+		for at := q.Take(q.now); at != q.now; at = q.Take(q.now) {
 			if q.now = at; !at.Before(end) {
 				q.now = end
 				return n
 			}
 		}
 		if status >= 0 {
-			q.answered(q.now, status)
+			q.Answered(q.now, status)
 		}
 	}
 }
 
 // burst returns the number of dispatches that are permitted at once.
 func (q *busyQueue) burst() (n int) {
-	for ; q.take(q.now).Equal(q.now); n++ {
+	for ; q.Take(q.now).Equal(q.now); n++ {
 	}
 	return n
 }
@@ -64,10 +64,10 @@ func TestAnIdleQueueRampsAgain(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
 		q := newBusyQueue()
 		for range 500 {
-			for q.take(q.now) != q.now {
+			for q.Take(q.now) != q.now {
 				q.now = q.now.Add(10 * time.Millisecond)
 			}
-			q.answered(q.now, 200)
+			q.Answered(q.now, 200)
 		}
 		q.now = q.now.Add(pause)
 		between(t, "at once after "+pause.String(), q.burst(), want[0], want[1])
@@ -80,8 +80,8 @@ func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 	for _, c := range []struct{ tasks, status, want int }{{400, 200, 5}, {10, 503, 1}} {
 		q := newBusyQueue()
 		for range c.tasks {
-			q.take(q.now)
-			q.answered(q.now, c.status)
+			q.Take(q.now)
+			q.Answered(q.now, c.status)
 			q.now = q.now.Add(2 * time.Second)
 		}
 		between(t, "at once", q.burst(), c.want, c.want)
@@ -111,11 +111,11 @@ func TestTheAnswersOfASecondChangeTheRateOnce(t *testing.T) {
 		for range c.seconds {
 			for status, n := range c.answers {
 				for range n {
-					q.answered(q.now, status)
+					q.Answered(q.now, status)
 				}
 			}
 			q.now = q.now.Add(time.Second)
-			q.take(q.now)
+			q.Take(q.now)
 		}
 		if q.rate != c.want {
 			t.Errorf("%v in %d s: got %v per second, want %v", c.answers, c.seconds, q.rate, c.want)

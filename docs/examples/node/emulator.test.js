@@ -88,7 +88,17 @@ test('tasks are listed in pages', async () => {
   assert.ok(response.nextPageToken);
   await tasks.purgeQueue({ name: parent });
   assert.equal((await tasks.listTasks({ parent }))[0].length, 0);
-  assert.equal((await tasks.getQueue({ name: parent }))[0].name, parent);
+});
+
+test('a paused queue dispatches nothing', async () => {
+  assert.equal((await tasks.pauseQueue({ name: TASK_QUEUE }))[0].state, 'PAUSED');
+  await create({});
+  const [queues] = await tasks.listQueues({ parent: location });
+  assert.ok(queues.some((q) => q.name === TASK_QUEUE && q.state === 'PAUSED'));
+  assert.equal(delivered.length, 0);
+  await tasks.resumeQueue({ name: TASK_QUEUE });
+  assert.equal((await tasks.getQueue({ name: TASK_QUEUE }))[0].state, 'RUNNING');
+  await arrived(1);
 });
 
 test('documents', async () => {

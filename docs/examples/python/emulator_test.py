@@ -87,6 +87,9 @@ class Tasks(unittest.TestCase):
         self.assertEqual([[t.name for t in p.tasks] for p in pages], [names[:2], names[2:4], names[4:]])
         tasks.purge_queue(name=parent)
         self.assertEqual(list(tasks.list_tasks(parent=parent)), [])
+        self.assertEqual(tasks.pause_queue(name=parent).state.name, "PAUSED")
+        self.assertEqual(tasks.resume_queue(name=parent).state.name, "RUNNING")
+        self.assertIn(parent, [q.name for q in tasks.list_queues(parent=LOCATION)])
         self.assertEqual(tasks.get_queue(name=parent).name, parent)
 
 

@@ -2,7 +2,6 @@ package cloudtasks_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/cloudtasks"
@@ -214,66 +212,4 @@ func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {
 		_, err = c.client.CreateQueue(t.Context(), req)
 		wantCode(t, err, codes.Unimplemented)
 	}
-}
-
-func (c *cloud) delete(name string) error {
-	return c.client.DeleteTask(c.t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name})
-}
-
-func TestADeletedTaskIsNotDispatchedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		slow := worker(func(*http.Request) (*http.Response, error) { time.Sleep(time.Minute); return answer(503), nil })
-		extra := func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }
-		c := openQueue(t, cloudtasks.Options{Transport: slow, Observe: seen.observe, Extra: extra}, nil)
-		start := time.Now()
-		waiting, inFlight := c.create(at("waiting", start.Add(time.Hour))), c.create(post("in-flight"))
-		time.Sleep(time.Second)
-		for _, name := range []string{waiting.Name, inFlight.Name} {
-			wantCode(t, c.delete(name), codes.OK)
-			c.wantGone(name)
-			wantCode(t, c.delete(name), codes.NotFound)
-			_, err := c.client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: &cloudtaskspb.Task{Name: name, MessageType: post("").MessageType}})
-			wantCode(t, err, codes.AlreadyExists)
-		}
-		c.idle()
-		if got, ended := fmt.Sprint(seen.offsets(start)), time.Since(start); got != "[0]" || ended != time.Minute {
-			t.Errorf("deliveries at %s, idle after %v; want one, and idle at its end", got, ended)
-		}
-	})
-}
-
-func TestAPurgedQueueHasNoTasksAndDispatchesThoseThatFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe}, nil)
-		c.create(at("purged", time.Now().Add(time.Hour)))
-		pb, err := c.client.PurgeQueue(t.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queue})
-		if err != nil || pb.Name != queue {
-			t.Errorf("%v, %v, want the queue", pb, err)
-		}
-		c.wantGone(queue + "/tasks/purged")
-		c.idle()
-		c.create(post("later"))
-		c.idle()
-		if all := seen.deliveries(); len(all) != 1 || all[0].Task != "later" {
-			t.Errorf("%+v, want one delivery of the later task", all)
-		}
-	})
-}
-
-func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
-	conn, err := open(t, cloudtasks.Options{}).Dial()
-	wantCode(t, err, codes.OK)
-	defer func() { _ = conn.Close() }()
-	var others []string
-	for _, m := range cloudtaskspb.CloudTasks_ServiceDesc.Methods {
-		err := conn.Invoke(t.Context(), "/google.cloud.tasks.v2.CloudTasks/"+m.MethodName, &emptypb.Empty{}, &emptypb.Empty{})
-		if status.Code(err) == codes.Unimplemented && strings.Contains(err.Error(), "method "+m.MethodName+" ") {
-			others = append(others, m.MethodName)
-		} else if code := status.Code(err); code != codes.InvalidArgument {
-			t.Errorf("%s: %v", m.MethodName, err)
-		}
-	}
-	equal(t, "calls", []string{"ListQueues", "UpdateQueue", "DeleteQueue", "PauseQueue", "ResumeQueue", "GetIamPolicy", "SetIamPolicy", "TestIamPermissions", "BatchCreateTasks", "BatchDeleteTasks", "RunTask", "UpdateCmekConfig", "GetCmekConfig"}, others)
 }
