@@ -15,52 +15,6 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-// gauge counts runs, and how many of them there are at the same time.
-type gauge struct {
-	mu              sync.Mutex
-	now, most, runs int
-}
-
-func (g *gauge) enter() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now++
-	g.runs++
-	g.most = max(g.most, g.now)
-}
-
-func (g *gauge) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now--
-}
-
-func (g *gauge) read() (most, runs int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.most, g.runs
-}
-
-// lasting answers 200 after d, or returns when its request ends. The run takes d in
-// either case, as a worker's does.
-func lasting(g *gauge, d time.Duration) worker {
-	return func(r *http.Request) (*http.Response, error) {
-		g.enter()
-		done := make(chan struct{})
-		go func() {
-			time.Sleep(d)
-			g.leave()
-			close(done)
-		}()
-		select {
-		case <-done:
-			return answer(200), nil
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
-	}
-}
-
 func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen seen
@@ -77,30 +31,27 @@ func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
 	})
 }
 
-func TestTheDispatchDeadlineLetsTwoRunsOverlap(t *testing.T) {
+func TestTheDispatchDeadlineEndsTheRequestAndTheTaskIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gauge
 		var mu sync.Mutex
 		var previous []string
-		run := lasting(&g, 35*time.Second)
 		w := worker(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			previous = append(previous, r.Header.Get("X-CloudTasks-TaskPreviousResponse"))
 			mu.Unlock()
-			return run(r)
+			<-r.Context().Done()
+			return nil, r.Context().Err()
 		})
 		task := post("")
 		task.DispatchDeadline = seconds(15)
 		all, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}, task)
-		if most, runs := g.read(); most != 2 || runs != 2 {
-			t.Fatalf("got %d runs, %d at once, want 2 and 2", runs, most)
-		}
 		equal(t, "starts", []float64{0, 16}, starts)
 		if d := all[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
 			t.Fatalf("got %+v, want no answer by the deadline", d)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		equal(t, "previous responses", []string{"", "504"}, previous)
-		time.Sleep(time.Minute) // the workers' runs end
 	})
 }
 
@@ -172,22 +123,21 @@ func TestIdleWaitsForObserve(t *testing.T) {
 	})
 }
 
-func TestNoMoreThanTheConcurrencyLimitIsInFlight(t *testing.T) {
+func TestAsManyAreInFlightAsTheConcurrencyLimitAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gauge
-		c := openQueue(t, cloudtasks.Options{Transport: lasting(&g, time.Second)},
+		var seen seen
+		lasting := worker(func(*http.Request) (*http.Response, error) {
+			time.Sleep(time.Second)
+			return answer(200), nil
+		})
+		c := openQueue(t, cloudtasks.Options{Transport: lasting, Observe: seen.observe},
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 3}})
 		start := time.Now()
-		for range 10 {
+		for range 7 {
 			c.create(post(""))
 		}
 		c.idle()
-		if most, runs := g.read(); most != 3 || runs != 10 {
-			t.Fatalf("got %d runs, %d at once, want 10 and 3", runs, most)
-		}
-		if got, want := time.Since(start), 4*time.Second; got != want {
-			t.Fatalf("got %v, want %v", got, want)
-		}
+		equal(t, "starts", []float64{0, 0, 0, 1, 1, 1, 2}, seen.offsets(start))
 	})
 }
 

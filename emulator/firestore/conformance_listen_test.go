@@ -166,7 +166,7 @@ var listenCases = []conformanceCase{
 		r.ok(ref.Set(r.ctx, object{"n": 3}))
 		next(object{"n": int64(3)})
 	}},
-	{"RefusedTargetIsRemovedWithTheReason", func(t *testing.T, r *rig) {
+	{"RefusedListenerEndsWithTheReason", func(t *testing.T, r *rig) {
 		_, err := r.client.Collection("__x__").Snapshots(r.ctx).Next()
 		wantCode(t, err, codes.InvalidArgument)
 	}},

@@ -24,8 +24,8 @@
 // It differs from Google's emulator where that one is laxer or slower than the
 // service: a commit cannot name documents of another database, requests of up to
 // 10 MiB are accepted (not 4), a write whose caller has gone is not applied
-// later, a deadlock does not last 2 s, and a listener is not sent all its
-// documents again for each commit.
+// later, a deadlock does not last 2 s, a listener is not sent all its
+// documents again for each commit, and a refused target ends its stream.
 //
 // A listener's target always begins with RESET and all its documents, also where
 // it resumes from a token: the token is not read.

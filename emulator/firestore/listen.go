@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -63,9 +62,11 @@ func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) erro
 		if r.GetAddTarget() == nil {
 			return unimplemented("a request that adds no target")
 		}
-		t, refusal := parseTarget(r.GetDatabase(), r.GetAddTarget())
-		err = l.store.read(r.GetDatabase(), func(v *view) error { return l.add(v, t, refusal) })
+		t, err := parseTarget(r.GetDatabase(), r.GetAddTarget())
 		if err != nil {
+			return err
+		}
+		if err := l.store.read(r.GetDatabase(), func(v *view) error { return l.add(v, t) }); err != nil {
 			return err
 		}
 	}
@@ -98,26 +99,18 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 	return t, checkDocument(dbName, t.name)
 }
 
-// add answers the target with its first snapshot, or with the refusal. A target that
-// resumes gets a whole snapshot too.
-func (l *listener) add(v *view, t target, refusal error) error {
-	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id)}
-	switch {
-	case l.db != nil:
+// add answers the target with its first snapshot. A target that resumes gets a whole snapshot
+// too.
+func (l *listener) add(v *view, t target) error {
+	if l.db != nil {
 		return unimplemented("a second target on a stream")
-	case refusal != nil:
-		removed := targetChange(firestorepb.TargetChange_REMOVE, t.id)
-		removed.GetTargetChange().Cause = status.Convert(refusal).Proto()
-		l.push(append(answer, removed))
-		return nil
 	}
-
 	l.db, l.target = v.db, t
 	l.db.listeners[l] = struct{}{}
 
 	// RESET is sent even if the target does not resume: a client whose connection broke
 	// between a RESET and the next snapshot has dropped its token, but not its documents.
-	answer = append(answer, dated(firestorepb.TargetChange_RESET, v.at, t.id))
+	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id), dated(firestorepb.TargetChange_RESET, v.at, t.id)}
 	answer = append(answer, t.messages(v.db, v.at, t.first(v))...)
 	l.push(append(answer, dated(firestorepb.TargetChange_CURRENT, v.at, t.id), consistent(v.at)))
 	return nil

@@ -30,7 +30,6 @@ type group struct {
 	repo.Failure
 	Cancelled bool // by operators, as far as Newest shows
 	Lines     []line
-	Others    int // further lines
 }
 
 // failed returns how many have failed, by which the groups are sorted.
@@ -47,9 +46,6 @@ type line struct {
 	N      int64
 	Newest row
 }
-
-// maxLines is how many lines a group lists.
-const maxLines = 8
 
 // grouped returns the group of f at now, the most frequent line first.
 func (s *Server) grouped(f *repo.Failure, now time.Time) group {
@@ -68,8 +64,6 @@ func (s *Server) grouped(f *repo.Failure, now time.Time) group {
 	}
 
 	slices.SortStableFunc(g.Lines, func(a, b line) int { return cmp.Compare(b.N, a.N) })
-	shown := min(maxLines, len(g.Lines))
-	g.Lines, g.Others = g.Lines[:shown], len(g.Lines)-shown
 	return g
 }
 

@@ -442,8 +442,9 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"description of a queue":    {"--queue", "name: projects/p/locations/l/queues/q\n", "is not a flags file of a queue"},
 		"flag set twice":            {"--queue", "--max-attempts: 1\n--max-attempts: 2\n", "already set"},
 		"unknown flag":              {"--queue", "--max-attempt: 3\n", `unknown field "--max-attempt"`},
-		"indexes":                   {"--indexes", `{"fieldOverrides": [{"collectionGroup": "a", "fieldPath": "expireAt", "ttl": true}], "indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
-		"not indexes":               {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
+		"indexes": {"--indexes", `{"fieldOverrides": [{"collectionGroup": "a", "fieldPath": "expireAt", "ttl": true}, {"collectionGroup": "a", "fieldPath": "b", "indexes": [{}]},
+			{"collectionGroup": "a", "fieldPath": "c", "indexes": []}], "indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
+		"not indexes": {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
 	} {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
@@ -461,8 +462,8 @@ func TestFilesAreReadStrictly(t *testing.T) {
 				why = s.Why
 			}
 		}
-		if name == "indexes" && !f.Indexes.TTL["a/expireAt"] {
-			t.Errorf("no TTL policy: %+v", f.Indexes)
+		if exempt := f.Indexes.Exempt; name == "indexes" && (!f.Indexes.TTL["a/expireAt"] || exempt["a/expireAt"] || exempt["a/b"] || !exempt["a/c"]) {
+			t.Errorf("the TTL policy is of expireAt and the exemption of c: %+v", f.Indexes)
 		}
 		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) {
 			t.Errorf("%s: got %q, want %q", name, why, tc.wrong)
