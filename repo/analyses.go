@@ -64,7 +64,7 @@ type Analyses struct {
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
 	// stopped contains the documents after which the queries of Orphaned continue.
-	stopped [3]atomic.Pointer[firestore.DocumentSnapshot]
+	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

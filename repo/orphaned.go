@@ -69,15 +69,21 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		return len(due) < limit
 	}
 
-	// Only the last query may read many analyses that wait. So these hide none that the others find.
+	// Only the query by updates may read many analyses that wait. So these hide none that the others
+	// find. If it does not end, it is made from its other end too, for a process that makes one call.
 	all, cutoff := a.documents.collection.Query, now.Add(-a.TTL())
 	queries := [len(a.stopped)]firestore.Query{
 		anyOf(all, orAhead("lockExpiresAt", "<=", now, now)).OrderBy("lockExpiresAt", firestore.Asc),
 		anyOf(all, orAhead("nextAttemptAt", "<", cutoff, now)).OrderBy("nextAttemptAt", firestore.Asc),
 		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Asc),
+		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Desc),
 	}
+	ended, failed := false, error(nil)
 	for i := range queries {
-		ended, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, orphanPage), visit)
+		if i == len(queries)-1 && (ended || failed != nil) {
+			break
+		}
+		ended, failed = a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, orphanPage), visit)
 		more, err = more || !ended, errors.Join(err, failed)
 		if len(due) == limit {
 			return due, true, err

@@ -279,6 +279,11 @@ func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 		}
 		b.Delete(t, "crashed")
 		b.Delete(t, "purged")
+		b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(6 * time.Minute)})
+		if due, _, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || err != nil {
+			t.Errorf("a new process: %+v, %v; want the one at the end", due, err)
+		}
+		b.Delete(t, "end")
 		b.Put(t, "malformed", map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "lockToken": "7"})
 		for range 2 { // it returns to its beginning
 			b.Put(t, "ordinary", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute)})

@@ -321,3 +321,24 @@ func TestAnActThatIsDoneStaysDone(t *testing.T) {
 		}
 	})
 }
+
+// A paused worker, whose lock another has taken, must not act: its marker is not committed.
+func TestASupersededRunDoesNotBeginAnAct(t *testing.T) {
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+		provider := &charges{}
+		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			set(t, collection(t, b, "jobs").Doc("1"), map[string]any{
+				"lockOwner": "other", "lockToken": job.LockToken + 1,
+				"lockExpiresAt": time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
+			})
+			_, err := worker.Once(ctx, job, "charge", provider.charge)
+			if err == nil {
+				t.Error("the act began")
+			}
+			return nil, err
+		})
+		if provider.n != 0 {
+			t.Errorf("%d charges", provider.n)
+		}
+	})
+}

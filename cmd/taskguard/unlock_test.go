@@ -10,6 +10,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease/analysislock"
 	"taskguard/locks/document"
+	"taskguard/repo"
 )
 
 var changedKeys = []string{"id", "was", "status", "lock_was", "delivery"}
@@ -90,7 +91,7 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
 	taskguard(t, q.env, "delete").want(t, cli.ExitUsage)
-	if left, err := a.List(t.Context(), "", 10); err != nil || len(left) != 0 {
+	if left, err := a.Find(t.Context(), repo.Filter{All: true}, "", 10); err != nil || len(left) != 0 {
 		t.Errorf("%+v, %v, want no documents", left, err)
 	}
 	q.wantTasks(t, 0)

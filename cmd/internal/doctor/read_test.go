@@ -462,7 +462,8 @@ func TestFilesAreReadStrictly(t *testing.T) {
 				why = s.Why
 			}
 		}
-		if exempt := f.Indexes.Exempt; name == "indexes" && (!f.Indexes.TTL["a/expireAt"] || exempt["a/expireAt"] || exempt["a/b"] || !exempt["a/c"]) {
+		indexed := func(field string) bool { value, set := f.Indexes.Fields[field]; return value || !set }
+		if name == "indexes" && (!f.Indexes.TTL["a/expireAt"] || !indexed("a/expireAt") || !indexed("a/b") || indexed("a/c")) {
 			t.Errorf("the TTL policy is of expireAt and the exemption of c: %+v", f.Indexes)
 		}
 		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) {
