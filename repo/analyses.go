@@ -65,6 +65,7 @@ type Analyses struct {
 	ownsClient bool // Close closes the database
 	// stopped contains the documents after which the queries of Orphaned continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
+	backlog atomic.Pointer[Backlog] // the last one
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

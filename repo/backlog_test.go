@@ -74,6 +74,30 @@ func TestABacklogCountsWhatRunsWaitsAndIsStuck(t *testing.T) {
 	})
 }
 
+// What was committed late, in an interval that has just ended, is still counted.
+func TestAnIntervalIsCountedUntilAMinuteAfterItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		from := time.Now().Truncate(Step).Add(Step)
+		for n, tc := range []struct {
+			at                  time.Duration // after the beginning of the interval
+			finished, intervals int
+		}{
+			{time.Minute, 1, 12}, {2 * time.Minute, 2, 1}, {Step + 30*time.Second, 3, 2}, {Step + 61*time.Second, 4, 2},
+			{Step + 2*time.Minute, 4, 1}, {5*Step + 2*time.Minute, 4, 5}, // the one that had not ended, and four more
+		} {
+			time.Sleep(time.Until(from.Add(tc.at)))
+			b.Put(t, fmt.Sprint(n), map[string]any{"status": analysislock.Ready, "updatedAt": timeValue(from)})
+			before := b.Calls.Count("RunAggregationQuery")
+			got, err := a.Backlog(t.Context(), 0)
+			calls := b.Calls.Count("RunAggregationQuery") - before
+			if err != nil || int(intervalOf(&got, from).Finished) != tc.finished || calls != 5+3*tc.intervals {
+				t.Errorf("%+v, %v, in %d counts, want %+v", got, err, calls, tc)
+			}
+		}
+	})
+}
+
 func TestABacklogIsDrainedAtTheRateOfWhatEnds(t *testing.T) {
 	at := time.Date(2026, 1, 2, 12, 40, 0, 0, time.UTC)
 	since := at.Add(-40 * time.Minute)

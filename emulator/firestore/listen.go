@@ -110,7 +110,8 @@ func (l *listener) add(v *view, t target) error {
 
 	// RESET is sent even if the target does not resume: a client whose connection broke
 	// between a RESET and the next snapshot has dropped its token, but not its documents.
-	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id), dated(firestorepb.TargetChange_RESET, v.at, t.id)}
+	added := targetChange(firestorepb.TargetChange_ADD, t.id)
+	answer := snapshot{added, dated(firestorepb.TargetChange_RESET, v.at, t.id)}
 	answer = append(answer, t.messages(v.db, v.at, t.first(v))...)
 	l.push(append(answer, dated(firestorepb.TargetChange_CURRENT, v.at, t.id), consistent(v.at)))
 	return nil

@@ -128,7 +128,7 @@ func (cl *Client) explain(id string, err error) error {
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)
 	case errors.Is(err, analysislock.ErrUncertain):
-		return fmt.Errorf("%q has an act that may have been done: taskguard status%s %s shows it, and resolve answers it",
+		return fmt.Errorf("%q has an act that may have been done: taskguard status%s %s shows it, resolve answers it",
 			id, place.Flag(), printable.Line(id))
 	case errors.Is(err, analysislock.ErrNotUncertain):
 		return fmt.Errorf("%q has no such act that is uncertain", id)
