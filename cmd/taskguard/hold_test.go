@@ -89,7 +89,8 @@ func (h *held) end(t *testing.T, code int, parts ...string) string {
 func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 	t.Parallel()
 	plain := filepath.Join(t.TempDir(), "plain")
-	check(t, os.WriteFile(plain, []byte("x"), 0o600))
+	script := filepath.Join(t.TempDir(), "script")
+	check(t, errors.Join(os.WriteFile(plain, []byte("x"), 0o600), os.WriteFile(script, []byte("#!/no/such\n"), 0o700)))
 	for name, c := range map[string]struct {
 		args   []string
 		code   int
@@ -101,6 +102,8 @@ func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 		"not found":      {[]string{"--", "no-such-command"}, 127, "taskguard hold: no-such-command"},
 		"no such path":   {[]string{"--", "/no/such/command"}, 127, "/no/such/command"},
 		"not executable": {[]string{"--", plain}, 126, "permission denied"},
+		"no interpreter": {[]string{"--", script}, 127, script},
+		"no directory":   {[]string{"--dir", plain, "true"}, 1, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,7 +21,6 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
-	"taskguard/locks/document"
 	"taskguard/locks/project"
 )
 
@@ -51,14 +50,9 @@ type options struct {
 // Messages are written asynchronously: a blocked standard error delays nothing.
 func Hold(ctx context.Context, c *cli.Call) error {
 	// Writing to a closed standard error must not end this process. An ignored signal
-	// would be ignored by the command too, so this one is received instead.
-	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, syscall.SIGPIPE)
-	defer signal.Stop(broken)
+	// would be ignored by the command too, so SIGPIPE is received, and not forwarded.
 	signals := make(chan os.Signal, 8)
-	if wanted := forwarded(); len(wanted) > 0 {
-		signal.Notify(signals, wanted...)
-	}
+	signal.Notify(signals, append(forwarded(), syscall.SIGPIPE)...)
 	defer signal.Stop(signals)
 
 	w := newAsyncWriter(c.Err)
@@ -92,12 +86,11 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 	if err != nil {
 		return notStarted(command[0], err)
 	}
-	remote, closeRemote, err := openRemote(ctx, c)
+	cfg, err := configure(ctx, c, o)
 	if err != nil {
 		return err
 	}
-	defer closeRemote()
-	l, err := project.New(project.Config{Project: o.project, Remote: remote, Dir: o.dir})
+	l, err := project.New(cfg)
 	if err != nil {
 		return cli.UsageError(err.Error())
 	}
@@ -132,27 +125,22 @@ func parse(c *cli.Call) (o options, command []string, _ error) {
 	return o, command, nil
 }
 
-// openRemote opens the store of the environment's project; nil: no project is named.
-func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[document.Lock], closeRemote func(), _ error) {
+// configure opens the store of the environment's project, if one is named.
+func configure(ctx context.Context, c *cli.Call, o options) (cfg project.Config, err error) {
+	cfg.Project, cfg.Dir = o.project, o.dir
 	if c.Value("GOOGLE_CLOUD_PROJECT") == "" && c.Value(cli.FirestoreEmulator) == "" {
 		c.Notice("GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, " +
 			"which excludes programs on this machine, but none that holds the lock in Firestore")
-		return nil, func() {}, nil
+		return cfg, nil
 	}
-	rooms, _, err := c.Rooms(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return rooms, func() { _ = rooms.Close() }, nil
+	cfg.Remote, _, err = c.Rooms(ctx)
+	return cfg, err
 }
 
 // subscribe reports the lock's events.
 func subscribe(c *cli.Call, l *project.Locker, o options) {
 	out := json.NewEncoder(c.Err)
-	var mu sync.Mutex
 	l.Subscribe(func(e project.Event) {
-		mu.Lock()
-		defer mu.Unlock()
 		switch {
 		case c.JSON:
 			_ = out.Encode(e) // an asyncWriter never fails
@@ -179,7 +167,6 @@ type runner struct {
 func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOptions, signals <-chan os.Signal) error {
 	// From here on a signal is for the command, and does not end ctx.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stop(nil)
 	r.group.cancel = stop
 	done := make(chan struct{})
 	var forwarding sync.WaitGroup
@@ -187,7 +174,7 @@ func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOp
 		for {
 			select {
 			case s := <-signals:
-				if number, ok := s.(syscall.Signal); ok {
+				if number, ok := s.(syscall.Signal); ok && number != syscall.SIGPIPE {
 					r.group.signal(number)
 				}
 			case <-done:

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,25 +57,27 @@ func (failingStore) Swap(context.Context, string, lease.Cell[document.Lock], doc
 	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
 }
 
-func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var errs bytes.Buffer
-		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
-		l, err := project.New(project.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		subscribe(c, l, options{})
-		err = l.WithProjectLock(t.Context(), project.AcquireOptions{}, func(_ context.Context, ls project.Lease) error {
-			if ls.Strategy != "file-lock" {
-				t.Errorf("the lock is %s", ls.Strategy)
+func TestHoldReportsThatItFallsBackToTheFileOnceAndOnlyIfFirestoreDoesNotAnswer(t *testing.T) {
+	for want, remote := range []lease.Store[document.Lock]{nil, failingStore{}} {
+		synctest.Test(t, func(t *testing.T) {
+			var errs bytes.Buffer
+			c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+			l, err := project.New(project.Config{Project: "p", Remote: remote, Dir: t.TempDir()})
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
+			subscribe(c, l, options{})
+			err = l.WithProjectLock(t.Context(), project.AcquireOptions{}, func(_ context.Context, ls project.Lease) error {
+				if ls.Strategy != "file-lock" {
+					t.Errorf("the lock is %s", ls.Strategy)
+				}
+				return nil
+			})
+			if got := strings.Count(errs.String(), "Firestore does not answer: the lock is project/.lock"); err != nil || got != want {
+				t.Errorf("%v, %d notices, want %d: %q", err, got, want, errs.String())
+			}
 		})
-		if err != nil || !strings.Contains(errs.String(), "Firestore does not answer: the lock is project/.lock") {
-			t.Errorf("%v, %q", err, errs.String())
-		}
-	})
+	}
 }
 
 func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
@@ -83,5 +87,63 @@ func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
 	err := r.exit(ctx, r.command(ctx, project.Lease{}))
 	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 128+15 {
 		t.Errorf("%v; want 143", err)
+	}
+}
+
+func TestAReleaseThatFailsKeepsTheExitCodeAndIsReported(t *testing.T) {
+	var errs bytes.Buffer
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+	r := &runner{Call: c, started: true, status: 3 << 8}
+	err := r.exit(t.Context(), &project.Error{Code: project.ReleaseFailed, Cause: lease.ErrUnavailable})
+	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 3 || !strings.Contains(errs.String(), "release-failed") {
+		t.Errorf("%v, %q; want exit 3, and the error in a notice", err, errs.String())
+	}
+}
+
+// lost is the cause of a loss, after which a process may run for no time. It counts who asks.
+type lost struct{ asked *int }
+
+func (lost) Error() string              { return "lost" }
+func (l lost) KillAfter() time.Duration { *l.asked++; return 0 }
+
+// started starts a script in a group, and returns when the script's child runs.
+func started(t *testing.T, ctx context.Context, script string) *processGroup {
+	t.Helper()
+	ready := filepath.Join(t.TempDir(), "ready")
+	g := &processGroup{path: "/bin/sh", args: []string{"sh", "-c", script, ready}}
+	if err := g.start(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := os.Stat(ready); err != nil; _, err = os.Stat(ready) {
+		time.Sleep(pollInterval)
+	}
+	return g
+}
+
+func TestWhatTheCommandLeavesRunningIsKilledAtALoss(t *testing.T) {
+	ctx, lose := context.WithCancelCause(t.Context())
+	asked, reports := 0, []string{}
+	g := started(t, ctx, `trap '' TERM; sleep 1000 & echo >"$0"`)
+	status := g.wait(ctx, func(message string) {
+		reports = append(reports, message)
+		lose(lost{&asked})
+	})
+	if status.ExitStatus() != 0 || asked != 1 || len(reports) != 1 {
+		t.Errorf("status %v, asked %d times how long it may run, %q", status, asked, reports)
+	}
+}
+
+func TestASignalAfterTheEndReachesNoGroupWithTheSameID(t *testing.T) {
+	ctx, lose := context.WithCancelCause(t.Context())
+	other, over := started(t, ctx, `echo >"$0"; exec sleep 1000`), started(t, t.Context(), `echo >"$0"`)
+	over.wait(t.Context(), func(string) {})
+	over.id = other.id
+	over.signal(syscall.SIGINT)
+
+	asked, reports := 0, []string{}
+	lose(lost{&asked})
+	status := other.wait(ctx, func(message string) { reports = append(reports, message) })
+	if status.Signal() != syscall.SIGTERM || len(reports) != 1 {
+		t.Errorf("%v, %q; want SIGTERM, and one report", status, reports)
 	}
 }

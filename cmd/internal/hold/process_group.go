@@ -32,8 +32,7 @@ type processGroup struct {
 	args   []string
 	cancel context.CancelCauseFunc // prevents the start
 
-	terminal int  // file descriptor of the controlling terminal; -1: none
-	lent     bool // the group has the terminal
+	terminal int // file descriptor of the controlling terminal; -1: none
 	exited   chan syscall.WaitStatus
 
 	mu   sync.Mutex
@@ -53,7 +52,7 @@ func (g *processGroup) start(ctx context.Context, env []string) error {
 	// The command may read /dev/tty even if its standard input is a pipe.
 	g.terminal, _ = unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0) // -1 if there is none
 	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); err == nil && owner == unix.Getpgrp() {
-		g.lent, cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, true, g.terminal
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, g.terminal
 	}
 
 	// A command that is suspended together with this process would lose the lock meanwhile.
@@ -64,7 +63,6 @@ func (g *processGroup) start(ctx context.Context, env []string) error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		err := g.launch(ctx, cmd)
 		started <- err
 		if err != nil {
@@ -115,52 +113,39 @@ func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.Wa
 	case status := <-g.exited:
 		if g.running() {
 			report("ending what the command has left running")
-			g.end(ctx, childGrace)
+			g.end(ctx)
 		}
 		return status
 	case <-ctx.Done():
-		g.end(context.WithoutCancel(ctx), killAfter(ctx))
+		g.end(ctx)
 		report("the lock is lost: the command was ended")
 		return <-g.exited
 	}
 }
 
-// end ends the group: SIGTERM, and SIGKILL after grace. The end of ctx shortens the grace.
-func (g *processGroup) end(ctx context.Context, grace time.Duration) {
+// end ends the group: SIGTERM, and SIGKILL after childGrace. The end of ctx shortens the grace.
+func (g *processGroup) end(ctx context.Context) {
 	g.signal(syscall.SIGTERM)
 	g.signal(syscall.SIGCONT) // a stopped process handles SIGTERM only then
-	if !g.await(ctx.Done(), time.After(grace)) {
-		g.await(nil, time.After(min(grace, killAfter(ctx))))
-	}
-	if g.running() {
-		g.signal(syscall.SIGKILL)
-		g.await(nil, time.After(reapGrace))
-	}
-}
 
-// killAfter returns how long after the end of ctx a process that ignores SIGTERM may run.
-func killAfter(ctx context.Context) time.Duration {
-	var urgent interface{ KillAfter() time.Duration }
-	if errors.As(context.Cause(ctx), &urgent) {
-		return urgent.KillAfter()
-	}
-	return childGrace
-}
-
-// await waits until the group is empty or over is ready. It returns false if interrupted.
-func (g *processGroup) await(interrupt <-chan struct{}, over <-chan time.Time) bool {
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
+	var reaped <-chan time.Time
+	lost, kill := ctx.Done(), time.After(childGrace)
 	for g.running() {
 		select {
-		case <-poll.C:
-		case <-over:
-			return true
-		case <-interrupt:
-			return false
+		case <-time.After(pollInterval):
+		case <-lost:
+			lost = nil
+			var urgent interface{ KillAfter() time.Duration }
+			if errors.As(context.Cause(ctx), &urgent) {
+				kill = time.After(urgent.KillAfter())
+			}
+		case <-kill:
+			g.signal(syscall.SIGKILL)
+			reaped = time.After(reapGrace)
+		case <-reaped:
+			return
 		}
 	}
-	return true
 }
 
 // finish stops forwarding signals, and takes the terminal back from the group.
@@ -168,13 +153,8 @@ func (g *processGroup) finish() {
 	g.mu.Lock()
 	g.over = true
 	g.mu.Unlock()
-	if g.terminal < 0 {
-		return
-	}
-	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); g.lent && err == nil && owner == g.id {
+	if owner, _ := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); owner == g.id {
 		signal.Ignore(syscall.SIGTTOU) // would stop a background process that does this
 		_ = unix.IoctlSetPointerInt(g.terminal, unix.TIOCSPGRP, unix.Getpgrp())
-		signal.Reset(syscall.SIGTTOU)
 	}
-	_ = unix.Close(g.terminal)
 }
