@@ -227,18 +227,19 @@ func (d *demo) killOne(ctx context.Context) error {
 }
 
 // middle waits until a part of a run's work is committed. A file of few lines has only one part:
-// for such a file it waits for three quarters of the run's time. It returns false if the run has
-// ended.
+// for such a file it waits for most of the run's time. It returns false if the run has ended.
 func (d *demo) middle(ctx context.Context, r run) bool {
-	for end := time.Now().Add(demoRun * 3 / 4); ; time.Sleep(demoRun / 40) {
+	for range 25 {
 		a, err := d.analyses.Summary(ctx, r.AnalysisID)
 		if err != nil || a.Lock.Token != r.Token || a.Lock.Finished {
 			return false
 		}
-		if a.Progress.Percent() > 0 || time.Now().After(end) {
-			return true
+		if a.Progress.Percent() > 0 {
+			break
 		}
+		time.Sleep(demoRun / 40)
 	}
+	return true
 }
 
 // kill kills the worker of a run. It prints when the lock expires, and the progress from which

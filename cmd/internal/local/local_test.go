@@ -1,0 +1,175 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/workerservice"
+	"taskguard/emulator/cloudtasks"
+	"taskguard/emulator/oidc"
+	"taskguard/worker"
+)
+
+// callWith returns a call whose standard output is out, without any environment.
+func callWith(out io.Writer, args ...string) *cli.Call {
+	return cli.NewCall(cli.Command{}, args, cli.Streams{In: strings.NewReader(""), Out: out, Err: io.Discard}, lookup(nil))
+}
+
+// writer is a Writer that is a function.
+type writer func([]byte) error
+
+func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
+
+var errFull = errors.New("full")
+
+func full([]byte) error { return errFull }
+
+func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.T) {
+	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
+		if err := Emulator(t.Context(), callWith(writer(full), args...)); !errors.Is(err, errFull) {
+			t.Errorf("%q: %v; want the error of its output", args, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var got struct {
+		Environment map[string]string
+		Health      string
+	}
+	err := Emulator(ctx, callWith(writer(func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }), "--port", "0", "--json"))
+	if err != nil || got.Environment[cli.FirestoreEmulator] == "" || !strings.HasSuffix(got.Health, "/health") {
+		t.Errorf("%v, %+v", err, got)
+	}
+	if got := outcome(cloudtasks.Delivery{Err: errFull}); got != "no answer: full" {
+		t.Error(got)
+	}
+}
+
+func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errFull)
+	for args, want := range map[string]string{"--x": "-x", "no-such-file": "no-such-file: ", "": errFull.Error()} {
+		err := Demo(ctx, callWith(io.Discard, strings.Fields(args)...))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("demo %s: %v; want %q", args, err, want)
+		}
+	}
+	docs, err := demoDocuments(nil)
+	if err != nil || len(docs) != 5 || docs[0].Name != "clocks.txt" {
+		t.Errorf("%+v, %v", docs, err)
+	}
+}
+
+func TestACloudStopsAllServersAndWaitsForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, stop, ended, refused := &cloud{}, make(chan struct{}), false, false
+		serve := func(l net.Listener) error {
+			defer func() { ended = true }()
+			<-stop
+			time.Sleep(time.Second)
+			return l.Close()
+		}
+		if at, err := c.serve("a server", "0.0.0.0:0", serve, func() { close(stop) }); err != nil || !strings.HasPrefix(at, "127.0.0.1:") {
+			t.Fatalf("%s, %v", at, err)
+		}
+		if _, err := c.serve("a server", "127.0.0.1:65536", serve, func() { refused = true }); err == nil || !refused {
+			t.Errorf("%v, stopped: %t", err, refused)
+		}
+		if c.close(); !ended {
+			t.Error("a server runs on")
+		}
+	})
+	if at, next, free := address("h", 7, 0), address("h", 7, 2), address("h", 0, 2); at != "h:7" || next != "h:9" || free != "h:0" {
+		t.Error(at, next, free)
+	}
+}
+
+func TestWorkersHaveTheCloudsVariablesAndDefaultsAsShortAsItsQueues(t *testing.T) {
+	t.Setenv("ANALYZER", "exec:another")
+	c := &workerCloud{cloud: cloud{firestore: "127.0.0.1:1", tasks: "127.0.0.1:2", page: "127.0.0.1:3"}, target: "http://127.0.0.1:4"}
+	for given, want := range map[string]string{"": "500ms 2s", "RETRY_MIN=1s": "1s 1s", "RETRY_MAX=3s": "3s 3s"} {
+		more := map[string]string{"LOCK_TTL": "7s"}
+		if name, value, ok := strings.Cut(given, "="); ok {
+			more[name] = value
+		}
+		env, err := c.workerEnvironment(more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vars := map[string]string{}
+		for _, line := range env {
+			name, value, _ := strings.Cut(line, "=")
+			vars[name] = value
+		}
+		cfg, err := workerservice.ParseConfig(lookup(vars))
+		if got := vars["RETRY_MIN"] + " " + vars["RETRY_MAX"]; err != nil || got != want || vars["ANALYZER"] != "" ||
+			cfg.Options.Emulator != c.firestore || cfg.Options.Queue.EmulatorHost != c.tasks || vars["LOCK_TTL"] != "7s" || vars["TASK_AUDIENCE"] != c.target {
+			t.Errorf("%s: %s, want %s; %v, %v", given, got, want, err, vars)
+		}
+	}
+	if _, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"}); !errors.As(err, new(cli.EnvironmentError)) {
+		t.Errorf("%v of a bad TTL", err)
+	}
+	retry := quickQueue(9)
+	if least, most := retry.RetryConfig.MinBackoff.AsDuration(), retry.RetryConfig.MaxBackoff.AsDuration(); least != 500*time.Millisecond || most != 2*time.Second {
+		t.Errorf("%v to %v", least, most)
+	}
+}
+
+func TestRecoveryIsCalledWithAToken(t *testing.T) {
+	issuer, err := oidc.NewIssuer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := http.StatusOK
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/internal/tasks/recover" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ey") {
+			t.Errorf("%s with %q", r.URL, r.Header)
+		}
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, `{"found":2,"booked":1}`)
+	}))
+	l := &local{workerCloud: workerCloud{cloud: cloud{issuer: issuer}, target: s.URL}}
+	if r, err := l.recoverOnce(t.Context()); err != nil || r.Found != 2 || r.Booked != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	code = http.StatusBadGateway
+	if _, err := l.recoverOnce(t.Context()); err == nil || err.Error() != "answered 502 Bad Gateway" {
+		t.Errorf("%v of an answer 502", err)
+	}
+	s.Close()
+	for _, l.target = range []string{s.URL, ":"} {
+		if r, err := l.recoverOnce(t.Context()); err == nil || r != (worker.Recovery{}) {
+			t.Errorf("%s: %+v, %v; want an error", l.target, r, err)
+		}
+	}
+}
+
+func TestLocalPrintsHowToGoOn(t *testing.T) {
+	defer func(program string) { os.Args[0] = program }(os.Args[0])
+	for program, want := range map[string]string{"/go-build1/exe/taskguard": "  go run ./cmd/taskguard submit FILE", "/my tools/taskguard": "  '/my tools/taskguard' submit FILE"} {
+		os.Args[0] = program
+		var out bytes.Buffer
+		if err := (&local{c: callWith(&out)}).printEnvironment("", ""); err != nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "export TASK_QUEUE=") {
+			t.Errorf("%v, %s; want %q", err, out.String(), want)
+		}
+	}
+	for _, asJSON := range []bool{false, true} {
+		c := callWith(writer(full))
+		c.JSON = asJSON
+		if err := (&local{c: c}).printEnvironment("", ""); !errors.Is(err, errFull) {
+			t.Errorf("%v; want the error of its output", err)
+		}
+	}
+}

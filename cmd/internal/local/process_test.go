@@ -1,0 +1,117 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/testing/emulatortest"
+)
+
+// TestMain makes this program a worker where WORKER_LOG has the log to write. It ignores SIGTERM,
+// and ends at once if the log is empty.
+func TestMain(m *testing.M) {
+	if log, ok := os.LookupEnv("WORKER_LOG"); ok {
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Print(log)
+		if log != "" {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
+		os.Exit(cli.ExitFailed)
+	}
+	emulatortest.Isolate()
+	os.Exit(m.Run())
+}
+
+// logging is a command whose workers write text to their log. It stops all at the end.
+func logging(t *testing.T, text string, log func(*process, *record)) command {
+	t.Helper()
+	return command{env: append(os.Environ(), "WORKER_LOG="+text), stderr: io.Discard, log: log}
+}
+
+const serving = `{"msg":"serving","address":"there:1"}`
+
+func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
+	records := make(chan record, 2)
+	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
+	w, err := startProcess(t.Context(), 5, logging(t, text, func(_ *process, r *record) { records <- *r }))
+	if err != nil || w.address != "there:1" || w.String() != "worker 5" {
+		t.Fatalf("%v, %v", w, err)
+	}
+	for _, want := range []record{{Message: "serving", Stderr: true}, {Message: "run begins", Token: 4}} {
+		if got := <-records; got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	w.stop(0)
+	<-w.done
+	if w.cmd.ProcessState == nil || w.cmd.ProcessState.ExitCode() != -1 {
+		t.Errorf("%v, want it killed", w.cmd.ProcessState)
+	}
+}
+
+func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
+	none := func(*process, *record) {}
+	if _, err := startProcess(t.Context(), 1, logging(t, "", none)); err == nil || !strings.Contains(err.Error(), "worker 1 ended at once: exit status 1") {
+		t.Errorf("%v of a worker that ends", err)
+	}
+	if _, err := startProcess(t.Context(), 1, command{env: []string{"\x00"}}); err == nil || !strings.Contains(err.Error(), "worker 1: ") {
+		t.Errorf("%v without a process", err)
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough, begun := errors.New("enough"), make(chan *process, 1)
+	_, err := startProcess(ctx, 1, logging(t, `{"msg":"slow"}`, func(w *process, _ *record) { cancel(enough); begun <- w }))
+	if !errors.Is(err, enough) {
+		t.Errorf("%v; want the cause of the end", err)
+	}
+	<-(<-begun).done
+}
+
+func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &emulatortest.Log{}
+	l := &local{router: router{show: cli.NewProgress(out), command: logging(t, serving, func(*process, *record) {})}}
+	defer l.stopWorkers()
+	if err := l.startWorkers(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	w, ended := l.next(), make(chan struct{})
+	go func() { defer close(ended); l.supervise(ctx, w) }()
+	for range 2 {
+		if err := w.kill(); err != nil {
+			t.Fatal(err)
+		}
+		for dead := w; w == dead; time.Sleep(10 * time.Millisecond) {
+			w = l.next()
+		}
+		out.Await(t, fmt.Sprintf("worker 1 ended; it serves again on there:1, process %d\n", w.pid()))
+	}
+	cancel()
+	<-ended
+}
+
+func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &bytes.Buffer{}
+		l := &local{router: router{show: cli.NewProgress(out), command: command{env: []string{"\x00"}}}}
+		w := &process{number: 1, done: make(chan struct{})}
+		close(w.done)
+		ctx, cancel := context.WithTimeout(t.Context(), restartDelay*5/2)
+		defer cancel()
+		l.supervise(ctx, w)
+		if strings.Count(out.String(), "worker 1 ended, and cannot be started again: ") != 2 {
+			t.Errorf("%s; want two attempts", out)
+		}
+	})
+}

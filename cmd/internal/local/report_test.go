@@ -1,0 +1,149 @@
+package local
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/operate"
+)
+
+// demoOf returns a demo of the files a and b that has kept its promises, and its output.
+func demoOf(jsonWanted bool) (d *demo, out *bytes.Buffer) {
+	out = &bytes.Buffer{}
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: out}, nil)
+	c.JSON = jsonWanted
+	d = &demo{
+		router: router{show: cli.NewProgress(out)}, c: c, runs: make(chan run, 1), over: make(chan struct{}),
+		docs:   []operate.Document{{ID: "a", Name: "a.txt"}, {ID: "b", Name: "b.txt"}},
+		rows:   map[string]*row{"a": {Name: "a.txt", Status: "READY", Finishes: 1, Skips: 1}, "b": {Name: "b.txt", Status: "READY", Finishes: 1}},
+		killed: &killedRun{Worker: 7, ID: "a", Token: 1, Percent: 40, TakenOver: 8, Continued: 40, checkpoint: true},
+	}
+	return d, out
+}
+
+func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
+	for want, broken := range map[string]func(*demo){
+		"":                     func(*demo) {},
+		"no worker was killed": func(d *demo) { d.killed = nil },
+		"the killed run was not continued from its checkpoint": func(d *demo) { d.killed.Continued = 0 },
+		"a.txt is FAILED, finished by 1 delivery":              func(d *demo) { d.rows["a"].Status = "FAILED" },
+		"b.txt is READY, finished by 2 deliveries":             func(d *demo) { d.rows["b"].Finishes = 2 },
+		"no delivery was skipped":                              func(d *demo) { d.rows["a"].Skips = 0 },
+	} {
+		d, out := demoOf(true)
+		broken(d)
+		err := d.report()
+		var got report
+		if jsonErr := json.Unmarshal(out.Bytes(), &got); jsonErr != nil || len(got.Files) != 2 {
+			t.Fatalf("%v, %s", jsonErr, out)
+		}
+		if got.OK != (want == "") || (err == nil) != got.OK || !strings.Contains(strings.Join(got.Problems, "; "), want) || len(got.Problems) > 1 {
+			t.Errorf("%v, %+v; want %q alone", err, got, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+
+		text, out := demoOf(false)
+		broken(text)
+		textErr := text.report()
+		if (textErr == nil) != strings.Contains(out.String(), "Each file was finished once.") || (textErr == nil) != (err == nil) {
+			t.Errorf("%v, %s", textErr, out)
+		}
+	}
+	d, _ := demoOf(false)
+	d.killed.checkpoint, d.killed.Continued = false, 0
+	if err := d.report(); err != nil {
+		t.Errorf("%v of a run that was killed before its first checkpoint", err)
+	}
+}
+
+// report is what the demo prints as JSON.
+type report struct {
+	OK       bool
+	Problems []string
+	Files    []row
+}
+
+func TestTheDemoPrintsATableAndHowTheKilledRunWentOn(t *testing.T) {
+	d, out := demoOf(false)
+	d.rows["b"].Deliveries, d.rows["b"].Runs, d.rows["b"].FinishedBy = 3, 2, 9
+	if err := d.report(); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+FILE   RESULT  DELIVERIES  SKIPS  RUNS  BY
+a.txt  READY   0           1      0     worker 0
+b.txt  READY   3           0      2     worker 9
+
+Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.
+Each file was finished once.
+`
+	if out.String() != want {
+		t.Errorf("%s, want %s", out, want)
+	}
+}
+
+func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T) {
+	d, out := demoOf(false)
+	for _, r := range d.rows {
+		*r = row{Name: r.Name}
+	}
+	w := &process{number: 3}
+	deliver := func(id string, status int, a answer) {
+		t.Helper()
+		select {
+		case <-d.over:
+			t.Fatalf("it is over before %s: %d", id, status)
+		default:
+		}
+		d.delivered(&delivery{worker: w, analysisID: id, status: status, answer: a})
+	}
+	finished, skipped := answer{Acquired: true, Result: "READY"}, answer{}
+	for _, id := range []string{"b", "a"} { // the follow-ups come last
+		deliver(id, 0, skipped)
+		deliver(id, 503, finished)
+		deliver(id, 200, answer{Acquired: true, Reason: "lock_lost"})
+	}
+	deliver("a", 200, skipped)
+	deliver("a", 200, finished)
+	deliver("b", 200, finished)
+	<-d.over
+	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished}) // is not counted
+	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 5, Finishes: 1, Skips: 1, FinishedBy: 3}) ||
+		b != (row{Name: "b.txt", Deliveries: 4, Finishes: 1, FinishedBy: 3}) {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	if got := strings.Count(out.String(), "  b.txt: worker 3 "); got != 4 {
+		t.Errorf("%d lines of b.txt: %s", got, out)
+	}
+}
+
+func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
+	for want, c := range map[string]struct {
+		killed *killedRun
+		record record
+	}{
+		"a.txt runs on worker 2, token 5":                           {nil, record{AnalysisID: "a", Token: 5}},
+		"b.txt runs on worker 2, token 5":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "b", Token: 5}},
+		"a.txt runs on worker 2, token 4":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "a", Token: 4}},
+		"worker 2 takes a.txt over, token 5, and continues at 0 %":  {&killedRun{ID: "a", Token: 4, Percent: 40, Continued: 1}, record{AnalysisID: "a", Token: 5}},
+		"worker 2 takes a.txt over, token 5, and continues at 40 %": {&killedRun{ID: "a", Token: 4, Percent: 40}, record{AnalysisID: "a", Token: 5, Continues: true}},
+	} {
+		d, out := demoOf(false)
+		d.killed, c.record.Message = c.killed, runMessage
+		d.runBegins(&process{number: 2}, &record{Message: "another"})
+		for range 2 { // one more than the channel takes
+			d.runBegins(&process{number: 2}, &c.record)
+		}
+		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record || strings.Count(out.String(), want+"\n") != 2 {
+			t.Errorf("%+v, %q; want %q", got, out, want)
+		}
+		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
+			t.Errorf("%+v; want it taken over by 2", c.killed)
+		}
+	}
+}

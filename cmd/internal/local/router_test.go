@@ -1,0 +1,53 @@
+package local
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// workerThat returns a worker that answers each delivery.
+func workerThat(t *testing.T, number int, answers http.HandlerFunc) *process {
+	t.Helper()
+	s := httptest.NewServer(answers)
+	t.Cleanup(s.Close)
+	return &process{number: number, address: strings.TrimPrefix(s.URL, "http://")}
+}
+
+func TestTheRouterSendsTasksInTurnAndObservesEachDelivery(t *testing.T) {
+	var seen []string
+	r := &router{observe: func(d *delivery) { seen = append(seen, d.String()) }}
+	call := func(body, want string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/a/b", strings.NewReader(body)))
+		if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
+			t.Errorf("%s; want %s", got, want)
+		}
+	}
+	const refused = `{"reason":"busy","error":"E","retry_at":"T","rejected":true}`
+	call("{}", "503 no worker serves yet\n")
+	r.workers = []*process{
+		workerThat(t, 1, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			_, _ = fmt.Fprintf(w, `{"acquired":true,"status":"READY","it":%q}`, r.URL.Path+string(body))
+		}),
+		workerThat(t, 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, refused, http.StatusConflict) }),
+		workerThat(t, 3, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "9") }), // dies
+	}
+	call(`{"analysis_id":"x"}`, "409 "+refused+"\n")
+	call(`{"analysis_id":"x"}`, "502 unexpected EOF\n")
+	call(`{}`, `200 {"acquired":true,"status":"READY","it":"/a/b{}"}`)
+	call("", "409 "+refused+"\n") // recovery
+	if want := []string{
+		"x: worker 2 answered 409 busy: E; the next delivery is due at T; the task is deleted",
+		"x: worker 3 did not answer; the queue will try again",
+		"a task without an analysis_id: worker 1 answered 200 READY",
+	}; !slices.Equal(seen, want) {
+		t.Errorf("%q; want %q", seen, want)
+	}
+}

@@ -1,0 +1,76 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/orchestrator"
+)
+
+// reporter is a Reporter of one method.
+type reporter struct {
+	orchestrator.Reporter
+
+	report func()
+}
+
+func (r reporter) Report(orchestrator.Report) { r.report() }
+
+func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported []time.Duration
+		began, failure, ended := time.Now(), error(nil), errors.New("ended")
+		job := orchestrator.Job{Reporter: reporter{report: func() { reported = append(reported, time.Since(began)) }}}
+		run := slowed(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			for _, progress := range []float64{0.25, 0.75} {
+				job.Reporter.Report(orchestrator.Report{Progress: &progress})
+			}
+			return "done", failure
+		}), 8*time.Second)
+
+		result, err := run(t.Context(), job)
+		if want := []time.Duration{2 * time.Second, 6 * time.Second}; !slices.Equal(reported, want) || time.Since(began) != 8*time.Second || result != "done" || err != nil {
+			t.Errorf("reports after %v, the end after %v, %v, %v", reported, time.Since(began), result, err)
+		}
+		failure = errors.New("failure")
+		if _, err := run(t.Context(), job); !errors.Is(err, failure) || time.Since(began) != 14*time.Second {
+			t.Errorf("%v after %v; want the failure without a wait", err, time.Since(began))
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(ended)
+		failure = nil
+		if _, err := run(ctx, job); !errors.Is(err, ended) || len(reported) != 4 {
+			t.Errorf("%v, reports after %v; want the end, and no report", err, reported)
+		}
+	})
+}
+
+func TestARunIsLoggedAsItsParentReadsIt(t *testing.T) {
+	for _, resume := range []json.RawMessage{nil, json.RawMessage("1")} {
+		var out bytes.Buffer
+		run := logged(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			_, err := io.WriteString(job.Stderr, "line\n")
+			return "done", err
+		}), slog.New(slog.NewJSONHandler(&out, nil)))
+		if result, err := run(t.Context(), orchestrator.Job{AnalysisID: "x", LockToken: 4, Resume: resume}); result != "done" || err != nil {
+			t.Errorf("%v, %v", result, err)
+		}
+		lines := json.NewDecoder(&out)
+		for _, want := range []record{
+			{Message: runMessage, AnalysisID: "x", Token: 4, Continues: resume != nil}, {Message: "line", AnalysisID: "x", Stderr: true},
+		} {
+			var got record
+			if err := lines.Decode(&got); err != nil || got != want {
+				t.Errorf("%+v, %v; want %+v", got, err, want)
+			}
+		}
+	}
+}
