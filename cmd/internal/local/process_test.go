@@ -18,11 +18,13 @@ import (
 	"taskguard/internal/testing/emulatortest"
 )
 
-// TestMain makes this program a worker where WORKER_LOG has the log to write. It ignores SIGTERM,
-// and ends at once if the log is empty.
+// TestMain makes this program a worker where WORKER_LOG has the log to write. It ends at once if
+// the log is empty, and ignores SIGTERM if a run is in it.
 func TestMain(m *testing.M) {
 	if log, ok := os.LookupEnv("WORKER_LOG"); ok {
-		signal.Ignore(syscall.SIGTERM)
+		if strings.Contains(log, runMessage) {
+			signal.Ignore(syscall.SIGTERM)
+		}
 		fmt.Print(log)
 		if log != "" {
 			_, _ = io.Copy(io.Discard, os.Stdin)
@@ -33,9 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// logging is a command whose workers write text to their log. It stops all at the end.
-func logging(t *testing.T, text string, log func(*process, *record)) command {
-	t.Helper()
+// logging is a command whose workers write text to their log.
+func logging(text string, log func(*process, *record)) command {
 	return command{env: append(os.Environ(), "WORKER_LOG="+text), stderr: io.Discard, log: log}
 }
 
@@ -44,7 +45,7 @@ const serving = `{"msg":"serving","address":"there:1"}`
 func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
-	w, err := startProcess(t.Context(), 5, logging(t, text, func(_ *process, r *record) { records <- *r }))
+	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
 	if err != nil || w.address != "there:1" || w.String() != "worker 5" {
 		t.Fatalf("%v, %v", w, err)
 	}
@@ -62,7 +63,7 @@ func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
 
 func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
 	none := func(*process, *record) {}
-	if _, err := startProcess(t.Context(), 1, logging(t, "", none)); err == nil || !strings.Contains(err.Error(), "worker 1 ended at once: exit status 1") {
+	if _, err := startProcess(t.Context(), 1, logging("", none)); err == nil || !strings.Contains(err.Error(), "worker 1 ended at once: exit status 1") {
 		t.Errorf("%v of a worker that ends", err)
 	}
 	if _, err := startProcess(t.Context(), 1, command{env: []string{"\x00"}}); err == nil || !strings.Contains(err.Error(), "worker 1: ") {
@@ -71,7 +72,7 @@ func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough, begun := errors.New("enough"), make(chan *process, 1)
-	_, err := startProcess(ctx, 1, logging(t, `{"msg":"slow"}`, func(w *process, _ *record) { cancel(enough); begun <- w }))
+	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, func(w *process, _ *record) { cancel(enough); begun <- w }))
 	if !errors.Is(err, enough) {
 		t.Errorf("%v; want the cause of the end", err)
 	}
@@ -81,7 +82,7 @@ func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
 func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &emulatortest.Log{}
-	l := &local{router: router{show: cli.NewProgress(out), command: logging(t, serving, func(*process, *record) {})}}
+	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
 	defer l.stopWorkers()
 	if err := l.startWorkers(ctx, 1); err != nil {
 		t.Fatal(err)
