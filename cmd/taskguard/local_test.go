@@ -182,6 +182,9 @@ func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	create(t, a, "x")
 	awaitReady(t, a, "x")
 	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, booked 1") })
+	if strings.Contains(progress.String(), "booked 0") {
+		t.Errorf("recovery without a finding is reported:\n%s", progress)
+	}
 	if env["LOCK_TTL"] != "1s" {
 		t.Errorf("%v, want the LOCK_TTL of its workers", env)
 	}

@@ -58,15 +58,15 @@ func Local(ctx context.Context, c *cli.Call) error {
 
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
-	if err := l.serveAll(ctx, *port, *workers, *every); ctx.Err() == nil {
+	at := func(i int) string { return address("127.0.0.1", *port, i) }
+	if err := l.serveAll(ctx, at, *workers, *every); ctx.Err() == nil {
 		return err
 	}
 	return nil // Ctrl-C is how it ends
 }
 
 // serveAll starts everything, waits for ctx, and stops the workers.
-func (l *local) serveAll(ctx context.Context, port, workers int, every time.Duration) error {
-	at := func(i int) string { return address("127.0.0.1", port, i) }
+func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int, every time.Duration) error {
 	cores := max(1, runtime.GOMAXPROCS(0)/workers)                     // of each worker; a run may use a whole one
 	runs := l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
 	atOnce := min(workers*runs, 1000)

@@ -59,7 +59,7 @@ func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.
 func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errFull)
-	for args, want := range map[string]string{"--x": "-x", "no-such-file": "no-such-file: ", "": errFull.Error()} {
+	for args, want := range map[string]string{"no-such-file": "no-such-file: ", "": errFull.Error()} {
 		err := Demo(ctx, callWith(io.Discard, strings.Fields(args)...))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("demo %s: %v; want %q", args, err, want)
@@ -68,6 +68,45 @@ func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
 	docs, err := demoDocuments(nil)
 	if err != nil || len(docs) != 5 || docs[0].Name != "clocks.txt" {
 		t.Errorf("%+v, %v", docs, err)
+	}
+}
+
+func TestAnUnknownFlagIsAnError(t *testing.T) {
+	for name, command := range map[string]func(context.Context, *cli.Call) error{"emulator": Emulator, "local": Local, "demo": Demo, "worker": Worker} {
+		if err := command(t.Context(), callWith(io.Discard, "--x")); err == nil || !strings.Contains(err.Error(), "-x") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
+	for bad, want := range []string{
+		"the embedded Firestore", "the embedded Cloud Tasks", "the workers' address", "the page of the tokens' keys",
+		"the document lock", "the console", "worker 1 ended at once", errFull.Error(),
+	} {
+		t.Setenv("WORKER_LOG", serving)
+		if bad == 6 {
+			t.Setenv("WORKER_LOG", "")
+		}
+		l := &local{c: callWith(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
+		err := l.serveAll(t.Context(), func(i int) string {
+			if i == bad {
+				return "127.0.0.1:65536"
+			}
+			return "127.0.0.1:0"
+		}, 1, time.Hour)
+		if l.close(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+func TestAPageThatEndsIsReported(t *testing.T) {
+	out := &bytes.Buffer{}
+	l := &local{router: router{show: cli.NewProgress(out)}}
+	_, err := l.servePage("a page", "127.0.0.1:0", func(_ context.Context, listener net.Listener) error { return errors.Join(listener.Close(), errFull) })
+	if l.close(); err != nil || !strings.Contains(out.String(), "a page: ended: full\n") {
+		t.Errorf("%v, %s", err, out)
 	}
 }
 
@@ -132,17 +171,21 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	code := http.StatusOK
+	code, text := http.StatusOK, `{"found":2,"booked":1}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/internal/tasks/recover" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ey") {
 			t.Errorf("%s with %q", r.URL, r.Header)
 		}
 		w.WriteHeader(code)
-		_, _ = io.WriteString(w, `{"found":2,"booked":1}`)
+		_, _ = io.WriteString(w, text)
 	}))
 	l := &local{workerCloud: workerCloud{cloud: cloud{issuer: issuer}, target: s.URL}}
 	if r, err := l.recoverOnce(t.Context()); err != nil || r.Found != 2 || r.Booked != 1 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	text = "{"
+	if _, err := l.recoverOnce(t.Context()); err == nil {
+		t.Error("an answer that is not JSON is taken")
 	}
 	code = http.StatusBadGateway
 	if _, err := l.recoverOnce(t.Context()); err == nil || err.Error() != "answered 502 Bad Gateway" {

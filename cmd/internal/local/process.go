@@ -102,10 +102,9 @@ func (w *process) follow(out io.Reader, serves chan<- struct{}, log func(*proces
 }
 
 // kill sends SIGKILL and waits until the process has ended.
-func (w *process) kill() error {
-	err := w.cmd.Process.Kill()
+func (w *process) kill() {
+	_ = w.cmd.Process.Kill() // fails if it has ended
 	<-w.done
-	return err
 }
 
 // stop asks the worker to end, which releases its locks, and kills it after grace. It
@@ -115,7 +114,7 @@ func (w *process) stop(grace time.Duration) {
 	select {
 	case <-w.done:
 	case <-time.After(grace):
-		_ = w.kill()
+		w.kill()
 	}
 }
 
