@@ -30,7 +30,6 @@ const (
 	demoInterval  = "1s"
 	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
-	demoSpan      = 5 * time.Second        // between the first and the last task, at most
 )
 
 // redeliveries are the delays of the duplicates of a task: one during the run, one after it.
@@ -176,43 +175,40 @@ func (d *demo) open(ctx context.Context) (err error) {
 // runFiles submits the files, kills a worker, and waits until the demo is over.
 func (d *demo) runFiles(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { d.killOne(ctx); return nil })
 	all.Go(func() error { return d.submit(ctx) })
-	all.Go(func() error { return d.killOne(ctx) })
-	all.Go(func() error {
-		select {
-		case <-d.over:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
 	return all.Wait()
 }
 
-// submit submits the documents, one after another.
+// submit submits the documents, one after another, and waits until the demo is over.
 func (d *demo) submit(ctx context.Context) error {
-	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
 	for _, doc := range d.docs {
 		if _, err := worker.Submit(ctx, d.guard, worker.Kind{}, doc.ID, doc.Input); err != nil {
 			return err
 		}
-		time.Sleep(pause)
+		time.Sleep(demoPause)
 	}
-	return nil
+	select {
+	case <-d.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // killOne waits for the middle of a run and kills its worker. If the run ends before, it
 // takes the next run. The report shows whether a worker was killed.
-func (d *demo) killOne(ctx context.Context) error {
+func (d *demo) killOne(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-d.over:
-			return nil
+			return
 		case r := <-d.runs:
 			if d.middle(ctx, r) {
-				return d.kill(ctx, r)
+				d.kill(ctx, r)
+				return
 			}
 		}
 	}
@@ -236,11 +232,11 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 
 // kill kills the worker of a run. It prints when the lock expires, and the progress from which
 // another run can continue.
-func (d *demo) kill(ctx context.Context, r run) error {
+func (d *demo) kill(ctx context.Context, r run) {
 	r.worker.kill()
 	a, err := d.analyses.Get(ctx, r.AnalysisID)
 	if err != nil {
-		return err
+		return
 	}
 
 	d.mu.Lock()
@@ -254,7 +250,6 @@ func (d *demo) kill(ctx context.Context, r run) error {
 		r.worker, r.worker.pid(), name, d.killed.Percent)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
-	return nil
 }
 
 // runBegins handles a line of a worker's log.

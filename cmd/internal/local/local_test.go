@@ -71,6 +71,23 @@ func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
 	}
 }
 
+func TestTheDemoEndsWithTheCauseOfItsEnd(t *testing.T) {
+	t.Setenv("WORKER_LOG", `{"msg":"serving","address":"127.0.0.1:1"}`) // where nothing listens
+	ctx, cancel := context.WithCancelCause(t.Context())
+	deliveries := 0
+	err := Demo(ctx, callWith(writer(func(p []byte) error {
+		if strings.Contains(string(p), "did not answer") {
+			if deliveries++; deliveries == 5 { // the file has been submitted
+				cancel(errFull)
+			}
+		}
+		return nil
+	}), "local_test.go"))
+	if !errors.Is(err, errFull) {
+		t.Errorf("%v; want the cause", err)
+	}
+}
+
 func TestAnUnknownFlagIsAnError(t *testing.T) {
 	for name, command := range map[string]func(context.Context, *cli.Call) error{"emulator": Emulator, "local": Local, "demo": Demo, "worker": Worker} {
 		if err := command(t.Context(), callWith(io.Discard, "--x")); err == nil || !strings.Contains(err.Error(), "-x") {

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
+	"taskguard/internal/testing/emulatortest"
+	"taskguard/repo"
 )
 
 // demoOf returns a demo of the files a and b that has kept its promises, and its output.
@@ -144,5 +147,43 @@ func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
 		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
 			t.Errorf("%+v; want it taken over by 2", c.killed)
 		}
+	}
+}
+
+func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	for _, id := range []string{"a", "b"} {
+		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
+		if acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, nil); err != nil || !acq.Acquired {
+			t.Fatal(acq, err)
+		}
+		b.Merge(t, id, map[string]any{"progress": map[string]any{"fraction": 0.4}})
+	}
+	b.Merge(t, "b", map[string]any{"checkpoint": "c"})
+	for id, checkpoint := range map[string]bool{"a": false, "b": true} {
+		w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, out := demoOf(false)
+		d.analyses, d.killed = a, nil
+		d.runs = make(chan run, 3)
+		for _, r := range []record{{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1}} {
+			d.runs <- run{w, &r}
+		}
+		d.killOne(t.Context())
+		<-w.done
+		if k := d.killed; k == nil || len(d.runs) != 0 || k.Worker != 4 || k.ID != id || k.Token != 1 || k.ExpiresAt.IsZero() || k.Percent != 40 || k.checkpoint != checkpoint {
+			t.Errorf("%+v, %s", k, out)
+		}
+	}
+	b.Merge(t, "a", map[string]any{"status": "READY"})
+	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
+		t.Error("a finished run is killed")
 	}
 }
