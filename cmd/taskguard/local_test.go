@@ -110,7 +110,7 @@ func TestOnALocalCloud(t *testing.T) {
 
 	t.Run("it serves the document lock's page and the console", func(t *testing.T) {
 		for _, page := range []string{env["doclock"], env["console"]} {
-			if code, text := browse(t, http.MethodGet, page, ""); code != http.StatusOK || !strings.Contains(text, "<html") {
+			if code, text := browse(t, http.MethodGet, page, ""); code != http.StatusOK || !strings.Contains(text, "<html") || !strings.Contains(progress.String(), ": "+page+"\n") {
 				t.Errorf("%s: %d %s", page, code, text)
 			}
 		}

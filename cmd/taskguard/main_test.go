@@ -249,7 +249,7 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Lo
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if code := <-ended; code != cli.ExitDone {
+		if code := <-ended; code != cli.ExitDone || !strings.Contains(errs.String(), "stopping the workers") {
 			t.Errorf("local: exit %d\n%s", code, errs.String())
 		}
 	})

@@ -28,7 +28,7 @@ const (
 	demoTTL       = "3s"
 	demoHeartbeat = "900ms"
 	demoInterval  = "1s"
-	demoTimeout   = 2 * time.Minute        // plus the runs of the files
+	demoTimeout   = 2 * time.Minute        // for each file
 	demoPause     = 600 * time.Millisecond // between two tasks
 )
 
@@ -93,8 +93,7 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	d.show, d.observe = c.Progress(), d.delivered
 	d.show.Print("%s", cli.Count(len(docs), "document"))
 
-	limit := demoTimeout + time.Duration(len(docs))*demoRun
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("the demo did not end in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(len(docs))*demoTimeout, errors.New("the demo did not end in time"))
 	defer cancel()
 	if err := d.run(ctx); err != nil {
 		return err
@@ -110,12 +109,12 @@ func demoDocuments(files []string) ([]operate.Document, error) {
 	if len(files) > 0 {
 		return operate.ReadDocuments(files, operate.ReadFile)
 	}
-	files, _ = fs.Glob(samples, "samples/*") // the pattern is valid
-	docs, err := operate.ReadDocuments(files, samples.ReadFile)
+	files, _ = fs.Glob(samples, "samples/*")                  // the pattern is valid
+	docs, _ := operate.ReadDocuments(files, samples.ReadFile) // and its files are texts
 	for i := range docs {
 		docs[i].Name = path.Base(docs[i].Name)
 	}
-	return docs, err
+	return docs, nil
 }
 
 // run runs the demo and leaves nothing running.
@@ -123,10 +122,11 @@ func (d *demo) run(ctx context.Context) error {
 	defer d.close()
 	at := func(int) string { return address("127.0.0.1", 0, 0) }
 	duplicates := func(*cloudtaskspb.Task) []time.Duration { return redeliveries }
-	if err := d.start(at, &d.router, 100, cloudtasks.Options{Extra: duplicates}); err != nil {
-		return err
+	err := d.start(at, &d.router, 100, cloudtasks.Options{Extra: duplicates})
+	if err == nil {
+		err = d.open(ctx)
 	}
-	if err := d.open(ctx); err != nil {
+	if err != nil {
 		return err
 	}
 

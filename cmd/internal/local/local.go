@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -199,11 +200,10 @@ func (l *local) servePage(
 ) (string, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	at, err := l.serve(what, address, func(listener net.Listener) error {
-		err := serve(ctx, listener)
-		if err != nil {
+		if err := serve(ctx, listener); err != nil {
 			l.show.Print("%s: ended: %v", what, err)
 		}
-		return err
+		return nil
 	}, cancel)
 	if err != nil {
 		return "", err
@@ -241,13 +241,11 @@ func (l *local) supervise(ctx context.Context, w *process) {
 
 // callRecovery calls the workers' recovery until ctx ends, as Cloud Scheduler does.
 func (l *local) callRecovery(ctx context.Context, every time.Duration) {
-	due := time.NewTicker(every)
-	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-due.C:
+		case <-time.After(every):
 		}
 		r, err := l.recoverOnce(ctx)
 		switch {
@@ -262,12 +260,9 @@ func (l *local) callRecovery(ctx context.Context, every time.Duration) {
 
 // recoverOnce calls recovery with a token.
 func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) {
+	token, tokenErr := l.issuer.Token(caller, l.target)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.target+"/internal/tasks/recover", http.NoBody)
-	if err != nil {
-		return r, err
-	}
-	token, err := l.issuer.Token(caller, l.target)
-	if err != nil {
+	if err = errors.Join(err, tokenErr); err != nil {
 		return r, err
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
@@ -277,7 +272,7 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = response.Body.Close() }()
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return r, fmt.Errorf("answered %s", response.Status)
 	}

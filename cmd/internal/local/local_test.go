@@ -118,6 +118,12 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 	}
 }
 
+func TestLocalListensAtItsPort(t *testing.T) {
+	if err := Local(t.Context(), callWith(io.Discard, "--port", "65536")); err == nil || !strings.Contains(err.Error(), "65536") {
+		t.Errorf("%v; want the port refused", err)
+	}
+}
+
 func TestAPageThatEndsIsReported(t *testing.T) {
 	out := &bytes.Buffer{}
 	l := &local{router: router{show: cli.NewProgress(out)}}

@@ -53,17 +53,14 @@ const (
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
 	w := &process{number: number, done: make(chan struct{})}
-	path, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
+	path, pathErr := os.Executable()
 	w.cmd = exec.Command(path, "worker", "--slow", c.slow.String())
 	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
-	_, err = w.cmd.StdinPipe() // closed by Wait
+	_, err := w.cmd.StdinPipe() // closed by Wait
 	out, outErr := w.cmd.StdoutPipe()
-	if err = errors.Join(err, outErr); err == nil {
+	if err = errors.Join(pathErr, err, outErr); err == nil {
 		err = w.cmd.Start()
 	}
 	if err != nil {

@@ -87,7 +87,6 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &emulatortest.Log{}
 	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
-	defer l.stopWorkers()
 	if err := l.startWorkers(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +101,12 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	}
 	cancel()
 	<-ended
+	l.stopWorkers()
+	select {
+	case <-w.done:
+	default:
+		t.Error("it does not wait for the end of the workers")
+	}
 }
 
 func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {

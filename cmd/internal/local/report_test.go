@@ -2,13 +2,16 @@ package local
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
+	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/repo"
 )
@@ -185,5 +188,27 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	b.Merge(t, "a", map[string]any{"status": "READY"})
 	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
 		t.Error("a finished run is killed")
+	}
+}
+
+func TestTheDemoReportsWhatItCannotOpenOrSubmit(t *testing.T) {
+	d, _ := demoOf(false)
+	defer d.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	err := d.start(func(int) string { return "127.0.0.1:0" }, &d.router, 1, cloudtasks.Options{})
+	if err = errors.Join(err, d.open(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := d.submit(ctx); err == nil {
+		t.Error("it submits after its end")
+	}
+	for _, c := range []*workerCloud{{target: "none"}, {target: d.target, cloud: cloud{page: "%"}}} {
+		broken := &demo{c: d.c}
+		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, c.page, c.target
+		if err := broken.open(t.Context()); err == nil {
+			t.Errorf("it opens with the target %s and keys at %s", c.target, c.page)
+		}
+		broken.close()
 	}
 }
