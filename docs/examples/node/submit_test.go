@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheExampleInNodeRuns(t *testing.T) {
+	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	examplestest.Check(t, directory(t, paths[1], "submit.js"), paths[0], "submit.js")
 }
@@ -25,5 +26,6 @@ func directory(t *testing.T, npm, script string) (dir string) {
 }
 
 func TestTheAnalyzerInNodeContinues(t *testing.T) {
+	t.Parallel()
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" analyzer.js")
 }
