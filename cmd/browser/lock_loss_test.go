@@ -126,13 +126,13 @@ func unknownSession(s *lockSite, b *Tab) {
 // The page's own timers do not run, as a browser may slow them down to one a minute.
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 	t.Parallel()
-	s := newLockSite(t, short)
+	s := newLockSite(t, 12*time.Second)
 	b := NewProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
 	b.Eval(`locks.acquireProjectLock({ ...quick, resource: 'other' }).then((other) => locks.releaseProjectLock(other))`)
 	b.hide()
 	b.Is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
-	b.want(`[lease.ttlMs, readonly.length, document.visibilityState]`, `[8000,0,"hidden"]`)
+	b.want(`[lease.ttlMs, readonly.length, document.visibilityState]`, `[12000,0,"hidden"]`)
 	b.want(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`, "true")
 }
 
