@@ -132,7 +132,7 @@ func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
 	var served []string
 	call := func(name string) {
 		stream := must(conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/google.firestore.v1.Firestore/"+name))(t)
-		_ = errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend()) // RecvMsg returns the reason of an error
+		_ = errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend())                   // RecvMsg returns the reason of an error
 		if err := stream.RecvMsg(&emptypb.Empty{}); status.Code(err) == codes.InvalidArgument { // no database
 			served = append(served, name)
 		} else if !strings.Contains(err.Error(), "method "+name+" ") {
