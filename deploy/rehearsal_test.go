@@ -161,48 +161,56 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 		"gcloud":    {"gcloud iam roles create taskguardTaskFinder", "gcloud run services replace deploy/service.yaml", "gcloud iam roles create taskguardOperations", "gcloud monitoring policies create"},
 	}
 	for way, own := range steps {
-		c := newCloud(t)
-		if !c.rehearse("theirs\nyes\n", way) {
-			t.Errorf("%s fails", way)
-		}
-		c.wantRemoved()
-		if policy := c.read("policy"); !strings.Contains(policy, "bindings: []\nauditConfigs:\n- service: allServices\n") {
-			t.Errorf("%s: the policy is\n%s", way, policy)
-		}
-		rest := c.calls()
-		for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, own, []string{
-			"taskguard doctor --service taskguard-worker --smoke ",
-			"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
-			",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
-			"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
-			"gcloud firestore databases delete", "gcloud logging read",
-		}) {
-			_, after, found := strings.Cut(rest, want)
-			if !found {
-				t.Errorf("%s does not call %q in its place:\n%s", way, want, c.calls())
-				break
-			}
-			rest = after
-		}
-		if way == "terraform" && (strings.Count(c.calls(), "_APP=deploy/sidecar/app\n") != 2 || !strings.Contains(c.calls(), "plan -detailed-exitcode\n")) {
-			t.Errorf("no sidecar and no plan:\n%s", c.calls())
-		}
-		if calls := strings.ReplaceAll(c.calls(), "projects/my-project/notificationChannels/7", ""); strings.Contains(calls, "auth login") || strings.Contains(calls, "my-project") || strings.Contains(calls, "oncall@") {
-			t.Errorf("%s: a call is not of this project:\n%s", way, calls)
-		}
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			rehearseAndRemove(t, way, own)
+		})
+	}
+}
 
-		c.write("calls", "") // steps that are run alone
-		if !c.rehearse("", way, "rollback", "plan") || !strings.Contains(c.calls(), "w-1=100") || strings.Contains(c.calls(), "builds submit") {
-			t.Errorf("%s: the steps alone fail, or call\n%s", way, c.calls())
+func rehearseAndRemove(t *testing.T, way string, own []string) {
+	t.Helper()
+	c := newCloud(t)
+	if !c.rehearse("theirs\nyes\n", way) {
+		t.Errorf("%s fails", way)
+	}
+	c.wantRemoved()
+	if policy := c.read("policy"); !strings.Contains(policy, "bindings: []\nauditConfigs:\n- service: allServices\n") {
+		t.Errorf("%s: the policy is\n%s", way, policy)
+	}
+	rest := c.calls()
+	for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, own, []string{
+		"taskguard doctor --service taskguard-worker --smoke ",
+		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
+		",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
+		"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
+		"gcloud firestore databases delete", "gcloud logging read",
+	}) {
+		_, after, found := strings.Cut(rest, want)
+		if !found {
+			t.Errorf("%s does not call %q in its place:\n%s", way, want, c.calls())
+			break
 		}
-		for fail, step := range map[string]string{
-			"gcloud run revisions describe": "settings", "curl .*prometheus": "queries", "terraform .*detailed-exitcode": "plan",
-			"released": "broken", "refused": "broken", // with traffic for a broken analyzer; and without its self-test
-			"nothing": "alert", // which has not arrived
-		} {
-			if c.write("fail", fail); way == "terraform" && c.rehearse("no\n", way, step) {
-				t.Errorf("the step %s succeeds:\n%s", step, c.output)
-			}
+		rest = after
+	}
+	if way == "terraform" && (strings.Count(c.calls(), "_APP=deploy/sidecar/app\n") != 2 || !strings.Contains(c.calls(), "plan -detailed-exitcode\n")) {
+		t.Errorf("no sidecar and no plan:\n%s", c.calls())
+	}
+	if calls := strings.ReplaceAll(c.calls(), "projects/my-project/notificationChannels/7", ""); strings.Contains(calls, "auth login") || strings.Contains(calls, "my-project") || strings.Contains(calls, "oncall@") {
+		t.Errorf("%s: a call is not of this project:\n%s", way, calls)
+	}
+
+	c.write("calls", "") // steps that are run alone
+	if !c.rehearse("", way, "rollback", "plan") || !strings.Contains(c.calls(), "w-1=100") || strings.Contains(c.calls(), "builds submit") {
+		t.Errorf("%s: the steps alone fail, or call\n%s", way, c.calls())
+	}
+	for fail, step := range map[string]string{
+		"gcloud run revisions describe": "settings", "curl .*prometheus": "queries", "terraform .*detailed-exitcode": "plan",
+		"released": "broken", "refused": "broken", // with traffic for a broken analyzer; and without its self-test
+		"nothing": "alert", // which has not arrived
+	} {
+		if c.write("fail", fail); way == "terraform" && c.rehearse("no\n", way, step) {
+			t.Errorf("the step %s succeeds:\n%s", step, c.output)
 		}
 	}
 }

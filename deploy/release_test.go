@@ -131,7 +131,6 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"nothing to go back to":          {verb: "candidate", files: map[string]string{"w.traffic": ""}, other: map[string]string{"w.traffic": ""}, prints: "none to go back to"},
 		"the second is refused":          {verb: "candidate", files: map[string]string{"fail-update-d": ""}, changes: []string{workerUpdate, locksUpdate, workerOld}},
 		"it does not start":              {verb: "candidate", files: map[string]string{"after-update-w": "exit 1"}, changes: []string{workerUpdate, workerOld}},
-		"cancelled as candidate":         {verb: "candidate", files: map[string]string{"before-update-w": cancel}, changes: []string{workerUpdate, workerOld}},
 		"another build is next":          {verb: "candidate", files: map[string]string{"after-update-w": `echo w,8080,registry/w@sha256:5 >"$FAKE/w.template"; exit 1`}, changes: []string{workerUpdate}, other: map[string]string{"w.template": newer}},
 		"never ready":                    {verb: "smoke", files: map[string]string{"unready-" + workerCandidate: never}, changes: old},
 		"another program":                {verb: "smoke", files: map[string]string{"analysis": `404 {"reason":"no_such_route"}`}, changes: old},
@@ -154,7 +153,6 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"cancelled during the shift":     {verb: "shift", files: map[string]string{"before-update-traffic-w": cancel}, changes: first}, // and the call continues
 		"the shift fails but works":      {verb: "shift", files: map[string]string{"after-update-traffic-w": "exit 1"}, changes: first},
 		"the shift and its undo fail":    {verb: "shift", files: map[string]string{"fail-update-traffic-w": ""}, changes: first, prints: "w: NOT DONE. Do:"},
-		"the deployment cannot wait":     {verb: "candidate", files: map[string]string{"no-operations": ""}, changes: []string{workerUpdate, workerOld}},
 		"the shift cannot wait":          {verb: "shift", files: map[string]string{"no-operations": ""}, changes: first},
 		"the undo has no effect": {verb: "shift", files: map[string]string{"after-update-traffic-w": `: >"$FAKE/ignore-w"; exit 1`}, changes: first,
 			other: map[string]string{"w.traffic": "w-new,100,,\n"}, prints: "w: NOT DONE. Do:"},

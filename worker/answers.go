@@ -131,7 +131,8 @@ func rejected(r delivery.Record) bool {
 // operator may free that lock in a minute, and this may be the only task.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "".
+// retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "". Of the
+// answers, those with 409 have one, and a retry without a queue.
 func retryAfter(code int, r delivery.Record) string {
 	switch {
 	case code == http.StatusConflict && r.Case != delivery.LockLost:

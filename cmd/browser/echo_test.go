@@ -5,12 +5,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,38 +17,8 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	checkEcho(t, b.Project, b.Listen(t), proxied)
-}
-
-func TestEchoInChromiumWithCookiesOnGooglesEmulator(t *testing.T) {
-	checkEcho(t, emulatortest.Project(), emulatortest.Google(t), proxied)
-}
-
-func TestEchoInChromiumBehindNginx(t *testing.T) {
-	nginx := examplestest.Find(t, "NGINX", "nginx")[0]
-	b := emulatortest.Embedded(t)
-	checkEcho(t, b.Project, b.Listen(t), func(t *testing.T, app, locks *url.URL) (origin string) {
-		return behindNginx(t, nginx, app, locks)
-	})
-}
-
-// proxied returns the origin of a proxy in front of an application and the document lock.
-func proxied(t *testing.T, app, locks *url.URL) (origin string) {
-	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		if r.SetURL(app); lockPath.MatchString(r.In.URL.Path) {
-			r.SetURL(locks)
-		}
-		r.Out.Host = r.In.Host
-	}})
-	t.Cleanup(server.Close)
-	return server.URL
-}
-
-var lockPath = regexp.MustCompile(`^/(api/documents/[^/]+/lock|app/|broadcasting/auth)`)
-
-// behindNginx is proxied with the example's configuration.
+// behindNginx returns the origin of an nginx in front of an application and the document lock, with
+// the example's configuration.
 func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
 	example := must(os.ReadFile("../../docs/examples/proxy/nginx.conf"))(t)
 	l := httptest.NewServer(nil) // chooses a port
@@ -80,9 +48,10 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	}
 }
 
-// checkEcho runs Check with the tab of an application that has the document lock
-// under its own origin, and with that of one on an allowed origin.
-func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T, app, locks *url.URL) (origin string)) {
+// One tab is of an application that has the document lock under its own origin, behind nginx, and
+// one of an application on an allowed origin.
+func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {
+	nginx := examplestest.Find(t, "NGINX", "nginx")[0]
 	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "testdata")
 	t.Parallel()
 	files := http.NewServeMux()
@@ -96,11 +65,12 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 		return server.URL
 	}
 	allowed, foreign := serve(files), serve(files)
-	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
+	b := emulatortest.Embedded(t)
+	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h",
 		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
 	locks := must(url.Parse(s.URL))(t)
 	app := must(url.Parse(serve(files)))(t)
-	under := mount(t, app, locks)
+	under := behindNginx(t, nginx, app, locks)
 	client := func(origin, base, options string) Client {
 		t.Helper()
 		b := NewProfile(t).Open(origin + "/page.html")

@@ -386,10 +386,19 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			globalThis.fetch = async (...of) => new Response(JSON.stringify({ ...await (await real(...of)).json(), ttl_ms: 5000 }));
 			return [...ours, await due({})]; // the last one's is the server's
 		})()`, `[[25000,10],[30000,10],[10000,4],[5000,2]]`},
+		{"a lease is trusted for nine tenths of the server's TTL at most", `(async () => {
+			const trusted = async (options, ttl) => {
+				globalThis.fetch = async (...of) => new Response(JSON.stringify({ ...await (await real(...of)).json(), ttl_ms: ttl }));
+				const lease = await locks.acquireProjectLock({ ...quick, ...options });
+				await locks.releaseProjectLock(lease);
+				return (Date.parse(lease.expiresAt) - Date.parse(lease.acquiredAt)) / ttl;
+			};
+			return [await trusted({ preferredStrategy: 'file-lock' }, 30000), await trusted({ ttlMs: 60000 }, 10000)].map((part) => part <= 0.9 && part > 0.2);
+		})()`, `[true,true]`},
 		{"a slow answer does not extend the trust in the lease", `(async () => {
 			globalThis.fetch = async (...of) => {
 				const answer = await real(...of);
-				await new Promise((resolve) => setTimeout(resolve, 1000));
+				await new Promise((resolve) => setTimeout(resolve, 500));
 				return answer;
 			};
 			const lease = await locks.acquireProjectLock({ ...quick, ttlMs: 25000 });
@@ -398,13 +407,13 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			const leftThen = Date.parse(renewed.expiresAt) - Date.now();
 			const { validForMs } = await locks.confirmProjectLock(lease);
 			globalThis.fetch = async () => {
-				await new Promise((resolve) => setTimeout(resolve, 1000));
+				await new Promise((resolve) => setTimeout(resolve, 500));
 				return new Response('{"valid_for_ms":10000}');
 			};
 			const confirmed = await locks.confirmProjectLock(lease);
 			globalThis.fetch = real;
 			await locks.releaseProjectLock(lease);
-			return [left <= 24001, leftThen <= 19001, validForMs <= 18001, confirmed.validForMs <= 9001, left > 15000];
+			return [left <= 24501, leftThen <= 19501, validForMs <= 19001, confirmed.validForMs <= 9501, left > 15000];
 		})()`, `[true,true,true,true,true]`},
 		{"a renewal without an answer ends with the TTL", `(async () => {
 			globalThis.fetch = (url, init) => (init.method === 'PUT' ? new Promise(() => {}) : real(url, init));
@@ -444,5 +453,14 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 	} {
 		cases = append(cases, moduleCase{name: c.name, script: c.script, want: c.want})
 	}
+	cases = append(cases, moduleCase{name: "two modules with the same owner are two holders", before: withoutWebLocks, script: `(async () => {
+			const options = { ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 };
+			const lease = await locks.acquireProjectLock(options);
+			const another = await import('/locks.js?another');
+			const failed = await failure(another.acquireProjectLock(options));
+			const confirmed = await failure(locks.confirmProjectLock(lease));
+			await locks.releaseProjectLock(lease);
+			return [failed, confirmed];
+		})()`, want: `["fallback-conflict","none"]`})
 	testModule(t, cases)
 }

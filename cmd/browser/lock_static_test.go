@@ -76,7 +76,7 @@ func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 		"web-lock":  {"", "acquire-denied", "", ""},
 		"file-lock": {withoutWebLocks, "fallback-conflict", "warning fallback-degraded; ", noLocks + "; "},
 	} {
-		b, holder := p.load(s, c.before, serverless), p.load(s, c.before, serverless)
+		b := p.load(s, c.before, serverless)
 		wantEvents := func(events string) {
 			t.Helper()
 			b.wantEvents(c.unavailable + strings.NewReplacer("CONFLICT ", c.conflict, "STRATEGY", strategy, "DENIED", c.denied).Replace(events))
@@ -92,13 +92,12 @@ func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 			"release-requested; attempt STRATEGY retry=0; released STRATEGY")
 
 		b.Eval(`reset()`)
-		holder.Eval(acquiring)
+		b.Eval(`import('/locks.js?holder').then((module) => { globalThis.holder = module; return holder.acquireProjectLock(quick); }).then((held) => { globalThis.held = held; })`)
 		b.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 2 })).then((failed) => [failed, ...readonly])`, `["`+c.denied+`","`+c.denied+`"]`)
-		holder.Eval(`locks.releaseProjectLock(lease)`)
+		b.Eval(`holder.releaseProjectLock(held)`)
 		wantEvents("attempt STRATEGY retry=0; CONFLICT error STRATEGY DENIED retry=0 retryable; waiting STRATEGY retry=0 wait=10; " +
 			"attempt STRATEGY retry=1; CONFLICT error STRATEGY DENIED retry=1; readonly-entered DENIED")
 		b.Close()
-		holder.Close()
 	}
 }
 
@@ -232,24 +231,17 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 
 func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	t.Parallel()
-	s := newStaticSite(t, t.TempDir())
-	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 10000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
-	for strategy, before := range strategies {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			p := NewProfile(t)
-			first, second := p.load(s, before, serverless), p.load(s, before, serverless)
-			first.Eval(short)
-			second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, map[string]string{"web-lock": `"acquire-denied"`, "file-lock": `"fallback-conflict"`}[strategy])
-			crash, done := context.WithTimeout(first.Ctx, time.Second) // there is no answer
-			_, _ = chromedp.Call(crash, page.Crash, cdp.Empty{})
-			done()
-			second.Eval(`locks.acquireProjectLock({ ...quick, backoff: { initialMs: 100, maxAttempts: 99 }, backoffMs: undefined }).then((lease) => { globalThis.lease = lease; })`)
-			// A page that is left frees its lock at once: the TTL of this one is not waited for.
-			third := p.load(s, before, serverless)
-			second.Go(s.url + "/page.css?left")
-			third.Eval(`locks.acquireProjectLock({ ...quick, backoffMs: [100], retryLimit: 99 }).then((lease) => locks.releaseProjectLock(lease))`)
-			third.want(`events.filter(({ type }) => type === 'lock:attempt').length < 99`, "true")
-		})
-	}
+	s, p := newStaticSite(t, t.TempDir()), NewProfile(t)
+	first, second := p.load(s, withoutWebLocks, serverless), p.load(s, withoutWebLocks, serverless)
+	first.Eval(`locks.acquireProjectLock({ ...quick, ttlMs: 10000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`)
+	second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, `"fallback-conflict"`)
+	crash, done := context.WithTimeout(first.Ctx, time.Second) // there is no answer
+	_, _ = chromedp.Call(crash, page.Crash, cdp.Empty{})
+	done()
+	second.Eval(`locks.acquireProjectLock({ ...quick, backoff: { initialMs: 100, maxAttempts: 99 }, backoffMs: undefined }).then((lease) => { globalThis.lease = lease; })`)
+	// A page that is left frees its lock at once: the TTL of this one is not waited for.
+	third := p.load(s, withoutWebLocks, serverless)
+	second.Go(s.url + "/page.css?left")
+	third.Eval(`locks.acquireProjectLock({ ...quick, backoffMs: [100], retryLimit: 99 }).then((lease) => locks.releaseProjectLock(lease))`)
+	third.want(`events.filter(({ type }) => type === 'lock:attempt').length < 99`, "true")
 }

@@ -25,28 +25,6 @@ func (b *Tab) imported(url string) {
 	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeAllLockEvents((event) => events.push(event)); })`)
 }
 
-func TestALockOutlivesItsWebServer(t *testing.T) {
-	t.Parallel()
-	for strategy, before := range strategies {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
-			server := httptest.NewServer(http.FileServer(http.Dir(dir)))
-			b := NewProfile(t).load(&lockSite{url: server.URL}, before, serverless)
-			b.want(renewing, `["`+strategy+`",[]]`)
-			server.CloseClientConnections()
-			server.Close()
-			b.want(`(async () => {
-				for (let i = 0; i < 3; i++) await next('lock:renewed');
-				await locks.confirmProjectLock(lease);
-				await locks.releaseProjectLock(lease);
-				return [readonly, await file()];
-			})()`, `[[],"NotFoundError"]`)
-		})
-	}
-}
-
 // The heartbeats come from the Worker, as the page has no timers. Names to keep and an
 // old target make the bundler add calls of its own to each function.
 func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {

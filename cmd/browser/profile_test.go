@@ -38,7 +38,7 @@ func (c *chromium) start() {
 		chromedp.ExecPath(path), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
 		chromedp.NoSandbox, chromedp.Flag("password-store", "basic"), chromedp.Flag("disable-features", unusedFeatures),
 	}
-	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage"} {
+	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage", "gpu"} {
 		options = append(options, chromedp.Flag("disable-"+name, true))
 	}
 	for range 3 {

@@ -94,7 +94,7 @@ func (b *Tab) try(script string) (string, error) {
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(100 * time.Millisecond) {
 		v, err := b.try(`Boolean(` + condition + `)`)
 		if v == "true" {
 			return

@@ -159,6 +159,7 @@ type evaluated map[string]struct {
 }
 
 func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
+	t.Parallel()
 	folder := calls(t, map[string]map[string]any{
 		"smallest":    {},
 		"application": application("port", 9000),
@@ -272,6 +273,7 @@ type refusal struct {
 }
 
 func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
+	t.Parallel()
 	env := func(name, value string) map[string]any {
 		return map[string]any{"worker_env": map[string]string{name: value}}
 	}
@@ -298,6 +300,7 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 }
 
 func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
+	t.Parallel()
 	refused(t, map[string]refusal{
 		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
 		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},

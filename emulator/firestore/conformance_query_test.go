@@ -13,22 +13,23 @@ import (
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
-// queryIn runs a query of the collection c in a transaction.
-func (r *rig) queryIn(txn []byte) {
+// request is the request that the client makes of a query.
+func (r *rig) request(q client.Query) *firestorepb.RunQueryRequest {
 	r.t.Helper()
-	stream, err := r.raw.RunQuery(r.ctx, &firestorepb.RunQueryRequest{
-		Parent: r.database + "/documents",
-		QueryType: &firestorepb.RunQueryRequest_StructuredQuery{StructuredQuery: &firestorepb.StructuredQuery{
-			From: []*firestorepb.StructuredQuery_CollectionSelector{{CollectionId: "c"}},
-		}},
-		ConsistencySelector: &firestorepb.RunQueryRequest_Transaction{Transaction: txn},
-	})
+	var request firestorepb.RunQueryRequest
+	r.ok(nil, proto.Unmarshal(must(q.Serialize())(r.t), &request))
+	return &request
+}
+
+func (r *rig) query(request *firestorepb.RunQueryRequest) ([]*firestorepb.RunQueryResponse, error) {
+	stream, err := r.raw.RunQuery(r.ctx, request)
 	if err != nil {
-		r.t.Fatalf("query: %v", err)
+		return nil, err
 	}
-	r.ok(drain(stream.Recv))
+	return drain(stream.Recv)
 }
 
 // found runs a query and returns the ids, joined.
@@ -91,6 +92,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.EndBefore("b"), "0 1 3 2")
 		r.wantFound(v.StartAt(second).EndBefore("b").Offset(1).Limit(1), "3")
 		r.wantFound(v.Offset(9), "")
+		r.wantFound(v.Limit(0), "")
 	}},
 	{"RangesStayWithinAType", func(_ *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
@@ -176,6 +178,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.WhereEntity(or(and(is("a", "==", 1), is("b", "==", "x")), is("a", "==", 3))), "0 3")
 		r.wantFound(v.WhereEntity(and(is("a", ">", 1), or(is("b", "==", "x"), is("b", "==", "z")))), "1 3")
 		r.wantFound(v.Where("a", ">", 0).Where("b", ">", "w").OrderBy("b", client.Desc), "3 2 1 0")
+		r.wantFound(v.Where("b", ">", "w").Where("a", ">", 0), "0 2 1 3")
 		r.wantFound(v.OrderBy("b", client.Desc).OrderBy("a", client.Asc), "3 2 0 1")
 	}},
 	{"NameFilters", func(_ *testing.T, r *rig) {
@@ -191,7 +194,9 @@ var queryCases = []conformanceCase{
 		for name, q := range map[string]client.Query{
 			"reserved field": v.OrderBy("__x__", client.Asc), "reserved filter": v.Where("__x__", "==", 1),
 			"negative limit": v.Limit(-1), "negative offset": v.Offset(-1),
-			"reserved group": r.client.Collection("__x__").Query,
+			"reserved group": r.client.Collection("__x__").Query, "reserved selection": v.Select("__x__"),
+			"reserved filter of two": v.Where("a", "==", 1).Where("__x__", "==", 1),
+			"long field":             v.OrderBy(strings.Repeat("x", 1500), client.Asc),
 		} {
 			if got, err := r.found(q); err == nil {
 				t.Errorf("%s: found %q, want a refusal", name, got)
@@ -199,5 +204,17 @@ var queryCases = []conformanceCase{
 				t.Errorf("%s: %v, want InvalidArgument", name, err)
 			}
 		}
+		r.wantFound(v.OrderBy(strings.Repeat("x", 1499), client.Asc), "")
+
+		for _, parent := range []string{r.name("c"), r.name("c/."), "projects/p/databases//documents"} {
+			request := r.request(v.Query)
+			request.Parent = parent
+			_, err := r.query(request)
+			wantCode(t, err, codes.InvalidArgument)
+		}
+		long := r.request(v.OrderBy(client.DocumentID, client.Asc))
+		long.GetStructuredQuery().StartAt = &firestorepb.Cursor{Values: []*value{textValue("a"), textValue("b")}}
+		_, err := r.query(long)
+		wantCode(t, err, codes.InvalidArgument)
 	}},
 }

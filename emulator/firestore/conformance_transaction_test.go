@@ -42,19 +42,36 @@ var transactionCases = []conformanceCase{
 			wantCode(t, err, codes.InvalidArgument)
 			wantCode(t, r.rollback(txn), codes.OK)
 		}
+
+		var ended *client.Transaction
+		r.ok(nil, r.atOnce(func(tx *client.Transaction) error { ended = tx; return nil }))
+		c := r.client.Collection("c")
+		_, err = ended.Documents(c).GetAll()
+		wantCode(t, err, codes.InvalidArgument)
+		_, err = c.NewAggregationQuery().WithCount("n").Transaction(ended).Get(r.ctx)
+		wantCode(t, err, codes.InvalidArgument)
 	}},
 	{"ReadBeginsATransaction", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
+		begin := &firestorepb.TransactionOptions{
+			Mode: &firestorepb.TransactionOptions_ReadWrite_{ReadWrite: &firestorepb.TransactionOptions_ReadWrite{}},
+		}
 		answers := must(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
 			Database: r.database, Documents: []string{ref.Path},
-			ConsistencySelector: &firestorepb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: &firestorepb.TransactionOptions{
-				Mode: &firestorepb.TransactionOptions_ReadWrite_{ReadWrite: &firestorepb.TransactionOptions_ReadWrite{}},
-			}},
+			ConsistencySelector: &firestorepb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: begin},
 		}))(t)
 		if len(answers[0].Transaction) == 0 {
 			t.Fatal("the first answer names no transaction")
 		}
 		r.ok(r.commit(answers[0].Transaction, put(ref, 2)))
+
+		request := r.request(r.client.Collection("c").Query)
+		request.ConsistencySelector = &firestorepb.RunQueryRequest_NewTransaction{NewTransaction: begin}
+		found := must(r.query(request))(t)
+		if len(found[0].Transaction) == 0 || !found[len(found)-1].GetDone() {
+			t.Errorf("answers %v, want a transaction in the first, and the last marked as done", found)
+		}
+		r.ok(r.commit(found[0].Transaction, put(ref, 3)))
 	}},
 }
 
@@ -121,7 +138,10 @@ var lockCases = []conformanceCase{
 	}},
 	{"InsertWaitsForAQueryThatWouldFindIt", func(t *testing.T, r *rig) {
 		txn := r.begin()
-		r.queryIn(txn)
+		request := r.request(r.client.Collection("c").Query)
+		request.ConsistencySelector = &firestorepb.RunQueryRequest_Transaction{Transaction: txn}
+		r.ok(r.query(request))
+		r.ok(r.client.Doc("elsewhere/a").Create(r.ctx, object{"n": 1}))
 		err := blocked(t, r, func() { wantCode(t, r.rollback(txn), codes.OK) }, put(r.doc(nil), 2))
 		wantCode(t, err, codes.OK)
 	}},

@@ -8,6 +8,7 @@ import (
 
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -68,19 +69,23 @@ var limitCases = []conformanceCase{
 	{"DocumentOf1MiBFitsAndOneByteMoreDoesNot", func(t *testing.T, r *rig) {
 		ref := r.client.Doc("size/y")
 		// 16 + "size/y" with a byte each more, the fields' names and a byte each,
-		// the texts and a byte each, 32.
-		rest := 1<<20 - (16 + 5 + 2 + 32) - (1 + 1 + 1_000_000 + 1) - (1 + 1) - (1 + 1 + 1)
+		// the texts and a byte each, 32, and the values of v.
+		rest := 1<<20 - (16 + 5 + 2 + 32) - (1 + 1 + 1_000_000 + 1) - (1 + 1) - (1 + 1 + 1) -
+			(1 + 1 + 1 + 1 + 8 + 8 + 8 + 2 + 16 + (16 + 2 + 2))
 		for extra, want := range map[int]codes.Code{0: codes.OK, 1: codes.InvalidArgument} {
 			_, err := ref.Set(r.ctx, object{
 				"f": strings.Repeat("x", 1_000_000), "m": object{"g": strings.Repeat("y", rest+extra)},
+				"v": []any{nil, true, 1, 1.5, time.Unix(1, 0), []byte("ab"), &latlng.LatLng{}, r.client.Doc("a/b")},
 			})
 			wantCode(t, err, want)
 		}
 	}},
-	{"TextHas1048487BytesAtMost", func(t *testing.T, r *rig) {
+	{"TextOrBytesAre1048487AtMost", func(t *testing.T, r *rig) {
 		for n, want := range map[int]codes.Code{1048487: codes.OK, 1048488: codes.InvalidArgument} {
-			_, err := r.client.Doc("c/d").Set(r.ctx, object{"f": strings.Repeat("x", n)})
-			wantCode(t, err, want)
+			for _, v := range []any{strings.Repeat("x", n), make([]byte, n)} {
+				_, err := r.client.Doc("c/d").Set(r.ctx, object{"f": v})
+				wantCode(t, err, want)
+			}
 		}
 	}},
 	{"MapsAndArraysNest20Deep", func(t *testing.T, r *rig) {
@@ -103,6 +108,8 @@ var limitCases = []conformanceCase{
 				t.Errorf("%s: %v, want InvalidArgument", name, err)
 			}
 		}
+		_, err := r.doc(nil).Set(r.ctx, object{"f": client.ArrayUnion(object{"__x__": 1})})
+		wantCode(t, err, codes.InvalidArgument)
 	}},
 	{"FieldNames", func(t *testing.T, r *rig) {
 		for name, want := range map[string]codes.Code{

@@ -144,14 +144,14 @@ var writeCases = []conformanceCase{
 		wantData(t, r.get(ref), object{"a": int64(1), "b": int64(2)})
 	}},
 	{"UpdateChangesOnlyTheNamedPaths", func(t *testing.T, r *rig) {
-		ref := r.doc(object{"a": object{"b": 1, "c": 2}, "d": 3, "e": object{"f": 1}})
+		ref := r.doc(object{"a": object{"b": 1, "c": 2}, "d": 3, "e": object{"f": 1}, "odd.name `x`": object{"g": 1}})
 		r.ok(ref.Update(r.ctx, []client.Update{
 			{Path: "a.b", Value: client.Delete}, {Path: "a.x", Value: 9}, {Path: "d.deep", Value: 4},
-			{Path: "none.at.all", Value: client.Delete}, {FieldPath: client.FieldPath{"odd.name `x`"}, Value: 5},
+			{Path: "none.at.all", Value: client.Delete}, {FieldPath: client.FieldPath{"odd.name `x`", "in"}, Value: 5},
 		}))
 		wantData(t, r.get(ref), object{
 			"a": object{"c": int64(2), "x": int64(9)}, "d": object{"deep": int64(4)},
-			"e": object{"f": int64(1)}, "odd.name `x`": int64(5),
+			"e": object{"f": int64(1)}, "odd.name `x`": object{"g": int64(1), "in": int64(5)},
 		})
 	}},
 	{"SetReplacesAndMergeAllMerges", func(t *testing.T, r *rig) {
@@ -165,8 +165,24 @@ var writeCases = []conformanceCase{
 		ref := r.doc(nil)
 		w := putFields(ref.Path, fields{"a": integerValue(1), "b": integerValue(2)})
 		w.UpdateMask = &firestorepb.DocumentMask{FieldPaths: []string{"a"}}
-		r.ok(r.commit(nil, w))
+		answer := must(r.commit(nil, w))(t)
+		if got, want := answer.CommitTime.AsTime(), answer.WriteResults[0].UpdateTime.AsTime(); !got.Equal(want) {
+			t.Errorf("committed at %v, updated at %v", got, want)
+		}
 		wantData(t, r.get(ref), object{"a": int64(1)})
+	}},
+	{"MalformedPathsAreInvalid", func(t *testing.T, r *rig) {
+		ref := r.doc(object{"n": 1})
+		for _, path := range []string{"", "a..b", "__x__", "`a", "`a\\"} {
+			_, err := r.batchGet(&firestorepb.BatchGetDocumentsRequest{
+				Database: r.database, Documents: []string{ref.Path}, Mask: &firestorepb.DocumentMask{FieldPaths: []string{path}},
+			})
+			wantCode(t, err, codes.InvalidArgument)
+		}
+		for _, v := range []any{client.Delete, client.Increment(1)} {
+			_, err := ref.Update(r.ctx, []client.Update{{Path: "__x__", Value: v}})
+			wantCode(t, err, codes.InvalidArgument)
+		}
 	}},
 	{"RecreatedDocumentHasANewCreateTime", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})

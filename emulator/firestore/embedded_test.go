@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"taskguard/emulator/firestore"
@@ -61,9 +62,10 @@ func TestCancelledWriteIsNotAppliedLater(t *testing.T) {
 func TestDeadlockEndsAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		ref := r.doc(object{"n": 1})
-		first, second := r.begin(), r.begin()
-		r.ok(r.read(first, ref))
-		r.ok(r.read(second, ref))
+		first, second, third := r.begin(), r.begin(), r.begin()
+		for _, txn := range [][]byte{first, second, third} {
+			r.ok(r.read(txn, ref))
+		}
 		start := time.Now()
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
@@ -73,6 +75,7 @@ func TestDeadlockEndsAtOnce(t *testing.T) {
 		synctest.Wait()
 		_, err := r.commit(second, put(ref, 3))
 		wantCode(t, err, codes.Aborted)
+		wantCode(t, r.rollback(third), codes.OK)
 		waiting.Wait()
 		if waited := time.Since(start); waited != 0 {
 			t.Errorf("resolved after %v, want at once", waited)
@@ -80,16 +83,37 @@ func TestDeadlockEndsAtOnce(t *testing.T) {
 	})
 }
 
+func TestTransactionThatEndsWhileItWaitsDoesNotCommit(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
+		ref := r.doc(object{"n": 1})
+		reader, writer := r.begin(), r.begin()
+		r.ok(r.read(reader, ref))
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			_, err := r.commit(writer, put(ref, 2))
+			wantCode(t, err, codes.InvalidArgument)
+		})
+		synctest.Wait()
+		wantCode(t, r.rollback(writer), codes.OK)
+		wantCode(t, r.rollback(reader), codes.OK)
+		waiting.Wait()
+		wantData(t, r.get(ref), object{"n": int64(1)})
+	})
+}
+
 func TestRequestOver10MiBIsInvalid(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
-		var writes []*firestorepb.Write
+		request := &firestorepb.CommitRequest{Database: r.database}
 		for i := range 11 {
-			f := fields{"f": textValue(string(make([]byte, 1_000_000)))}
-			writes = append(writes, putFields(r.name(fmt.Sprintf("c/%d", i)), f))
+			f := fields{"f": textValue(string(make([]byte, 950_000)))}
+			request.Writes = append(request.Writes, putFields(r.name(fmt.Sprintf("c/%d", i)), f))
 		}
-		_, err := r.commit(nil, writes...)
-		wantCode(t, err, codes.InvalidArgument)
-		r.ok(r.commit(nil, writes[:10]...))
+		rest := 10<<20 - proto.Size(request)
+		for extra, want := range map[int]codes.Code{0: codes.OK, 1: codes.InvalidArgument} {
+			request.Writes[0].GetUpdate().Fields["f"] = textValue(string(make([]byte, 950_000+rest+extra)))
+			_, err := r.raw.Commit(r.ctx, request)
+			wantCode(t, err, want)
+		}
 	})
 }
 
@@ -108,10 +132,8 @@ func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
 	var served []string
 	call := func(name string) {
 		stream := must(conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/google.firestore.v1.Firestore/"+name))(t)
-		if err := errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend()); err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.RecvMsg(&emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
+		_ = errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend())                   // RecvMsg returns the reason of an error
+		if err := stream.RecvMsg(&emptypb.Empty{}); status.Code(err) == codes.InvalidArgument { // no database
 			served = append(served, name)
 		} else if !strings.Contains(err.Error(), "method "+name+" ") {
 			t.Errorf("%s: %v", name, err)
@@ -133,7 +155,6 @@ func TestOtherFeaturesAreUnimplementedAndNamed(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		v := r.client.Collection("v")
 		nothing := func(context.Context, *client.Transaction) error { return nil }
-		once := &firestorepb.ListenRequest{Database: r.database, TargetChange: &firestorepb.ListenRequest_AddTarget{AddTarget: &firestorepb.Target{Once: true}}}
 		failure := func(_ any, err error) error { return err }
 		for name, call := range map[string]func() error{
 			"anything but one collection": func() error { return failure(r.found(r.client.CollectionGroup("v").Query)) },
@@ -145,12 +166,22 @@ func TestOtherFeaturesAreUnimplementedAndNamed(t *testing.T) {
 			"maximum and minimum":      func() error { return failure(r.doc(nil).Set(r.ctx, object{"n": client.FieldTransformMaximum(1)})) },
 			"read-only transaction":    func() error { return r.client.RunTransaction(r.ctx, nothing, client.ReadOnly) },
 			"reading at a time":        func() error { return failure(v.Doc("a").WithReadOptions(client.ReadTime(time.Now())).Get(r.ctx)) },
-			"a limit or an offset":     func() error { return failure(v.Limit(1).Snapshots(r.ctx).Next()) },
-			"once": func() error {
-				stream := must(r.raw.Listen(r.ctx))(t)
-				r.ok(nil, stream.Send(once))
-				return failure(stream.Recv())
+			"a limit or an offset":     func() error { return failure(v.Limit(0).Snapshots(r.ctx).Next()) },
+			"the operator": func() error {
+				request := r.request(v.Where("n", "==", 1))
+				request.GetStructuredQuery().GetWhere().GetFieldFilter().Op = 0
+				return failure(r.query(request))
 			},
+			"of anything but one": func() error {
+				request := r.request(v.Query)
+				request.GetStructuredQuery().From = nil
+				return failure(r.query(request))
+			},
+			"explain_options is": func() error {
+				q := v.WithRunOptions(client.ExplainOptions{})
+				return failure(q.NewAggregationQuery().WithCount("n").Get(r.ctx))
+			},
+			"neither an update nor": func() error { return failure(r.commit(nil, &firestorepb.Write{})) },
 		} {
 			if err := call(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), name) {
 				t.Errorf("%v, want Unimplemented with %q", err, name)
@@ -181,6 +212,12 @@ func TestUsageCountsTheBilledOperations(t *testing.T) {
 		create := func() error { _, err := a.Create(r.ctx, object{}); return err }
 		get := func() error { _, err := a.Get(r.ctx); return err }
 		query := func() error { _, err := r.found(c.Query); return err }
+		var many []*firestorepb.Write
+		for i := range 1001 {
+			many = append(many, putFields(r.name(fmt.Sprintf("many/%d", i)), nil))
+		}
+		all := r.client.Collection("many").NewAggregationQuery().WithCount("n")
+		count := func() error { _, err := all.Get(r.ctx); return err }
 		for _, step := range []struct {
 			name string
 			act  func() error
@@ -194,6 +231,8 @@ func TestUsageCountsTheBilledOperations(t *testing.T) {
 			{"a second document", func() error { _, err := c.Doc("b").Create(r.ctx, object{}); return err }, firestore.Usage{Reads: 3, Writes: 2}},
 			{"a query of two", query, firestore.Usage{Reads: 5, Writes: 2}},
 			{"a delete", func() error { _, err := a.Delete(r.ctx); return err }, firestore.Usage{Reads: 5, Writes: 2}},
+			{"1,001 documents", func() error { _, err := r.commit(nil, many...); return err }, firestore.Usage{Reads: 5, Writes: 1003}},
+			{"a count of 1,001", count, firestore.Usage{Reads: 7, Writes: 1003}},
 		} {
 			_ = step.act() // some are refused
 			if got := server.Usage(); got != step.want {

@@ -26,7 +26,7 @@ type fieldPath []string
 // is not a plain identifier stands in backquotes, where a backslash escapes.
 func parseFieldPath(s string) (fieldPath, error) {
 	if len(s) >= maxPathBytes {
-		return nil, invalid("a field path has %d bytes, the limit is %d", len(s), maxPathBytes-1)
+		return nil, invalid("a field path of %d bytes is not shorter than %d", len(s), maxPathBytes)
 	}
 	var fp fieldPath
 	for rest, more := s, true; more; {
@@ -89,7 +89,7 @@ func withField(f fields, fp fieldPath, v *value) fields {
 		v = &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: inner}}}
 	}
 
-	next := make(fields, len(f)+1)
+	next := fields{}
 	maps.Copy(next, f)
 	next[name] = v
 	if v == nil {

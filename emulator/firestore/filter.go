@@ -10,7 +10,7 @@ import (
 // predicate reports whether a document matches a filter.
 type predicate func(*document) bool
 
-// filters collects the fields of inequalities, each once. They order the results.
+// filters collects the fields of inequalities, which order the results.
 type filters struct {
 	ranges []fieldPath
 }
@@ -24,10 +24,7 @@ func (f *filters) parse(pb *firestorepb.StructuredQuery_Filter) (predicate, erro
 		return f.composite(pb.GetCompositeFilter())
 	case pb.GetUnaryFilter() != nil:
 		unary := pb.GetUnaryFilter()
-		asField, ok := unaries[unary.GetOp()]
-		if !ok {
-			return nil, unimplemented("the operator " + unary.GetOp().String())
-		}
+		asField := unaries[unary.GetOp()]
 		return f.field(unary.GetField(), asField.op, asField.want)
 	}
 	field := pb.GetFieldFilter()
@@ -67,7 +64,7 @@ func (f *filters) field(
 	if test == nil {
 		return nil, unimplemented("the operator " + op.String())
 	}
-	if !unordered[op] && !slices.ContainsFunc(f.ranges, func(r fieldPath) bool { return slices.Equal(r, fp) }) {
+	if !unordered[op] {
 		f.ranges = append(f.ranges, fp)
 	}
 

@@ -155,8 +155,8 @@ func (q *query) sortAndCut(docs []*document) []*document {
 		return 0
 	})
 	docs = docs[min(q.offset, len(docs)):]
-	if q.limit >= 0 && len(docs) > q.limit {
-		docs = docs[:q.limit]
+	if q.limit >= 0 {
+		docs = docs[:min(q.limit, len(docs))]
 	}
 	return docs
 }

@@ -276,7 +276,8 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	if response.StatusCode != http.StatusOK {
 		return r, fmt.Errorf("answered %s", response.Status)
 	}
-	return r, json.NewDecoder(response.Body).Decode(&r)
+	err = json.NewDecoder(response.Body).Decode(&r)
+	return r, err
 }
 
 // printEnvironment prints the environment for another terminal.

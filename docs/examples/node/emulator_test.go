@@ -8,6 +8,7 @@ import (
 )
 
 func TestGooglesClientsForNodeWorkOnTheEmulator(t *testing.T) {
+	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "emulator.test.js")
 	cmd := exec.CommandContext(t.Context(), paths[0], "--test", "emulator.test.js")

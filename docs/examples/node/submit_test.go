@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheExampleInNodeRuns(t *testing.T) {
+	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "submit.js", "testdata/lossy.mjs")
 	examplestest.Check(t, dir, paths[0], "--import", "./lossy.mjs", "submit.js")
@@ -26,5 +27,6 @@ func directory(t *testing.T, npm string, scripts ...string) (dir string) {
 }
 
 func TestTheAnalyzerInNodeContinues(t *testing.T) {
+	t.Parallel()
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" analyzer.js")
 }
