@@ -107,7 +107,7 @@ func (lost) Error() string              { return "lost" }
 func (l lost) KillAfter() time.Duration { *l.asked++; return 0 }
 
 // started starts a script in a group, and returns when the script's child runs.
-func started(t *testing.T, ctx context.Context, script string) *processGroup {
+func started(ctx context.Context, t *testing.T, script string) *processGroup {
 	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready")
 	g := &processGroup{path: "/bin/sh", args: []string{"sh", "-c", script, ready}}
@@ -123,7 +123,7 @@ func started(t *testing.T, ctx context.Context, script string) *processGroup {
 func TestWhatTheCommandLeavesRunningIsKilledAtALoss(t *testing.T) {
 	ctx, lose := context.WithCancelCause(t.Context())
 	asked, reports := 0, []string{}
-	g := started(t, ctx, `trap '' TERM; sleep 1000 & echo >"$0"`)
+	g := started(ctx, t, `trap '' TERM; sleep 1000 & echo >"$0"`)
 	status := g.wait(ctx, func(message string) {
 		reports = append(reports, message)
 		lose(lost{&asked})
@@ -135,7 +135,7 @@ func TestWhatTheCommandLeavesRunningIsKilledAtALoss(t *testing.T) {
 
 func TestASignalAfterTheEndReachesNoGroupWithTheSameID(t *testing.T) {
 	ctx, lose := context.WithCancelCause(t.Context())
-	other, over := started(t, ctx, `echo >"$0"; exec sleep 1000`), started(t, t.Context(), `echo >"$0"`)
+	other, over := started(ctx, t, `echo >"$0"; exec sleep 1000`), started(t.Context(), t, `echo >"$0"`)
 	over.wait(t.Context(), func(string) {})
 	over.id = other.id
 	over.signal(syscall.SIGINT)
