@@ -92,7 +92,7 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, ended := l.next(), make(chan struct{})
-	go func() { defer close(ended); l.supervise(ctx, w) }()
+	go func(first *process) { defer close(ended); l.supervise(ctx, first) }(w)
 	for range 2 {
 		w.kill()
 		for dead := w; w == dead; time.Sleep(10 * time.Millisecond) {
