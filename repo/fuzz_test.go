@@ -209,8 +209,8 @@ func FuzzDocument(f *testing.F) {
 			return // so near the largest token that a change may reach it
 		}
 		owner := p.fields["lockOwner"]
-		nobody := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, text(""))
-		if (d.Lock.Owner == "") != nobody {
+		free := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, text(""))
+		if (d.Lock.Owner == "") != free {
 			t.Fatalf("owner %v is %q", owner, d.Lock.Owner)
 		}
 		for i, turn := range turns(policy) {

@@ -103,7 +103,7 @@ func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
 	const id = "it's <a>"
 	locked(t, analyses(t, env), id)
 	put(t, env, "analyses/younger than the TTL", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-8 * time.Minute)})
-	address, log, stop := consoleOf(t, env.with("PORT", "unread").with("LOCK_TTL", "10m"), "--listen", "127.0.0.1", "--port", "0")
+	address, log, stop := consoleOf(t, env.with("PORT", "unread").with("LOCK_TTL", "10m"), "--listen", "localhost", "--port", "0")
 	code, text := browse(t, http.MethodGet, address+"/", "")
 	for _, part := range []string{"it&#39;s &lt;a&gt;", "PROCESSING", "w/1", "read only", "demo-test / (default) / analyses"} {
 		if code != http.StatusOK || !strings.Contains(text, part) {

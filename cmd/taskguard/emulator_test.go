@@ -109,11 +109,17 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 
 func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
 	t.Parallel()
-	l := listen(t)
-	defer l.Close()
-	_, text, err := net.SplitHostPort(l.Addr().String())
-	check(t, err)
-	port := must(strconv.Atoi(text))(t)
+	text, port := "", 0
+	for free := false; !free; {
+		l := listen(t)
+		defer l.Close()
+		port = l.Addr().(*net.TCPAddr).Port
+		text = strconv.Itoa(port)
+		below, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port-1))
+		if free = err == nil; free {
+			check(t, below.Close())
+		}
+	}
 	for args, want := range map[string]string{
 		"--port " + text:                 "the embedded Firestore: listen tcp 127.0.0.1:" + text + ": bind: address already in use; --port chooses another port",
 		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: listen tcp 127.0.0.1:" + text + ": ",

@@ -41,7 +41,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 			t.Parallel()
 			env, dir := store(t), t.TempDir()
 			locks := must(document.New(rooms(t, env), 0))(t)
-			h := startHold(t, env, "--dir", dir, "--ttl", "8s", "--wait", "9s", "--", "sh", "-c", c.script)
+			h := startHold(t, env, "--dir", dir, "--ttl", "16s", "--wait", "17s", "--", "sh", "-c", c.script)
 			if got := h.line(t); got != "web-lock" {
 				t.Fatal(got)
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -203,4 +204,28 @@ func killWorker(t *testing.T, progress *emulatortest.Log) {
 	pid := must(strconv.Atoi(strings.Fields(after)[0]))(t)
 	worker := must(os.FindProcess(pid))(t)
 	check(t, worker.Kill())
+}
+
+func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
+	for _, name := range []string{
+		"MAX_RUN", "LOCK_TLL", "ANALYSER", "lock_ttl", "DOCUMENT_LOCK_TTLS",
+		"MAX_RUNS", "MAX_RUN_TIME", "POST", "LOCALE", "PUBSUB_EMULATOR_HOST", "SESSION_MANAGER", // these are not misspelt
+	} {
+		t.Setenv(name, "3")
+	}
+	l := listen(t)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	check(t, err)
+	if n, err := strconv.Atoi(port); err != nil || n > 65530 {
+		t.Skip("no room above the port")
+	}
+	o := taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed,
+		"the embedded Firestore: listen tcp 127.0.0.1:"+port+": ", "; --port chooses another port",
+		"taskguard local: the variable MAX_RUN is not read: did you mean MAX_RUNS?\n", " LOCK_TLL is not read: did you mean LOCK_TTL?\n",
+		" ANALYSER is not read: did you mean ANALYZER?\n", " lock_ttl is not read: did you mean LOCK_TTL?\n",
+		" DOCUMENT_LOCK_TTLS is not read: did you mean DOCUMENT_LOCK_TTL?\n")
+	if lines := strings.Count(o.err, "\n"); lines != 6 {
+		t.Errorf("%d lines, want 6: %s", lines, o.err)
+	}
 }

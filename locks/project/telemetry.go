@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -51,7 +52,7 @@ func (t *Telemetry) write(e *Event) error {
 		_ = os.Mkdir(missing, 0o755) // if it fails, so does OpenFile
 	}
 	name := filepath.Join(dir, "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

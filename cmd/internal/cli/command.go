@@ -109,6 +109,18 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])))
 }
 
+// Similar reports whether a and b differ in at most two consecutive letters. It compares
+// what remains without their common beginning and end.
+func Similar(a, b string) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return len(a) <= 2 && len(b) <= 2
+}
+
 // packagePrefix matches the names of packages at the beginning of an error.
 var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|document|project): )+`)
 

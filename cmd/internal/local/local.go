@@ -57,6 +57,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
+	warnOfMisspelt(c)
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
 	at := func(i int) string { return address("127.0.0.1", *port, i) }
@@ -68,9 +69,9 @@ func Local(ctx context.Context, c *cli.Call) error {
 
 // serveAll starts everything, waits for ctx, and stops the workers.
 func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int, every time.Duration) error {
-	cores := max(1, runtime.GOMAXPROCS(0)/workers)                     // of each worker; a run may use a whole one
-	runs := l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
-	atOnce := min(workers*runs, 1000)
+	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // of each worker; a run may use a whole one
+	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
+	atOnce := min(workers*l.limit, 1000)
 	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int
 	}
 	running.Go(func() { l.callRecovery(ctx, every) })
 
-	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, runs)
+	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, l.limit)
 	if err := l.printEnvironment(locks, console); err != nil {
 		return err
 	}

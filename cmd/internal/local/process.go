@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -28,6 +29,8 @@ type process struct {
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended and its log is read
+
+	deliveries atomic.Int32 // under way
 }
 
 // String names the worker for people.

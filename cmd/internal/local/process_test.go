@@ -91,12 +91,12 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	if err := l.startWorkers(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	w, ended := l.next(), make(chan struct{})
+	w, ended := l.pick(1), make(chan struct{})
 	go func(first *process) { defer close(ended); l.supervise(ctx, first) }(w)
 	for range 2 {
 		w.kill()
 		for dead := w; w == dead; time.Sleep(10 * time.Millisecond) {
-			w = l.next()
+			w = l.pick(1)
 		}
 		out.Await(t, fmt.Sprintf("worker 1 ended; it serves again on there:1, process %d\n", w.pid()))
 	}
@@ -107,6 +107,9 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	case <-w.done:
 	default:
 		t.Error("it does not wait for the end of the workers")
+	}
+	if s := w.cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
+		t.Errorf("a worker ended by %v; want it asked to", s.Signal())
 	}
 }
 

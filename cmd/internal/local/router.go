@@ -55,12 +55,14 @@ func (d *delivery) String() string {
 	return text
 }
 
-// router is an http.Handler in front of worker processes, to which it sends requests in turn. It
-// also sends requests to a dead worker, as Cloud Run may: then the queue tries again.
+// router is an http.Handler in front of worker processes. It sends each request to the next one
+// that is not full. It also sends requests to a dead worker, as Cloud Run may: then the queue tries
+// again.
 type router struct {
 	show    *cli.Progress
 	command command
 	observe func(*delivery) // called after each delivery
+	limit   int             // of the deliveries at once to a worker; 0: none
 
 	mu      sync.Mutex
 	workers []*process
@@ -101,15 +103,22 @@ func (r *router) replace(ended, next *process) {
 	r.workers[slices.Index(r.workers, ended)] = next
 }
 
-// next returns the next worker; nil: none has started.
-func (r *router) next() *process {
+// pick returns the next worker that has room for n more deliveries, or any if all are full; nil:
+// none has started.
+func (r *router) pick(n int32) (w *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.workers) == 0 {
-		return nil
+	for range r.workers {
+		r.last++
+		w = r.workers[r.last%len(r.workers)]
+		if r.limit == 0 || int(w.deliveries.Load()+n) <= r.limit {
+			break
+		}
 	}
-	r.last++
-	return r.workers[r.last%len(r.workers)]
+	if w != nil {
+		w.deliveries.Add(n)
+	}
+	return w
 }
 
 var toWorkers = &http.Transport{Proxy: nil, DisableKeepAlives: true}
@@ -126,11 +135,13 @@ func (r *router) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	_ = json.Unmarshal(body, &task) // a worker refuses a task without id
 
-	d := &delivery{worker: r.next(), analysisID: task.AnalysisID}
+	n := int32(min(len(body), 1)) // a call of recovery has no body, and does not count towards MAX_RUNS
+	d := &delivery{worker: r.pick(n), analysisID: task.AnalysisID}
 	if d.worker == nil {
 		http.Error(w, "no worker serves yet", http.StatusServiceUnavailable)
 		return
 	}
+	defer d.worker.deliveries.Add(-n)
 	proxy := httputil.ReverseProxy{
 		Transport:      toWorkers,
 		Rewrite:        func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: d.worker.address}) },
@@ -140,7 +151,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		},
 	}
 	proxy.ServeHTTP(w, request)
-	if len(body) > 0 { // else it is a call of recovery
+	if n > 0 {
 		r.observe(d)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -67,6 +69,18 @@ var passedOn = []string{
 	"ANALYSES_COLLECTION", "ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS",
 	"MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
 	"KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+}
+
+// warnOfMisspelt reports variables whose names are similar to those that local reads.
+func warnOfMisspelt(c *cli.Call) {
+	known := slices.Concat(passedOn, lockVariables)
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		similar := func(k string) bool { return cli.Similar(k, strings.ToUpper(name)) }
+		if i := slices.IndexFunc(known, similar); i >= 0 && !slices.Contains(known, name) {
+			c.Notice("the variable %s is not read: did you mean %s?", name, known[i])
+		}
+	}
 }
 
 // workerEnvironment returns the environment of a worker on the cloud: that of this process, with

@@ -80,6 +80,9 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
 func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
 	wrong := func(format string, args ...any) (string, error) {
 		return "", cli.UsageError(fmt.Sprintf(format, args...))
 	}
