@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint types settings bench fuzz demo explore simulate scale chaos mutants-generated
+.PHONY: check test google race lint types settings bench fuzz demo explore simulate scale chaos mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -13,6 +13,10 @@ check:
 
 test:
 	go test ./...
+
+# google runs the suites of the stores and the worker on Google's Firestore emulator too.
+google:
+	.ci/google-emulator go test -count=1 ./emulator/firestore ./repo/... ./worker/... ./cmd/worker/...
 
 race:
 	go test -race -shuffle=on -count=1 $(SHORT) ./...
@@ -61,7 +65,7 @@ scale:
 	SCALE=1 go test -count=1 -v -timeout 60m -run '^TestScale$$' ./worker
 
 chaos:
-	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos
+	CHAOS=1 .ci/google-emulator go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos
 
 # mutants-generated takes hours, and CI leaves it out. RUN narrows it, as in
 # RUN='/^lease$$$$' or RUN=/lease/mutants/lease/rules.go; SAMPLE=100 takes at most so many

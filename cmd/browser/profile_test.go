@@ -33,9 +33,8 @@ const unusedFeatures = "WebUIOmniboxPopup,WebUIOmniboxAimPopup,SpareRendererForS
 // start starts Chromium. It throttles the timers of hidden tabs, as users' browsers
 // do. On a busy machine Chromium sometimes crashes as it starts: it is started again.
 func (c *chromium) start() {
-	path, _ := find() // TestMain has found it
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(path), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
+		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
 		chromedp.NoSandbox, chromedp.Flag("password-store", "basic"), chromedp.Flag("disable-features", unusedFeatures),
 	}
 	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage", "gpu"} {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -16,36 +15,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"taskguard/internal/testing/examplestest"
 )
 
 const golden = "testdata/settings.json"
 
 var update = flag.Bool("update", false, "write "+golden+", README.md and "+monitoringFolder)
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	if _, err := exec.LookPath("terraform"); err == nil && !set("TASKGUARD_NO_TERRAFORM") {
-		return m.Run()
-	}
-	if set("REQUIRE_TERRAFORM") {
-		fmt.Fprintln(os.Stderr, "REQUIRE_TERRAFORM is set, but no terraform is in the PATH")
-		return 1
-	}
-	fmt.Println("Skipped: the evaluation of the module's settings by Terraform, which is not in the PATH.")
-	// The words that make go test print [no tests to run] after this package's ok.
-	// Without them it hides the output of packages that pass.
-	fmt.Println("testing: warning: no tests to run")
-	return 0
-}
-
-func set(name string) bool {
-	v := os.Getenv(name)
-	return v != "" && v != "0"
-}
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "TERRAFORM")) }
 
 // stub has the values that only Google knows, and outputs the settings.
 const stub = `

@@ -274,5 +274,5 @@ func catches(t *testing.T, m mutant, tests []timed) bool {
 func (test timed) run(t *testing.T, env string, args ...string) (string, error) {
 	t.Helper()
 	// TestOnARealProject refuses to run alone without its project.
-	return execute(t, test.pkg, test.binary, []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1", env}, append([]string{"-test.short", "-test.failfast", "-test.skip=RealProject"}, args...)...)
+	return execute(t, test.pkg, test.binary, []string{"FIRESTORE_EMULATOR_HOST=", env}, append([]string{"-test.short", "-test.failfast", "-test.skip=RealProject"}, args...)...)
 }

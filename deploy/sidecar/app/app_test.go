@@ -15,6 +15,8 @@ import (
 	"taskguard/orchestrator"
 )
 
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PYTHON")) }
+
 // logLine is one line of the application's log.
 type logLine struct {
 	Message    string

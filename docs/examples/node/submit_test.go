@@ -8,6 +8,8 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
+
 func TestTheExampleInNodeRuns(t *testing.T) {
 	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")

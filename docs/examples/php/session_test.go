@@ -1,11 +1,14 @@
 package php
 
 import (
+	"os"
 	"os/exec"
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
 )
+
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PHP")) }
 
 func TestASessionMadeInPHPIsAccepted(t *testing.T) {
 	examplestest.Session(t, examplestest.Find(t, "PHP", "php")[0], "session.php")

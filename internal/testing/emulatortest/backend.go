@@ -33,11 +33,9 @@ type Backend struct {
 func (b *Backend) Google() bool { return b.Server == nil }
 
 // Each runs body on the embedded server, in a synctest bubble, and on Google's emulator, in
-// real time. The test is parallel, and the emulator starts while the test waits for those
-// that are not.
+// real time. The test is parallel.
 func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
-	go shared.once.Do(findOrStart)
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { body(t, Embedded(t)) })
@@ -48,7 +46,6 @@ func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 // EachKind is like Each, on the embedded server also for Jobs.
 func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
-	go shared.once.Do(findOrStart)
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) { EmbeddedKinds(t, body) })
 	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })

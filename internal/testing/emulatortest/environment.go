@@ -32,7 +32,7 @@ func Isolate() {
 		name, _, _ := strings.Cut(v, "=")
 		isolated := slices.Contains(isolatedNames, name) ||
 			slices.ContainsFunc(isolatedPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-		if isolated && name != "GOOGLE_FIRESTORE_EMULATOR_JAR" { // names the emulator that tests start
+		if isolated {
 			_ = os.Unsetenv(name) // fails only for an empty name
 		}
 	}

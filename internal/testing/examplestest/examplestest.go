@@ -112,33 +112,36 @@ func Start(t *testing.T, command string, variables ...string) (env []string) {
 	return append(env, "METADATA_SERVER_DETECTION=none") // for Google's Node clients
 }
 
-// Find returns the paths of programs that a test needs. If one is missing, or
-// TASKGUARD_NO_tool is set (to anything but "" or "0"), the test is skipped and go test
-// reports [no tests to run] for the package. With REQUIRE_tool set the test fails.
+// Main runs the tests of a package that all need a tool. Unless REQUIRE_tool is set (to anything
+// but "" or "0") it runs none, and go test reports [no tests to run]. It returns the code with
+// which TestMain exits.
+func Main(m *testing.M, tool string) int {
+	if wanted(tool) {
+		return m.Run()
+	}
+	// After this line, which it shows for no package that passes, go test prints [no tests to run].
+	fmt.Println("testing: warning: no tests to run")
+	return 0
+}
+
+// Find returns the paths of a tool's programs, and fails the test if one is missing. Unless
+// REQUIRE_tool is set, it skips the test.
 func Find(t *testing.T, tool string, programs ...string) (paths []string) {
 	t.Helper()
+	if !wanted(tool) {
+		t.Skipf("REQUIRE_%s is not set", tool)
+	}
 	for _, name := range programs {
 		path, err := exec.LookPath(name)
-		if err != nil || set("TASKGUARD_NO_"+tool) {
-			Missing(t, tool, fmt.Sprintf("%s is not in the PATH", name))
+		if err != nil {
+			t.Fatal(err)
 		}
 		paths = append(paths, path)
 	}
 	return paths
 }
 
-// Missing ends a test that cannot run here, as Find does.
-func Missing(t *testing.T, tool, why string) {
-	t.Helper()
-	if set("REQUIRE_" + tool) {
-		t.Fatalf("REQUIRE_%s is set, but %s", tool, why)
-	}
-	// After this line go test prints [no tests to run].
-	fmt.Println("testing: warning: no tests to run")
-	t.Skip(why)
-}
-
-func set(name string) bool {
-	v := os.Getenv(name)
+func wanted(tool string) bool {
+	v := os.Getenv("REQUIRE_" + tool)
 	return v != "" && v != "0"
 }

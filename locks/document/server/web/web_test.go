@@ -14,6 +14,8 @@ import (
 	"taskguard/locks/document/server/web"
 )
 
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
+
 // run runs a program in dir and returns what it prints.
 func run(t *testing.T, dir string, command ...string) []byte {
 	t.Helper()
