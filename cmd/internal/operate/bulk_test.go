@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,8 @@ import (
 	"taskguard/repo"
 	"taskguard/worker"
 )
+
+func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
 func TestChangesKeepToTheRateAndToSixteenAtATime(t *testing.T) {
 	for _, tc := range []struct {
