@@ -118,3 +118,124 @@ func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]
 	}
 	return deleted, nil
 }
+
+// roomCodec is the codec of rooms. document.Locks leaves attempts, finished and
+// finishedBy zero, so the documents of rooms have no such fields.
+type roomCodec struct{ lockCodec }
+
+var _ codec[document.Lock] = roomCodec{}
+
+func (roomCodec) mask() []string { return nil }
+
+func (c roomCodec) decode(r reading) (document.Lock, error) {
+	data := r.fields
+	var lock document.Lock
+	var err error
+	if lock.Lease, err = c.decodeLock(r); err != nil { // with the assumed token, the room can be unlocked and swept
+		c.warn(r, "lockToken", data["lockToken"])
+	}
+	lock.Finished, _ = data["finished"].(bool)
+	lock.LockedAt, _ = parseTime(data["lockedAt"])
+	lock.Holder, _ = data["holder"].(string)
+	lock.Name, _ = data["holderName"].(string)
+	lock.Unlocked, _ = data["unlocked"].(bool)
+	return lock, nil
+}
+
+func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
+	updates := differences(roomFields(prev), roomFields(*next))
+	if len(updates) > 0 && prev.Token == next.Token { // the document may have an unreadable token
+		updates = append(updates, firestore.Update{Path: "lockToken", Value: next.Token})
+	}
+	return updates
+}
+
+// roomFields returns the fields of l, with firestore.Delete for a field that is not
+// stored.
+func roomFields(l document.Lock) map[string]any {
+	return map[string]any{
+		"lockToken":       l.Token,
+		"lockOwner":       orDelete(l.Owner),
+		"lockedAt":        timeValue(l.LockedAt),
+		"lockHeartbeatAt": timeValue(l.HeartbeatAt),
+		"lockExpiresAt":   timeValue(l.ExpiresAt),
+		"holder":          orDelete(l.Holder),
+		"holderName":      orDelete(l.Name),
+		"unlocked":        orDelete(l.Unlocked),
+		"attempts":        orDelete(l.Attempts),
+		"finished":        orDelete(l.Finished),
+		"finishedBy":      orDelete(l.FinishedBy),
+	}
+}
+
+// Lapsed reads up to limit documents whose lockExpiresAt, a string, is before
+// Firestore's time, the oldest first. It makes one read and one query, each within 15 s, and
+// needs only Firestore's automatic index of the field. It skips, with a warning, a
+// document whose id no room can have.
+func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error) {
+	now, err := r.documents.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	asked := time.Now()
+	query := r.documents.collection.
+		Where("lockExpiresAt", "<", timeValue(now)).
+		OrderBy("lockExpiresAt", firestore.Asc).
+		Limit(limit)
+
+	var found []document.Change
+	for snap, err := range eachDocument(ctx, "query rooms", query) {
+		if err != nil {
+			return found, err
+		}
+		if c, ok := r.cell(ctx, snap, asked); ok {
+			found = append(found, document.Change{Room: snap.Ref.ID, Cell: c})
+		}
+	}
+	return found, nil
+}
+
+// Watch reads one stream for the whole collection. If the stream breaks, or its
+// connection receives nothing any more (see connect), Google's client opens it again by
+// itself. That takes up to a minute and is not reported. Watch skips, with a warning, a
+// document whose id no room can have. It calls each in this goroutine.
+func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next
+	defer cancel()
+
+	stream := r.documents.collection.Snapshots(ctx)
+	for all := true; ; all = false {
+		q, err := stream.Next()
+		if err != nil {
+			return queryError("watch rooms", err)
+		}
+
+		s := document.Snapshot{At: q.ReadTime, Asked: time.Now(), All: all}
+		for _, change := range q.Changes {
+			c, ok := lease.Cell[document.Lock]{At: s.At, Asked: s.Asked}, true // deleted
+			if change.Kind != firestore.DocumentRemoved {
+				c, ok = r.cell(ctx, change.Doc, s.Asked)
+			}
+			if ok {
+				s.Changes = append(s.Changes, document.Change{Room: change.Doc.Ref.ID, Cell: c})
+			}
+		}
+		each(s)
+	}
+}
+
+// cell decodes a document that a query found. ok is false, after a warning, if its id is that of no
+// room.
+func (r *Rooms) cell(
+	ctx context.Context, snap *firestore.DocumentSnapshot, asked time.Time,
+) (c lease.Cell[document.Lock], ok bool) {
+	err := document.CheckRoom(snap.Ref.ID)
+	if err == nil {
+		c, err = r.documents.cell(snapshot(snap), asked)
+	}
+	if err != nil {
+		r.documents.log.LogAttrs(ctx, slog.LevelWarn, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
+	}
+	return c, err == nil
+}

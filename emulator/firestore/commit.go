@@ -2,11 +2,15 @@ package firestore
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // commit applies all writes at one moment, or none, and returns a result for each. In both cases
@@ -138,4 +142,159 @@ func (w *write) checkPrecondition(current *document) error {
 		}
 	}
 	return nil
+}
+
+// write is a checked firestorepb.Write: an update, or a delete.
+type write struct {
+	remove     bool
+	name       string
+	condition  *firestorepb.Precondition
+	fields     fields
+	mask       []fieldPath // nil: all fields are replaced; a path that is not in fields is deleted
+	transforms []transform // applied after fields, in order
+}
+
+// parseWrites checks the writes as far as that does not depend on stored data. Later only
+// preconditions and sizes can fail.
+func parseWrites(database string, list []*firestorepb.Write) ([]*write, error) {
+	writes := make([]*write, 0, len(list))
+	for _, pb := range list {
+		w, err := parseWrite(pb)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkDocument(database, w.name); err != nil {
+			return nil, err
+		}
+		writes = append(writes, w)
+	}
+	return writes, nil
+}
+
+func parseWrite(pb *firestorepb.Write) (w *write, err error) {
+	w = &write{condition: pb.GetCurrentDocument()}
+	switch op := pb.GetOperation().(type) {
+	case *firestorepb.Write_Delete:
+		w.name, w.remove = op.Delete, true
+		return w, nil
+	case *firestorepb.Write_Update:
+		w.name, w.fields = op.Update.GetName(), op.Update.GetFields()
+	default:
+		return nil, unimplemented("a write that is neither an update nor a delete")
+	}
+
+	if w.mask, err = parseMask(pb.GetUpdateMask()); err != nil {
+		return nil, err
+	}
+	if err := checkMap(w.fields, 0, 0); err != nil {
+		return nil, err
+	}
+	w.transforms, err = parseTransforms(pb.GetUpdateTransforms())
+	return w, err
+}
+
+// update returns the document's next version. current is nil if the document does not
+// exist.
+func (w *write) update(current *document, at time.Time) (*document, error) {
+	next := w.fields
+	if w.mask != nil {
+		next = current.GetFields()
+		for _, fp := range w.mask {
+			next = withField(next, fp, lookup(w.fields, fp))
+		}
+	}
+	for _, t := range w.transforms {
+		next = withField(next, t.path, t.apply(lookup(next, t.path), at))
+	}
+
+	d := &document{Name: w.name, Fields: next, CreateTime: timestamppb.New(at), UpdateTime: timestamppb.New(at)}
+	if current != nil {
+		d.CreateTime = current.CreateTime
+	}
+	return d, checkSize(d)
+}
+
+// sameDocument reports whether two versions of a document differ at most in
+// their update times. One of them may be nil.
+func sameDocument(a, b *document) bool {
+	return b != nil && a.CreateTime == b.CreateTime &&
+		maps.EqualFunc(a.Fields, b.Fields, func(v, w *value) bool { return v == w || proto.Equal(v, w) })
+}
+
+// transform computes a field's new value. old is nil where the field does not exist, and at is the
+// time of the commit.
+type transform struct {
+	path  fieldPath
+	apply func(old *value, at time.Time) *value
+}
+
+func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]transform, error) {
+	transforms := make([]transform, 0, len(list))
+	for _, pb := range list {
+		fp, err := parseFieldPath(pb.GetFieldPath())
+		if err != nil {
+			return nil, err
+		}
+
+		t := transform{path: fp}
+		switch op := pb.GetTransformType().(type) {
+		case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
+			t.apply = func(_ *value, at time.Time) *value {
+				now := timestamppb.New(at.Truncate(time.Millisecond))
+				return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: now}}
+			}
+		case *firestorepb.DocumentTransform_FieldTransform_Increment:
+			t.apply = func(old *value, _ time.Time) *value { return sum(old, op.Increment) }
+		case *firestorepb.DocumentTransform_FieldTransform_AppendMissingElements:
+			err = checkArray(op.AppendMissingElements.GetValues(), 1, 0)
+			t.apply = func(old *value, _ time.Time) *value { return union(old, op.AppendMissingElements) }
+		case *firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray:
+			removed := &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: op.RemoveAllFromArray}}
+			t.apply = func(old *value, _ time.Time) *value {
+				return arrayOf(slices.DeleteFunc(slices.Clone(old.GetArrayValue().GetValues()), func(v *value) bool {
+					return contains(removed, v)
+				}))
+			}
+		default:
+			err = unimplemented("the transforms maximum and minimum")
+		}
+
+		if err != nil {
+			return nil, err
+		}
+		transforms = append(transforms, t)
+	}
+	return transforms, nil
+}
+
+// sum adds two numbers. A value that is no number becomes the increment. An overflow of integers
+// wraps around, unlike in Firestore.
+func sum(old, increment *value) *value {
+	_, aDouble := old.GetValueType().(*firestorepb.Value_DoubleValue)
+	_, bDouble := increment.GetValueType().(*firestorepb.Value_DoubleValue)
+	if aDouble || bDouble {
+		return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: asDouble(old) + asDouble(increment)}}
+	}
+	return integerValue(old.GetIntegerValue() + increment.GetIntegerValue())
+}
+
+// union appends the elements that an array lacks, each once. A value that is no array is an empty
+// one.
+func union(old *value, elements *firestorepb.ArrayValue) *value {
+	all := arrayOf(slices.Clone(old.GetArrayValue().GetValues()))
+	for _, e := range elements.GetValues() {
+		if !contains(all, e) {
+			all.GetArrayValue().Values = append(all.GetArrayValue().Values, e)
+		}
+	}
+	return all
+}
+
+func arrayOf(elements []*value) *value {
+	array := &firestorepb.ArrayValue{Values: elements}
+	return &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: array}}
+}
+
+func integerValue(i int64) *value {
+	return &value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: i}}
 }

@@ -1,8 +1,10 @@
 package firestore
 
 import (
+	"maps"
 	"strings"
 
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -76,4 +78,112 @@ func checkID(id string) error {
 // isReserved reports whether an id or a field name has the form __x__. ____ is not reserved.
 func isReserved(name string) bool {
 	return len(name) > 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
+}
+
+// documentID is the pseudo-field that stands for a document's name.
+const documentID = "__name__"
+
+// maxPathBytes is the longest path of a stored field. A field path in a request must be
+// shorter.
+const maxPathBytes = 1500
+
+type (
+	value  = firestorepb.Value
+	fields = map[string]*firestorepb.Value
+)
+
+// fieldPath is a path into a document's maps, outermost name first.
+type fieldPath []string
+
+// parseFieldPath reads Firestore's notation: names joined by dots; a name that
+// is not a plain identifier stands in backquotes, where a backslash escapes.
+func parseFieldPath(s string) (fieldPath, error) {
+	if len(s) >= maxPathBytes {
+		return nil, invalid("a field path of %d bytes is not shorter than %d", len(s), maxPathBytes)
+	}
+	var fp fieldPath
+	for rest, more := s, true; more; {
+		var name string
+		name, rest, more = cutFieldName(rest)
+		if name == "" || isReserved(name) && s != documentID {
+			return nil, invalid("field path %q: a name is empty, reserved or malformed", s)
+		}
+		fp = append(fp, name)
+	}
+	return fp, nil
+}
+
+// cutFieldName cuts s after its first name and the dot that follows. more is false if no dot
+// follows. The name is empty if s is malformed.
+func cutFieldName(s string) (name, rest string, more bool) {
+	if !strings.HasPrefix(s, "`") {
+		return strings.Cut(s, ".")
+	}
+
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '`':
+			rest, more = strings.CutPrefix(s[i+1:], ".")
+			return b.String(), rest, more
+		case '\\':
+			i++
+		}
+		if i < len(s) {
+			b.WriteByte(s[i])
+		}
+	}
+	return "", "", false
+}
+
+// lookup returns the value at fp, or nil.
+func lookup(f fields, fp fieldPath) *value {
+	for i, name := range fp {
+		v := f[name]
+		if v == nil || i == len(fp)-1 {
+			return v
+		}
+		f = v.GetMapValue().GetFields()
+	}
+	return nil
+}
+
+// withField returns f with v at fp, or without fp if v is nil. It does not change f: it
+// copies the maps along the path and shares everything else. A value along the path that
+// is not a map is replaced by a map, but not to remove a field.
+func withField(f fields, fp fieldPath, v *value) fields {
+	name := fp[0]
+	if len(fp) > 1 {
+		_, isMap := f[name].GetValueType().(*firestorepb.Value_MapValue)
+		if !isMap && v == nil {
+			return f
+		}
+		inner := withField(f[name].GetMapValue().GetFields(), fp[1:], v)
+		v = &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: inner}}}
+	}
+
+	next := fields{}
+	maps.Copy(next, f)
+	next[name] = v
+	if v == nil {
+		delete(next, name)
+	}
+	return next
+}
+
+// parseMask reads a document mask. It returns nil for a nil mask, which stands for every
+// field, and only then.
+func parseMask(mask *firestorepb.DocumentMask) ([]fieldPath, error) {
+	if mask == nil {
+		return nil, nil
+	}
+	paths := make([]fieldPath, 0, len(mask.GetFieldPaths()))
+	for _, s := range mask.GetFieldPaths() {
+		fp, err := parseFieldPath(s)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, fp)
+	}
+	return paths, nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // store holds every database. One mutex guards it and everything below it, in short
@@ -91,3 +92,93 @@ func (c *clock) commit() time.Time {
 	}
 	return c.last
 }
+
+// view is one state of a database, valid while the mutex is held.
+type view struct {
+	store *store
+	db    *database
+	txn   *transaction // nil: none
+	begun []byte       // the id of the transaction that the request began
+	at    time.Time    // the read time
+}
+
+// selector is the consistency selector of a request: a transaction, a new one, a
+// time or, without any, now.
+type selector interface {
+	GetTransaction() []byte
+	GetNewTransaction() *firestorepb.TransactionOptions
+	GetReadTime() *timestamppb.Timestamp
+}
+
+// reply sends the answers that f returns for the state that the request selects. f runs
+// under the mutex and must not block.
+func reply[T any](s *store, dbName string, consistency selector, send func(T) error, f func(*view) []T) error {
+	var answers []T
+	err := s.read(dbName, func(v *view) (err error) {
+		switch {
+		case consistency.GetReadTime() != nil:
+			return unimplemented("reading at a time")
+		case consistency.GetNewTransaction() != nil:
+			if v.txn, err = s.begin(dbName, consistency.GetNewTransaction()); err == nil {
+				v.begun = []byte(v.txn.id)
+			}
+		case len(consistency.GetTransaction()) > 0:
+			v.txn, err = s.use(dbName, consistency.GetTransaction())
+		}
+		if err == nil {
+			answers = f(v)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return sendAll(send, answers)
+}
+
+// read runs f on the state as it is now, under the mutex: f must not block.
+func (s *store) read(dbName string, f func(*view) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f(&view{store: s, db: s.database(dbName), at: s.clock.reading()})
+}
+
+// get returns a document, or nil, and locks its name in a transaction. It is
+// billed as one read either way.
+func (v *view) get(name string) *document {
+	v.store.billed.Reads++
+	if v.txn != nil {
+		v.txn.docs[name] = struct{}{}
+	}
+	return v.db.docs[name]
+}
+
+// run returns the results of the query. In a transaction it locks all that match.
+func (v *view) run(q *query) []*document {
+	docs := v.search(q)
+	v.store.billed.Reads += max(1, int64(len(docs)))
+	return docs
+}
+
+// count returns the number of results of the query. It is billed as one read for each 1,000
+// of them, rounded up.
+func (v *view) count(q *query) int64 {
+	n := int64(len(v.search(q)))
+	v.store.billed.Reads += max(1, (n+999)/1000)
+	return n
+}
+
+func (v *view) search(q *query) []*document {
+	if v.txn != nil {
+		v.txn.queries = append(v.txn.queries, q)
+	}
+	var docs []*document
+	for _, d := range v.db.docs {
+		if q.matches(d) {
+			docs = append(docs, d)
+		}
+	}
+	return q.sortAndCut(docs)
+}
+
+func (v *view) readTime() *timestamppb.Timestamp { return timestamppb.New(v.at) }

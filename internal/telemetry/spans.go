@@ -2,10 +2,12 @@ package telemetry
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 )
@@ -99,4 +101,20 @@ func (s Span) Describe(analysis string, token int64, attempt int) {
 // Carry returns ctx with the span of request, a context that may end earlier.
 func Carry(ctx, request context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(request))
+}
+
+// Extract returns ctx with the trace of a request's header traceparent, unless that is malformed.
+// If ctx already has a trace, it keeps that.
+func Extract(ctx context.Context, h http.Header) context.Context {
+	if trace.SpanContextFromContext(ctx).HasTraceID() {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(h))
+}
+
+// Traced puts a request's trace into its context; see Extract.
+func Traced(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(Extract(r.Context(), r.Header)))
+	})
 }

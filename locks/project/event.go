@@ -3,7 +3,14 @@ package project
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"taskguard/lease/iso8601"
@@ -145,4 +152,94 @@ func (l *Locker) call(listen func(Event), e Event) {
 	l.mu.Unlock()
 	defer l.mu.Lock()
 	listen(e)
+}
+
+// State is the state of a Locker (SEEDS P5).
+type State string
+
+// The states.
+const (
+	Idle            State = "Idle"
+	AcquireWebLock  State = "AcquireWebLock"
+	AcquireFileLock State = "AcquireFileLock"
+	ActiveWebLock   State = "ActiveWebLock"
+	ActiveFileLock  State = "ActiveFileLock"
+	HeartbeatQueued State = "HeartbeatQueued"
+	Renewing        State = "Renewing"
+	Releasing       State = "Releasing"
+	Readonly        State = "Readonly"
+)
+
+// leads reports whether to can follow s.
+//
+// Beyond the seeds' diagram: a release may begin in HeartbeatQueued; the end of
+// trust leads from every state with a lease to Readonly; a failed renewal that may
+// be repeated leads back to HeartbeatQueued, as in the seeds' text. From Readonly only
+// a forced release leads to Releasing.
+func (s State) leads(to State) bool {
+	return slices.Contains(map[State][]State{
+		Idle:            {AcquireWebLock, AcquireFileLock},
+		AcquireWebLock:  {ActiveWebLock, AcquireFileLock, Idle, Readonly},
+		AcquireFileLock: {ActiveFileLock, Idle, Readonly},
+		ActiveWebLock:   {HeartbeatQueued, Releasing, Readonly},
+		ActiveFileLock:  {HeartbeatQueued, Releasing, Readonly},
+		HeartbeatQueued: {Renewing, Releasing, Readonly},
+		Renewing:        {ActiveWebLock, ActiveFileLock, HeartbeatQueued, Readonly},
+		Releasing:       {Idle, Readonly},
+		Readonly:        {Idle, Releasing},
+	}[s], to)
+}
+
+// acquiring and active are the states of each strategy.
+var (
+	acquiring = map[Strategy]State{WebLock: AcquireWebLock, FileLock: AcquireFileLock}
+	active    = map[Strategy]State{WebLock: ActiveWebLock, FileLock: ActiveFileLock}
+)
+
+// Telemetry writes events to project/autosave, one line of JSON each, named
+// autosave.lock.*: Subscribe its Record. A line that cannot be written is
+// dropped; the lock is not affected (SEEDS P8).
+type Telemetry struct {
+	project string
+	log     *slog.Logger
+	failed  sync.Once
+}
+
+// NewTelemetry returns the sink for the project in dir; empty: the working
+// directory. It reports its first failure to log.
+func NewTelemetry(dir string, log *slog.Logger) *Telemetry {
+	return &Telemetry{project: filepath.Join(dir, projectDir), log: log}
+}
+
+// Record appends one line.
+func (t *Telemetry) Record(e Event) {
+	if err := t.write(&e); err != nil {
+		t.failed.Do(func() { t.log.Warn("lock telemetry is incomplete; the lock is not affected", "err", err) })
+	}
+}
+
+// write appends the line by one write, so that the lines of programs that share
+// the file do not mix.
+func (t *Telemetry) write(e *Event) error {
+	f := e.fields()
+	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
+	if e.Type == ReadonlyEntered {
+		f["alias"] = "autosave.lock.readonly" // seed 000's name of it
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+
+	dir := filepath.Join(t.project, "autosave")
+	for _, missing := range []string{t.project, dir} {
+		_ = os.Mkdir(missing, 0o755) // if it fails, so does OpenFile
+	}
+	name := filepath.Join(dir, "lock-"+e.Time.UTC().Format(time.DateOnly)+".jsonl")
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(data, '\n'))
+	return errors.Join(err, file.Close())
 }

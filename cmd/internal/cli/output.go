@@ -2,12 +2,16 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"taskguard/cmd/internal/printable"
+	"taskguard/lease/iso8601"
 )
 
 // Print writes to a standard stream. It ignores the error: Run reports one of standard
@@ -63,4 +67,55 @@ func (p *Progress) Print(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	Print(p.w, "%5.1fs  %s\n", time.Since(p.began).Seconds(), printable.Line(fmt.Sprintf(format, args...)))
+}
+
+// Count returns a number with its noun: "1 file", "2 deliveries".
+func Count[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return fmt.Sprintf("%d %s", n, noun)
+	}
+	if stem, ok := strings.CutSuffix(noun, "y"); ok {
+		return fmt.Sprintf("%d %sies", n, stem)
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Shorten replaces the middle of a text that is longer than n runes by an ellipsis.
+// It keeps more of the end, which holds the name of a file and the cause of an error.
+func Shorten(text string, n int) string {
+	runes := []rune(text)
+	if len(runes) <= n {
+		return text
+	}
+	begin := n / 3
+	return string(runes[:begin]) + "…" + string(runes[len(runes)-(n-1-begin):])
+}
+
+// Duration formats d with format. It returns "" for more than an hour, as a time of day is
+// easier to read then.
+func Duration(d time.Duration, format string) string {
+	switch {
+	case d > time.Hour:
+		return ""
+	case d >= time.Minute:
+		return fmt.Sprintf(format, d.Round(time.Second))
+	}
+	return fmt.Sprintf(format, fmt.Sprintf("%.1f s", d.Seconds()))
+}
+
+// ParseTime reads a time such as 2026-01-31T12:00:00Z, or how long ago it was, such as 90m or 2d.
+func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
+	if fixed, ok := iso8601.Parse(text); ok {
+		return func(time.Time) time.Time { return fixed }, nil
+	}
+	days, rest := "0", text
+	if before, after, found := strings.Cut(text, "d"); found {
+		days, rest = before, cmp.Or(after, "0")
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	ago, restErr := time.ParseDuration(rest)
+	if ago += time.Duration(n) * 24 * time.Hour; err != nil || restErr != nil || ago < 0 {
+		return nil, errors.New("want a duration such as 90m or 2d, or a time such as 2026-01-31T12:00:00Z")
+	}
+	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
 }

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,12 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -21,6 +25,7 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/repo"
 )
 
 // bulk is the flags of a change of all analyses that a filter selects.
@@ -261,4 +266,125 @@ func (t *tally) print(verb console.Verb) {
 	if len(why) > 0 {
 		t.c.Notice("skipped: %s", strings.Join(why, ", "))
 	}
+}
+
+// filter is the flags that select analyses.
+type filter struct {
+	status, code  string
+	since, before func(now time.Time) time.Time
+}
+
+// flags declares the flags of f.
+func (f *filter) flags(c *cli.Call) {
+	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
+	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
+	const usage = "filter: by the last update: a `TIME`, or how long ago it was, such as 1h"
+	unlimited := func(time.Time) (none time.Time) { return none }
+	f.since, f.before = unlimited, unlimited
+	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
+		c.Flags.Func(name, usage, func(text string) (err error) {
+			*limit, err = cli.ParseTime(text)
+			return err
+		})
+	}
+}
+
+// given reports whether f selects analyses. It refuses what no analysis can have.
+func (f *filter) given(c *cli.Call) (bool, error) {
+	for name, value := range map[string]string{"status": f.status, "code": f.code} {
+		if c.Given(name) && (value == "" || !utf8.ValidString(value)) {
+			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
+		}
+	}
+	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
+}
+
+// find reads up to limit analyses that f selects. It returns the time of --older-than, or else
+// Firestore's present time. It does not use the latter as a limit, as an updatedAt may be some
+// milliseconds ahead of it.
+func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
+	found []analysislock.Analysis, before time.Time, err error,
+) {
+	now, err := cl.Analyses.Now(ctx)
+	if err != nil {
+		return nil, now, err
+	}
+	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
+	found, err = cl.Analyses.Find(ctx, selected, "", limit)
+	if err == nil && len(found) == 0 && f.status+f.code != "" {
+		c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED")
+	}
+	return found, cmp.Or(selected.Before, now), explainIndex(err)
+}
+
+// Restore makes the fencing token of each document of a kind at least --min-token, after a
+// restore from a backup: without it, systems that compare tokens would refuse the next runs,
+// or accept a late write of an earlier one. One that is locked counts as failed.
+func Restore(ctx context.Context, c *cli.Call) (err error) {
+	text := c.Flags.String("min-token", "",
+		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
+	c.TakesKind(firstKind)
+	c.TakesJSON("print the summary as one JSON line")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	least, err := strconv.ParseInt(*text, 10, 64)
+	if *text != "now" && (err != nil || least < 1) {
+		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
+	}
+
+	cl, err := connect(ctx, c, noQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	now, err := cl.Analyses.Now(ctx)
+	switch most := now.UnixMicro(); {
+	case err != nil:
+		return err
+	case *text == "now":
+		least = most
+	case least > most: // a fence refuses it as no token
+		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", most))
+	}
+
+	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	return cl.raiseTokens(ctx, c, all, least)
+}
+
+// raiseTokens raises the tokens of all that are below least, and prints how many.
+func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, least int64) error {
+	var raised, failed atomic.Int64
+	uninterrupted := context.WithoutCancel(ctx)
+	var b bulk
+	_ = b.each(ctx, all, func(d *analysislock.Analysis) error {
+		if d.Malformed == nil && d.Lock.Token >= least {
+			return nil
+		}
+		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, least)
+		switch {
+		case err == nil:
+			raised.Add(1)
+		case !errors.Is(err, lease.ErrNotFound): // else it was deleted meanwhile
+			failed.Add(1)
+			cli.Report(uninterrupted, c.Err, c.Name, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err)))
+		}
+		return nil
+	})
+
+	if c.JSON {
+		_ = c.PrintJSON(map[string]int64{ // cli.Run reports its error
+			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least,
+		})
+	} else {
+		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n",
+			len(all), raised.Load(), least, failed.Load())
+	}
+	if ctx.Err() == nil && failed.Load() > 0 {
+		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	return ctx.Err()
 }

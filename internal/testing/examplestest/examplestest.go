@@ -5,15 +5,23 @@ package examplestest
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/locks/document/server"
+	"taskguard/orchestrator"
 )
 
 // analyzer returns its job as the result. It rejects the text "refuse".
@@ -144,4 +152,145 @@ func Find(t *testing.T, tool string, programs ...string) (paths []string) {
 func wanted(tool string) bool {
 	v := os.Getenv("REQUIRE_" + tool)
 	return v != "" && v != "0"
+}
+
+// Continues checks that the analyzer of an example continues from the newest checkpoint.
+func Continues(t *testing.T, spec string) {
+	t.Helper()
+	analyzer, err := orchestrator.New(spec, orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var newest json.RawMessage
+	for _, pages := range [][]int{{1, 2, 3}, {4, 5}} { // the second job continues the first
+		last, reported := pages[len(pages)-1], &reports{t: t}
+		job := orchestrator.Job{Resume: newest, Reporter: reported}
+		job.Input = fmt.Appendf(nil, `{"name":"\"pages\": 7","pages":%d,"seconds":0}`, last)
+		result, err := orchestrator.Run(t.Context(), analyzer, job)
+
+		want := map[string]any{"sum": int64(last * (last + 1) / 2)}
+		if err != nil || !reflect.DeepEqual(result, want) || !slices.Equal(reported.pages, pages) {
+			t.Errorf("from %s: %v, %v after the pages %v, want %v after %v", newest, result, err, reported.pages, want, pages)
+		}
+		newest = reported.newest
+	}
+}
+
+// reports is a Reporter that keeps the pages that are done, and the newest checkpoint.
+type reports struct {
+	orchestrator.Reporter // nil: these analyzers never call Commit
+
+	t      *testing.T
+	pages  []int
+	newest json.RawMessage
+}
+
+func (r *reports) Report(report orchestrator.Report) {
+	var state struct{ Done int }
+	r.newest, _ = json.Marshal(report.Checkpoint)
+	if err := json.Unmarshal(r.newest, &state); err != nil || report.Message == nil {
+		r.t.Errorf("a report without a checkpoint or a message: %s, %v", r.newest, err)
+	}
+	r.pages = append(r.pages, state.Done)
+}
+
+func (r *reports) Invalid(problem string) { r.t.Error(problem) }
+
+// users are the ids, and for some of them the names, of sessions.
+var users = [][]string{
+	{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="},
+}
+
+// Session checks the sessions that an example command makes for the document lock.
+func Session(t *testing.T, command ...string) {
+	t.Helper()
+	const secret = "secretsecretsecretsecretsecretsecret"
+	caller := func(secret string, r *http.Request) (server.Caller, error) {
+		cookies, err := server.NewCookies([]byte(secret))
+		if err != nil {
+			return server.Caller{}, err
+		}
+		return cookies.Caller(httptest.NewRecorder(), r, false)
+	}
+	run := func(user ...string) ([]byte, error) {
+		args := slices.Concat(command[1:], user)
+		cmd := exec.CommandContext(t.Context(), command[0], args...) //nolint:gosec // the test's own
+		cmd.Env = append(os.Environ(), "SESSION_SECRET="+secret)
+		return cmd.Output()
+	}
+	if out, err := run(""); err == nil {
+		t.Errorf("an empty id gives %s", out)
+	}
+
+	for _, user := range users {
+		out, err := run(user...)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
+		want := append(user, "")[1]
+		if got, err := caller(secret, r); err != nil || got.Owner != "session/"+url.PathEscape(user[0]) || got.Name != want {
+			t.Errorf("%s: got %+v, %v, want %q", out, got, err, user)
+		}
+		if got, _ := caller(secret+"x", r); got.Owner != "" {
+			t.Errorf("%s is accepted with another secret", out)
+		}
+	}
+}
+
+// Modules returns the directory of the npm packages that folder/package-lock.json names. It
+// is in the user's cache: npm takes longer than the test, so it runs only once for each
+// content of package-lock.json.
+func Modules(t *testing.T, npm, folder string) (modules string) {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.ReadFile(filepath.Join(folder, "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := filepath.Join(cache, fmt.Sprintf("taskguard-example-%x", sha256.Sum256(lock)))
+	modules = filepath.Join(installed, "node_modules")
+	if _, err := os.Stat(modules); err == nil {
+		return modules
+	}
+
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed within the cache
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	Copy(t, dir, filepath.Join(folder, "package.json"), filepath.Join(folder, "package-lock.json"))
+
+	ci := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--prefer-offline",
+		"--fetch-retries=1", "--fetch-timeout=60000", "--no-audit", "--no-fund")
+	ci.Dir = dir
+	if out, err := ci.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	if err := os.Rename(dir, installed); err != nil {
+		t.Fatal(err)
+	}
+	return modules
+}
+
+// Copy copies files into dir.
+func Copy(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
