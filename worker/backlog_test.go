@@ -1,17 +1,13 @@
 package worker
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
@@ -53,60 +49,6 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 				if booked[task] != (state == taskqueue.Absent) || state != taskqueue.Absent && task != fields["bookedTask"] || (now["updatedAt"] != before) != (state != taskqueue.Underway) {
 					t.Errorf("%s is marked with %v; booked are %v", id, now, booked)
 				}
-			}
-		})
-	}
-}
-
-// backlog submits n analyses of 20 min to a queue that delivers two at once, calls recovery each
-// minute until all are READY, and returns the latest start and the warnings.
-func (q *CloudQueue) backlog(t *testing.T, b *emulatortest.Backend, n int) (log string) {
-	t.Helper()
-	w := startOn(t, b, q, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-		time.Sleep(20 * time.Minute)
-		return "done", ctx.Err()
-	})
-	q.serve(w)
-	kind := &guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}
-	for i := range n {
-		if _, err := kind.submit(t.Context(), fmt.Sprint(i), "input"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for ended := 0; ended < n; {
-		time.Sleep(time.Minute)
-		w.recover(t).check(t, 200, map[string]any{"more": false})
-		ended = 0
-		for i := range n {
-			if b.Fields(t, fmt.Sprint(i))["finishedBy"] != nil {
-				ended++
-			}
-		}
-	}
-	return w.log.String()
-}
-
-func TestWhatWaitsInABacklogIsBookedOnce(t *testing.T) {
-	const n = 20
-	for name, tc := range map[string]struct {
-		lose     int
-		refuses  bool
-		want     int // calls of CreateTask
-		warnings bool
-	}{
-		"all wait":             {0, false, n, false},
-		"one of ten is lost":   {10, false, n + 2, false},
-		"without a permission": {0, true, -1, true},
-	} {
-		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
-			q := startLimited(t, cloudtasks.Unthrottled, 2)
-			q.lose, q.refuses = tc.lose, tc.refuses
-			log := q.backlog(t, b, n)
-			if got := len(q.created); tc.want >= 0 && got != tc.want || tc.want < 0 && got < 10*n {
-				t.Errorf("%d tasks for %d analyses; %d asked", got, n, q.asked)
-			}
-			if strings.Contains(log, "does not answer") != tc.warnings {
-				t.Error(log)
 			}
 		})
 	}

@@ -35,7 +35,6 @@ type CloudQueue struct {
 
 	mu         sync.Mutex
 	fails      codes.Code // of CreateTask
-	refuses    bool       // GetTask
 	lose       int        // one of so many created tasks is lost; zero: none
 	purged     map[string]bool
 	created    []string // the names, also of those that failed
@@ -103,9 +102,7 @@ func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply an
 		lost = q.lose > 0 && len(q.created)%q.lose == 0
 	case *cloudtaskspb.GetTaskRequest:
 		q.asked++
-		if q.refuses {
-			fails = codes.PermissionDenied
-		} else if q.purged[r.GetName()] {
+		if q.purged[r.GetName()] {
 			fails = codes.NotFound
 		}
 	}

@@ -198,25 +198,3 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 		})
 	}
 }
-
-func TestARunThatLostItsLockDoesNotContinue(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			if err := job.Checkpoint(ctx, 7); err != nil {
-				t.Error(err)
-			}
-			return until(ctx, func() {
-				b.Merge(t, "x", map[string]any{"lockOwner": "them"})
-				report(job, int64(8))
-			})
-		})
-		q := &recordingQueue{}
-		w.guard.Queue, w.guard.RunTimeout = q, time.Minute
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "lock_lost"})
-		checkFields(t, b, "x", map[string]any{"lockOwner": "them", "checkpoint": int64(7), "attempts": int64(1)})
-		if len(q.tasks) != 1 || !q.tasks[0].At.After(time.Now()) {
-			t.Errorf("booked %+v, want only the follow-up of the other's lock", q.tasks)
-		}
-	})
-}

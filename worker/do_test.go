@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,44 +279,6 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 		// A kind's deliveries would not find what Do keeps, and the other way round.
 		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of records of Do") {
 			t.Errorf("a kind in the collection of Do: %v", err)
-		}
-	})
-}
-
-func TestOneOfManyCallsRunsTheFunction(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		const calls = 8
-		var runs, refused atomic.Int32
-		released := make(chan struct{})
-		var all sync.WaitGroup
-		for range calls {
-			g := open(t, b, nil)
-			all.Go(func() {
-				for {
-					got, err := worker.Do(t.Context(), g, "op", "key", func(context.Context, worker.Job) (int32, error) {
-						<-released
-						return runs.Add(1), nil
-					})
-					var running *worker.RunningError
-					if !errors.As(err, &running) {
-						if err != nil || got != 1 {
-							t.Errorf("Do = %d, %v; want 1", got, err)
-						}
-						return
-					}
-					if running.RetryIn <= 0 || running.RetryIn > time.Second || running.ExpiresAt.IsZero() {
-						t.Errorf("try again in %v, the lock expires at %v", running.RetryIn, running.ExpiresAt)
-					}
-					if refused.Add(1) == calls-1 {
-						close(released)
-					}
-					<-released
-				}
-			})
-		}
-		all.Wait()
-		if n := runs.Load(); n != 1 {
-			t.Errorf("the function ran %d times", n)
 		}
 	})
 }

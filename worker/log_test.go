@@ -26,7 +26,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 	}{
 		"ready":             {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
 		"failed":            {analyze: failing(&orchestrator.PermanentError{Code: "invalid_input", Message: secret}), want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
-		"retry":             {analyze: failing(&orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
+		"retry":             {analyze: failing(&orchestrator.FailureError{Code: "no_quota", Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "retry", "code": "no_quota", "reason": "sh ended with exit status 1"}},
 		"a plug-in's error": {analyze: failing(errors.New(secret)), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
 		"an error without a reason, and with a code that is not UTF-8": {analyze: failing(&orchestrator.FailureError{Code: "\xff", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
 		"a permanent error without a code":                             {analyze: failing(&orchestrator.PermanentError{Message: secret}), want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},

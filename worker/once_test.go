@@ -98,8 +98,8 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 				act["result"] != c.result || got["openEffects"] != c.open {
 				t.Errorf("%d charges, state %v, act %v, openEffects %v; want %+v", provider.n, got["state"], act, got["openEffects"], c)
 			}
-			if c.code != "" && failure["code"] != c.code {
-				t.Errorf("error %v, want code %s", failure, c.code)
+			if c.code != "" && (failure["code"] != c.code || !strings.Contains(lines.String(), "outcome=failed status=200 ")) {
+				t.Errorf("error %v, want code %s, and a line of the failure: %s", failure, c.code, lines)
 			}
 			if alarms := strings.Count(lines.String(), "level=ERROR"); (alarms == 1) != (c.open != nil && c.status == "FAILED") || alarms > 1 {
 				t.Errorf("%d ERROR lines:\n%s", alarms, lines)

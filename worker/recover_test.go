@@ -51,25 +51,6 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	})
 }
 
-// The delivery was lost, or it crashed before it acquired the lock.
-func TestRecoveryBooksAgainATTLLater(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue = q
-		held(t, b, "x", 0)
-		for range 3 {
-			time.Sleep(lease.DefaultTTL + time.Millisecond)
-			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-			time.Sleep(lease.DefaultTTL - time.Millisecond)
-			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
-		}
-		if n := len(names(q.tasks)); n != 3 {
-			t.Errorf("%d names of 3 tasks", n)
-		}
-	})
-}
-
 func names(tasks []taskqueue.Task) map[string]bool {
 	all := map[string]bool{}
 	for _, t := range tasks {

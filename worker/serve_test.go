@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc/connectivity"
 
-	"taskguard/emulator/oidc"
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
@@ -108,39 +107,4 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})
-}
-
-func TestACallerNeedsATokenOfAnAccountForTheAudience(t *testing.T) {
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := httptest.NewServer(issuer)
-	defer keys.Close()
-	o, err := worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL="+keys.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := open(t, emulatortest.Embedded(t), func(own *worker.Options) { own.Auth = o.Auth })
-	handlers := []http.Handler{g.Handler(jobs(succeed)), g.Recovery()}
-	for _, c := range []struct {
-		account, audience string
-		want              [2]int
-	}{
-		{"a@b.c", "https://a.example", [2]int{404, 501}},
-		{"other@b.c", "https://a.example", [2]int{403, 403}},
-		{"a@b.c", "https://other.example", [2]int{401, 401}},
-	} {
-		token, err := issuer.Token(c.account, c.audience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, h := range handlers {
-			r, rec := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"job_id":"x"}`)), httptest.NewRecorder()
-			r.Header.Set("Authorization", "Bearer "+token)
-			if h.ServeHTTP(rec, r); rec.Code != c.want[i] {
-				t.Errorf("%s for %s: %d %s, want %d", c.account, c.audience, rec.Code, rec.Body, c.want[i])
-			}
-		}
-	}
 }

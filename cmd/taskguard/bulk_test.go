@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -120,50 +119,4 @@ func TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus(t 
 	taskguard(t, q.env, "requeue", "--status", "QUEUED", "--since", strings.Fields(rest)[0]).want(t, cli.ExitDone, "101 matched, 101 changed")
 	q.wantTasks(t, 2*all-int(unbooked)) // a second delivery of each
 	taskguard(t, q.env, "requeue", "--status", "QUEUED", "--older-than", "30m").want(t, cli.ExitDone, "1 matched, 1 changed")
-}
-
-// interruptAfter ends a command after some lines of output.
-type interruptAfter struct {
-	lines     int
-	interrupt context.CancelFunc
-	out       strings.Builder
-}
-
-func (w *interruptAfter) Write(p []byte) (int, error) {
-	if w.lines--; w.lines == 0 {
-		w.interrupt()
-	}
-	return w.out.Write(p)
-}
-
-func TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	const all = 100
-	putFailed(t, q.env, all)
-	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": iso8601.Format(time.Now().Add(-time.Minute - time.Second))})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	out, errs := &interruptAfter{lines: 20, interrupt: cancel}, &strings.Builder{}
-	older := iso8601.Format(time.Now().Add(-time.Minute))
-	args := []string{"requeue", "--older-than", older, "--json"}
-	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(""), Out: out, Err: errs}, q.env.lookup)
-	first := outcome{code, out.out.String(), errs.String()}.want(t, cli.ExitInterrupted, "run it again for the rest; --older-than "+older)
-	changed, _, n, _, _ := bulkOutput(t, first)
-	delete(changed, "bad") // the first of the list
-	if len(changed) < 19 || len(changed) == all || n != float64(len(changed)) {
-		t.Fatalf("%d changed, %v, want some of %d", len(changed), n, all)
-	}
-	q.wantTasks(t, len(changed)) // each change under way was completed
-	second, _, _, _, _ := bulkOutput(t, taskguard(t, q.env, args...).want(t, cli.ExitFailed))
-	delete(second, "bad")
-	for id := range second {
-		if changed[id] != "" {
-			t.Errorf("%s was changed twice", id)
-		}
-	}
-	if len(changed)+len(second) != all {
-		t.Errorf("%d and %d changed, want %d", len(changed), len(second), all)
-	}
-	q.wantTasks(t, all)
 }

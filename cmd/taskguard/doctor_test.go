@@ -20,19 +20,6 @@ func variant(t *testing.T, old, replacement string) string {
 	return write(t, "service.yaml", strings.Replace(data, old, replacement, 1))
 }
 
-func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
-	o := taskguard(t, vars{}, "doctor", "--service", shippedFiles+"service.yaml", "--doclock", shippedFiles+"doclock.yaml",
-		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone,
-		"read: ../../deploy/service.yaml: the worker's settings\n",
-		"read: ../../deploy/queue.yaml: the queue\n",
-		"not checked: Cloud Scheduler's jobs, the queue's tasks, ", "the alert policies: files are named",
-		"not checked: who may call the worker, who may call doclock: a service's file does not hold its IAM policy\n",
-		"\nno problem in what was read\n")
-	if o.err != "" || strings.Contains(o.out, "problem: ") {
-		t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
-	}
-}
-
 func TestDoctorPrintsWhatItFindsAndExits1ForAProblem(t *testing.T) {
 	taskguard(t, vars{}, "doctor", "--service", variant(t, "timeoutSeconds: 1560", "timeoutSeconds: 300")).want(t, cli.ExitFailed,
 		"\nproblem: RUN_TIMEOUT is 25m0s, but Cloud Run ends the request after 5m0s", " (run-timeout)\n    Set timeoutSeconds: 1560 ",

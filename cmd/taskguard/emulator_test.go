@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +19,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -105,27 +102,4 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	check(t, cmd.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, lines)
 	check(t, cmd.Wait()) // exit 0
-}
-
-func TestTheEmulatorNamesWhatItCannotServe(t *testing.T) {
-	t.Parallel()
-	text, port := "", 0
-	for free := false; !free; {
-		l := listen(t)
-		defer l.Close()
-		port = l.Addr().(*net.TCPAddr).Port
-		text = strconv.Itoa(port)
-		below, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port-1))
-		if free = err == nil; free {
-			check(t, below.Close())
-		}
-	}
-	for args, want := range map[string]string{
-		"--port " + text:                 "the embedded Firestore: listen tcp 127.0.0.1:" + text + ": bind: address already in use; --port chooses another port",
-		"--port " + strconv.Itoa(port-1): "the embedded Cloud Tasks: listen tcp 127.0.0.1:" + text + ": ",
-		"--port 65536":                   "the embedded Firestore: listen tcp: address 65536: invalid port; --port chooses another port",
-		"--port 0 --listen 192.0.2.1":    "the embedded Firestore: listen tcp 192.0.2.1:0: ",
-	} {
-		taskguard(t, vars{}, append([]string{"emulator"}, strings.Fields(args)...)...).want(t, cli.ExitFailed, want).wantOneErrorLine(t)
-	}
 }

@@ -24,7 +24,6 @@ var submittedKeys = []string{"id", "name", "created", "booked", "status"}
 func TestOnALocalCloud(t *testing.T) {
 	t.Parallel()
 	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
-	a := analyses(t, env)
 	each := max(1, runtime.GOMAXPROCS(0)/2)
 	if want := fmt.Sprintf("the queue delivers at most %d at once, as MAX_RUNS is %d\n", 2*each, each); !strings.Contains(progress.String(), want) {
 		t.Errorf("%q is not in\n%s", want, progress)
@@ -68,17 +67,6 @@ func TestOnALocalCloud(t *testing.T) {
 			t.Errorf("%s, want FAILED with invalid_input", o.out)
 		}
 		taskguard(t, env, "submit", "--input", `{"neither":1}`, "--id", "fails", "--wait").want(t, cli.ExitFailed, "FAILED invalid_input: ", "1 of 1 FAILED")
-	})
-
-	t.Run("a delivery that meets a lock is followed up", func(t *testing.T) {
-		create(t, a, "met")
-		if acq, err := a.AcquireAnalysisLock(t.Context(), "met", "w/1", time.Second, nil); err != nil || !acq.Acquired {
-			t.Fatalf("acquire: %+v, %v", acq, err)
-		}
-		taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "met", "--wait").want(t, cli.ExitDone, "READY")
-		if !strings.Contains(progress.String(), "met: worker ") || !strings.Contains(progress.String(), " answered 200 locked; the next delivery is due at ") {
-			t.Errorf("no follow-up in\n%s", progress)
-		}
 	})
 
 	t.Run("the workers refuse calls without a token", func(t *testing.T) {

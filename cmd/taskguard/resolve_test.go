@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -106,32 +105,4 @@ func TestARecordOfDoIsResolvedWithoutADelivery(t *testing.T) {
 	if err != nil || record.Data()["expireAt"] == nil {
 		t.Errorf("%v, %v: it does not expire", record.Data(), err)
 	}
-}
-
-// The orders have words of their own.
-func TestTheConsoleResolvesAnUncertainAct(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	q.env["KINDS"] = kinds(t)
-	uncertain(t, q.env, "x", nil)
-	address, log, _ := consoleOf(t, q.env, "--port", "0", "--write")
-	order := address + "/kind/order"
-	_, text := browse(t, http.MethodGet, order+"/failures", "")
-	form := order + "/resolve?id=x&name=charge"
-	if !strings.Contains(text, `href="/kind/order/resolve?id=x&amp;name=charge"`) || !strings.Contains(text, "2026-01-02T03:04:05.000Z") {
-		t.Errorf("no act in %s", text)
-	}
-
-	_, text = browse(t, http.MethodGet, form, "")
-	code, location := browse(t, http.MethodPost, form, formOf(text)+"&answer=done&result=%7B%22receipt%22:7%7D")
-	if code != http.StatusSeeOther {
-		t.Fatalf("%d %s", code, location)
-	}
-	if _, text := browse(t, http.MethodGet, address+location, ""); !strings.Contains(text, "Resolved. A delivery is booked.") || !strings.Contains(text, ">QUEUED<") {
-		t.Error(text)
-	}
-	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want || !strings.Contains(log.String(), "kind=order effect=charge done=true command=resolve analysis_id=x") {
-		t.Errorf("it books %q, want %q; %s", got, want, log)
-	}
-	taskguard(t, q.env, "status", "--kind", "order", "--json", "x").want(t, cli.ExitDone, `"result":{"receipt":7}`)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"taskguard/cmd/internal/cli"
 )
@@ -49,35 +48,4 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	submit("", "@/dev/zero").want(t, cli.ExitFailed, "/dev/zero: not a regular file")
 	taskguard(t, q.env, "submit", file, "--id", "mine").want(t, cli.ExitDone, "mine  "+file+": created")
 	q.wantTasks(t, 2)
-}
-
-// Each booking leaves a run its time, and carries the token that the worker expects.
-func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	q.env["TASK_CALLER"] = caller
-	booked := 0
-	for _, tc := range []struct {
-		args, runTimeout, audience string
-		deadline                   time.Duration
-	}{
-		{"submit --input {} --id x", "40s", "https://audience.example", 100 * time.Second},
-		{"requeue x", "", q.env["TASK_TARGET_URL"], 26 * time.Minute},
-		{"requeue x", "10h", q.env["TASK_TARGET_URL"], 30 * time.Minute},
-	} {
-		env := q.env.with("RUN_TIMEOUT", tc.runTimeout).with("TASK_AUDIENCE", tc.audience)
-		taskguard(t, env, strings.Fields(tc.args)...).want(t, cli.ExitDone, "booked")
-		booked++
-		q.wantTasks(t, booked)
-		for _, task := range q.tasks(t) {
-			token := task.GetHttpRequest().GetOidcToken()
-			if q.seen[task.GetName()] {
-				continue
-			}
-			q.seen[task.GetName()] = true
-			if got := task.GetDispatchDeadline().AsDuration(); got != tc.deadline || token.GetAudience() != tc.audience || token.GetServiceAccountEmail() != caller {
-				t.Errorf("%+v: deadline %v, token %v", tc, got, token)
-			}
-		}
-	}
 }

@@ -1,43 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 
 	"taskguard/lease/analysislock"
 )
-
-// Four inputs, each of which takes a hundred times its size when it is decoded, run at
-// once in a worker with little memory.
-func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
-	slowWithoutRace(t)
-	w := newSmall(t)
-	input := hostileInput(hostile)
-	w.start(t, enough)
-	var delivered sync.WaitGroup
-	for i := range 4 {
-		id := fmt.Sprint(i)
-		if err := w.analyses.Create(t.Context(), id, input); err != nil {
-			t.Fatal(err)
-		}
-		delivered.Go(func() {
-			if code, body, err := w.worker.deliver(t.Context(), id); code != http.StatusOK {
-				t.Errorf("%s: %d %s %v", id, code, body, err)
-			}
-		})
-	}
-	delivered.Wait()
-	for i := range 4 {
-		if a := w.get(t, fmt.Sprint(i)); a.Status != analysislock.Ready {
-			t.Errorf("%d: %s after %d attempts, %v; want READY", i, a.Status, a.Attempts, a.Error)
-		}
-	}
-	if w.killed.Load() {
-		t.Errorf("a worker died of %d MiB", enough/mib)
-	}
-}
 
 // Each crash that an input causes is counted before the input is decoded.
 func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {

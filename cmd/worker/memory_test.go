@@ -23,9 +23,6 @@ const (
 	// hostile is the number of values of a hostile input: a quarter of what a document
 	// can hold, so that the tests are fast.
 	hostile = 260_000
-	// enough is the memory of a worker that must suffice for four hostile inputs at once.
-	// It does not if each is decoded whole, all at once.
-	enough = 112 * mib
 	// tooLittle is more than an idle worker takes, which is 23 MiB, and less than it
 	// takes to encode one hostile input as JSON.
 	tooLittle = 36 * mib

@@ -112,9 +112,10 @@ func (f *fenced) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// found returns what the search reports.
+// found returns what the search of the schedules with one fault reports.
 func found(t *testing.T, work func(*schedule), o Options) string {
 	t.Helper()
+	o.Schedules = 1
 	s := search(t, o, work)
 	if s == nil {
 		return "nothing"

@@ -118,9 +118,11 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 	}
 }
 
-func TestLocalListensAtItsPort(t *testing.T) {
-	if err := Local(t.Context(), callWith(io.Discard, "--port", "65536")); err == nil || !strings.Contains(err.Error(), "65536") {
-		t.Errorf("%v; want the port refused", err)
+func TestLocalAndTheEmulatorListenAtTheirPort(t *testing.T) {
+	for _, command := range []func(context.Context, *cli.Call) error{Local, Emulator} {
+		if err := command(t.Context(), callWith(io.Discard, "--port", "65536")); err == nil || !strings.Contains(err.Error(), "65536") {
+			t.Errorf("%v; want the port refused", err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -303,5 +304,39 @@ func TestEachRefusedReadingIsAnError(t *testing.T) {
 	}
 	if text := errs.String(); strings.Count(text, "TASK_QUEUE is not set: no deliveries are booked\n") != 1 {
 		t.Errorf("printed %s", text)
+	}
+}
+
+// interruptAfter is a Writer that ends a command at a line of its output.
+type interruptAfter struct {
+	lines, at int
+	interrupt context.CancelFunc
+}
+
+func (w *interruptAfter) Write(p []byte) (int, error) {
+	if w.lines++; w.lines == w.at {
+		w.interrupt()
+	}
+	return len(p), nil
+}
+
+func TestAnInterruptedBulkChangeCompletesWhatIsUnderWay(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	for i := range 60 {
+		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": time.Now()})
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	out, errs := &interruptAfter{at: 5, interrupt: interrupt}, &strings.Builder{}
+	c := cli.NewCall(cli.Command{Name: "cancel"}, nil, cli.Streams{Out: out, Err: errs}, nil)
+	var all bulk
+	all.flags(c)
+	c.JSON = true
+	cl := clientOf(t, b)
+
+	err := all.run(ctx, c, cl, console.Cancel)
+	changed, countErr := cl.Analyses.Count(t.Context(), repo.Filter{Status: "FAILED"})
+	if !errors.Is(err, context.Canceled) || countErr != nil || changed > 25 || int(changed) != out.lines-1 || // the last is the summary
+		!strings.Contains(errs.String(), "run it again for the rest; --older-than 20") {
+		t.Errorf("%v, %v: %d changed, %d lines: %s", err, countErr, changed, out.lines, errs)
 	}
 }
