@@ -13,7 +13,7 @@
 # Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
 # three days, and IAM the custom roles' IDs for up to 37 days.
 set -euo pipefail
-shopt -s inherit_errexit
+shopt -s inherit_errexit extglob
 
 PROJECT=${1-} way=${2-} REGION=${REGION:-europe-west1}
 : "${PAUSE:=180}" # seconds until roles have taken effect, and until logs have arrived
@@ -39,7 +39,7 @@ follow() {
   log '' "== $1" "$commands"
   eval "$commands"
   # What steps that are run alone need.
-  { declare -p start head $(compgen -v | grep -xE 'NUMBER|WORKER|DOCLOCK|CALLER|BUILD|SUBMITTER|OPERATOR|ALERTS|CHANNEL|KO_DOCKER_REPO|[A-Z]+_IMAGE|TASK_[A-Z_]+|[A-Z]+_DATABASE'); declare -f ko retry submit || true; } >"$clone/.variables"
+  { declare -p start head $(compgen -v -X '!@(NUMBER|WORKER|DOCLOCK|CALLER|BUILD|SUBMITTER|OPERATOR|ALERTS|CHANNEL|KO_DOCKER_REPO|*_IMAGE|TASK_*|*_DATABASE)'); declare -f ko retry submit || true; } >"$clone/.variables"
 }
 
 # The steps.
@@ -175,7 +175,7 @@ resources() {
   local enabled api kind
   enabled=$(gcloud services list --enabled --project="$PROJECT" --format='value(config.name)') || { echo "unknown resources"; return; }
   while read -r api kind; do
-    ! grep -qx "$api.googleapis.com" <<<"$enabled" ||
+    [[ $'\n'$enabled$'\n' != *$'\n'"$api.googleapis.com"$'\n'* ]] ||
       gcloud $kind list --project="$PROJECT" --format='value(firstof(name,metadata.name))' </dev/null | sed "s|^|$kind: |" || echo "$kind: unknown"
   done <<'END'
 run run services

@@ -34,6 +34,8 @@ mkdir -p "$STATE" # a build that builds nothing has not made it
 tag=candidate
 [ -z "$CONTAINER" ] || DOCLOCK=
 services=("$WORKER" ${DOCLOCK:+"$DOCLOCK"})
+declare -A address=() # of a service: the audience of its tokens, too
+for service in "${services[@]}"; do address[$service]=https://$service-$PROJECT_NUMBER.$REGION.run.app; done
 
 log() { printf '%s\n' "$@" >&2; }
 die() { log "$@"; exit 1; }
@@ -44,71 +46,84 @@ log_command() { log "$1" "  gcloud run services $2 $3 --project=$PROJECT --regio
 # run is gcloud run services, on service $2.
 run() { gcloud run services "$1" "$2" --project="$PROJECT" --region="$REGION" --quiet "${@:3}"; }
 
-# address prints the URL of a service, which is the audience of its tokens.
-address() { printf 'https://%s-%s.%s.run.app' "$1" "$PROJECT_NUMBER" "$REGION"; }
-
-# traffic prints revision,percent,tag,url, a line each.
-traffic() {
-  run describe "$1" --flatten='status.traffic[]' \
-    --format='csv[no-heading](status.traffic.revisionName,status.traffic.percent,status.traffic.tag,status.traffic.url)'
+# read_traffic reads a service's traffic. It sets split to what --to-revisions takes, a=90,b=10;
+# main to the revision with the most; tagged and url to the tag's revision and address.
+read_traffic() {
+  local lines name percent label its most=0
+  split='' main='' tagged='' url=''
+  lines=$(run describe "$1" --flatten='status.traffic[]' \
+    --format='csv[no-heading](status.traffic.revisionName,status.traffic.percent,status.traffic.tag,status.traffic.url)') || return
+  while IFS=, read -r name percent label its; do
+    if [ "$label" = "$tag" ]; then tagged=$name url=$its; fi
+    if ((percent > 0)); then split+=${split:+,}$name=$percent; fi
+    if ((percent > most)); then most=$percent main=$name; fi
+  done <<<"$lines"
 }
 
-# candidate_of prints the revision and the address that the tag leads to.
-candidate_of() { traffic "$1" | awk -F, -v tag="$tag" '$3 == tag { print $1, $4 }'; }
+# same_split succeeds if $1 and $2 are the same traffic, in any order.
+same_split() {
+  local share
+  [ ${#1} = ${#2} ] || return
+  for share in ${1//,/ }; do [[ ,$2, == *",$share,"* ]] || return; done
+}
 
-# shares prints the traffic as --to-revisions takes it, sorted: a=90,b=10.
-shares() { traffic "$1" | awk -F, '$2 > 0 { print $1 "=" $2 }' | sort | paste -sd, -; }
+# image_of sets image and container to those of container $1, or without a name of the one with
+# the port. $2 has the containers, name,port,image a line.
+image_of() {
+  local name port its
+  image='' container=''
+  while IFS=, read -r name port its; do
+    if [[ $1 && $name = "$1" || ! $1 && ($port || ! $image) ]]; then image=$its container=$name; fi
+  done <<<"$2"
+  [ -n "$image" ]
+}
 
-# main_revision prints the revision with most of the traffic.
-main_revision() { traffic "$1" | awk -F, '$2 > most { most = $2; name = $1 } END { print name }' | grep .; }
-
-# image_of reads containers, as name,port,image, and prints the image that a release changes.
-image_of() { awk -F, -v own="$CONTAINER" 'own ? $1 == own : $2 || !image { image = $3 } END { print image }' | grep .; }
-
-# serving prints the image of the revision with most of the traffic.
+# serving prints the containers of the revision with most of the traffic, as image_of takes them.
 serving() {
-  local revision
-  revision=$(main_revision "$1") || die "$1: no revision has the traffic, so there is none to go back to"
-  gcloud run revisions describe "$revision" --project="$PROJECT" --region="$REGION" --quiet --flatten='spec.containers[]' \
-    --format='csv[no-heading](spec.containers.name,spec.containers.ports[0].containerPort,spec.containers.image)' | image_of
+  local split main tagged url
+  read_traffic "$1"
+  [ -n "$main" ] || die "$1: no revision has the traffic, so there is none to go back to"
+  gcloud run revisions describe "$main" --project="$PROJECT" --region="$REGION" --quiet --flatten='spec.containers[]' \
+    --format='csv[no-heading](spec.containers.name,spec.containers.ports[0].containerPort,spec.containers.image)'
 }
 
-# containers prints those of the service's template, as image_of reads them.
+# containers prints those of the service's template, likewise.
 containers() {
   local fields=spec.template.spec.containers
   run describe "$1" --flatten="$fields[]" --format="csv[no-heading]($fields.name,$fields.ports[0].containerPort,$fields.image)"
 }
 
-# own_candidate prints the candidate's address, and fails if another build has the tag.
+# own_candidate sets url to the candidate's address, and fails if another build has the tag.
 own_candidate() {
-  local revision url
-  read -r revision url < <(candidate_of "$1") || die "$1: no revision has the tag $tag"
-  [ "$revision" = "$(<"$STATE/$1.revision")" ] || die "$1: the tag $tag is $revision's now, of another build"
-  printf '%s' "$url"
+  local split main tagged
+  read_traffic "$1"
+  [ -n "$tagged" ] || die "$1: no revision has the tag $tag"
+  [ "$tagged" = "$(<"$STATE/$1.revision")" ] || die "$1: the tag $tag is $tagged's now, of another build"
 }
 
 # call_google calls an API of Google as this build's account.
 call_google() {
   local access
   access=$(gcloud auth print-access-token)
-  printf 'Authorization: Bearer %s' "$access" | curl --silent --show-error --fail --header @- "$@"
+  curl --silent --show-error --fail --header @- "$@" < <(printf 'Authorization: Bearer %s' "$access")
 }
 
-# token prints an ID token of the caller for an audience, as Cloud Tasks sends it. The
+# get_token sets bearer to an ID token of the caller for service $1, as Cloud Tasks sends it. The
 # build may get nothing else of the caller; gcloud would need an access token first.
-token() {
+get_token() {
   local reply
-  reply=$(call_google --max-time 30 --header 'Content-Type: application/json' --data "{\"audience\":\"$1\",\"includeEmail\":true}" \
-    "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/$CALLER:generateIdToken") || return
-  [[ $reply =~ \"token\":\ *\"([^\"]+)\" ]] && printf '%s' "${BASH_REMATCH[1]}"
+  reply=$(call_google --max-time 30 --header 'Content-Type: application/json' --data "{\"audience\":\"${address[$1]}\",\"includeEmail\":true}" \
+    "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/$CALLER:generateIdToken") || reply=''
+  [[ $reply =~ \"token\":\ *\"([^\"]+)\" ]] || { log "no token as $CALLER"; return 1; }
+  bearer=${BASH_REMATCH[1]}
 }
 
 # answers calls $3 with the token $1 ("" for none), and succeeds if the status is $2 (or
 # one of several, with |) and the body, which is then $answer, matches $4.
 answers() {
   local bearer=$1 want=$2 url=$3 text=$4 got
-  answer=$(printf '%s' "${bearer:+Authorization: Bearer $bearer}" |
-    curl --silent --show-error --max-time 60 --header @- --write-out '\n%{http_code}' "${@:5}" "$url") || answer=$'\n000'
+  answer=$(curl --silent --show-error --max-time 60 --header @- --write-out '\n%{http_code}' "${@:5}" "$url" \
+    < <(printf '%s' "${bearer:+Authorization: Bearer $bearer}")) || answer=$'\n000'
   got=${answer##*$'\n'} answer=${answer%$'\n'*}
   answer=${answer:0:300}
   [[ "|$want|" != *"|$got|"* || ! $answer =~ $text ]] || return 0
@@ -119,7 +134,7 @@ answers() {
 # works succeeds if service $1 works at the address $2.
 works() {
   local bearer ask=(--header 'Content-Type: application/json' --data "{\"analysis_id\":\"smoke-test-$BUILD\"}")
-  bearer=$(token "$(address "$1")") || { log "no token as $CALLER"; return 1; }
+  get_token "$1" || return
   answers "$bearer" 200 "$2/health/ready" '' || return
   if [ "$1" = "$DOCLOCK" ]; then
     answers '' '401|403' "$2/internal/sweep" '' --data '' &&
@@ -148,26 +163,30 @@ self_test() {
   local bearer known='"ok"|"not_configured"'
   # The worker that serves may be older than the route: changed settings need no self-test then.
   [ "$(<"$STATE/$WORKER.image")" != "$(<"$STATE/$WORKER.old")" ] || known+='|"no_such_route"'
-  bearer=$(token "$(address "$WORKER")") || { log "no token as $CALLER"; return 1; }
+  get_token "$WORKER" || return
   answers "$bearer" '200|404' "$1/internal/self-test" "$known" --max-time "$SELF_TEST_SECONDS" --data '' || return
   [[ $answer != *'"no_such_route"'* ]] || log "$WORKER: NOT TESTED: this worker has no self-test"
   [[ $answer != *'"not_configured"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
 }
 
-# new_image prints the flags of gcloud for an image, which belong to one container.
-new_image() { printf '%s\n' ${CONTAINER:+"--container=$CONTAINER"} "--image=$1"; }
+# new_image sets flags to those of gcloud for an image, which belong to one container.
+new_image() { flags=(${CONTAINER:+"--container=$CONTAINER"} "--image=$1"); }
 
-# images prints the flags of service $1's image $2, and of the image of the application that
-# serves beside it, where the template has another one, as after a roll-back.
-images() {
-  local all app
+# new_images does so for service $1's image $2, and for the image of the application that serves
+# beside it, of the containers $3, where the template has another one, as after a roll-back.
+new_images() {
+  local all image app container
+  new_image "$2"
   all=$(containers "$1")
-  if [[ $CONTAINER || $'\n'$all != *$'\n'app,* ]] || ! app=$(CONTAINER=app serving "$1") || [ "$app" = "$(CONTAINER=app image_of <<<"$all")" ]; then new_image "$2"; return; fi
-  printf '%s\n' "--container=$(awk -F, '$2 { print $1 }' <<<"$all")" "--image=$2" --container=app "--image=$app"
+  if [[ $CONTAINER ]] || ! image_of app "$3"; then return; fi
+  app=$image
+  if ! image_of app "$all" || [ "$image" = "$app" ]; then return; fi
+  image_of '' "$all"
+  flags=("--container=$container" "--image=$2" --container=app "--image=$app")
 }
 
 candidate() {
-  local service image old revision all
+  local service image old all served container flags split main tagged url
   all=$(containers "$WORKER")
   if [[ $CONTAINER && $'\n'$all != *$'\n'"$CONTAINER,"* ]]; then
     log "$WORKER has no container $CONTAINER yet: nothing is released. Its first image is" "$(<"$STATE/$WORKER.image")"
@@ -175,23 +194,28 @@ candidate() {
     return
   fi
   for service in "${services[@]}"; do
-    old=$(serving "$service")
+    served=$(serving "$service")
+    image_of "$CONTAINER" "$served"
+    old=$image
     [ -e "$STATE/$service.image" ] || printf '%s' "$old" >"$STATE/$service.image"
     image=$(<"$STATE/$service.image")
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
     printf '%s' "$old" >"$STATE/$service.old"
-    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --no-traffic --async $(new_image "$old")
-    run update "$service" --no-traffic --tag="$tag" $(images "$service" "$image")
-    read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
-    printf '%s' "$revision" >"$STATE/$service.revision"
-    log "$service: $revision has no traffic yet"
+    new_image "$old"
+    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --no-traffic --async "${flags[@]}"
+    new_images "$service" "$image" "$served"
+    run update "$service" --no-traffic --tag="$tag" "${flags[@]}"
+    read_traffic "$service"
+    [ -n "$tagged" ] || die "$service: no revision has the tag $tag"
+    printf '%s' "$tagged" >"$STATE/$service.revision"
+    log "$service: $tagged has no traffic yet"
   done
 }
 
 smoke() {
   local service url
   for service in "${services[@]}"; do
-    url=$(own_candidate "$service")
+    own_candidate "$service"
     { wait_until_it_works "$service" "$url" && { [ "$service" != "$WORKER" ] || self_test "$url"; }; } ||
       die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
   done
@@ -215,11 +239,11 @@ nothing() {
   [[ $result =~ \"result\":\ *\[\ *\] ]]
 }
 
-# try_share gives the worker's candidate a share of the traffic for a time, and reads from
-# Cloud Monitoring whether it fails more often than the others.
+# try_share gives the worker's candidate a share of the traffic for a time, the rest to $main, and
+# reads from Cloud Monitoring whether it fails more often than the others.
 try_share() {
-  local revision main others count failing result
-  revision=$(<"$STATE/$WORKER.revision") main=$(main_revision "$WORKER")
+  local revision others count failing result
+  revision=$(<"$STATE/$WORKER.revision")
   run update-traffic "$WORKER" --to-revisions="$revision=$SHARE,$main=$((100 - SHARE))"
   log "$WORKER: $revision has $SHARE % of the traffic for $SHARE_SECONDS s"
   sleep "$SHARE_SECONDS" & wait $! # so that a signal ends it
@@ -233,10 +257,10 @@ try_share() {
 declare -A before=() # the earlier shares, of the services whose traffic it has changed
 
 shift_traffic() {
-  local service revision split image
-  for service in "${services[@]}"; do own_candidate "$service" >/dev/null; done
+  local service revision image split main tagged url
+  for service in "${services[@]}"; do own_candidate "$service"; done
   for service in "${services[@]}"; do
-    split=$(shares "$service")
+    read_traffic "$service"
     [ -n "$split" ] || die "$service: no revision has the traffic, so there is none to go back to"
     log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split" --async
     before[$service]=$split
@@ -245,9 +269,9 @@ shift_traffic() {
   done
   for service in "${services[@]}"; do
     revision=$(<"$STATE/$service.revision")
-    split=$(shares "$service")
+    read_traffic "$service"
     [ "$split" = "$revision=100" ] || die "$service: the traffic goes to $split, not to $revision"
-    wait_until_it_works "$service" "$(address "$service")"
+    wait_until_it_works "$service" "${address[$service]}"
   done
   for service in "${services[@]}"; do # cleanup.json keeps this tag's image
     image=$(<"$STATE/$service.image")
@@ -265,25 +289,27 @@ not_done() { log_command "$2: NOT DONE. Do:" "$1" "$2" --async "${@:3}"; }
 # restore_traffic undoes the shift, unless another build has shifted since, and waits
 # until the service has the earlier shares.
 restore_traffic() {
-  local now try=1 split=${before[$1]}
-  now=$(shares "$1") || now=''
-  case ,$now in
-  *",$(<"$STATE/$1.revision")="* | ",$split" | ,) undo_by update-traffic "$1" --to-revisions="$split" ;;
-  *) log "$1: the traffic goes to $now now, which this build has not done: left alone"; return ;;
-  esac
-  until [ "$(shares "$1")" = "$split" ]; do
-    if ((try++ >= TRIES)); then not_done update-traffic "$1" --to-revisions="$split"; return; fi
+  local try=1 earlier=${before[$1]} split main tagged url
+  read_traffic "$1"
+  if [ -n "$split" ] && ! same_split "$split" "$earlier" && [[ ,$split != *",$(<"$STATE/$1.revision")="* ]]; then
+    log "$1: the traffic goes to $split now, which this build has not done: left alone"
+    return
+  fi
+  undo_by update-traffic "$1" --to-revisions="$earlier"
+  until read_traffic "$1" && same_split "$split" "$earlier"; do
+    if ((try++ >= TRIES)); then not_done update-traffic "$1" --to-revisions="$earlier"; return; fi
     sleep "$PAUSE"
   done
 }
 
 # restore_image puts the earlier image into the template, if our image is there.
 restore_image() {
-  local image old held
-  image=$(<"$STATE/$1.image") old=$(<"$STATE/$1.old")
-  held=$(containers "$1" | image_of) || held=$image
-  if [ "$image" = "$old" ] || [ "$image" != "$held" ]; then return; fi
-  undo_by update "$1" --no-traffic $(new_image "$old")
+  local image new old container flags
+  new=$(<"$STATE/$1.image") old=$(<"$STATE/$1.old")
+  image_of "$CONTAINER" "$(containers "$1")" || image=$new
+  if [ "$new" = "$old" ] || [ "$new" != "$image" ]; then return; fi
+  new_image "$old"
+  undo_by update "$1" --no-traffic "${flags[@]}"
 }
 
 undo() {

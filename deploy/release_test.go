@@ -19,7 +19,7 @@ const (
 	workerSettings = "update w --no-traffic --tag=candidate --image=registry/w@sha256:0" // what serves
 	locksSettings  = "update d --no-traffic --tag=candidate --image=registry/d@sha256:0"
 
-	workerBack = "update-traffic w --async --to-revisions=w-1=80,w-2=10,w-3=10"
+	workerBack = "update-traffic w --async --to-revisions=w-2=10,w-1=80,w-3=10"
 	locksBack  = "update-traffic d --async --to-revisions=d-1=100"
 	workerOld  = "update w --async --no-traffic --image=registry/w@sha256:0"
 	locksOld   = "update d --async --no-traffic --image=registry/d@sha256:0"
@@ -148,7 +148,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"cancelled during the share":     {verb: "shift", env: "SHARE=10", files: map[string]string{"after-update-traffic-w": cancel}, changes: share},
 		"a broken application":           {verb: "smoke", stages: ofApplication, files: map[string]string{"self-test": `500 {}`}, changes: []string{"update w --async --no-traffic --container=app --image=registry/app@sha256:9"}},
 		"another build has the tag":      {verb: "smoke", files: map[string]string{"w.tagged": "w-other,,candidate,https://" + workerCandidate + "\n", "w.template": newer}, changes: []string{locksOld}, other: map[string]string{"w.template": newer}, prints: "the tag candidate is w-other's now"},
-		"the shift has no effect":        {verb: "shift", files: map[string]string{"ignore-w": ""}, changes: back, prints: "the traffic goes to w-1=80,w-2=10,w-3=10, not to w-new"},
+		"the shift has no effect":        {verb: "shift", files: map[string]string{"ignore-w": ""}, changes: back, prints: "the traffic goes to w-2=10,w-1=80,w-3=10, not to w-new"},
 		"not ready after the shift":      {verb: "shift", files: map[string]string{"unready-" + workerHost: never}, changes: back},
 		"cancelled during the shift":     {verb: "shift", files: map[string]string{"before-update-traffic-w": cancel}, changes: first}, // and the call continues
 		"the shift fails but works":      {verb: "shift", files: map[string]string{"after-update-traffic-w": "exit 1"}, changes: first},
