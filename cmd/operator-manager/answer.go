@@ -38,15 +38,15 @@ type answer struct {
 	document any
 }
 
-func (a answer) format(asJSON bool) (string, error) {
+func (a answer) format(asJSON bool) string {
 	if !asJSON {
-		return printable.Lines(a.text) + "\n", nil
+		return printable.Lines(a.text) + "\n"
 	}
 	var out strings.Builder
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	err := e.Encode(a.document)
-	return out.String(), err
+	_ = e.Encode(a.document) // strings alone
+	return out.String()
 }
 
 func available(ctx context.Context, c *call, _ string) (answer, error) {
@@ -71,13 +71,13 @@ func assign(ctx context.Context, c *call, id string) (answer, error) {
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
 	freed, err := c.pool.Release(ctx)
-	if freed.ID == "" {
-		text := c.text("割り当てられたオペレータはありません", "no operator is assigned")
-		return answer{text, map[string]any{"wasAssigned": false}}, err
+	document := map[string]any{"wasAssigned": freed.ID != ""}
+	text := c.text("割り当てられたオペレータはありません", "no operator is assigned")
+	if freed.ID != "" {
+		name := c.name(freed)
+		document["operator"], text = freed, c.text(name+"を解放しました", "released "+name)
 	}
-	name := c.name(freed)
-	text := c.text(name+"を解放しました", "released "+name)
-	return answer{text, map[string]any{"wasAssigned": true, "operator": freed}}, err
+	return answer{text, document}, err
 }
 
 func status(ctx context.Context, c *call, _ string) (answer, error) {

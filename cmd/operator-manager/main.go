@@ -134,7 +134,7 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 	if err != nil {
 		return "", err
 	}
-	return a.format(c.json)
+	return a.format(c.json), nil
 }
 
 // misuse returns the error of a wrong invocation; word is the wrong word.

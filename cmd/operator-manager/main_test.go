@@ -141,10 +141,10 @@ func TestWrongUsageIsReportedOnce(t *testing.T) {
 		"unknown command": {"assing"}, "unknown flag": {"assign", "--force"}, "too many": {"assign", "kana", "dia"},
 		"an argument to release": {"release", "kana"}, "an empty id": {"assign", ""},
 	} {
-		got := x.run(args...)
-		_, text, ok := strings.Cut(got.err, "エラー: ")
-		if got.code != 2 || got.out != "" || strings.Count(got.err, "\n") != 1 || !ok || !japanese(text) {
-			t.Errorf("%s: %+v", name, got)
+		out, err := x.program(args...).Output()
+		exit := &exec.ExitError{}
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 || len(out) > 0 || strings.Count(string(exit.Stderr), "\n") != 1 || !japanese(strings.TrimPrefix(string(exit.Stderr), "エラー: ")) {
+			t.Errorf("%s: %v; %s%s", name, err, out, exit.Stderr)
 		}
 	}
 }
@@ -174,7 +174,7 @@ func TestHelpListsTheCommandsAndFlags(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {}, {"assign", "-h"}} {
 		got := x.run(args...)
 		for _, c := range commands {
-			if got.code != 0 || strings.Count(got.out, "\n  "+c.name) != 1 || !strings.Contains(got.out, c.japanese) || !strings.Contains(got.out, "-json") {
+			if got.code != 0 || strings.Count(got.out, "\n  "+c.name) != 1 || !strings.Contains(got.out, c.japanese) || !strings.Contains(got.out, "\n終了コード 0") || !strings.Contains(got.out, "-json") {
 				t.Errorf("%v: %+v", args, got)
 			}
 		}
@@ -247,6 +247,7 @@ func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
 	one.prints("かなを割り当てました", "assign", "kana")
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana", "--session", "2nd")
 	open(t, state, "2nd").prints("かなを割り当てました", "assign", "--session", "1st")
+	one.refuses(`エラー: operator: session "\xff" is empty or not UTF-8`, "assign", "--session", "\xff")
 	one.env["ITERM_SESSION_ID"] = "w0t0p0"
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
 }

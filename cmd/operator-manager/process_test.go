@@ -57,6 +57,9 @@ func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 	if codes[0] != 6 || codes[1] != 2 || len(got) != 7 {
 		t.Errorf("exit codes %v, output %v", codes, got)
 	}
+	other := open(t, state, "other")
+	other.prints("利用可能なオペレータはありません", "available")
+	other.refuses("エラー: 利用可能なオペレータがありません", "assign")
 }
 
 func TestALiveProcessOfAnotherUserIsDetected(t *testing.T) { // O9

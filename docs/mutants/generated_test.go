@@ -22,7 +22,7 @@ import (
 // elsewhere has the packages whose tests are tried on a package too.
 var elsewhere = map[string][]string{
 	"lease":                  {"lease/leasetest"},
-	"lease/analysislock":     {"repo"},
+	"lease/analysislock":     {"repo", "worker", "cmd/internal/operate"},
 	"locks/document":         {"repo", "locks/document/server", "locks/project"},
 	"lease/iso8601":          {"lease/analysislock"},
 	"locks/operator":         {"cmd/operator-manager"},
