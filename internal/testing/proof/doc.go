@@ -91,6 +91,7 @@
 // RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; half of the analyses charge at a provider, where
 // workers crash and pause before and after the charge, and an operator answers uncertain acts;
 // recovery is called each minute. In one seed of five, one crash is the only fault. The seed
-// determines all of it, so a seed repeats exactly: SIMULATE_SEED=n prints it. A pause is
-// milder than a real one, because timers inside the worker continue.
+// determines all of it but the order of two calls at the same nanosecond, so most seeds repeat
+// exactly: SIMULATE_SEED=n prints one. A pause is milder than a real one, because timers inside
+// the worker continue.
 package proof
