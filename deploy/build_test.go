@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -189,7 +188,6 @@ func TestOnlyAVulnerabilityAcceptedWithAReasonIsNoFailure(t *testing.T) {
 	}{
 		"none":                        {"", "No vulnerabilities found.\n", 0, 0},
 		"both are accepted":           {both, found, 3, 0},
-		"none is accepted":            {"", found, 3, 3},
 		"one is accepted":             {"GO-2025-0001 fixed soon\n", found, 3, 3},
 		"one has no reason":           {"GO-2025-0001 fixed soon\nGO-2025-0002\n", found, 3, 3},
 		"a longer id is accepted":     {"GO-2025-00011 other\nGO-2025-00022 other\n", found, 3, 3},
@@ -255,9 +253,8 @@ func TestTheImagesHoldOurProgramsOnAFixedBase(t *testing.T) {
 		t.Errorf("the base is %s", ko.DefaultBaseImage)
 	}
 	for _, b := range ko.Builds {
-		out, err := exec.CommandContext(t.Context(), "go", "list", "-C", "../"+b.Dir, "-f", "{{.Name}} {{.ImportPath}}", b.Main).Output()
-		if err != nil || string(out) != "main taskguard/cmd/"+b.ID+"\n" {
-			t.Errorf("%s is %s, %v", b.Main, bytes.TrimSpace(out), err)
+		if main := filepath.Join(b.Dir, b.Main, "main.go"); main != "cmd/"+b.ID+"/main.go" || !strings.Contains(read(t, "../"+main), "\npackage main\n") {
+			t.Errorf("%s is %s", b.ID, main)
 		}
 		if !slices.Contains(b.Env, "CGO_ENABLED=0") {
 			t.Errorf("%s is built with %v: the base has no C library", b.ID, b.Env)

@@ -61,7 +61,8 @@ func granted(t *testing.T, calls [][]string) (all []string) {
 	return slices.Sorted(slices.Values(all))
 }
 
-// The module's roles are those of TestTheModuleGrantsTheseRolesAndNoOthers.
+// The module's roles are those of TestTheModuleGrantsTheseRolesAndNoOthers, and telemetry's pairs
+// of an account and a role are in accounts.tf.
 func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	const api, oncall = "serviceAccount:api", "group:oncall@example.com"
 	want := []string{
@@ -85,7 +86,17 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	for _, member := range []string{"worker", api, oncall} {
 		want = append(want, "cloudtasks.enqueuer "+member+" queues analyses", "iam.serviceAccountUser "+member+" service-accounts caller")
 	}
-	calls := newCloud(t).follow("First, on either path", "With gcloud alone")
+	for _, pair := range []string{
+		"worker serviceusage.serviceUsageConsumer", "worker telemetry.metricsWriter", "worker telemetry.tracesWriter",
+		"doclock serviceusage.serviceUsageConsumer", "doclock telemetry.tracesWriter",
+	} {
+		account, role, _ := strings.Cut(pair, " ")
+		want = append(want, role+" "+account+" projects my-project")
+		if !strings.Contains(read(t, moduleFolder+"/accounts.tf"), `["`+account+`", "`+role+`"]`) {
+			t.Errorf("the module lacks %s", pair)
+		}
+	}
+	calls := newCloud(t).follow("First, on either path", "With gcloud alone", "Traces and metrics")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
 		t.Errorf("-want +README.md:\n%s", diff)
 	}
@@ -117,23 +128,6 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	s := evaluated(t, "everything")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(s.APIs)), slices.Sorted(slices.Values(enabled))); diff != "" {
 		t.Errorf("-module +README.md:\n%s", diff)
-	}
-}
-
-func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
-	want := []string{
-		"serviceusage.serviceUsageConsumer doclock projects my-project", "serviceusage.serviceUsageConsumer worker projects my-project",
-		"telemetry.metricsWriter worker projects my-project", "telemetry.tracesWriter doclock projects my-project", "telemetry.tracesWriter worker projects my-project",
-	}
-	calls := newCloud(t).follow("First, on either path", "Traces and metrics")
-	if diff := cmp.Diff(want, granted(t, calls)); diff != "" {
-		t.Errorf("-want +README.md:\n%s", diff)
-	}
-	for _, pair := range want {
-		role, account := strings.Fields(pair)[0], strings.Fields(pair)[1]
-		if !strings.Contains(read(t, moduleFolder+"/accounts.tf"), `["`+account+`", "`+role+`"]`) {
-			t.Errorf("the module lacks %s", pair)
-		}
 	}
 }
 

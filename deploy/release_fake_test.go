@@ -14,28 +14,37 @@ import (
 	"time"
 )
 
-// releaseFakes has functions in place of the programs that release.sh calls: on a machine with
-// little CPU, a program takes longer to start than to run. Their state is the files of $FAKE: a
+// releaseFakes has functions in place of the programs that release.sh calls: a program takes
+// longer to start than to run, and so does a subshell. Their state is the files of $FAKE: a
 // service's .traffic and .tagged, as gcloud prints them, and its .template, name,port,image of
-// a container a line; a revision's .containers, likewise; unready-HOST, the number of its
-// answers 503; the answers self-test, recovery, reason, deliveries and errors; fail-…, a call
-// that fails; open-SERVICE, which needs no token; no-operations, without which a call cannot
-// wait for its change, which it has made; ignore-SERVICE, a change of traffic that has no
-// effect; and shell commands to run once, before-… and after-… a call of gcloud, or in-HOST.
+// a container a line; a revision's .containers, likewise; the answers self-test, deliveries and
+// errors; wrong, what does not work at each try, a line a try, of which the last stays; fail-…, a
+// call that fails; ignore-SERVICE, a change of traffic that has no effect; and shell commands to
+// run once, before-… and after-… a call of gcloud, or in-HOST.
 const releaseFakes = `
 print() { local text; mapfile text <"$1"; printf %s "${text[@]}"; }
 once() { [[ ! -e $FAKE/$1 ]] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
-sleep() { :; }
+is_wrong() { local now=; [[ ! -e $FAKE/wrong ]] || read -r now <"$FAKE/wrong"; [[ $now == "$1" ]]; }
+sleep() { # until the next try
+  local tries=()
+  [[ $1 != 6 || ! -e $FAKE/wrong ]] || mapfile -t tries <"$FAKE/wrong"
+  ((${#tries[@]} < 2)) || printf '%s\n' "${tries[@]:1}" >"$FAKE/wrong"
+}
 
-gcloud() ( # verb and service are $3 and $4
+gcloud() { # a change continues when a signal has come
+  if [[ $* == *" services update"* ]]; then (cloud_run "$@"); else cloud_run "$@"; fi
+}
+
+cloud_run() { # verb and service are $3 and $4
+  local container template flag line rest shares share text
   echo "gcloud $*" >>"$FAKE/calls"
-  case $* in "auth print-access-token") echo the-access-token; exit ;; "artifacts docker tags add "*) exit ;; esac
-  [[ $* == "run "*" --project=p --region=r"* ]] || exit 2
+  case $* in "auth print-access-token") echo the-access-token; return ;; "artifacts docker tags add "*) return ;; esac
+  [[ $* == "run "*" --project=p --region=r"* ]] || return 2
   once "before-$3-$4"
-  [[ ! -e $FAKE/fail-$3-$4 ]] || exit 1
+  [[ ! -e $FAKE/fail-$3-$4 ]] || return 1
   case "${*:2}" in
   "services update $4 "*)
-    [[ $* == *" --no-traffic"* && $* == *--image=*@sha256:* ]] || exit 2
+    [[ $* == *" --no-traffic"* && $* == *--image=*@sha256:* ]] || return 2
     container=$4 template=$(<"$FAKE/$4.template")
     for flag; do
       case $flag in
@@ -46,60 +55,62 @@ gcloud() ( # verb and service are $3 and $4
       esac
     done
     echo "$template" >"$FAKE/$4.template" ;;
-  "services update-traffic $4 "*)
+  "services update-traffic $4 "*) # the order of the revisions is Cloud Run's own
     [[ $* =~ --to-revisions=([^ ]*) ]] && shares=${BASH_REMATCH[1]}
-    [[ -e $FAKE/ignore-$4 ]] || for share in ${shares//,/ }; do echo "${share/=/,},,"; done >"$FAKE/$4.traffic" ;;
+    for share in ${shares//,/ }; do text="${share/=/,},,"$'\n'${text-}; done
+    [[ -e $FAKE/ignore-$4 ]] || printf '%s' "$text" >"$FAKE/$4.traffic" ;;
   *"status.traffic[]"*) print "$FAKE/$4.traffic"; print "$FAKE/$4.tagged" ;;
   *"spec.template.spec.containers[]"*) print "$FAKE/$4.template" ;;
   "revisions describe $4 "*"spec.containers[]"*) print "$FAKE/$4.containers" ;;
-  *) exit 2 ;;
+  *) return 2 ;;
   esac
-  [[ ! -e $FAKE/no-operations || $3 == describe || " $* " == *" --async "* ]] || exit 1
   once "after-$3-$4"
-)
-
-# answer prints what curl does: the text of the file $3, or else $2, and the status $1.
-answer() {
-  local text=$2
-  [[ -z ${3-} || ! -e $FAKE/$3 ]] || text=$(<"$FAKE/$3")
-  printf '%s\n%s' "${text#* }" "${1:-${text%% *}}"
-  exit
 }
 
-curl() (
+# answer prints what curl does: the text $1 after its status, or that of the file $2.
+answer() {
+  local text=$1
+  [[ -z ${2-} || ! -e $FAKE/$2 ]] || text=$(<"$FAKE/$2")
+  printf '%s\n%s' "${text#* }" "${text%% *}"
+}
+
+curl() {
+  local authorization result none url=${*: -1} host service token
   echo "curl $*" >>"$FAKE/calls"
   read -r authorization || true
-  url=${*: -1} host=${url#https://} host=${host%%/*} service=${host#candidate---} service=${service%%-*}
+  host=${url#https://} host=${host%%/*} service=${host#candidate---} service=${service%%-*}
   case $url in
   */prometheus/api/v1/query)
-    [[ ! -e $FAKE/fail-errors ]] || exit 22
-    [[ $authorization == "Authorization: Bearer the-access-token" && $(<"$FAKE/w.traffic") == $'w-new,10,,\nw-1,90,,' ]] || exit 2
+    [[ ! -e $FAKE/fail-errors ]] || return 22
+    [[ $authorization == "Authorization: Bearer the-access-token" && $(<"$FAKE/w.traffic") == $'w-1,90,,\nw-new,10,,' ]] || return 2
     if [[ $* == *0.05* ]]; then result=errors none=; else result=deliveries none='{"value":[1,"9"]}'; fi
     [[ ! -e $FAKE/$result ]] || none=$(<"$FAKE/$result")
     echo "{\"status\":\"success\",\"data\":{\"resultType\":\"vector\",\"result\":[$none]}}"
-    exit ;;
+    return ;;
   */serviceAccounts/caller@p.iam:generateIdToken)
-    [[ ! -e $FAKE/fail-token && $authorization == "Authorization: Bearer the-access-token" && $* =~ \"audience\":\"([^\"]*)\" ]] || exit 22
+    [[ $authorization == "Authorization: Bearer the-access-token" && $* =~ \"audience\":\"([^\"]*)\" ]] || return 22
+    ! is_wrong token || return 22
     printf '{\n  "token": "the-id-token of %s"\n}\n' "${BASH_REMATCH[1]}"
-    exit ;;
+    return ;;
   esac
+
   once "in-$host"
-  if [[ -e $FAKE/unready-$host ]] && unready=$(<"$FAKE/unready-$host") && ((unready)); then
-    echo $((unready - 1)) >"$FAKE/unready-$host"
-    answer 503 '{"status":"not_ready"}'
+  token="Authorization: Bearer the-id-token of https://$service-1.r.run.app"
+  if is_wrong "unready $host"; then answer '503 {"status":"not_ready"}'
+  elif [[ $url == */internal/* && $* != *" --data "* ]]; then answer '411 POST requests require a Content-Length'
+  elif [[ $url == */internal/* && $authorization != "$token" ]] && ! is_wrong "open $service"; then answer '401 {"reason":"unauthenticated"}'
+  elif is_wrong "${url##*/}"; then answer '404 {"reason":"no_such_route"}'
+  else
+    case $url in
+    */health/ready) answer '200 {"status":"ready"}' ;;
+    */internal/sweep) answer '200 {"swept":0}' ;;
+    */internal/self-test) answer '200 {"status":"ok"}' self-test ;;
+    */internal/tasks/recover) answer '200 {}' ;;
+    */internal/tasks/analysis) [[ $* == *' {"analysis_id":"smoke-test-b"} '* ]] && answer '404 {"reason":"not_found"}' ;;
+    *) return 2 ;;
+    esac
   fi
-  [[ $url != */internal/* || $* == *" --data "* ]] || answer 411 'POST requests require a Content-Length'
-  [[ $url != */internal/* || -e $FAKE/open-$service || $authorization == "Authorization: Bearer the-id-token of https://$service-1.r.run.app" ]] ||
-    answer 401 '{"reason":"unauthenticated"}'
-  case $url in
-  */health/ready) answer 200 '{"status":"ready"}' ;;
-  */internal/sweep) answer 200 '{"swept":0}' ;;
-  */internal/self-test) answer '' '200 {"status":"ok"}' self-test ;;
-  */internal/tasks/recover) answer '' '200 {}' recovery ;;
-  */internal/tasks/analysis) [[ $* == *' {"analysis_id":"smoke-test-b"} '* ]] && answer '' '404 {"reason":"not_found"}' analysis ;;
-  esac
-  exit 2
-)
+}
 `
 
 // release holds two services on Cloud Run, and a build of them.
@@ -146,12 +157,12 @@ func (r *release) write(name, text string) {
 	check(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 }
 
-// bash runs a script and reports whether it succeeded.
-func (r *release) bash(script string) bool {
+// bash runs bash with these arguments, and reports whether it succeeded.
+func (r *release) bash(args ...string) bool {
 	r.t.Helper()
-	cmd := exec.CommandContext(r.t.Context(), "bash", "-c", script)
+	cmd := exec.CommandContext(r.t.Context(), "bash", args...)
 	cmd.Env = append(os.Environ(), "BASH_ENV="+filepath.Join(r.dir, "fakes"), "FAKE="+r.dir, "STATE="+r.dir, "PROJECT=p", "PROJECT_NUMBER=1", "REGION=r",
-		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK=d", "TRIES=3", "SHARE_SECONDS=0")
+		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK=d", "TRIES=2", "SHARE_SECONDS=0")
 	cmd.Env = append(cmd.Env, r.extra...)
 	cmd.Stdout, cmd.Stderr = &r.output, &r.output
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -167,7 +178,10 @@ func (r *release) bash(script string) bool {
 // folder of its state, which holds no images.
 func (r *release) call(verb string) bool {
 	r.t.Helper()
-	return r.bash("[ " + verb + " != settings ] || STATE=$FAKE/build/state; exec bash release.sh " + verb)
+	if verb == "settings" {
+		r.extra = append(r.extra, "STATE="+filepath.Join(r.dir, "build", "state"))
+	}
+	return r.bash("release.sh", verb)
 }
 
 // wantJudged checks that the candidate's analyzer has run once, before it had traffic, and that
@@ -201,7 +215,7 @@ func (r *release) runPrinted(ends ...string) {
 		if i == 0 || !slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(lines[i-1], end) }) {
 			continue
 		}
-		if !strings.HasPrefix(line, "  gcloud run services update") || !r.bash(line) {
+		if !strings.HasPrefix(line, "  gcloud run services update") || !r.bash("-c", line) {
 			r.t.Errorf("it printed %q", line)
 		}
 	}

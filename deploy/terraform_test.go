@@ -240,20 +240,21 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	}
 }
 
-// resource returns a resource of the module.
-func resource(t *testing.T, name string) block {
+// resources returns the resources of the module by name.
+func resources(t *testing.T) map[string]block {
 	t.Helper()
+	all := map[string]block{}
 	for _, b := range parseModule(t) {
-		if b.Type == "resource" && b.name() == name {
-			return b
+		if b.Type == "resource" {
+			all[b.name()] = b
 		}
 	}
-	t.Fatalf("there is no %s", name)
-	return block{}
+	return all
 }
 
 // Without one of these lines nothing fails, until there is an accident.
 func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
+	module := resources(t)
 	for name, words := range map[string][]string{
 		"google_firestore_database.this": {
 			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`,
@@ -286,17 +287,17 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_cloud_scheduler_job.sweep":                         {`"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
 		"google_monitoring_alert_policy.taskguard":                 {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"}, // else a false alarm
 	} {
-		text := resource(t, name).text
+		text := module[name].text
 		for _, w := range words {
 			if !strings.Contains(text, w) {
 				t.Errorf("%s lacks %s", name, w)
 			}
 		}
 	}
-	if text := resource(t, "google_cloud_run_v2_service.worker").text; strings.Contains(text, "template[0].revision") {
+	if text := module["google_cloud_run_v2_service.worker"].text; strings.Contains(text, "template[0].revision") {
 		t.Error("a release names its revision, and Cloud Run refuses a second of that name: after a release no apply could change the worker")
 	}
-	text := resource(t, "google_cloud_tasks_queue.analyses").text
+	text := module["google_cloud_tasks_queue.analyses"].text
 	for line := range strings.Lines(read(t, "queue.yaml")) {
 		flag, _, ok := strings.Cut(line, ":")
 		field := strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_")
@@ -347,7 +348,7 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 				t.Errorf("the module sets %s=%q for %s, %s %q (%v)", variable, value, name, file, got, ok)
 			}
 		}
-		module := resource(t, "google_cloud_run_v2_service."+name)
+		module := resources(t)["google_cloud_run_v2_service."+name]
 		timeout, places := module.text, fmt.Sprint(s.Spec.Template.Spec.ContainerConcurrency)
 		if name == "worker" {
 			timeout, places = fmt.Sprintf("timeout = \"%ds\"", everything.Request), "var.worker_concurrency"
