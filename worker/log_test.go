@@ -26,11 +26,12 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 	}{
 		"ready":             {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
 		"failed":            {analyze: failing(&orchestrator.PermanentError{Code: "invalid_input", Message: secret}), want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
-		"retry":             {analyze: failing(&orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
+		"retry":             {analyze: failing(&orchestrator.FailureError{Code: "busy", Reason: "sh ended with exit status 1", Message: secret}), want: map[string]any{"outcome": "retry", "code": "busy", "reason": "sh ended with exit status 1"}},
 		"a plug-in's error": {analyze: failing(errors.New(secret)), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
 		"an error without a reason, and with a code that is not UTF-8": {analyze: failing(&orchestrator.FailureError{Code: "\xff", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
 		"a permanent error without a code":                             {analyze: failing(&orchestrator.PermanentError{Message: secret}), want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},
 		"a permanent error with a code that is not UTF-8":              {analyze: failing(&orchestrator.PermanentError{Code: "no\xff_page" + strings.Repeat("e", 100), Message: secret}), want: map[string]any{"outcome": "failed", "code": "no_page" + strings.Repeat("e", 56)}},
+		"an uncertain act": {analyze: failing(&orchestrator.UncertainError{Key: "x", Name: "charge"}), want: map[string]any{"outcome": "failed", "code": "effect_uncertain"}},
 		"an error of a run that passed its deadline": {analyze: func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			<-ctx.Done()
 			return nil, &orchestrator.FailureError{Reason: "the model is away", Message: secret, Err: ctx.Err()}

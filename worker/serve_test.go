@@ -26,34 +26,38 @@ func get(t *testing.T, h http.Handler, path string) (code int) {
 }
 
 func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, w := emulatortest.Embedded(t), &worker.Wall{}
-		w.Up.Store(true)
-		ctx, end := context.WithCancel(t.Context())
-		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b)})
-		end() // as by a signal: only Shutdown ends the Guard
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := g.Health()
-		check := func(when string, ready int) {
-			t.Helper()
-			time.Sleep(time.Minute)
-			if live, code := get(t, g.Health(), "/health/live"), get(t, h, "/health/ready"); live != http.StatusOK || code != ready {
-				t.Errorf("%s: %d, ready %d", when, live, code)
+	for name, of := range map[string]func(g *worker.Guard) http.Handler{
+		"Health": (*worker.Guard).Health, "Routes": func(g *worker.Guard) http.Handler { return g.Routes() },
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, w := emulatortest.Embedded(t), &worker.Wall{}
+			w.Up.Store(true)
+			ctx, end := context.WithCancel(t.Context())
+			g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b)})
+			end() // as by a signal: only Shutdown ends the Guard
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		if code := get(t, h, "/internal/tasks/recover"); code != http.StatusNotFound {
-			t.Errorf("another route: %d", code)
-		}
-		check("without Firestore", http.StatusServiceUnavailable)
-		w.Up.Store(false)
-		check("with Firestore", http.StatusOK)
-		if err := g.Shutdown(t.Context()); err != nil {
-			t.Error(err)
-		}
-		check("after the stop", http.StatusServiceUnavailable)
-	})
+			h := of(g)
+			check := func(when string, ready int) {
+				t.Helper()
+				time.Sleep(time.Minute)
+				if live, code := get(t, h, "/health/live"), get(t, h, "/health/ready"); live != http.StatusOK || code != ready {
+					t.Errorf("%s: %d, ready %d", when, live, code)
+				}
+			}
+			check("without Firestore", http.StatusServiceUnavailable)
+			w.Up.Store(false)
+			check("with Firestore", http.StatusOK)
+			if err := g.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			check("after the stop", http.StatusServiceUnavailable)
+			if code := get(t, g.Health(), "/internal/tasks/recover"); code != http.StatusNotFound {
+				t.Errorf("another route: %d", code)
+			}
+		})
+	}
 }
 
 // A run ignores the stop.
