@@ -34,6 +34,7 @@ var elsewhere = map[string][]string{
 	"cmd/internal/doctor":    {"cmd/taskguard"},
 	"internal/lifecycle":     {"locks/document/server", "worker"},
 	"internal/telemetry":     {"cmd/internal/service", "worker"},
+	"emulator/cloudtasks":    {"internal/taskqueue"},
 	"emulator/internal/wire": {"emulator/firestore"},
 	"cmd/doclock":            {"cmd/internal/doclockservice"},
 	"cmd/internal/cli":       {"cmd/internal/operate", "cmd/operator-manager", "cmd/taskguard"},

@@ -78,7 +78,7 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			headers = append(headers, r.Header)
-			return answer([]int{500, 200, 500, 200, 404}[len(headers)-1]), nil
+			return answer([]int{500, 500, 200, 200, 404}[len(headers)-1]), nil
 		})
 		extra := func(*cloudtaskspb.Task) []time.Duration {
 			return []time.Duration{time.Second, 2 * time.Second, time.Minute}
@@ -94,9 +94,9 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 			d := &all[i]
 			got = append(got, fmt.Sprint(d.Started.Sub(start).Seconds(), d.Attempt, d.Duplicate, d.Status))
 		}
-		// A duplicate's 200 does not stand in for the attempt's 500, its 500 is not tried again, and the
+		// A duplicate's 500 is not tried again, its 200 does not stand in for the attempt's 500, and the
 		// retry has no duplicates of its own.
-		want := []string{"0 0 false 500", "1 0 true 200", "2 0 true 500", "10 1 false 200", "60 0 true 404"}
+		want := []string{"0 0 false 500", "1 0 true 500", "2 0 true 200", "10 1 false 200", "60 0 true 404"}
 		equal(t, "deliveries", want, got)
 		for _, i := range []int{1, 2, 4} {
 			equal(t, "a duplicate's headers differ", headers[0], headers[i])

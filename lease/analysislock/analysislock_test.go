@@ -215,6 +215,14 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			w.Put("x", d)
 			return requeue(false)(w, h)
 		}, func(d *document) { reopen(d); d.Checkpoint = none }},
+		"raise the token": {func(w *fixture, _ *analysislock.Hold) error {
+			if _, err := w.locks.RaiseToken(w.Context(), "x", 9); !errors.As(err, new(*lease.HeldError)) {
+				w.Errorf("while it is held: %v", err)
+			}
+			time.Sleep(2 * lease.DefaultTTL)
+			_, err := w.locks.RaiseToken(w.Context(), "x", 9)
+			return err
+		}, func(d *document) { d.Lock.Token = 9 }},
 		"complete": {func(w *fixture, h *analysislock.Hold) error { return h.Complete(w.Context(), "new") }, func(d *document) {
 			finish(d, analysislock.Ready, nil)
 			end(d, analysislock.OutcomeReady, "", "")
@@ -226,7 +234,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		}},
 		"retry": {func(w *fixture, h *analysislock.Hold) error {
 			next, err := h.Retry(w.Context(), "c", "m", time.Minute, false, nil)
-			if !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
+			if d := w.doc(); !d.Waits() || !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
 				w.Errorf("next at %v", next)
 			}
 			return err
