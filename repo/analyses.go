@@ -328,8 +328,6 @@ func (a *Analyses) decodeWork(encoded map[string]*firestorepb.Value) (w analysis
 	if checkpoint := decodeValue(encoded["checkpoint"]); checkpoint != nil {
 		w.Checkpoint, err = Plain(checkpoint)
 	}
-	if effects := decodeValue(encoded["effects"]); effects != nil {
-		w.Effects = decodeEffects(effects)
-	}
+	w.Effects = decodeEffects(decodeValue(encoded["effects"]))
 	return w, err
 }

@@ -84,6 +84,9 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		h = a.given(t, "w/4", "")
 		h.Report(report("four", "four"), 0, nil)
 		check(h.Flush(t.Context()))
+		if err := h.Complete(t.Context(), uint8(1)); !errors.Is(err, lease.ErrRefused) {
+			t.Errorf("a result of another type: %v", err)
+		}
 		h.Report(report("last", "last"), 0, nil)
 		check(h.Complete(t.Context(), "done"))
 		has("startedAt")

@@ -24,6 +24,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
+		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
 			_, err := a.acquire(ctx, "x", "w/2")

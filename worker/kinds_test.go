@@ -73,7 +73,8 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		{worker.Kind{Name: "shortest", Collection: "d", Path: "/", RunTimeout: time.Minute + 1}, ""},
 	} {
 		_, err := worker.Submit(t.Context(), g, c.k, "a/b", 1)
-		if refused := !errors.Is(err, lease.ErrInvalidKey); refused != (c.want != "") || refused && !strings.Contains(err.Error(), c.want) {
+		_, operator := g.Operator(c.k)
+		if refused := !errors.Is(err, lease.ErrInvalidKey); refused != (c.want != "") || refused != (operator != nil) || refused && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: error %v, want %s", c.k, err, c.want)
 		}
 	}

@@ -31,6 +31,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		"an error without a reason, and with a code that is not UTF-8": {analyze: failing(&orchestrator.FailureError{Code: "\xff", Message: secret}), want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
 		"a permanent error without a code":                             {analyze: failing(&orchestrator.PermanentError{Message: secret}), want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},
 		"a permanent error with a code that is not UTF-8":              {analyze: failing(&orchestrator.PermanentError{Code: "no\xff_page" + strings.Repeat("e", 100), Message: secret}), want: map[string]any{"outcome": "failed", "code": "no_page" + strings.Repeat("e", 56)}},
+		"an uncertain act": {analyze: failing(&orchestrator.UncertainError{Key: "x", Name: "charge"}), want: map[string]any{"outcome": "failed", "code": "effect_uncertain"}},
 		"an error of a run that passed its deadline": {analyze: func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			<-ctx.Done()
 			return nil, &orchestrator.FailureError{Reason: "the model is away", Message: secret, Err: ctx.Err()}

@@ -209,7 +209,7 @@ func (c *call) begin() (refusal delivery.Outcome, begun bool) {
 		return delivery.Outcome{Case: delivery.NotClaimed, Err: ErrStopping}, false
 	}
 	c.begun = true
-	return refusal, true
+	return delivery.Outcome{}, true
 }
 
 // end ends the call's run, after its answer has been written.

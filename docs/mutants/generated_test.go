@@ -22,9 +22,10 @@ import (
 // elsewhere has the packages whose tests are tried on a package too.
 var elsewhere = map[string][]string{
 	"lease":                  {"lease/leasetest"},
-	"lease/analysislock":     {"repo", "worker", "cmd/internal/operate"},
+	"lease/analysislock":     {"repo", "worker"},
 	"locks/document":         {"repo", "locks/document/server", "locks/project"},
 	"lease/iso8601":          {"lease/analysislock"},
+	"repo":                   {"worker"},
 	"locks/operator":         {"cmd/operator-manager"},
 	"internal/env":           {"worker", "cmd/internal/service", "cmd/internal/workerservice", "cmd/internal/doclockservice"},
 	"cmd/internal/service":   {"cmd/internal/workerservice", "cmd/internal/doclockservice"},
@@ -33,6 +34,7 @@ var elsewhere = map[string][]string{
 	"cmd/internal/doctor":    {"cmd/taskguard"},
 	"internal/lifecycle":     {"locks/document/server", "worker"},
 	"internal/telemetry":     {"cmd/internal/service", "worker"},
+	"emulator/cloudtasks":    {"internal/taskqueue"},
 	"emulator/internal/wire": {"emulator/firestore"},
 	"cmd/doclock":            {"cmd/internal/doclockservice"},
 	"cmd/internal/cli":       {"cmd/internal/operate", "cmd/operator-manager", "cmd/taskguard"},

@@ -187,6 +187,8 @@ func TestListTasksReturnsAllTasksInOrderOfCreation(t *testing.T) {
 	if err != nil || len(page) != 25 || token != "" {
 		t.Errorf("%d tasks and the token %q, %v, want one page", len(page), token, err)
 	}
+	_, _, err = pages.InternalFetch(25, "x")
+	wantCode(t, err, codes.InvalidArgument)
 }
 
 func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {

@@ -67,9 +67,6 @@ func (s *Server) send(a *attempt) outcome {
 
 	select {
 	case o := <-answered:
-		if o.err != nil && ctx.Err() != nil {
-			o.err = ctx.Err()
-		}
 		return o
 	case <-ctx.Done():
 		return outcome{err: ctx.Err()}

@@ -78,10 +78,10 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			headers = append(headers, r.Header)
-			return answer([]int{500, 200, 200, 404}[len(headers)-1]), nil
+			return answer([]int{500, 500, 200, 200, 404}[len(headers)-1]), nil
 		})
 		extra := func(*cloudtaskspb.Task) []time.Duration {
-			return []time.Duration{time.Second, time.Minute}
+			return []time.Duration{time.Second, 2 * time.Second, time.Minute}
 		}
 		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Extra: extra},
 			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
@@ -94,11 +94,11 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 			d := &all[i]
 			got = append(got, fmt.Sprint(d.Started.Sub(start).Seconds(), d.Attempt, d.Duplicate, d.Status))
 		}
-		// The first duplicate's 200 does not stand in for the attempt's 500, and the
+		// A duplicate's 500 is not tried again, its 200 does not stand in for the attempt's 500, and the
 		// retry has no duplicates of its own.
-		want := []string{"0 0 false 500", "1 0 true 200", "10 1 false 200", "60 0 true 404"}
+		want := []string{"0 0 false 500", "1 0 true 500", "2 0 true 200", "10 1 false 200", "60 0 true 404"}
 		equal(t, "deliveries", want, got)
-		for _, i := range []int{1, 3} {
+		for _, i := range []int{1, 2, 4} {
 			equal(t, "a duplicate's headers differ", headers[0], headers[i])
 		}
 	})
@@ -207,6 +207,11 @@ func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
 	c.create(at("", time.Now().Add(time.Hour)))
 	for range 3 {
 		<-begun
+	}
+	ended, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.Idle(ended); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v from Idle, want the end of its context", err)
 	}
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Idle(context.Background()) }()

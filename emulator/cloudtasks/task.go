@@ -75,8 +75,8 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	request.Headers = sentHeaders(request.Headers)
 
 	due := now
-	if at := in.ScheduleTime; at != nil && at.AsTime().After(now) {
-		due = at.AsTime()
+	if at := in.ScheduleTime.AsTime(); at.After(now) {
+		due = at
 	}
 	if due.After(now.Add(maxAhead)) {
 		return nil, invalid("task.schedule_time", "is more than 30 days ahead")

@@ -84,6 +84,7 @@ func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 			q.Answered(q.now, c.status)
 			q.now = q.now.Add(2 * time.Second)
 		}
+		q.now = q.now.Add(time.Minute)
 		between(t, "at once", q.burst(), c.want, c.want)
 	}
 }

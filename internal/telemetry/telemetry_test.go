@@ -3,6 +3,7 @@ package telemetry_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -88,6 +89,20 @@ func TestEachValueIsThatOfItsMetric(t *testing.T) {
 	}
 }
 
+// A user's view may have an aggregation that the instrument cannot have.
+func TestAnInstrumentThatTheMeterRefusesIsAnError(t *testing.T) {
+	for kind, wrong := range map[sdkmetric.InstrumentKind]sdkmetric.Aggregation{
+		sdkmetric.InstrumentKindCounter: sdkmetric.AggregationLastValue{}, sdkmetric.InstrumentKindUpDownCounter: sdkmetric.AggregationLastValue{},
+		sdkmetric.InstrumentKindHistogram: sdkmetric.AggregationLastValue{}, sdkmetric.InstrumentKindGauge: sdkmetric.AggregationSum{},
+	} {
+		view := sdkmetric.NewView(sdkmetric.Instrument{Kind: kind}, sdkmetric.Stream{Aggregation: wrong})
+		meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()), sdkmetric.WithView(view))
+		if _, err := telemetry.New(meters, tracenoop.NewTracerProvider()); err == nil || !strings.HasPrefix(err.Error(), "telemetry: taskguard.") {
+			t.Errorf("%v: %v", kind, err)
+		}
+	}
+}
+
 // The caller's trace continues.
 func TestNoTelemetryDoesNothing(t *testing.T) {
 	var none *telemetry.Telemetry
@@ -102,6 +117,9 @@ func TestNoTelemetryDoesNothing(t *testing.T) {
 	}
 	use(ctx, none.OfKind("order"))
 	none.Past(ctx, "x", "y", 1, true)
+	if telemetry.Extract(ctx, http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}) != ctx {
+		t.Error("a header replaces the trace")
+	}
 	long := telemetry.Carry(context.Background(), ctx)
 	if got := trace.SpanContextFromContext(long).TraceID(); got != (trace.TraceID{1}) {
 		t.Errorf("carried %v", got)

@@ -80,15 +80,17 @@ func queued() analysislock.Analysis {
 }
 
 func TestARunKeepsItsLockAndCompletes(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
+	x := queued()
+	x.Checkpoint, x.Effects = &analysislock.Checkpoint{Value: "c"}, analysislock.Effects{"a": *done(nil)}
+	inBubble(t, x, func(w *fixture) {
 		acq, refreshes := w.acquire("w/1"), 0
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last || acq.RunTime != 0 {
 			w.Errorf("%+v of %+v", acq, d)
 		}
 		err := acq.Hold.Run(w.Context(), func(_ context.Context, work analysislock.Work) error {
 			time.Sleep(lease.DefaultTTL * 5 / 6)
-			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || string(work.Input) != "7" {
-				w.Errorf("%+v, with %s", got, work.Input)
+			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || fmt.Sprintf("%s %s %d", work.Input, work.Checkpoint, len(work.Effects)) != `7 "c" 1` {
+				w.Errorf("%+v, with %+v", got, work)
 			}
 			return nil
 		}, func(context.Context, time.Duration, error) { refreshes++ })
@@ -190,12 +192,12 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		want func(d *document)
 	}{
 		"unlock": {func(w *fixture, _ *analysislock.Hold) error {
-			_, err := w.locks.Unlock(w.Context(), "x", nil, "")
+			_, err := w.locks.Unlock(w.Context(), "x", nil, "task")
 			return err
 		}, func(d *document) {
 			free(d)
 			end(d, analysislock.OutcomeLockLost, "", "")
-			d.Status, d.NextAttemptAt = analysislock.Queued, time.Time{}
+			d.Status, d.NextAttemptAt, d.BookedTask = analysislock.Queued, time.Time{}, "task"
 		}},
 		"cancel": {func(w *fixture, _ *analysislock.Hold) error {
 			_, err := w.locks.Cancel(w.Context(), "x", "ana", nil)
@@ -213,6 +215,14 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			w.Put("x", d)
 			return requeue(false)(w, h)
 		}, func(d *document) { reopen(d); d.Checkpoint = none }},
+		"raise the token": {func(w *fixture, _ *analysislock.Hold) error {
+			if _, err := w.locks.RaiseToken(w.Context(), "x", 9); !errors.As(err, new(*lease.HeldError)) {
+				w.Errorf("while it is held: %v", err)
+			}
+			time.Sleep(2 * lease.DefaultTTL)
+			_, err := w.locks.RaiseToken(w.Context(), "x", 9)
+			return err
+		}, func(d *document) { d.Lock.Token = 9 }},
 		"complete": {func(w *fixture, h *analysislock.Hold) error { return h.Complete(w.Context(), "new") }, func(d *document) {
 			finish(d, analysislock.Ready, nil)
 			end(d, analysislock.OutcomeReady, "", "")
@@ -224,7 +234,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		}},
 		"retry": {func(w *fixture, h *analysislock.Hold) error {
 			next, err := h.Retry(w.Context(), "c", "m", time.Minute, false, nil)
-			if !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
+			if d := w.doc(); !d.Waits() || !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
 				w.Errorf("next at %v", next)
 			}
 			return err
@@ -346,6 +356,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 			"refresh":  old.Refresh(w.Context(), 0),
 			"complete": old.Complete(w.Context(), "late"),
 			"fail":     old.Fail(w.Context(), "c", "late"),
+			"exhaust":  old.Exhaust(w.Context(), "summary", "c", "late"),
 			"retry":    retry(w.Context(), old),
 			"by name":  w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0),
 		} {
@@ -366,6 +377,12 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 		w.acquire("w/1")
 		if err := w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", time.Hour); err != nil || w.doc().Lock.ExpiresAt.Sub(w.now()) != time.Hour {
 			w.Errorf("%v; %+v", err, w.doc().Lock)
+		}
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
+		for _, err := range []error{w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1")} {
+			if !errors.Is(err, lease.ErrRefused) {
+				w.Errorf("%v, want ErrRefused", err)
+			}
 		}
 		if err := w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"); err != nil || w.doc().Lock.Owner != "" || w.doc().Status != analysislock.Queued {
 			w.Errorf("%v; %+v", err, w.doc())
@@ -399,6 +416,9 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 		}
 	}
 	inBubble(t, queued(), func(w *fixture) {
+		if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", -1, nil); err == nil {
+			t.Error("a negative TTL is no error")
+		}
 		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, nil)
 		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil, "")
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {

@@ -2,6 +2,8 @@ package analysislock_test
 
 import (
 	"errors"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,8 +34,20 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 			if _, second := h.Effect("second"); !first || second {
 				w.Errorf("first %v, second %v", first, second)
 			}
+			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
+				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
+					return leasetest.None
+				}
+				w.check(h.Mark("fourth", started(), nil)) // during the commit
+				return leasetest.Refuse
+			})
+			w.check(h.Mark("third", started(), nil))
+			time.Sleep(time.Second)
+			if open := h.OpenEffects(0); !slices.Equal(open, []string{"first", "fourth", "third"}) {
+				w.Errorf("%q are open", open)
+			}
 		})
-		if d := w.doc(); d.OpenEffects != 1 || len(d.Effects) != 1 || d.Effects["first"].Token != 1 || !d.Effects["first"].At.Before(w.now()) {
+		if d := w.doc(); d.OpenEffects != 3 || len(d.Effects) != 3 || d.Effects["first"].Token != 1 || !d.Effects["first"].At.Before(w.now()) {
 			w.Errorf("%+v", d.Effects)
 		}
 	})
@@ -46,14 +60,15 @@ func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
 			w.check(h.Mark("charge", started(), nil))
+			before := h.OpenEffects(0)
 			time.Sleep(time.Second)
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "large"}}, time.Minute, got.done("checkpoint"))
 			w.check(h.Mark("charge", done(7), got.done("mark")))
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint refused", "mark")
-			if open := h.OpenEffects(0); len(open) > 0 {
-				w.Errorf("%q are open", open)
+			if open := h.OpenEffects(0); len(before) != 1 || len(open) > 0 {
+				w.Errorf("%q are open, then %q", before, open)
 			}
 		})
 		if d := w.doc(); d.OpenEffects != 0 || d.Effects["charge"].State != analysislock.EffectDone || d.Checkpoint != nil {
@@ -66,9 +81,10 @@ func TestTheResultsOfActsHave64KiB(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		h := w.acquire("w/1").Hold
 		const others = len(`{"a":{"state":"done","token":1,"at":"2000-01-01T00:07:00Z","result":""}}`)
-		for size, fits := range map[int]bool{64<<10 - others: true, 64<<10 - others + 1: false} {
-			if err := h.Mark("a", done(strings.Repeat("x", size)), nil); (err == nil) != fits {
-				w.Errorf("%d bytes: %v", size, err)
+		largest := strings.Repeat("x", 64<<10-others)
+		for result, fits := range map[any]bool{largest: true, largest + "x": false, math.Inf(1): false} {
+			if err := h.Mark("a", done(result), nil); (err == nil) != fits {
+				w.Errorf("%T: %v", result, err)
 			}
 		}
 	})
@@ -106,7 +122,7 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 				d.OpenEffects, d.Lock.Token = 1, 1
 				tc.state(&d)
 				w.Put("x", d)
-				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
 				seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
 
 				_, err := w.locks.Resolve(w.Context(), "x", seen, tc.act, tc.answer, "task")

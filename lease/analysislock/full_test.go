@@ -9,9 +9,11 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 )
 
-// full is a store that refuses so many writes. Before the last refusal other programs write.
+// full is a store that refuses so many writes, and loses the reply to the next. Before the last
+// refusal other programs write.
 type full struct {
 	*lease.Memory[analysislock.Analysis]
 	refusals int
@@ -20,7 +22,11 @@ type full struct {
 
 func (s *full) Swap(ctx context.Context, key string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
 	if s.refusals--; s.refusals < 0 {
-		return s.Memory.Swap(ctx, key, prev, next)
+		c, err := s.Memory.Swap(ctx, key, prev, next)
+		if s.refusals == -1 {
+			err = leasetest.ErrDropped
+		}
+		return c, err
 	}
 	if s.refusals == 0 && s.others != nil {
 		d := prev.Doc

@@ -44,7 +44,7 @@ func TestAFreshStartOfAnOpenAnalysisIsMadeAgainAfterAConflict(t *testing.T) {
 func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) {
 	failed := func(d *analysislock.Analysis) {
 		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: "c"}
-		d.Lock.Finished, d.Lock.Attempts = true, 3
+		d.Lock.Finished, d.Lock.Attempts = true, 1
 	}
 	acquired := func(d *analysislock.Analysis) {
 		d.Status, d.Lock.Owner, d.Lock.Attempts = analysislock.Processing, "w/9", 1
@@ -58,6 +58,7 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 		"no other program":                {failed, func(*analysislock.Analysis) {}, false},
 		"acquired, after it had failed":   {failed, acquired, false},
 		"acquired, after it was orphaned": {func(d *analysislock.Analysis) { d.Lock.Attempts = 3 }, acquired, false},
+		"acquired and refunded":           {func(d *analysislock.Analysis) { d.Lock.Attempts = 3 }, func(d *analysislock.Analysis) { d.Lock.Token, d.Lock.Attempts = 6, 3 }, true},
 		"as it was before":                {failed, failed, true},
 		"another status":                  {failed, func(d *analysislock.Analysis) { d.Status = analysislock.Processing }, true},
 		"an error":                        {failed, func(d *analysislock.Analysis) { d.Error = &analysislock.Error{} }, true},

@@ -357,11 +357,15 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 
 // Another instance may have answered it, or a run may have begun.
 func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
-	source := newSource(acting("a", "FAILED"), acting("ready", "READY"))
+	cancelled := acting("cancelled", "FAILED")
+	cancelled.Error = &analysislock.Error{Code: analysislock.Cancelled}
+	source := newSource(acting("a", "FAILED"), acting("ready", "READY"), cancelled)
 	s, h := writable(t, source)
-	text := page(t, s, "/resolve?id=ready&name=charge")
-	has(t, text, "the answer is only recorded")
-	hasNot(t, text, "A delivery is booked", "QUEUED")
+	for _, id := range []string{"ready", "cancelled"} {
+		text := page(t, s, "/resolve?name=charge&id="+id)
+		has(t, text, "the answer is only recorded")
+		hasNot(t, text, "A delivery is booked", "QUEUED")
+	}
 	form := hidden(t, page(t, s, "/resolve?id=a&name=charge"))
 	form.Set("answer", "not_done")
 	again := acting("a", "PROCESSING")
@@ -379,7 +383,7 @@ func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
 	}
 	h.want(t)
 	source.put(again)
-	text = page(t, s, "/analysis?id=a")
+	text := page(t, s, "/analysis?id=a")
 	has(t, text, "under way")
 	hasNot(t, text, "/resolve?", "may have been done")
 	hasNot(t, page(t, open(t, newSource(acting("a", "FAILED")), console.Options{}), "/analysis?id=a"), "/resolve?")

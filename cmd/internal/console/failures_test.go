@@ -95,7 +95,7 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	}{
 		{console.Bulk{Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}, "1,200 requeued, 3 skipped, 1 failed; 5,034 that matched are not requeued.", "Requeue the other 5,034</button>"},
 		{console.Bulk{Matched: 33, Changed: 30, Skipped: 3}, "30 requeued, 3 skipped, 0 failed; 3 that", "Requeue the other 3</button>"},
-		{console.Bulk{Matched: 3, Skipped: 3}, "0 requeued, 3 skipped, 0 failed; 3 that", ""},
+		{console.Bulk{Matched: 3, Changed: 3}, "3 requeued, 0 skipped, 0 failed", ""},
 	} {
 		h.bulk, h.bulk.Before = step.bulk, before
 		text = post(t, server, path, hidden(t, text)).Body.String()
