@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -146,8 +147,9 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		lose    func(t *testing.T, b *emulatortest.Backend, w *process)
-		itself  bool  // the delivery is that follow-up
-		unseen  error // with which the run fails before its worker has noticed the loss
+		itself  bool          // the delivery is that follow-up
+		unseen  error         // with which the run fails before its worker has noticed the loss
+		limit   time.Duration // RUN_TIMEOUT, at which the run reports a checkpoint; zero: the loss is noticed before
 		fails   bool
 		code    int
 		token   string
@@ -156,25 +158,29 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *process) {
 			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
 		}, code: 200, token: "1"},
-		"taken":                 {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
-		"taken, and it fails":   {lose: taken, unseen: errors.New("no use"), code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
-		"taken, fails for good": {lose: taken, unseen: &orchestrator.PermanentError{Code: "c"}, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
-		"not booked":            {lose: taken, fails: true, code: 409},
-		"by this very task":     {lose: taken, itself: true, code: 409},
-		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *process) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
+		"taken":                  {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, and it fails":    {lose: taken, unseen: errors.New("no use"), code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, fails for good":  {lose: taken, unseen: &orchestrator.PermanentError{Code: "c"}, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, at its deadline": {lose: taken, limit: time.Minute, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"not booked":             {lose: taken, fails: true, code: 409},
+		"by this very task":      {lose: taken, itself: true, code: 409},
+		"out of time":            {lose: func(_ *testing.T, _ *emulatortest.Backend, w *process) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED"})
 			var w *process
-			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 				if tc.lose(t, b, w); tc.unseen != nil {
 					return nil, tc.unseen
 				}
-				<-ctx.Done()
-				return nil, ctx.Err()
+				return until(ctx, func() {
+					if tc.limit > 0 {
+						report(job, int64(8))
+					}
+				})
 			})
 			q, task := &recordingQueue{}, "another"
-			w.guard.Queue = q
+			w.guard.Queue, w.guard.RunTimeout = q, cmp.Or(tc.limit, w.guard.RunTimeout)
 			if tc.fails {
 				w.guard.Queue = refusing{}
 			}
