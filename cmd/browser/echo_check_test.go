@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/cmd/internal/doclockservice"
 )
@@ -60,49 +61,81 @@ func (s *Site) serve(address string) {
 	}
 }
 
-// wantNext waits for these events, the next since the last call.
-func (b *Tab) wantNext(want ...string) {
-	b.T.Helper()
-	text := must(json.Marshal(want))(b.T)
-	b.Is(fmt.Sprintf("JSON.stringify(events.slice(0, %d)) === %q", len(want), text))
-	b.Eval(fmt.Sprintf("void events.splice(0, %d)", len(want)))
+// Client is a client of a Site in which testdata/client.js is loaded.
+type Client struct {
+	Name string // its display name as others see it; "-": none
+	Eval func(script string) (value string, err error)
+}
+
+// Want evaluates script, and compares its value's JSON.
+func (c Client) Want(t *testing.T, script, want string) {
+	t.Helper()
+	if got, err := c.Eval(script); got != want || err != nil {
+		t.Fatalf("%s: got %s, %v, want %s", script, got, err, want)
+	}
+}
+
+// wantEvents waits for these events, the next since the last call.
+func (c Client) wantEvents(t *testing.T, want ...string) {
+	t.Helper()
+	text := must(json.Marshal(want))(t)
+	next := fmt.Sprintf("events.slice(0, %d)", len(want))
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+		got, err := c.Eval(next)
+		if got == string(text) {
+			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("got %s, %v, want %s", got, err, text)
+		}
+	}
+	c.Want(t, fmt.Sprintf("void events.splice(0, %d)", len(want)), "")
 }
 
 // checkRoom takes a room through its life. one watches its public channel, two its private
 // one; both have sessions. The locks of s live for an hour.
-func checkRoom(s *Site, one, two *Tab) {
-	s.t.Helper()
-	both := func(event string) {
-		s.t.Helper()
-		one.wantNext(event)
-		two.wantNext(event)
+func checkRoom(t *testing.T, s *Site, one, two Client) {
+	t.Helper()
+	both := func(public, private string) {
+		t.Helper()
+		one.wantEvents(t, public)
+		two.wantEvents(t, private)
 	}
-	request := func(b *Tab, method string, status int) {
-		s.t.Helper()
-		b.want(fmt.Sprintf(`lock(%q, "room")`, method), fmt.Sprint(status))
+	locked := func(by Client) {
+		t.Helper()
+		both("DocumentLocked room acquired -", "DocumentLocked room acquired "+by.Name)
 	}
-	one.want(`watch("public", "room")`, `"subscribed"`)
-	two.want(`watch("private", "room")`, `"subscribed"`)
-	both("subscribed")
-	both("DocumentUnlocked room current")
+	unlocked := func(reason string) {
+		t.Helper()
+		event := "DocumentUnlocked room " + reason + " -"
+		both(event, event)
+	}
+	request := func(c Client, method string, status int) {
+		t.Helper()
+		c.Want(t, fmt.Sprintf(`lock(%q, "room")`, method), fmt.Sprint(status))
+	}
+	one.Want(t, `watch("public", "room")`, `"subscribed"`)
+	two.Want(t, `watch("private", "room")`, `"subscribed"`)
+	both("subscribed", "subscribed")
+	unlocked("current")
 	request(one, "POST", 200)
-	both("DocumentLocked room acquired")
+	locked(one)
 	request(two, "POST", 409)
 	request(two, "PUT", 403)
 	request(one, "PUT", 200)
 	request(one, "DELETE", 200)
-	both("DocumentUnlocked room released")
+	unlocked("released")
 	request(two, "POST", 200)
-	both("DocumentLocked room acquired")
+	locked(two)
 
 	s.Restart("DOCUMENT_LOCK_TTL=2s")
-	both("subscribed")
-	both("DocumentLocked room current")
+	one.wantEvents(t, "subscribed", "DocumentLocked room current -")
+	two.wantEvents(t, "subscribed", "DocumentLocked room current "+two.Name)
 	request(two, "DELETE", 200)
-	both("DocumentUnlocked room released")
+	unlocked("released")
 	request(one, "POST", 200)
-	both("DocumentLocked room acquired")
-	both("DocumentUnlocked room expired")
+	locked(one)
+	unlocked("expired")
 	request(two, "POST", 200)
-	both("DocumentLocked room acquired")
+	locked(two)
 }

@@ -71,25 +71,26 @@ func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {
 	locks := must(url.Parse(s.URL))(t)
 	app := must(url.Parse(serve(files)))(t)
 	under := behindNginx(t, nginx, app, locks)
-	client := func(origin, base, options string) *Tab {
+	client := func(origin, base, options string) Client {
 		t.Helper()
 		b := NewProfile(t).Open(origin + "/page.html")
-		b.Eval(fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options))
-		return b
+		c := Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
+		c.Want(t, fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
+		return c
 	}
 	withCookies := fmt.Sprintf(`{ channelAuthorization: withCookies(%q) }`, s.URL)
 	one, two := client(allowed, s.URL, withCookies), client(under, under, `{}`)
-	for refused, b := range map[string]*Tab{`"refused by the application"`: one, `"refused 403"`: two} {
-		b.want(`watch("private", "room")`, refused)                  // no session
-		b.want(`lock("POST", "of its own " + location.port)`, "200") // begins one
+	for refused, c := range map[string]Client{`"refused by the application"`: one, `"refused 403"`: two} {
+		c.Want(t, `watch("private", "room")`, refused)                  // no session
+		c.Want(t, `lock("POST", "of its own " + location.port)`, "200") // begins one
 	}
 	three := client(foreign, s.URL, withCookies)
-	three.want(`lock("POST", "room").catch((error) => error.name)`, `"TypeError"`)
-	three.want(`lock("GET", "room").catch((error) => error.name)`, `"TypeError"`)
+	three.Want(t, `lock("POST", "room").catch((error) => error.name)`, `"TypeError"`)
+	three.Want(t, `lock("GET", "room").catch((error) => error.name)`, `"TypeError"`)
 	for _, path := range []string{"/app/app-key?protocol=7", "/api/documents/room/lock/ws"} {
-		three.want(fmt.Sprintf(`new Promise((resolve) => Object.assign(new WebSocket(%q), { onopen: () => resolve("open"), onerror: () => resolve("refused") }))`,
+		three.Want(t, fmt.Sprintf(`new Promise((resolve) => Object.assign(new WebSocket(%q), { onopen: () => resolve("open"), onerror: () => resolve("refused") }))`,
 			"ws"+strings.TrimPrefix(s.URL, "http")+path), `"refused"`)
 	}
-	three.want(`echo.connector.pusher.connection.state === "connected"`, "false")
-	checkRoom(s, one, two)
+	three.Want(t, `echo.connector.pusher.connection.state === "connected"`, "false")
+	checkRoom(t, s, one, two)
 }

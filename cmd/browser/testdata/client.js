@@ -1,4 +1,4 @@
-// The application's part of the tests.
+// The application's part of the tests: it runs in Node and in a page.
 
 // connect connects Echo to the document lock at base, with more of its options.
 globalThis.connect = (Echo, base, options) => {
@@ -15,7 +15,7 @@ globalThis.connect = (Echo, base, options) => {
 globalThis.watch = (kind, room) => new Promise((resolve) => {
   const channel = kind === 'private' ? echo.private(`documents.${room}`) : echo.channel(`documents.${room}`);
   for (const type of ['DocumentLocked', 'DocumentUnlocked']) {
-    channel.listen(`.${type}`, (event) => events.push([type, event.room_id, event.reason].join(' ')));
+    channel.listen(`.${type}`, (event) => events.push([type, event.room_id, event.reason, event.holder_name ?? '-'].join(' ')));
   }
   channel.subscribed(() => { events.push('subscribed'); resolve('subscribed'); });
   channel.error(({ status }) => { echo.leave(`documents.${room}`); resolve(`refused ${status ?? "by the application"}`); });
@@ -23,7 +23,8 @@ globalThis.watch = (kind, room) => new Promise((resolve) => {
 
 // lock makes a request about the room's lock, and returns the answer's status.
 globalThis.lock = async (method, room) => {
-  const answer = await fetch(`${base}/api/documents/${encodeURIComponent(room)}/lock`, { method, credentials: 'include' });
+  const headers = echo.options.bearerToken ? { Authorization: `Bearer ${echo.options.bearerToken}` } : {};
+  const answer = await fetch(`${base}/api/documents/${encodeURIComponent(room)}/lock`, { method, headers, credentials: 'include' });
   return answer.status;
 };
 
