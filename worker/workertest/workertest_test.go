@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -14,6 +16,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
@@ -163,10 +166,19 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		"a failure without a fault": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
 			return nil, worker.Permanent("no_page", "", nil)
 		}), Options{}, " | without a fault, the work ends FAILED"},
+		"a goroutine that is left": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
+			go func() { select {} }()
+			return 1, nil
+		}), Options{}, " | the handler has left a goroutine: deadlock: main bubble goroutine has exited but blocked goroutines remain"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := found(t, deliveries(tc.work, 42), tc.o); got != tc.want {
-				t.Errorf("it reports %q, want %q", got, tc.want)
+			for range 2 {
+				got := found(t, deliveries(tc.work, 42), tc.o)
+				if got != tc.want {
+					t.Errorf("it reports %q, want %q", got, tc.want)
+				}
+				plan, _, _ := strings.Cut(got, " | ")
+				t.Setenv(variable, plan)
 			}
 		})
 	}
@@ -298,12 +310,76 @@ func order() *http.Request {
 	return r
 }
 
-func TestAHandlerThatChargesForEachTryIsFound(t *testing.T) {
-	want := `p1 act 1: crash after | act "POST /charges" was done 2 times, want 1`
-	if got := found(t, requests(orders(false), order), Options{}); got != want {
-		t.Errorf("it reports %q, want %q", got, want)
+func TestRunAndRunHandlerFailTheirTest(t *testing.T) {
+	if os.Getenv("PLANTED") != "" {
+		t.Run("kind", func(t *testing.T) { Run(t, charges(true), 42, Options{Schedules: 1}) })
+		t.Run("handler", func(t *testing.T) { RunHandler(t, orders(false), order, Options{Schedules: 1}) })
+		return
 	}
 	RunHandler(t, orders(true), order, Options{Schedules: schedules()})
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), "PLANTED=1")
+	out, err := cmd.CombinedOutput()
+	text := regexp.MustCompile(`\n +`).ReplaceAllString(string(out), "\n")
+	for name, act := range map[string]string{"kind": "charge", "handler": "POST /charges"} {
+		want := `act "` + act + `" was done 2 times, want 1` + "\nin the schedule: p1 act 1: crash after\n"
+		repeat := fmt.Sprintf("\nrepeat it by WORKERTEST='p1 act 1: crash after' go test -run '^%s/%s$'", t.Name(), name)
+		if err == nil || !strings.Contains(text, want) || !strings.Contains(text, repeat) {
+			t.Errorf("%v; lacks %q or %q:\n%s", err, want, repeat, text)
+		}
+	}
+}
+
+// diary has what the runs and their acts do, and at which second.
+type diary struct {
+	mu    sync.Mutex
+	begun time.Time
+	runs  int
+	lines []string
+}
+
+func (d *diary) add(run int, what string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf("%.0fs run %d %s %v", time.Since(d.begun).Seconds(), run, what, err))
+}
+
+func TestEachFaultHappensAsItIsNamed(t *testing.T) {
+	var d *diary
+	work := deliveries(func(a *Acts) func(*worker.Guard) worker.Kind {
+		d = &diary{begun: time.Now()}
+		return simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
+			d.mu.Lock()
+			d.runs++
+			run := d.runs
+			d.mu.Unlock()
+			err := a.Do(ctx, "PUT x", func(ctx context.Context) error { d.add(run, "acts", ctx.Err()); return nil })
+			d.add(run, "ends", err)
+			return 1, err
+		})(a)
+	}, 42)
+	base := &schedule{options: Options{Worker: worker.Options{}.Filled()}, work: work}
+	base.run(t)
+	for plan, want := range map[string]string{
+		"p1 delivery 1: delivered twice":              `0s run 1 acts <nil>, 0s run 1 ends <nil> | p1 delivery 1  <- delivered twice, p2 delivery 1, p1 acquire 1, p1 act 1  PUT x, p2 book 1, p1 finish 1, p2 answer 1  OK, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, p2 delivery 3, p2 answer 3  OK, `,
+		"p1 delivery 1: SIGTERM":                      `0s run 1 acts <nil>, 0s run 1 ends <nil> | p1 delivery 1  <- SIGTERM, p1 answer 1  Internal Server Error, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, `,
+		"p1 act 1: crash before":                      `302s run 2 acts <nil>, 302s run 2 ends <nil>, 302s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash before, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
+		"p1 act 1: crash after":                       `0s run 1 acts <nil>, 302s run 2 acts <nil>, 302s run 2 ends <nil>, 302s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash after, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
+		"p1 act 1: late, during the next run":         `301s run 1 acts <nil>, 301s run 1 ends context canceled, 301s run 2 acts <nil>, 301s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, during the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
+		"p1 act 1: late, after the next run":          `301s run 2 acts <nil>, 301s run 2 ends <nil>, 600s run 1 acts <nil>, 600s run 1 ends context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, after the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
+		"p1 act 1: SIGTERM":                           `0s run 1 acts <nil>, 0s run 1 ends context canceled, 0s run 2 acts <nil>, 0s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- SIGTERM, p1 release 1, p1 book 1, p1 answer 1  OK, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, `,
+		"p1 act 1: reply lost; p1 book 1: reply lost": `0s run 1 acts <nil>, 0s run 1 ends rpc error: code = Unavailable desc = workertest: the reply is lost, 35s run 2 acts <nil>, 35s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- reply lost, p1 release 1, p1 book 1  <- reply lost, p1 book 2  failed: AlreadyExists, p1 answer 1  OK, p1 delivery 2, p1 acquire 2, p1 act 2  PUT x, p1 finish 1, p1 answer 2  OK, `,
+	} {
+		s := base.with("", strings.Split(plan, "; ")...)
+		s.run(t)
+		got := strings.Join(d.lines, ", ") + " | "
+		for _, step := range s.steps {
+			got += strings.TrimSpace(strings.ReplaceAll(step.String()[14:], "  /internal/tasks/analysis", "")) + ", "
+		}
+		if got != want {
+			t.Errorf("%s:\n%s, want\n%s", plan, got, want)
+		}
+	}
 }
 
 // The times may differ: the waits between the tries of a call are random.
