@@ -23,7 +23,7 @@ import (
 // run once, before-… and after-… a call of gcloud, or in-HOST.
 const releaseFakes = `
 print() { local text; mapfile text <"$1"; printf %s "${text[@]}"; }
-once() { [[ ! -e $FAKE/$1 ]] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
+once() { [[ ! -e $FAKE/$1 || -e $FAKE/$1.done ]] || { : >"$FAKE/$1.done"; . "$FAKE/$1"; }; }
 is_wrong() { local now=; [[ ! -e $FAKE/wrong ]] || read -r now <"$FAKE/wrong"; [[ $now == "$1" ]]; }
 sleep() { # until the next try
   local tries=()
