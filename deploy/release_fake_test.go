@@ -232,6 +232,9 @@ func (r *release) want(prints string, changes []string, other map[string]string)
 	if !strings.Contains(output, prints) || strings.Contains(output+calls, "the-id-token") || strings.Contains(output+calls, "the-access-token") {
 		r.t.Errorf("it does not print %q, or shows a token: %s", prints, calls)
 	}
+	if done := !strings.Contains(output, "NOT DONE"); done == strings.Contains(prints, "NOT DONE") {
+		r.t.Errorf("it has undone its changes: %v", done)
+	}
 	for _, name := range []string{"w", "d"} {
 		for file, want := range map[string]string{name + ".traffic": traffic[name], name + ".template": templates[name]} {
 			if text, ok := other[file]; ok {
