@@ -159,7 +159,7 @@ func runScript(t *testing.T, id string, files, programs map[string]string) (outp
 	t.Helper()
 	folder := t.TempDir()
 	for name, text := range programs {
-		files["bin/"+name] = "#!/usr/bin/env bash\n" + text
+		files["bin/"+name] = "#!/bin/sh\n" + text
 	}
 	for name, text := range files {
 		path := filepath.Join(folder, name)

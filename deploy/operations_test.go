@@ -1,11 +1,14 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -121,5 +124,40 @@ func TestTheChangelogHasEachCommandOfAUser(t *testing.T) {
 		if name != "worker" && !regexp.MustCompile("`(taskguard )?"+name+"[ `]").MatchString(changes) {
 			t.Errorf("CHANGELOG.md lacks taskguard %s", name)
 		}
+	}
+}
+
+var silence = regexp.MustCompile(`\[(\d+)m\]\)\) or vector\(0\)\) < (\d+)$`)
+
+// There is one call a minute. A log metric counts its line minutes late, now and then, or not at all.
+func TestALateLineDoesNotDelayTheAlertThatRecoveryHasStopped(t *testing.T) {
+	alert := readMonitoring(t).Alerts["Taskguard: recovery has stopped"]
+	m := silence.FindStringSubmatch(alert.Query)
+	lasting, err := time.ParseDuration(alert.Lasting)
+	if err != nil || m == nil {
+		t.Fatalf("%v: %s for %s", err, alert.Query, alert.Lasting)
+	}
+	window := must(strconv.Atoi(m[1]))(t)
+	least := must(strconv.Atoi(m[2]))(t)
+
+	if least < 2 {
+		t.Error("a single line that is counted late ends the silence")
+	}
+	if window-least < 4 {
+		t.Errorf("%d of %d lines missing are a silence", window-least+1, window)
+	}
+	if after := time.Duration(window-least+1)*time.Minute + lasting; after > 25*time.Minute {
+		t.Errorf("the alert fires %v after the last call", after)
+	}
+}
+
+// worker counts the rest of the page's numbers.
+func TestTheCostsOfStandingStillAreThoseOfTheModule(t *testing.T) {
+	m := readMonitoring(t)
+	want := fmt.Sprintf("log metrics: %d, and alert policies with one condition: %d |", len(m.LogMetrics), len(m.Alerts))
+	if page := read(t, "../docs/adopt.md"); !strings.Contains(page, want) {
+		t.Errorf("adopt.md lacks %q", want)
+	} else if n := strings.Count(page, "\n"); n > 150 {
+		t.Errorf("adopt.md has %d lines", n)
 	}
 }

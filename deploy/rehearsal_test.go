@@ -217,6 +217,11 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 		t.Errorf("%s: a call is not of this project:\n%s", way, calls)
 	}
 
+	saved := regexp.MustCompile(`(?s) CALLER=.* DOCLOCK_DATABASE=.* TASK_QUEUE=.* WORKER_IMAGE=.*\nretry \(\)`)
+	if variables := c.read("theirs-rehearsal/.variables"); way == "gcloud" && !saved.MatchString(variables) {
+		t.Errorf("for steps that are run alone it has saved\n%s", variables)
+	}
+
 	c.write("calls", "") // steps that are run alone
 	if !c.rehearse("", way, "rollback", "plan") || !strings.Contains(c.calls(), "w-1=100") || strings.Contains(c.calls(), "builds submit") {
 		t.Errorf("%s: the steps alone fail, or call\n%s", way, c.calls())

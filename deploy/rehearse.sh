@@ -215,7 +215,6 @@ gcloud auth application-default print-access-token >/dev/null
 
 export CLOUDSDK_CORE_DISABLE_PROMPTS=1 TF_INPUT=0 TF_CLI_ARGS_apply=-auto-approve TF_CLI_ARGS_destroy=-auto-approve
 SERVICES="taskguard-worker taskguard-doclock"
-start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
 if (($# > 2)); then
   cd "$clone"
@@ -244,6 +243,7 @@ mkdir "$clone"
 git clone --quiet "$(dirname "$0")/.." "$clone"
 log "The commands run in $clone"
 cd "$clone"
+start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 head=$(git rev-parse HEAD)
 [ -z "$UPGRADE_FROM" ] || git checkout --quiet "$UPGRADE_FROM"
 trap remove EXIT

@@ -26,7 +26,7 @@ host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
 : "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
 : "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
-mkdir -p "$STATE" # a build that builds nothing has not made it
+[ -d "$STATE" ] || mkdir -p "$STATE" # a build that builds nothing has not made it
 : "${WORKER:?}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; DOCLOCK may be empty
 : "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds

@@ -23,7 +23,7 @@ import (
 // run once, before-… and after-… a call of gcloud, or in-HOST.
 const releaseFakes = `
 print() { local text; mapfile text <"$1"; printf %s "${text[@]}"; }
-once() { [[ ! -e $FAKE/$1 ]] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
+once() { [[ ! -e $FAKE/$1 || -e $FAKE/$1.done ]] || { : >"$FAKE/$1.done"; . "$FAKE/$1"; }; }
 is_wrong() { local now=; [[ ! -e $FAKE/wrong ]] || read -r now <"$FAKE/wrong"; [[ $now == "$1" ]]; }
 sleep() { # until the next try
   local tries=()
@@ -231,6 +231,9 @@ func (r *release) want(prints string, changes []string, other map[string]string)
 	}
 	if !strings.Contains(output, prints) || strings.Contains(output+calls, "the-id-token") || strings.Contains(output+calls, "the-access-token") {
 		r.t.Errorf("it does not print %q, or shows a token: %s", prints, calls)
+	}
+	if done := !strings.Contains(output, "NOT DONE"); done == strings.Contains(prints, "NOT DONE") {
+		r.t.Errorf("it has undone its changes: %v", done)
 	}
 	for _, name := range []string{"w", "d"} {
 		for file, want := range map[string]string{name + ".traffic": traffic[name], name + ".template": templates[name]} {

@@ -190,10 +190,10 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 	t.Run("it has printed the commands", func(t *testing.T) {
 		t.Parallel()
 		shifted := map[string]string{"w.traffic": "w-new,100,,\n"}
-		r := failure{verb: "shift", files: map[string]string{"after-update-traffic-w": `: >"$FAKE/fail-update-traffic-w"; exit 1`}, changes: first, other: shifted}.happen(t, stages)
+		r := failure{verb: "shift", files: map[string]string{"after-update-traffic-w": `: >"$FAKE/fail-update-traffic-w"; exit 1`}, changes: first, other: shifted, prints: "w: NOT DONE. Do:"}.happen(t, stages)
 		check(t, os.Remove(filepath.Join(r.dir, "fail-update-traffic-w"))) // it could not undo
 		r.runPrinted(": NOT DONE. Do:")
-		r.want("", r.changes(), nil)
+		r.want("w: NOT DONE. Do:", r.changes(), nil)
 
 		maps.Copy(shifted, map[string]string{"w.template": "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:1\n", "d.template": "d,8080,registry/d@sha256:1\n"})
 		r = failure{verb: "shift", files: map[string]string{"after-update-traffic-w": "kill -KILL $$"}, changes: []string{workerShift}, other: shifted}.happen(t, stages)
