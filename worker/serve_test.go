@@ -115,10 +115,7 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 }
 
 func TestACallerNeedsATokenOfAnAccountForTheAudience(t *testing.T) {
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := oidc.NewIssuer()
 	keys := httptest.NewServer(issuer)
 	defer keys.Close()
 	o, err := worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL="+keys.URL))
