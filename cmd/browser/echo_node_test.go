@@ -26,7 +26,7 @@ func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {
 	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")
 
 	b := emulatortest.Embedded(t)
-	issuer := must(oidc.NewIssuer())(t)
+	issuer := oidc.NewIssuer()
 	keys := httptest.NewServer(issuer)
 	t.Cleanup(keys.Close)
 	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h",

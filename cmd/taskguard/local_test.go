@@ -196,7 +196,7 @@ func killWorker(t *testing.T, progress *emulatortest.Log) {
 
 func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
 	for _, name := range []string{
-		"MAX_RUN", "LOCK_TLL", "ANALYSER", "lock_ttl", "DOCUMENT_LOCK_TTLS",
+		"MAX_RUN", "LOCK_TLT", "ANALYSER", "lock_ttl", "DOCUMENT_LOCK_TTLS",
 		"MAX_RUNS", "MAX_RUN_TIME", "POST", "LOCALE", "PUBSUB_EMULATOR_HOST", "SESSION_MANAGER", // these are not misspelt
 	} {
 		t.Setenv(name, "3")
@@ -210,7 +210,7 @@ func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
 	}
 	o := taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed,
 		"the embedded Firestore: listen tcp 127.0.0.1:"+port+": ", "; --port chooses another port",
-		"taskguard local: the variable MAX_RUN is not read: did you mean MAX_RUNS?\n", " LOCK_TLL is not read: did you mean LOCK_TTL?\n",
+		"taskguard local: the variable MAX_RUN is not read: did you mean MAX_RUNS?\n", " LOCK_TLT is not read: did you mean LOCK_TTL?\n",
 		" ANALYSER is not read: did you mean ANALYZER?\n", " lock_ttl is not read: did you mean LOCK_TTL?\n",
 		" DOCUMENT_LOCK_TTLS is not read: did you mean DOCUMENT_LOCK_TTL?\n")
 	if lines := strings.Count(o.err, "\n"); lines != 6 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -73,6 +74,10 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)
 		})
+	}
+	// Package flag would print to the standard error of a process.
+	if out, err := exec.Command(must(os.Executable())(t), "status", "--frob").CombinedOutput(); err == nil || strings.Count(string(out), "\n") != 1 {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

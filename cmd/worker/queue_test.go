@@ -39,10 +39,7 @@ type tasks struct {
 
 func newTasks(t *testing.T) *tasks {
 	t.Helper()
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := oidc.NewIssuer()
 	page := httptest.NewServer(issuer)
 	t.Cleanup(page.Close)
 	q := &tasks{keys: page.URL, target: "http://worker.test"}

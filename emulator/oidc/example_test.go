@@ -23,10 +23,7 @@ func Example() {
 }
 
 func call() error {
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		return err
-	}
+	issuer := oidc.NewIssuer()
 	server := httptest.NewServer(issuer)
 	defer server.Close()
 	raw, err := issuer.Token("caller@my-project.iam.gserviceaccount.com", "https://worker.example")

@@ -30,26 +30,22 @@ type Issuer struct {
 }
 
 // NewIssuer makes an issuer with one key, which takes some 100 ms.
-func NewIssuer() (*Issuer, error) {
+func NewIssuer() *Issuer {
 	i := &Issuer{}
-	err := i.Rotate()
-	return i, err
+	i.Rotate()
+	return i
 }
 
 // Rotate makes a new key, which signs from now on. As with Google's keys, the previous
 // one is served until the next Rotate.
-func (i *Issuer) Rotate() error {
-	private, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return fmt.Errorf("oidc: key: %w", err)
-	}
+func (i *Issuer) Rotate() {
+	private, _ := rsa.GenerateKey(rand.Reader, 2048) // it refuses only a small key
 	id := sha256.Sum256(private.N.Bytes())
 	key := jose.JSONWebKey{Key: private, KeyID: hex.EncodeToString(id[:20]), Algorithm: string(jose.RS256), Use: "sig"}
 
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.keys = append([]jose.JSONWebKey{key}, i.keys[:min(1, len(i.keys))]...)
-	return nil
 }
 
 // Token returns the ID token that Cloud Tasks would send for the service account
@@ -65,15 +61,12 @@ func (i *Issuer) Token(email, audience string) (string, error) {
 	})
 }
 
-// Sign signs any claims.
+// Sign signs any claims that have a JSON.
 func (i *Issuer) Sign(claims map[string]any) (string, error) {
 	i.mu.Lock()
 	key := jose.SigningKey{Algorithm: jose.RS256, Key: i.keys[0]}
 	i.mu.Unlock()
-	signer, err := jose.NewSigner(key, new(jose.SignerOptions).WithType("JWT"))
-	if err != nil {
-		return "", fmt.Errorf("oidc: %w", err)
-	}
+	signer, _ := jose.NewSigner(key, new(jose.SignerOptions).WithType("JWT")) // it accepts any key of Rotate
 	token, err := jwt.Signed(signer).Claims(claims).Serialize()
 	if err != nil {
 		return "", fmt.Errorf("oidc: %w", err)

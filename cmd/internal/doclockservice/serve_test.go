@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -187,8 +188,13 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 		t.Error(err)
 	}
 	log := i.log.String()
-	if !strings.Contains(log, `"operation":"subscribe","outcome":"ok"`) || strings.Contains(log, "0123456789abcdef") {
-		t.Errorf("the stop has not waited for the socket, or the secret is in the log: %s", log)
+	for text, want := range map[string]bool{
+		`"operation":"subscribe","outcome":"ok"`: true, "0123456789abcdef": false, "cut off": false,
+		`"pusher":false`: true, "anybody who reaches this process may call": true,
+	} {
+		if strings.Contains(log, text) != want {
+			t.Errorf("the log has %s: %v, want %v: %s", text, !want, want, log)
+		}
 	}
 }
 
@@ -198,6 +204,23 @@ func TestServeReturnsWhenItsListenerFailsAndFirestoreIsUnavailable(t *testing.T)
 	_ = i.l.Close()
 	if err := i.wait(t); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("error = %v, want the listener's", err)
+	}
+}
+
+func TestAPartThatIsRefusedEndsServe(t *testing.T) {
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "malformed")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, spoil := range map[string]func(c *Config){
+		"TTL": func(c *Config) { c.TTL = -1 }, "tasks": func(c *Config) { c.Tasks.Mode = "oidc" }, "people": func(c *Config) { c.Sessions = authOIDC },
+		"cookies": func(c *Config) { c.Secret = "" }, "traces": func(c *Config) { c.Telemetry.Traces = "http://127.0.0.1:1" },
+	} {
+		cfg, l := must(parse(secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=p"))(t), listen(t)
+		spoil(&cfg)
+		if err := Serve(ended, cfg, l, slog.New(slog.DiscardHandler)); err == nil || !errors.Is(l.Close(), net.ErrClosed) {
+			t.Errorf("%s: %v; want an error, and the listener closed", name, err)
+		}
 	}
 }
 
@@ -215,7 +238,7 @@ func TestTheSweepRunsByItself(t *testing.T) {
 }
 
 func TestOnlyTheApplicationMakesSessions(t *testing.T) {
-	i := start(t, embedded(t), "SESSION_AUTH=application")
+	i := start(t, embedded(t), "SESSION_AUTH=application", "SWEEP_INTERVAL=0")
 	if status, body := i.ask(t, client(t), http.MethodPost, lockPath); status != http.StatusForbidden || body["error"] != "no_session" {
 		t.Errorf("%d %v, want no_session", status, body)
 	}
@@ -241,8 +264,8 @@ func TestTokensAreCheckedWithTheKeysAndASweepNeedsOneIfConfigured(t *testing.T) 
 			resp, err := client(t).Do(r)
 			check(t, err)
 			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusServiceUnavailable || !fetched.Load() {
-				t.Errorf("with a token and no key: %d, the keys are fetched: %v", resp.StatusCode, fetched.Load())
+			if resp.StatusCode != http.StatusServiceUnavailable || !fetched.Load() || !strings.Contains(i.log.String(), "keys not fetched") {
+				t.Errorf("with a token and no key: %d, the keys are fetched: %v; %s", resp.StatusCode, fetched.Load(), i.log)
 			}
 			if status, body := i.ask(t, client(t), http.MethodPost, "/internal/sweep"); status != c.sweep {
 				t.Errorf("sweep: %d %v, want %d", status, body, c.sweep)

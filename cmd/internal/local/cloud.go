@@ -50,9 +50,7 @@ func (c *cloud) start(
 		return err
 	}
 
-	if c.issuer, err = oidc.NewIssuer(); err != nil {
-		return err
-	}
+	c.issuer = oidc.NewIssuer()
 	o.Token = c.issuer.Token
 	tasks := cloudtasks.NewServer(o)
 	if c.tasks, err = c.serve("the embedded Cloud Tasks", tasksAt, tasks.Serve, tasks.Close); err != nil {

@@ -192,10 +192,7 @@ func TestWorkersHaveTheCloudsVariablesAndDefaultsAsShortAsItsQueues(t *testing.T
 }
 
 func TestRecoveryIsCalledWithAToken(t *testing.T) {
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := oidc.NewIssuer()
 	code, text := http.StatusOK, `{"found":2,"booked":1}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/internal/tasks/recover" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ey") {

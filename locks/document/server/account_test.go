@@ -18,13 +18,7 @@ import (
 const audience = "https://doclock.example.test"
 
 // issuer returns one issuer for all tests, since a key takes long to make.
-var issuer = sync.OnceValue(func() *oidc.Issuer {
-	i, err := oidc.NewIssuer()
-	if err != nil {
-		panic(err)
-	}
-	return i
-})
+var issuer = sync.OnceValue(oidc.NewIssuer)
 
 func mint(t testing.TB, email, audience string) string {
 	t.Helper()
