@@ -42,6 +42,10 @@ func ctxEnded(ended bool) error {
 	return nil
 }
 
+func (m *marker) Commit(ctx context.Context, r orchestrator.Report) error {
+	return errors.Join(m.recorder.Commit(ctx, r), m.err)
+}
+
 func (m *marker) End(_ context.Context, name string, done bool, result any) error {
 	m.ends = append(m.ends, fmt.Sprint(name, " ", done, " ", result))
 	return m.err
@@ -68,6 +72,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		"end of a wrong name": {line: `{"effect":"a/b","done":1,"ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
 		"no name":             {line: `{"effect":7,"ack":6}`, reply: `{"ack":6,"error":"the name of an act is not 1 to 64 letters, digits, _ and -"}`},
 		"a checkpoint":        {line: `{"checkpoint":{"page":5},"ack":7}`, reply: `{"ack":7}`},
+		"one not committed":   {line: `{"checkpoint":{"page":5},"ack":7}`, err: errors.New("lost"), reply: `{"ack":7,"error":"lost"}`},
 		"a wrong report":      {line: `{"progress":2,"ack":8}`, reply: `{"ack":8,"error":"a progress is not between 0 and 1"}`},
 		"not committed":       {line: `{"effect":"charge","ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`},
 		"end not committed":   {line: `{"effect":"charge","done":1,"ack":9}`, err: errors.New("lost"), reply: `{"ack":9,"error":"lost"}`, ends: "charge true 1"},

@@ -148,21 +148,21 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 	mismatch := (*json.UnmarshalTypeError)(nil)
 	switch {
 	case errors.As(err, &mismatch) && mismatch.Field != "":
-		return l, r, "the " + mismatch.Field + " of a report has a wrong type"
+		return l, Report{}, "the " + mismatch.Field + " of a report has a wrong type"
 	case err != nil:
-		return l, r, "a report is not an object of JSON"
+		return l, Report{}, "a report is not an object of JSON"
 	case !utf8.Valid(text):
-		return l, r, "a report is not valid UTF-8"
+		return l, Report{}, "a report is not valid UTF-8"
 	case len(l.Checkpoint) > MaxCheckpointBytes:
-		return l, r, "a checkpoint is over 256 KiB"
+		return l, Report{}, "a checkpoint is over 256 KiB"
 	case !others && l.Result == nil:
-		return l, r, "a report has no progress, message or checkpoint"
+		return l, Report{}, "a report has no progress, message or checkpoint"
 	}
 
 	r = Report{Progress: l.Progress, Message: l.Message}
 	if l.Checkpoint != nil {
 		if r.Checkpoint, err = newCheckpoint(l.Checkpoint); err != nil {
-			return l, r, "a checkpoint cannot be stored in a document" // err may quote it
+			return l, Report{}, "a checkpoint cannot be stored in a document" // err may quote it
 		}
 	}
 	problem = r.check() // before r is returned, since it may change r

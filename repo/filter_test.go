@@ -173,7 +173,13 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		for _, code := range []string{"b", "old"} {
 			b.Put(t, "ready "+code, map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": code}})
 		}
+		b.Put(t, "last", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "last"}})
 		b.Put(t, "queued", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "b"}})
+		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a b"} {
+			if got, err := a.Codes(t.Context(), limit); strings.Join(got, " ") != want || err != nil {
+				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
+			}
+		}
 		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3 m2 m0, ", 4: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, "} {
 			got := ""
 			all, err := a.Failures(t.Context(), limit)

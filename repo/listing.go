@@ -279,7 +279,7 @@ const sample = 20
 // makes two queries and a count for each code, each within 15 s. It needs the indexes of a Filter with
 // Status and Code. Errors: those of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
-	codes, err := a.codes(ctx, limit)
+	codes, err := a.codes(ctx, a.codec.fields.Error, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -302,11 +302,21 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err 
 	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
 }
 
-// codes reads up to limit codes of Error, sorted, in a query for each.
-func (a *Analyses) codes(ctx context.Context, limit int) (all []string, err error) {
+// Codes reads up to limit codes of Error and as many of LastError, sorted, in a query for each. It
+// needs the indexes of a Filter with a Code. Errors: those of Page.
+func (a *Analyses) Codes(ctx context.Context, limit int) ([]string, error) {
+	all, err := a.codes(ctx, a.codec.fields.Error, limit)
+	last, lastErr := a.codes(ctx, "lastError", limit)
+	all = append(all, last...)
+	slices.Sort(all)
+	return slices.Compact(all), errors.Join(err, lastErr)
+}
+
+// codes reads up to limit codes of a field, sorted, in a query for each.
+func (a *Analyses) codes(ctx context.Context, field string, limit int) (all []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	path := a.codec.fields.Error + ".code"
+	path := field + ".code"
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
 	for code := ""; len(all) < limit; all = append(all, cut(code)) {
 		found, err := q.Where(path, ">", code).Documents(ctx).GetAll()

@@ -54,6 +54,9 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	all.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
 	all.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
 	all.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+	if o.Queue.Caller == "" || auth.Token.Audience == "" { // which is reported, if it is a problem
+		all.Auth = CheckedByProxy()
+	}
 	for _, problem := range all.Filled().check() {
 		e.Add(errors.Unwrap(problem))
 	}

@@ -51,7 +51,9 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	case errors.Is(err, echo.ErrMethodNotAllowed):
 		o.Case = delivery.WrongMethod
 	}
-	_ = send(c, delivery.Record{Outcome: o}) // the caller may have gone
+	if err := send(c, delivery.Record{Outcome: o}); err != nil {
+		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
+	}
 }
 
 // deliveries returns the handler of the deliveries of d's kind, which read reads. From now on,

@@ -22,7 +22,7 @@ import (
 // Variables that commands read.
 const (
 	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS, " +
-		"KEEP_FINISHED, LOCK_TTL (5m)"
+		"KEEP_FINISHED, LOCK_TTL (5m), LOCK_HEARTBEAT, MAX_ATTEMPTS"
 	queue = database + "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, " +
 		"and the worker's RUN_TIMEOUT (25m)"
 	noQueue   = queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 )
@@ -48,4 +49,21 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	submit("", "@/dev/zero").want(t, cli.ExitFailed, "/dev/zero: not a regular file")
 	taskguard(t, q.env, "submit", file, "--id", "mine").want(t, cli.ExitDone, "mine  "+file+": created")
 	q.wantTasks(t, 2)
+}
+
+func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["TASK_CALLER"] = caller
+	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "10h": 30 * time.Minute} {
+		env := q.env.with("RUN_TIMEOUT", runTimeout).with("TASK_AUDIENCE", "https://"+runTimeout)
+		taskguard(t, env, "submit", "--input", "{}", "--id", runTimeout).want(t, cli.ExitDone, "booked")
+		found := false
+		for _, task := range q.tasks(t) {
+			found = found || task.GetDispatchDeadline().AsDuration() == want && task.GetHttpRequest().GetOidcToken().GetAudience() == "https://"+runTimeout
+		}
+		if !found {
+			t.Errorf("%s: no task has the deadline %v and the audience", runTimeout, want)
+		}
+	}
 }

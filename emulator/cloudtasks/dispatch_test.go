@@ -208,7 +208,7 @@ func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
 	for range 3 {
 		<-begun
 	}
-	ended, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	ended, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := c.Idle(ended); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v from Idle, want the end of its context", err)

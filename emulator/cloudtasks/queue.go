@@ -79,10 +79,7 @@ func (q *queue) add(t *task) {
 // insert adds to the schedule.
 func (q *queue) insert(d *dispatch) {
 	at, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
-		if e.due.After(due) {
-			return 1
-		}
-		return -1
+		return cmp.Or(e.due.Compare(due), -1) // after those of the same time
 	})
 	q.schedule = slices.Insert(q.schedule, at, d)
 	q.signal()
@@ -219,7 +216,7 @@ func backoff(c *cloudtaskspb.RetryConfig, n int) time.Duration {
 	}
 
 	steps := n - doubled // 1 while doubling
-	if delay >= longest || steps > int(longest/delay) {
+	if steps > int(longest/delay) {
 		return longest
 	}
 	return time.Duration(steps) * delay

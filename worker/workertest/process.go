@@ -176,7 +176,7 @@ func (p *process) pause(fault string) {
 	}
 
 	time.Sleep(ttl + time.Second)
-	for tries := 0; tries < 10_000 && last(end) == before; tries++ {
+	for limit := time.Now().Add(time.Second); time.Now().Before(limit) && last(end) == before; {
 		time.Sleep(100 * time.Microsecond)
 	}
 	last(time.Time{})

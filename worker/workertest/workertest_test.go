@@ -322,10 +322,11 @@ func TestRunAndRunHandlerFailTheirTest(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	text := regexp.MustCompile(`\n +`).ReplaceAllString(string(out), "\n")
 	for name, act := range map[string]string{"kind": "charge", "handler": "POST /charges"} {
+		tried := fmt.Sprintf("workertest: 1 acts; %d schedules with one fault, and 0 others\n", map[string]int{"kind": 33, "handler": 25}[name])
 		want := `act "` + act + `" was done 2 times, want 1` + "\nin the schedule: p1 act 1: crash after\n"
 		repeat := fmt.Sprintf("\nrepeat it by WORKERTEST='p1 act 1: crash after' go test -run '^%s/%s$'", t.Name(), name)
-		if err == nil || !strings.Contains(text, want) || !strings.Contains(text, repeat) {
-			t.Errorf("%v; lacks %q or %q:\n%s", err, want, repeat, text)
+		if err == nil || !strings.Contains(text, tried) || !strings.Contains(text, want) || !strings.Contains(text, repeat) {
+			t.Errorf("%v; lacks %q, %q or %q:\n%s", err, tried, want, repeat, text)
 		}
 	}
 }
@@ -402,6 +403,9 @@ func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("schedule %d with %d processors is %q, want %q", n, processors, got, want)
+			}
+			if drawn := strings.Join(s.faulty(), "; "); n == 1 && drawn != "p1 acquire 1: reply lost; p1 act 1: late, during the next run; p2 delivery 2: delivered twice" {
+				t.Errorf("schedule 1 has the faults %s", drawn)
 			}
 		}
 	}

@@ -106,7 +106,11 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
 		}
 	}
-	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])))
+	problem := fmt.Sprintf("no command %q", args[0])
+	if i := slices.IndexFunc(commands, func(c Command) bool { return Similar(c.Name, args[0]) }); i >= 0 {
+		problem += "; did you mean " + commands[i].Name + "?"
+	}
+	return Report(ctx, s.Err, "", UsageError(problem))
 }
 
 // Similar reports whether a and b differ in at most two consecutive letters. It compares

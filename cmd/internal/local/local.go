@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -275,7 +276,8 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return r, fmt.Errorf("answered %s", response.Status)
+		answer, _ := io.ReadAll(io.LimitReader(response.Body, 1024)) // its reason
+		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
 	}
 	err = json.NewDecoder(response.Body).Decode(&r)
 	return r, err

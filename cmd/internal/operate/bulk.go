@@ -22,6 +22,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -299,6 +300,9 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
 }
 
+// maxCodes bounds the codes that find names.
+const maxCodes = 20
+
 // find reads up to limit analyses that f selects. It returns the time of --older-than, or else
 // Firestore's present time. It does not use the latter as a limit, as an updatedAt may be some
 // milliseconds ahead of it.
@@ -312,7 +316,9 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.status+f.code != "" {
-		c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED")
+		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails
+		c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, the codes: %s",
+			printable.Line(strings.Join(codes, ", ")))
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
 }

@@ -12,8 +12,8 @@ CloudTasksClient.prototype.createTask = async function (request) {
 };
 
 process.on('exit', () => {
-  const booked = names.length === 3 && new Set(names).size === 1;
-  if (names.length > 0 && !booked) {
+  const calls = process.argv.at(-1) === 'second' ? 0 : 3; // the second submission finds the document finished
+  if (names.length !== calls || new Set(names).size > 1) {
     console.error('createTask was called with the names', names);
     process.exitCode = 2;
   }
