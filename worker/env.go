@@ -13,7 +13,8 @@ import (
 // FromEnv reads Options from the worker's variables with lookup, such as os.LookupEnv.
 // docs/reference.md lists them; FromEnv ignores PORT and those of the analyzer, logs and telemetry.
 // The field of a variable that is not set has its default or is zero, so that it fits any other
-// field that the caller changes; see Options.Filled. Its error has one line for each problem, which names the variable.
+// field that the caller changes; see Options.Filled. Its error has one line for each problem,
+// which names the variable.
 func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	e := env.NewEnvironment(lookup)
 	firestore := e.Firestore()

@@ -50,7 +50,7 @@ type testCase[D any] struct {
 // Run runs every test case with a store of its own. If the store is an Excluder,
 // the cases of leases run a second time with every decision made in Exclude, except
 // that of 128 acquirers: they would wait for each other for longer than an
-// acquisition may take.
+// acquisition may take. For that reason the store must not be Exclusive by itself.
 //
 // In real time the cases that wait run all at once, in parallel with the others. They
 // take about one and a half TTLs.
