@@ -155,6 +155,7 @@ func TestAnEndpointsRetryAfterIsTheWait(t *testing.T) {
 		"a date in a year":   {503, date(8760 * time.Hour), date(0), 8760 * time.Hour},
 		"a date that is now": {503, date(0), date(0), 0},
 		"a date in the past": {503, date(-time.Hour), date(0), 0},
+		"nor of a bad Date":  {503, date(-time.Hour), "today", 0},
 		"no time at all":     {429, "soon", "", 0},
 		"zero":               {429, "0", "", 0},
 		"negative":           {429, "-5", "", 0},

@@ -27,7 +27,7 @@ func TestEndOfTheContextSendsSIGTERM(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		waitForLine(t, file, "obedient")
-		cancel(errLost)
+		cancel(errors.Join(errLost, urgentError{never}))
 	}()
 	got, err := program(t, never, "obedient", file).Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)

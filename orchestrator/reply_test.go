@@ -102,10 +102,11 @@ func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
 		"succeeded":                {ask + "echo 1", false},
 		"printed too much":         {ask + "head -c 9000000 /dev/zero | tr '\\0' 1", true},
 	} {
-		_, err := script(t.Context(), t, &marker{}, tc.script)
+		m := &marker{}
+		_, err := script(t.Context(), t, m, tc.script)
 		var uncertain *orchestrator.UncertainError
-		if got := errors.As(err, &uncertain); got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
-			t.Errorf("%s: %v", name, err)
+		if got := errors.As(err, &uncertain); len(m.invalid) > 0 || got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
+			t.Errorf("%s: %v, invalid %q", name, err, m.invalid)
 		}
 	}
 }

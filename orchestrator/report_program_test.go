@@ -100,6 +100,9 @@ func TestAProgramNamesItsError(t *testing.T) {
 			t.Errorf("%s: invalid %q, warned %q", name, got.invalid, got.warned)
 		}
 	}
+	if text := after(time.Minute, nil).Error(); text != "orchestrator: to be called again after 1m0s" {
+		t.Error(text)
+	}
 }
 
 func TestAProgramMayIgnoreCloseOrInheritREPORT_FD(t *testing.T) {

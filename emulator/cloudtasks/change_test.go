@@ -58,9 +58,14 @@ func TestAQueueCanBePausedAndPurged(t *testing.T) {
 		pb, err := c.client.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: name})
 		wantState(pb, err, cloudtaskspb.Queue_PAUSED)
 		c.create(post("purged"))
+		idle := make(chan error)
+		go func() { idle <- c.Idle(ctx) }()
+		synctest.Wait()
 		pb, err = c.client.PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: name})
 		wantState(pb, err, cloudtaskspb.Queue_PAUSED)
-		c.idle()
+		if err := <-idle; err != nil {
+			t.Error(err)
+		}
 		c.create(post("later"))
 		time.Sleep(time.Hour)
 		pb, err = c.client.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: name})

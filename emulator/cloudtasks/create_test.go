@@ -48,6 +48,7 @@ func TestCreateTaskChecksTheTask(t *testing.T) {
 	}{
 		{"no URL", url(""), bad},
 		{"another scheme", url("ftp://h/x"), bad},
+		{"not a URL", url("http://["), bad},
 		{"GET", request(func(r *cloudtaskspb.HttpRequest) { r.HttpMethod, r.Body = cloudtaskspb.HttpMethod_GET, nil }), ok},
 		{"deadline under 15 s", deadline(15*time.Second - time.Millisecond), bad},
 		{"deadline of 30 min", deadline(30 * time.Minute), ok},

@@ -122,16 +122,12 @@ func TestAReportThatWaitsIsAnswered(t *testing.T) {
 		do   func(w *fixture, h *analysislock.Hold, report func())
 		want string
 	}{
-		"written by the run": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
-			w.run(h, nil, func() { report(); time.Sleep(time.Second) })
-		}, "r"},
 		"refused during the run": {refuse, func(w *fixture, h *analysislock.Hold, report func()) {
 			w.run(h, nil, func() { report(); time.Sleep(time.Second) })
 		}, "r refused"},
 		"lost during the run": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			w.run(h, lease.ErrLost, func() { steal(w); report(); time.Sleep(time.Hour) })
 		}, "r lost"},
-		"flushed": {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r"},
 		"released, lost": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
 			steal(w)

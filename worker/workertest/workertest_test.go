@@ -133,9 +133,6 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"an act before its marker": {charges(true), Options{},
-			`p1 act 1: crash after | act "charge" was done 2 times, want 1`,
-		},
 		"a checkpoint that skips a unit": {units(true), repeatable,
 			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, want 1`,
 		},
