@@ -51,7 +51,8 @@ func TestTheDemoFinishesEachFileOnce(t *testing.T) {
 	if !got.OK || len(got.Problems) > 0 || len(got.Files) != 2 || got.Killed == nil || got.Killed.ExpiresAt.IsZero() {
 		t.Fatalf("ok = %v, problems = %q, %d files, killed = %+v", got.OK, got.Problems, len(got.Files), got.Killed)
 	}
-	if k := got.Killed; k.Percent == 0 || k.Continued != k.Percent {
+	// A slow machine may not kill the first run in its middle: one.txt has one part only.
+	if k := got.Killed; k.Continued != k.Percent || k.Percent == 0 && !strings.HasPrefix(k.ID, "one-") {
 		t.Errorf("%+v, want it continued at what was committed", k)
 	}
 	for _, f := range got.Files {
