@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"flag"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -20,12 +21,23 @@ import (
 // code under test.
 var named = os.Getenv("FIRESTORE_EMULATOR_HOST")
 
+var dialled = sync.OnceValue(func() error {
+	conn, err := net.DialTimeout("tcp", named, 5*time.Second)
+	if err == nil {
+		err = conn.Close()
+	}
+	return err
+})
+
 // Google returns the host:port of Google's Firestore emulator. The test is skipped if
-// FIRESTORE_EMULATOR_HOST does not name one.
+// FIRESTORE_EMULATOR_HOST does not name one, and fails if nothing answers there.
 func Google(t testing.TB) string {
 	t.Helper()
 	if named == "" {
 		t.Skip("FIRESTORE_EMULATOR_HOST names no emulator")
+	}
+	if err := dialled(); err != nil {
+		t.Fatalf("nothing answers at FIRESTORE_EMULATOR_HOST=%s: %v", named, err)
 	}
 	return named
 }
