@@ -78,6 +78,7 @@ func Build(t *testing.T, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "program")
 	run := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program)
+	run.Env = append(os.Environ(), "CGO_ENABLED=0") // as the images are built, also with the race detector
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
