@@ -60,6 +60,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		err         error
 	}{
 		"begin":               {line: `{"effect":"charge","ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
+		"with a bad report":   {line: `{"effect":"charge","progress":2,"ack":1}`, reply: `{"ack":1,"effect":{"state":"go","key":"` + key + `"}}`},
 		"done before":         {line: `{"effect":"done","ack":2}`, reply: `{"ack":2,"effect":{"state":"done","result":{"receipt":7}}}`},
 		"uncertain":           {line: `{"effect":"unknown","ack":3}`, reply: `{"ack":3,"effect":{"state":"uncertain","key":"` + orchestrator.Job{}.Key("unknown") + `","since":"2026-01-02T03:04:05Z","token":3}}`},
 		"done":                {line: `{"effect":"charge","done":{"n":1},"ack":4}`, reply: `{"ack":4}`, ends: "charge true map[n:1]"},
@@ -83,7 +84,7 @@ func TestAProgramGetsTheRepliesThatItAsksFor(t *testing.T) {
 		var want any
 		_ = json.Unmarshal([]byte(tc.reply), &want)
 		wanted, _ := json.Marshal(want)
-		if ends := strings.Join(m.ends, ";"); err != nil || !bytes.Equal(text, wanted) || ends != tc.ends {
+		if ends := strings.Join(m.ends, ";"); err != nil || !bytes.Equal(text, wanted) || ends != tc.ends || slices.Contains(m.reports, "2") {
 			t.Errorf("%s: %s, %v, ended %q, want %s, ended %q", name, text, err, ends, wanted, tc.ends)
 		}
 	}
@@ -99,13 +100,14 @@ func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
 		"rejected without one":     {ask + "exit 65", true},
 		"failed with an answer":    {ask + `echo '{"effect":"unknown","not_done":true}' >&"$REPORT_FD"; exit 1`, false},
 		"failed before it asked":   {"exit 1", false},
+		"begun without an ack":     {`echo '{"effect":"charge"}' >&"$REPORT_FD"; exit 1`, false},
 		"succeeded":                {ask + "echo 1", false},
 		"printed too much":         {ask + "head -c 9000000 /dev/zero | tr '\\0' 1", true},
 	} {
 		m := &marker{}
 		_, err := script(t.Context(), t, m, tc.script)
 		var uncertain *orchestrator.UncertainError
-		if got := errors.As(err, &uncertain); len(m.invalid) > 0 || got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
+		if got := errors.As(err, &uncertain); len(m.invalid) > 0 != (name == "begun without an ack") || got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
 			t.Errorf("%s: %v, invalid %q", name, err, m.invalid)
 		}
 	}

@@ -5,6 +5,7 @@ package orchestrator_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -100,7 +101,7 @@ func TestAProgramNamesItsError(t *testing.T) {
 			t.Errorf("%s: invalid %q, warned %q", name, got.invalid, got.warned)
 		}
 	}
-	if text := after(time.Minute, nil).Error(); text != "orchestrator: to be called again after 1m0s" {
+	if text := after(time.Minute, nil).Error() + after(1, errors.New(", busy")).Error(); text != "orchestrator: to be called again after 1m0s, busy" {
 		t.Error(text)
 	}
 }

@@ -186,10 +186,7 @@ func (s *schedule) RoundTrip(r *http.Request) (*http.Response, error) {
 func (s *schedule) deliver(r *http.Request) (*httptest.ResponseRecorder, error) {
 	var body []byte
 	if r.Body != nil {
-		var err error
-		if body, err = io.ReadAll(r.Body); err != nil {
-			return nil, err
-		}
+		body, _ = io.ReadAll(r.Body) // from memory
 	}
 	p := s.idle(func(ctx context.Context) *http.Request {
 		sent := r.Clone(ctx)

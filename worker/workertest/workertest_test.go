@@ -1,10 +1,12 @@
 package workertest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +21,7 @@ import (
 	"time"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/worker"
 )
 
@@ -163,6 +166,16 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		"a failure without a fault": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
 			return nil, worker.Permanent("no_page", "", nil)
 		}), Options{}, " | without a fault, the work ends FAILED"},
+		"a key of each attempt": {func(a *Acts) func(*worker.Guard) worker.Kind {
+			client := a.Client(nil)
+			return func(*worker.Guard) worker.Kind {
+				return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
+					return ask(ctx, client, http.MethodPost, fmt.Sprint(job.Attempt))
+				}}
+			}
+		}, Options{}, `p1 act 1: crash after | act "POST /charges" was done 2 times, want 1`},
+		"no end": {simple(func(context.Context, *Acts, worker.Job) (any, error) { return nil, errors.New("not yet") }),
+			Options{Worker: worker.Options{Lock: lease.Policy{MaxAttempts: 1000}}}, " | the work is not finished, and no delivery is left"},
 		"a goroutine that is left": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
 			go func() { select {} }()
 			return 1, nil
@@ -320,9 +333,10 @@ func TestRunAndRunHandlerFailTheirTest(t *testing.T) {
 	text := regexp.MustCompile(`\n +`).ReplaceAllString(string(out), "\n")
 	for name, act := range map[string]string{"kind": "charge", "handler": "POST /charges"} {
 		tried := fmt.Sprintf("workertest: 1 acts; %d schedules with one fault, and 0 others\n", map[string]int{"kind": 33, "handler": 25}[name])
+		next := map[string]string{"kind": "\n302.0", "handler": "\n31.0"}[name] // the time of a later step
 		want := `act "` + act + `" was done 2 times, want 1` + "\nin the schedule: p1 act 1: crash after\n"
 		repeat := fmt.Sprintf("\nrepeat it by WORKERTEST='p1 act 1: crash after' go test -run '^%s/%s$'", t.Name(), name)
-		if err == nil || !strings.Contains(text, tried) || !strings.Contains(text, want) || !strings.Contains(text, repeat) {
+		if err == nil || !strings.Contains(text, tried) || !strings.Contains(text, want) || !strings.Contains(text, next) || !strings.Contains(text, repeat) {
 			t.Errorf("%v; lacks %q, %q or %q:\n%s", err, tried, want, repeat, text)
 		}
 	}
@@ -352,6 +366,10 @@ func TestEachFaultHappensAsItIsNamed(t *testing.T) {
 			run := d.runs
 			d.mu.Unlock()
 			err := a.Do(ctx, "PUT x", func(ctx context.Context) error { d.add(run, "acts", ctx.Err()); return nil })
+			if err != nil {
+				time.Sleep(time.Minute)
+				err = errors.Join(err, a.Do(ctx, "PUT y", func(context.Context) error { return errors.New("refused") }))
+			}
 			d.add(run, "ends", err)
 			return 1, err
 		})(a)
@@ -361,16 +379,17 @@ func TestEachFaultHappensAsItIsNamed(t *testing.T) {
 	for plan, want := range map[string]string{
 		"p1 delivery 1: delivered twice":              `0s run 1 acts <nil>, 0s run 1 ends <nil> | p1 delivery 1  <- delivered twice, p2 delivery 1, p1 acquire 1, p1 act 1  PUT x, p2 book 1, p1 finish 1, p2 answer 1  OK, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, p2 delivery 3, p2 answer 3  OK, `,
 		"p1 delivery 1: SIGTERM":                      `0s run 1 acts <nil>, 0s run 1 ends <nil> | p1 delivery 1  <- SIGTERM, p1 answer 1  Internal Server Error, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, `,
-		"p1 act 1: crash before":                      `302s run 2 acts <nil>, 302s run 2 ends <nil>, 302s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash before, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
-		"p1 act 1: crash after":                       `0s run 1 acts <nil>, 302s run 2 acts <nil>, 302s run 2 ends <nil>, 302s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash after, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
-		"p1 act 1: late, during the next run":         `301s run 1 acts <nil>, 301s run 1 ends context canceled, 301s run 2 acts <nil>, 301s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, during the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
-		"p1 act 1: late, after the next run":          `301s run 2 acts <nil>, 301s run 2 ends <nil>, 600s run 1 acts <nil>, 600s run 1 ends context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, after the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
-		"p1 act 1: SIGTERM":                           `0s run 1 acts <nil>, 0s run 1 ends context canceled, 0s run 2 acts <nil>, 0s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- SIGTERM, p1 release 1, p1 book 1, p1 answer 1  OK, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, `,
-		"p1 act 1: reply lost; p1 book 1: reply lost": `0s run 1 acts <nil>, 0s run 1 ends rpc error: code = Unavailable desc = workertest: the reply is lost, 35s run 2 acts <nil>, 35s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- reply lost, p1 release 1, p1 book 1  <- reply lost, p1 book 2  failed: AlreadyExists, p1 answer 1  OK, p1 delivery 2, p1 acquire 2, p1 act 2  PUT x, p1 finish 1, p1 answer 2  OK, `,
+		"p1 act 1: crash before":                      `302s run 2 acts <nil>, 302s run 2 ends <nil>, 362s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead; context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash before, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
+		"p1 act 1: crash after":                       `0s run 1 acts <nil>, 302s run 2 acts <nil>, 302s run 2 ends <nil>, 362s run 1 ends rpc error: code = Aborted desc = workertest: the process is dead; context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- crash after, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
+		"p1 act 1: late, during the next run":         `301s run 1 acts <nil>, 301s run 2 acts <nil>, 301s run 2 ends <nil>, 361s run 1 ends context canceled; context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, during the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
+		"p1 act 1: late, after the next run":          `301s run 2 acts <nil>, 301s run 2 ends <nil>, 600s run 1 acts <nil>, 660s run 1 ends context canceled; context canceled | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- late, after the next run, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 heartbeat 1  failed: DeadlineExceeded, p1 release 1  failed: FailedPrecondition, p1 book 1, p1 answer 1  OK, p2 delivery 2, p2 answer 2  OK, `,
+		"p1 act 1: SIGTERM":                           `0s run 1 acts <nil>, 60s run 1 ends context canceled; context canceled, 302s run 2 acts <nil>, 302s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- SIGTERM, p2 delivery 1, p2 book 1, p2 answer 1  OK, p2 delivery 2, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 2  OK, `,
+		"p1 act 1: reply lost; p1 book 1: reply lost": `0s run 1 acts <nil>, 60s run 1 ends rpc error: code = Unavailable desc = workertest: the reply is lost; refused, 95s run 2 acts <nil>, 95s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x  <- reply lost, p1 act 2  PUT y  failed: Unknown, p1 release 1, p1 book 1  <- reply lost, p1 book 2  failed: AlreadyExists, p1 answer 1  OK, p1 delivery 2, p1 acquire 2, p1 act 3  PUT x, p1 finish 1, p1 answer 2  OK, `,
+		"p1 finish 1: late, after the next run":       `0s run 1 acts <nil>, 0s run 1 ends <nil>, 301s run 2 acts <nil>, 301s run 2 ends <nil> | p1 delivery 1, p1 acquire 1, p1 act 1  PUT x, p1 finish 1  <- late, after the next run  failed: FailedPrecondition, p2 delivery 1, p2 acquire 1, p2 act 1  PUT x, p2 finish 1, p2 answer 1  OK, p1 answer 1  Service Unavailable, p2 delivery 2, p2 answer 2  OK, `,
 	} {
 		s := base.with("", strings.Split(plan, "; ")...)
 		s.run(t)
-		got := strings.Join(d.lines, ", ") + " | "
+		got := strings.ReplaceAll(strings.Join(d.lines, ", "), "\n", "; ") + " | "
 		for _, step := range s.steps {
 			got += strings.TrimSpace(strings.ReplaceAll(step.String()[14:], "  /internal/tasks/analysis", "")) + ", "
 		}
@@ -417,13 +436,14 @@ func TestARigDeliversWhatIsSubmittedInABubbleAndOutside(t *testing.T) {
 			return "done", nil
 		}}
 		rig := New(t)
-		guard := rig.Guard(worker.Options{})
+		var log bytes.Buffer
+		guard := rig.Guard(worker.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		rig.Mux.Handle("/", guard.Routes(kind))
 		if s, err := worker.Submit(t.Context(), guard, kind, "an-id", 42); err != nil || !s.Booked {
 			t.Fatalf("Submit = %+v, %v", s, err)
 		}
-		if err := rig.Tasks.Idle(t.Context()); err != nil || done != 1 {
-			t.Errorf("%d runs, %v, want one", done, err)
+		if err := rig.Tasks.Idle(t.Context()); err != nil || done != 1 || !strings.Contains(log.String(), "outcome=ready") {
+			t.Errorf("%d runs, %v, want one: %s", done, err, &log)
 		}
 	}
 	work(t)
