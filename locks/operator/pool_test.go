@@ -18,21 +18,6 @@ import (
 	"taskguard/locks/operator"
 )
 
-func TestAnOperatorBelongsToOneSession(t *testing.T) { // O1
-	w := newFixture(t)
-	w.assign("A", "tsukuyomi")
-	free, err := w.pool("B").Available(t.Context())
-	if got := ids(free); err != nil || got != "angie alma akane dia kana" {
-		t.Errorf("available to another: %s, %v", got, err)
-	}
-	w.wantBusy("B", "tsukuyomi")
-	s, err := w.pool("B").Status(t.Context())
-	if err != nil || s.Operators[0].State != operator.Busy || s.Operators[1].State != operator.Available || s.Operator.ID != "" {
-		t.Errorf("status for another: %+v, %v", s, err)
-	}
-	w.wantWritten("A=tsukuyomi")
-}
-
 func TestTheRandomChoiceExcludesOperatorsInUse(t *testing.T) { // O1
 	w := newFixture(t)
 	chosen := map[string]bool{}
@@ -44,29 +29,6 @@ func TestTheRandomChoiceExcludesOperatorsInUse(t *testing.T) { // O1
 	}
 	if _, err := w.pool("G").Assign(t.Context(), ""); !errors.Is(err, operator.ErrNoneFree) {
 		t.Errorf("err = %v; want none free", err)
-	}
-}
-
-func TestASessionsOwnOperatorIsAvailableToIt(t *testing.T) { // O7
-	w := newFixture(t)
-	w.assign("A", "alma")
-	free, err := w.pool("A").Available(t.Context())
-	if got := ids(free); err != nil || got != ids(six) {
-		t.Errorf("available: %s, %v; want all", got, err)
-	}
-	s, err := w.pool("A").Status(t.Context())
-	if err != nil || s.Operator.ID != "alma" || s.Operators[2].State != operator.Own || !s.ExpiresAt.Equal(noon.Add(4*time.Hour)) {
-		t.Errorf("status: %+v, %v", s, err)
-	}
-}
-
-func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
-	w := newFixture(t)
-	w.assign("A", "angie")
-	for _, id := range []string{"", "angie"} {
-		if a := w.assign("A", id); a.Operator.ID != "angie" || !a.Kept {
-			t.Errorf("%q: %+v; want angie kept", id, a)
-		}
 	}
 }
 

@@ -45,7 +45,6 @@ func New(t testing.TB) *Rig {
 
 // newRig returns a Rig whose tasks the transport delivers.
 func newRig(t testing.TB, mux *http.ServeMux, transport http.RoundTripper) *Rig {
-	t.Helper()
 	tasks := cloudtasks.NewServer(cloudtasks.Options{Transport: transport})
 	r := &Rig{mux, firestore.NewServer(firestore.Options{}), tasks, t}
 	t.Cleanup(r.Firestore.Close)

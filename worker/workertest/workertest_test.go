@@ -174,6 +174,12 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 				}}
 			}
 		}, Options{}, `p1 act 1: crash after | act "POST /charges" was done 2 times, want 1`},
+		"an act that gives up": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
+			if err := a.Do(ctx, "PUT x", nil); err != nil {
+				return nil, worker.Permanent("gone", "", err)
+			}
+			return 1, nil
+		}), Options{}, `p1 act 1: reply lost | the work ends FAILED, want READY`},
 		"no end": {simple(func(context.Context, *Acts, worker.Job) (any, error) { return nil, errors.New("not yet") }),
 			Options{Worker: worker.Options{Lock: lease.Policy{MaxAttempts: 1000}}}, " | the work is not finished, and no delivery is left"},
 		"a goroutine that is left": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
