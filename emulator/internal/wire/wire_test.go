@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,4 +61,20 @@ func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
 		t.Error("the call succeeded")
 	}
 	s.Close()
+}
+
+func TestServeReportsAListenerThatFailsButNotTheClose(t *testing.T) {
+	s := newServer(func(context.Context) {})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := s.Serve(l); err == nil {
+		t.Error("a closed listener is no error")
+	}
+	s.Close()
+	if err := s.Serve(l); err != nil {
+		t.Errorf("%v after Close", err)
+	}
 }
