@@ -13,6 +13,9 @@ import (
 
 func TestTheLimitsAreTheServersExceptForAnswers(t *testing.T) {
 	m := DefaultLimits()
+	if want := (Limits{10e9, 30e9, 120e9, 65536, 8e9, 5e8, 2e9}); m != want {
+		t.Errorf("limits = %+v, want %+v", m, want)
+	}
 	s := m.Server(nil, slog.New(slog.DiscardHandler))
 	if s.ReadHeaderTimeout != m.Header || s.ReadTimeout != m.Request || s.IdleTimeout != m.Idle || s.MaxHeaderBytes != m.HeaderBytes || s.WriteTimeout != 0 {
 		t.Errorf("server = %+v", s)
