@@ -142,8 +142,8 @@ type Marker interface {
 	End(ctx context.Context, name string, done bool, result any) error
 }
 
-// UncertainError reports that an attempt has begun an act, and that nobody knows whether it was
-// done. A run that returns it is not repeated.
+// UncertainError reports an act that an attempt has begun and may have done. A run that returns it
+// is not repeated.
 type UncertainError struct {
 	Key   string    // the id of the document
 	Name  string    // of the act

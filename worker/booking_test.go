@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -205,4 +206,36 @@ func (f *recordingQueue) Find(_ context.Context, name string, _ time.Time) (task
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, name)
 	return f.has[name], f.mute
+}
+
+// If the lock was renewed, its follow-up books the next follow-up, until the run has ended.
+func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := StartQueue(t)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		runs := 0
+		body := func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			runs++
+			time.Sleep(20 * time.Minute)
+			return "done", nil
+		}
+		one, two := start(t, b, body), start(t, b, body)
+		q.serve(one)
+		q.serve(two)
+		q.submit(t, "x")
+		time.Sleep(time.Second)
+		for range 3 {
+			two.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		}
+		q.idle(t)
+		if runs != 1 {
+			t.Errorf("%d runs, want 1", runs)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(1), "attempts": int64(1)})
+		got := q.statuses() // 0: the first passed its dispatch deadline, and the run went on
+		slices.Sort(got)
+		if len(got) < 5 || got[0] != 0 || got[1] != 200 || got[len(got)-1] != 200 {
+			t.Errorf("deliveries answered %v, want 200 but for the first's deadline", got)
+		}
+	})
 }

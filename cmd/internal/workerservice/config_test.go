@@ -115,6 +115,8 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a queue's short name":  {[]string{"TASK_AUTH=iam", "TASK_QUEUE=q", target, "TASK_CALLER=a@b.c"}, []string{`TASK_QUEUE: "q"`}},
 		"no queue":              {[]string{"TASK_AUTH=iam", target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_TARGET_URL: belongs to", "TASK_CALLER: belongs to", "CLOUD_TASKS_EMULATOR_HOST: belongs to"}},
 		"a caller not let in":   {append(oidc, queue, target, "TASK_CALLER=b@b.c"), []string{`TASK_CALLER: "b@b.c" is not in TASK_SERVICE_ACCOUNTS`}},
+		"no caller":             {append(oidc, queue, target), []string{"TASK_CALLER: must be set"}},
+		"no audience":           {[]string{"TASK_AUTH=oidc", "TASK_SERVICE_ACCOUNTS=a@b.c", queue, target, "TASK_CALLER=a@b.c"}, []string{"TASK_AUDIENCE: must be set"}},
 		"no accounts":           {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://worker.example", queue, target, "TASK_CALLER=a@b.c"}, []string{"TASK_SERVICE_ACCOUNTS: must be set"}},
 		"a whole oidc":          {append(oidc, queue, target, "TASK_CALLER=a@b.c"), nil},
 		"a whole iam":           {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
