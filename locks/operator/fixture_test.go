@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -61,13 +60,13 @@ func (w *fixture) assign(session, id string) operator.Assignment {
 	return a
 }
 
-// wantBusy fails unless id is refused to session as another's.
-func (w *fixture) wantBusy(session, id string) {
+// wantBusy fails unless kana is refused to session as another's.
+func (w *fixture) wantBusy(session string) {
 	w.Helper()
-	a, err := w.pool(session).Assign(w.Context(), id)
+	a, err := w.pool(session).Assign(w.Context(), "kana")
 	var busy *operator.BusyError
-	if !errors.As(err, &busy) || busy.Operator.ID != id || a != (operator.Assignment{}) {
-		w.Errorf("assign %q to %s: %+v, %v; want it busy", id, session, a, err)
+	if !errors.As(err, &busy) || busy.Operator.ID != "kana" || a != (operator.Assignment{}) {
+		w.Errorf("assign kana to %s: %+v, %v; want it busy", session, a, err)
 	}
 }
 
@@ -107,14 +106,6 @@ func (w *fixture) wantWritten(want ...string) {
 	if !slices.Equal(got, want) {
 		w.Errorf("the file holds %v; want %v", got, want)
 	}
-}
-
-func ids(operators []operator.Operator) string {
-	all := make([]string, len(operators))
-	for i, o := range operators {
-		all[i] = o.ID
-	}
-	return strings.Join(all, " ")
 }
 
 // between is a store that calls happens before its first write.
