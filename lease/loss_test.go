@@ -124,3 +124,101 @@ func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
 	})
 }
+
+// renewal is one call of a Renewed.
+type renewal struct {
+	at, took time.Duration
+	err      error
+}
+
+// recorder returns a Renewed that appends its calls to a list.
+func (w *fixture) recorder(to *[]renewal) lease.Renewed {
+	return func(ctx context.Context, took time.Duration, err error) {
+		if ctx.Err() != nil {
+			w.Errorf("its context has ended: %v", ctx.Err())
+		}
+		*to = append(*to, renewal{w.since(), took, err})
+	}
+}
+
+func TestEachRenewalIsReportedUnlessTheRunsEndCancelsIt(t *testing.T) {
+	const swap = leasetest.Swap
+	for name, tc := range map[string]struct {
+		plan leasetest.Plan
+		end  time.Duration // of the run
+		want []renewal
+		lost bool // the run
+	}{
+		"it fails until the lease is lost": {leasetest.Every(swap, leasetest.Unavailable), time.Hour,
+			[]renewal{{270 * time.Second, 170 * time.Second, lease.ErrUnavailable}}, true},
+		"after a failure it is tried again in a tenth of a heartbeat": {leasetest.On(swap, leasetest.Refuse), 150 * time.Second,
+			[]renewal{{100 * time.Second, 0, lease.ErrRefused}, {110 * time.Second, 0, nil}}, false},
+		"it is in progress at the end": {leasetest.Every(swap, leasetest.Unavailable), 101 * time.Second, nil, false},
+		"it succeeds after the end": {leasetest.On(swap, leasetest.SlowReply), 101 * time.Second,
+			[]renewal{{105 * time.Second, 5 * time.Second, nil}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				w.faulty.Delay = 5 * time.Second
+				h := w.acquire()
+				w.faulty.SetPlan(tc.plan)
+				var all []renewal
+				err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+					select {
+					case <-ctx.Done():
+					case <-time.After(tc.end):
+					}
+					return nil
+				}, w.recorder(&all))
+				if errors.Is(err, lease.ErrLost) != tc.lost || !tc.lost && err != nil || len(all) != len(tc.want) {
+					w.Fatalf("run: %v; renewals %+v; want %+v", err, all, tc.want)
+				}
+				for i, got := range all {
+					want := tc.want[i]
+					if !errors.Is(got.err, want.err) || got.at.Truncate(time.Second) != want.at || got.took.Truncate(time.Second) != want.took {
+						w.Errorf("renewals %+v; want %+v", all, tc.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A callback that blocks delays no cancellation.
+func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
+		slow := func(_ context.Context, _ time.Duration, err error) {
+			var lost *lease.LostError
+			if !errors.As(err, &lost) {
+				w.Errorf("renewal: %v; want the loss", err)
+			}
+			time.Sleep(50 * time.Second)
+		}
+		if at := w.lostAt(h, lease.Taken, slow); at < 100*time.Second || at > 101*time.Second { // the heartbeat and its conflict's pause
+			w.Errorf("ended at %v, want with the renewal, at 100s", at)
+		}
+	})
+}
+
+func TestAStolenLeaseIsReportedAsStolen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		was  lease.Lease
+		want bool
+	}{
+		"never held": {lease.Lease{}, false},
+		"released":   {lease.Lease{Token: 3, Attempts: 1}, false},
+		"expired":    {lease.Lease{Owner: "them", Token: 3, ExpiresAt: time.Unix(1, 0)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				w.memory.Put("a", job{Lease: tc.was})
+				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter)) // written, and its reply lost
+				if got := w.acquire().Stolen(); got != tc.want {
+					w.Errorf("stolen %v; want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}

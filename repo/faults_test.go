@@ -1,13 +1,19 @@
 package repo
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -123,4 +129,165 @@ func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, excl
 		delete(got, "lockExpiresAt")
 	}
 	same(t, want, withoutRuns(got))
+}
+
+// The change is not made a second time, although it is of what was seen, and the next worker has
+// finished the analysis.
+func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.Internal} { // the client sends the commit again, or does not
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10})
+			other := open(t, b)
+			var since map[string]any
+			a, conn := openFaulty(t, b)
+			conn.inject(map[string][]fault{commit: {func(ctx context.Context, do func() error) error {
+				err := lost(code)(ctx, do)
+				mustAcquire(t, other, "x", "w/2")
+				check(t, other.holds["w/2"].Complete(t.Context(), "second"))
+				since = b.Fields(t, "x")
+				return err
+			}}})
+			before, err := a.Requeue(t.Context(), "x", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
+			if err != nil || before.Status != analysislock.Failed {
+				t.Errorf("%v: %+v, %v; want the analysis as it was", code, before, err)
+			}
+			same(t, since, b.Fields(t, "x"))
+		})
+	}
+}
+
+// The client sends a creation again, and then finds the analysis that it has created.
+func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, conn := openFaulty(t, b)
+		conn.inject(map[string][]fault{commit: {lost(codes.Unavailable)}})
+		if err := a.Create(t.Context(), "x", "input"); !errors.Is(err, ErrExists) {
+			t.Errorf("%v, want ErrExists", err)
+		}
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
+			t.Errorf("%+v, %v", d, err)
+		}
+	})
+}
+
+// large returns a result of so many values that only one such result is encoded at a time.
+func large() []any { return make([]any, largeResult+1) }
+
+func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
+	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				a, l := openFaulty(t, b)
+				a.documents.pessimistic = pessimistic
+				for i, id := range []string{"x", "y", "z"} {
+					b.Put(t, id, map[string]any{"status": analysislock.Queued})
+					mustAcquire(t, a, id, "w/1")
+					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try is encoded too
+					began := time.Now()
+					if err := a.holds["w/1"].Complete(t.Context(), large()); err != nil || time.Since(began) > 4*time.Second {
+						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
+					}
+					l.wantAllInjected(t)
+				}
+				if !a.documents.db.encoders.TryAcquire(1) {
+					t.Error("the semaphore was not released")
+				}
+			})
+		})
+	}
+}
+
+func TestAReadNamesItsDatabaseAndPausesBetweenTries(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		tries := 0
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			tries++
+			sent, _ := metadata.FromOutgoingContext(ctx)
+			name := "projects/" + b.Project + "/databases/(default)"
+			routing := "database_id=%28default%29&project_id=" + b.Project
+			if got := sent["google-cloud-resource-prefix"]; !slices.Equal(got, []string{name}) {
+				t.Errorf("resource %q, want %s", got, name)
+			}
+			if got := sent["x-goog-request-params"]; !slices.Equal(got, []string{routing}) {
+				t.Errorf("parameters %q, want %s", got, routing)
+			}
+			return nil, status.Error([]codes.Code{codes.Unavailable, codes.DeadlineExceeded}[tries%2], "")
+		}))
+		if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		if tries != 6 { // at 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+			t.Errorf("%d tries in %v, want 6", tries, callTimeout)
+		}
+	})
+}
+
+func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
+	cases := map[string]struct {
+		within time.Duration
+		do     func(ctx context.Context, a *worker) error
+	}{
+		"Get":        {5 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Get(ctx, "x"); return err }},
+		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
+		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
+		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
+		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
+		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
+		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},
+		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
+			_, err := a.acquire(ctx, "x", "w/2")
+			return err
+		}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				a, l := openFaulty(t, b)
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+				l.stopAnswering()
+				began := time.Now()
+				err := tc.do(t.Context(), a)
+				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > tc.within {
+					t.Errorf("%v after %v, want ErrUnavailable after at most %v", err, took, tc.within)
+				}
+			})
+		})
+	}
+}
+
+// The operation gives up the call after the call's own time limit, and succeeds.
+func TestAnOperationSucceedsAfterACallThatIsNeverAnswered(t *testing.T) {
+	for _, verb := range []string{"acquire", "heartbeat", "finish"} {
+		op := operations[verb]
+		for _, exclusive := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/exclusive=%v", verb, exclusive), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, unanswered, exclusive, false) })
+			})
+		}
+	}
+}
+
+// The transaction of a process that has died locks the document for a minute. Those of the
+// deliveries would lock it for each other after that.
+func TestAWriteThatATransactionAbortsOpensNone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		go func() {
+			_ = a.documents.db.client.RunTransaction(t.Context(), func(ctx context.Context, tx *firestore.Transaction) error {
+				_, _ = tx.Get(a.documents.collection.Doc("x"))
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		time.Sleep(time.Millisecond)
+		if _, err := a.acquire(t.Context(), "x", "w/1"); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		time.Sleep(time.Minute)
+		mustAcquire(t, a, "x", "w/2")
+		if n := b.Calls.Count("BeginTransaction"); n != 1 {
+			t.Errorf("%d transactions were opened beside the dead one", n-1)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
+
 	"taskguard/emulator/firestore"
+	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
 )
@@ -116,4 +120,101 @@ func post(t *testing.T, h http.Handler, path, body string) (code int, answer str
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 	return rec.Code, rec.Body.String()
+}
+
+func get(t *testing.T, h http.Handler, path string) (code int) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+	return rec.Code
+}
+
+func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
+	for name, handler := range map[string]func(g *worker.Guard) http.Handler{
+		"Health": (*worker.Guard).Health,
+		"Routes": func(g *worker.Guard) http.Handler { return g.Routes(jobs(succeed)) },
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, w := emulatortest.Embedded(t), &worker.Wall{}
+			w.Up.Store(true)
+			ctx, end := context.WithCancel(t.Context())
+			g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b)})
+			end() // as by a signal: only Shutdown ends the Guard
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := handler(g)
+			check := func(when string, ready int) {
+				t.Helper()
+				time.Sleep(time.Minute)
+				if live, code := get(t, h, "/health/live"), get(t, h, "/health/ready"); live != http.StatusOK || code != ready {
+					t.Errorf("%s: %d, ready %d", when, live, code)
+				}
+			}
+			if code := get(t, h, "/none"); code != http.StatusNotFound {
+				t.Errorf("another route: %d", code)
+			}
+			check("without Firestore", http.StatusServiceUnavailable)
+			w.Up.Store(false)
+			check("with Firestore", http.StatusOK)
+			if err := g.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			check("after the stop", http.StatusServiceUnavailable)
+		})
+	}
+}
+
+// A run ignores the stop.
+func TestShutdownReportsWhatItLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		g := opened(t, b, q.Use)
+		set(t, collection(t, b, "analyses").Doc("x"), map[string]any{"status": "QUEUED"})
+		stops := make(chan error, 1)
+		h := g.Handler(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
+			<-ctx.Done()
+			stops <- context.Cause(ctx)
+			time.Sleep(time.Minute)
+			return nil, nil
+		}})
+		go post(t, h, "/", `{"analysis_id":"x"}`)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		began := time.Now()
+		err := g.Shutdown(ctx)
+		if err == nil || !strings.HasPrefix(err.Error(), "worker: 1 runs are still going") || time.Since(began) != 9*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		var stop *delivery.StopError
+		if cause := <-stops; !errors.As(cause, &stop) || stop.Deadline.Sub(began) != 8500*time.Millisecond {
+			t.Errorf("the run ended by %v, want that locks are released until 8.5 s after the stop", cause)
+		}
+		if state := q.Conn.GetState(); state != connectivity.Shutdown {
+			t.Errorf("the queue's connection: %v", state)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+func TestShutdownWaitsForASubmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		q.Slow = time.Second
+		g := opened(t, b, func(o *worker.Options) { q.Use(o); o.Collection = "other" })
+		submitted := make(chan error, 1)
+		go func() {
+			_, err := worker.Submit(t.Context(), g, worker.Kind{Collection: "own"}, "x", 1)
+			submitted <- err
+		}()
+		synctest.Wait()
+		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.Tasks()) != 1 {
+			t.Errorf("%v, tasks %v", err, q.Tasks())
+		}
+		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})
+		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {
+			t.Errorf("after the stop: %v", err)
+		}
+	})
 }

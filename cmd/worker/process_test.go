@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
@@ -208,4 +212,84 @@ func (p *process) delivered(t testing.TB, id string) <-chan string {
 		answer <- fmt.Sprint(code, " ", body, err)
 	}()
 	return answer
+}
+
+func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "y")
+	p := c.start(t, "ANALYZER=exec:sleep 1")
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _, _ = p.deliver(ctx, "y")
+	}()
+	c.until(t, "y", "running", running)
+	hangUp()
+	<-gone
+	c.until(t, "y", "finished", ready)
+}
+
+// Each crash that an input causes is counted before the input is decoded.
+func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
+	slowWithoutRace(t)
+	w := newSmall(t)
+	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile)); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := 1; attempt <= mostAttempts; attempt++ {
+		w.start(t, tooLittle)
+		code, _, _ := w.worker.deliver(t.Context(), "x")
+		if code != 0 || !w.killed.Load() {
+			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)
+		}
+		w.expire(t)
+		if a := w.get(t, "x"); a.Attempts != attempt || a.Lock.Owner == "" || a.Status != analysislock.Processing {
+			t.Fatalf("after death %d: %d attempts, owner %q, %s", attempt, a.Attempts, a.Lock.Owner, a.Status)
+		}
+	}
+	w.start(t, tooLittle)
+	if code, body, err := w.worker.deliver(t.Context(), "x"); code != http.StatusOK {
+		t.Errorf("the delivery after the last attempt: %d %s %v", code, body, err)
+	}
+	if a := w.get(t, "x"); a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
+		t.Errorf("%s after %d attempts, error %+v, owner %q; want FAILED after %d", a.Status, a.Attempts, a.Error, a.Lock.Owner, mostAttempts)
+	}
+}
+
+func TestWhatPreventsAStartIsOneLineAndTheExitCode(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	_, port, err := net.SplitHostPort(listen(t, ":0").Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for env, code := range map[string]int{"TASK_AUTH=": 2, "PORT=" + port: 1} {
+		cmd := c.command(env)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		_ = cmd.Run()
+		name, _, _ := strings.Cut(env, "=")
+		if got := cmd.ProcessState.ExitCode(); got != code || !strings.HasPrefix(stderr.String(), name+": ") || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%v: exit %d, stderr %q; want %d and one line naming %s", env, got, stderr.String(), code, name)
+		}
+	}
+}
+
+func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	contained := int64(math.MaxInt64) // none
+	if limit, err := memlimit.FromCgroup(); err == nil {
+		contained = int64(float64(limit) * 0.9)
+	}
+	for env, want := range map[string]int64{"LOG_LEVEL=info": contained, "GOMEMLIMIT=100MiB": 100 << 20} {
+		var line struct {
+			Limit int64 `json:"memory_limit"`
+		}
+		if err := json.Unmarshal([]byte(c.start(t, env).config), &line); err != nil || line.Limit != want {
+			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package cloudtasks_test
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/cloudtasks"
@@ -214,5 +217,202 @@ func TestANewQueueHasTheDocumentedDefaults(t *testing.T) {
 		q.Name, req.Queue = queue+"2", q
 		_, err = c.client.CreateQueue(t.Context(), req)
 		wantCode(t, err, codes.Unimplemented)
+	}
+}
+
+func (c *cloud) delete(name string) error {
+	return c.client.DeleteTask(c.t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name})
+}
+
+func TestADeletedTaskIsNotDispatchedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		slow := worker(func(*http.Request) (*http.Response, error) { time.Sleep(time.Minute); return answer(503), nil })
+		extra := func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }
+		c := openQueue(t, cloudtasks.Options{Transport: slow, Observe: seen.observe, Extra: extra}, nil)
+		start := time.Now()
+		waiting, inFlight := c.create(at("waiting", start.Add(time.Hour))), c.create(post("in-flight"))
+		time.Sleep(time.Second)
+		for _, name := range []string{waiting.Name, inFlight.Name} {
+			wantCode(t, c.delete(name), codes.OK)
+			c.wantGone(name)
+			wantCode(t, c.delete(name), codes.NotFound)
+			_, err := c.client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: &cloudtaskspb.Task{Name: name, MessageType: post("").MessageType}})
+			wantCode(t, err, codes.AlreadyExists)
+		}
+		c.idle()
+		if got, ended := fmt.Sprint(seen.offsets(start)), time.Since(start); got != "[0]" || ended != time.Minute {
+			t.Errorf("deliveries at %s, idle after %v; want one, and idle at its end", got, ended)
+		}
+	})
+}
+
+func TestAQueueCanBePausedAndPurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		ctx, name := t.Context(), queue
+		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe}, nil)
+		start := time.Now()
+		wantState := func(pb *cloudtaskspb.Queue, err error, want cloudtaskspb.Queue_State) {
+			t.Helper()
+			if err != nil || pb.State != want {
+				t.Errorf("%v, %v, want %v", pb, err, want)
+			}
+		}
+		pb, err := c.client.PauseQueue(ctx, &cloudtaskspb.PauseQueueRequest{Name: name})
+		wantState(pb, err, cloudtaskspb.Queue_PAUSED)
+		c.create(post("purged"))
+		idle := make(chan error)
+		go func() { idle <- c.Idle(ctx) }()
+		synctest.Wait()
+		pb, err = c.client.PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: name})
+		wantState(pb, err, cloudtaskspb.Queue_PAUSED)
+		if err := <-idle; err != nil {
+			t.Error(err)
+		}
+		c.create(post("later"))
+		time.Sleep(time.Hour)
+		pb, err = c.client.ResumeQueue(ctx, &cloudtaskspb.ResumeQueueRequest{Name: name})
+		wantState(pb, err, cloudtaskspb.Queue_RUNNING)
+		c.idle()
+		if all := seen.deliveries(); len(all) != 1 || all[0].Task != "later" || all[0].Started.Sub(start) != time.Hour {
+			t.Errorf("%+v, want one delivery after the pause", all)
+		}
+		pb, err = c.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: name})
+		wantState(pb, err, cloudtaskspb.Queue_RUNNING)
+	})
+}
+
+func TestListQueuesReturnsThoseOfALocation(t *testing.T) {
+	c := open(t, cloudtasks.Options{})
+	for _, name := range []string{parent + "/queues/b", parent + "/queues/a", parent + "2/queues/c"} {
+		if err := c.CreateQueue(&cloudtaskspb.Queue{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for q, err := range c.client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: parent}).All() {
+		wantCode(t, err, codes.OK)
+		got = append(got, q.Name)
+	}
+	equal(t, "queues", []string{parent + "/queues/a", parent + "/queues/b"}, got)
+	_, err := c.client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: parent, Filter: "state: PAUSED"}).Next()
+	wantCode(t, err, codes.Unimplemented)
+}
+
+func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
+	conn, err := open(t, cloudtasks.Options{}).Dial()
+	wantCode(t, err, codes.OK)
+	defer func() { _ = conn.Close() }()
+	var others []string
+	for _, m := range cloudtaskspb.CloudTasks_ServiceDesc.Methods {
+		err := conn.Invoke(t.Context(), "/google.cloud.tasks.v2.CloudTasks/"+m.MethodName, &emptypb.Empty{}, &emptypb.Empty{})
+		if status.Code(err) == codes.Unimplemented && strings.Contains(err.Error(), "method "+m.MethodName+" ") {
+			others = append(others, m.MethodName)
+		} else if code := status.Code(err); code != codes.InvalidArgument && m.MethodName != "ListQueues" {
+			t.Errorf("%s: %v", m.MethodName, err)
+		}
+	}
+	equal(t, "calls", []string{"UpdateQueue", "DeleteQueue", "GetIamPolicy", "SetIamPolicy", "TestIamPermissions", "BatchCreateTasks", "BatchDeleteTasks", "RunTask", "UpdateCmekConfig", "GetCmekConfig"}, others)
+}
+
+const invoker = "invoker@p.iam.gserviceaccount.com"
+
+// withToken makes the task carry the invoker's ID token for this audience.
+func withToken(task *cloudtaskspb.Task, audience string) *cloudtaskspb.Task {
+	task.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{
+		OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: invoker, Audience: audience},
+	}
+	return task
+}
+
+// mint numbers its tokens and fails the first n times.
+type mint struct {
+	mu   sync.Mutex
+	n    int
+	made int
+}
+
+var errMint = errors.New("no token")
+
+func (m *mint) token(email, audience string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n > 0 {
+		m.n--
+		return "", errMint
+	}
+	m.made++
+	return fmt.Sprintf("%s|%s|%d", email, audience, m.made), nil
+}
+
+// headersOf collects the Authorization of every request before next answers it.
+type headersOf struct {
+	next worker
+	mu   sync.Mutex
+	all  [][]string
+}
+
+func (h *headersOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	h.mu.Lock()
+	h.all = append(h.all, r.Header.Values("Authorization"))
+	h.mu.Unlock()
+	return h.next(r)
+}
+
+func TestEveryDeliveryCarriesAFreshTokenOfItsOwnOrIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		h := &headersOf{next: failing(2, 503)}
+		m := &mint{n: 1}
+		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token, Observe: seen.observe,
+			Extra: func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }}, nil)
+		task := withToken(post("a"), "https://aud.test")
+		task.GetHttpRequest().Headers = map[string]string{"authorization": "Bearer creator's"}
+		c.create(task)
+		c.idle()
+		var want [][]string
+		if first := seen.deliveries()[0]; first.Status != 0 || !errors.Is(first.Err, errMint) {
+			t.Errorf("got %+v, want an attempt that sent nothing", first)
+		}
+		for n := range 4 { // three further attempts and the duplicate
+			want = append(want, []string{fmt.Sprintf("Bearer %s|https://aud.test|%d", invoker, n+1)})
+		}
+		equal(t, "Authorization", want, h.all)
+	})
+}
+
+func TestOnlyATaskWithAnOIDCTokenIsDispatchedWithOne(t *testing.T) {
+	oauth := post("")
+	oauth.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OauthToken{
+		OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: invoker},
+	}
+	creators := func(task *cloudtaskspb.Task) *cloudtaskspb.Task {
+		task.GetHttpRequest().Headers = map[string]string{"Authorization": "creator's"}
+		return task
+	}
+	m := &mint{}
+	for name, c := range map[string]struct {
+		task  *cloudtaskspb.Task
+		token func(email, audience string) (string, error)
+		want  []string
+	}{
+		"no token":         {creators(post("")), m.token, []string{"creator's"}},
+		"oauth_token":      {creators(oauth), m.token, nil},
+		"no Options.Token": {creators(withToken(post(""), "x")), nil, nil},
+		"no audience":      {withToken(post(""), ""), m.token, []string{"Bearer " + invoker + "|" + target + "|1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &headersOf{next: always(200)}
+				cloud := openQueue(t, cloudtasks.Options{Transport: h, Token: c.token}, nil)
+				cloud.create(c.task)
+				cloud.idle()
+				equal(t, "Authorization", [][]string{c.want}, h.all)
+			})
+		})
+	}
+	if m.made != 1 {
+		t.Errorf("got %d tokens, want 1", m.made)
 	}
 }

@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -13,12 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
+	"taskguard/locks/document/server/web"
 	"taskguard/repo"
 )
 
@@ -202,5 +209,76 @@ func must[T any](v T, err error) func(testing.TB) T {
 		t.Helper()
 		check(t, err)
 		return v
+	}
+}
+
+func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	for path, kind := range map[string]string{"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/locks.d.ts": "text/plain", "/page.js": "text/javascript", "/page.css": "text/css"} {
+		want := must(web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html")))(t)
+		if path == "/locks.js" { // its own server
+			want = append(want, "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;"...)
+		}
+		got := b.do(http.MethodGet, path, http.NoBody)
+		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) || !strings.HasPrefix(got.header.Get("Content-Type"), kind) {
+			t.Errorf("%s: %d, %d bytes, %v", path, got.status, len(got.body), got.header)
+		}
+		if again := b.do(http.MethodGet, path, http.NoBody, "If-None-Match", got.header.Get("ETag")); again.status != http.StatusNotModified || again.body != "" {
+			t.Errorf("%s: unchanged, but sent again: %d", path, again.status)
+		}
+	}
+}
+
+func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	for path, cache := range map[string]string{"/": "private, no-cache", "/locks.js": "private, no-cache", lockPath: "no-store", "/nope": "no-store", "/health/live": "no-store", lockPath + "/ws": "no-store"} {
+		h := b.do(http.MethodGet, path, http.NoBody).header
+		policy := h.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'self'", "worker-src 'self' blob:", "connect-src 'self'", "frame-ancestors 'none'"} {
+			if !strings.Contains(policy, want) {
+				t.Errorf("%s: policy %q lacks %s", path, policy, want)
+			}
+		}
+		if over := b.do(http.MethodGet, path, http.NoBody, "X-Forwarded-Proto", "https").header; over.Get("Strict-Transport-Security") != "max-age=31536000" || h.Get("Strict-Transport-Security") != "" {
+			t.Errorf("%s: over https %v, in clear %v", path, over, h)
+		}
+		if h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options")+h.Get("Referrer-Policy") != "nosniffno-referrer" || h.Get("Cache-Control") != cache {
+			t.Errorf("%s: %v", path, h)
+		}
+	}
+}
+
+// The span has the route and not the room. Probes and sockets have no span.
+func TestARequestIsASpanWithoutItsRoom(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	b := newSite(t, func(parts *setup) { parts.options.Tracer, parts.options.Finder = tracers.Tracer("x"), failing{} }).browser(t)
+	for _, request := range []string{
+		"GET /health/live", "GET /health/ready", "GET /api/documents/s3cret/lock/ws", "GET /api/documents/s3cret/lock",
+		"PATCH /api/documents/s3cret/lock", "S3CRET /api/documents/s3cret/lock", "GET /s3cret/s3cret", "POST /internal/sweep",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		b.ask(method, path)
+	}
+	var got []string
+	for _, span := range spans.Ended() {
+		line := span.Name()
+		for _, a := range span.Attributes() {
+			line += " " + a.Value.String()
+		}
+		if span.SpanKind() != trace.SpanKindServer || (span.Status().Code == codes.Error) != strings.HasSuffix(line, "503") {
+			t.Errorf("%s: %v, %v", line, span.SpanKind(), span.Status())
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"request GET /api/documents/:roomId/lock 200",
+		"request PATCH /api/documents/:roomId/lock 405",
+		"request _OTHER /api/documents/:roomId/lock 405",
+		"request GET 404",
+		"request POST /internal/sweep 503",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("spans:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
