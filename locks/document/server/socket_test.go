@@ -308,13 +308,13 @@ func TestAClientThatReadsNothingIsClosedAndForgotten(t *testing.T) {
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
-	const ping = 200 * time.Millisecond // also the time for its answer
+	const ping = time.Second // also the time for its answer
 	b := newSite(t, func(s *setup) { s.options.Ping = ping }).browser(t)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, document.Current)
 	var posting sync.WaitGroup
 	posting.Go(func() {
-		time.Sleep(3 * ping)
+		time.Sleep(2*ping + ping/2)
 		b.ask(http.MethodPost, lockPath)
 	})
 	l.want(locked, document.Acquired) // reading answers the pings
