@@ -68,11 +68,8 @@ type answer struct {
 	Reason     string `json:"reason,omitempty"`
 	RetryAt    string `json:"retry_at,omitempty"`
 	Error      string `json:"error,omitempty"`
-	Found      *int   `json:"found,omitempty"`
-	Booked     *int   `json:"booked,omitempty"`
-	Waiting    *int   `json:"waiting,omitempty"`
-	More       *bool  `json:"more,omitempty"`
-	Rejected   bool   `json:"rejected,omitempty"`
+	*delivery.Recovery
+	Rejected bool `json:"rejected,omitempty"`
 }
 
 // MarshalJSON writes AnalysisID, unless it is empty, under the name IDField.
@@ -110,7 +107,7 @@ func answerTo(r delivery.Record) (code int, a answer) {
 		a.Error = delivery.Bounded(r.Err.Error())
 	}
 	if row.counts {
-		a.Found, a.Booked, a.Waiting, a.More = &r.Found, &r.Booked, &r.Waiting, &r.More
+		a.Recovery = &r.Recovery
 	}
 
 	a.Rejected = rejected(r)
