@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -82,10 +81,7 @@ func (j Job) reportText(c *textCounter, content []byte) {
 }
 
 // sum returns the SHA-256 of b, in hex.
-func sum(b []byte) string {
-	s := sha256.Sum256(b)
-	return hex.EncodeToString(s[:])
-}
+func sum(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
 // documentContent decodes the input: {"text"} or {"base64"}. It ignores other fields.
 func documentContent(input json.RawMessage) ([]byte, error) {

@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,7 +159,7 @@ func (e *UncertainError) Error() string {
 // each job and act. A provider that gets it with each request does the act once.
 func (j Job) Key(act string) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{j.Scope, j.AnalysisID, act}, "\x00")))
-	return hex.EncodeToString(sum[:16])
+	return fmt.Sprintf("%x", sum[:16])
 }
 
 func checkAct(name string) error {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -167,7 +166,7 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, "body-read")
 	default:
 		id := sha256.Sum256(fmt.Appendf(nil, "%q %q", scope, cmp.Or(key[1], key[2])))
-		h.serve(w, r, hex.EncodeToString(id[:]), body)
+		h.serve(w, r, fmt.Sprintf("%x", id), body)
 	}
 }
 
