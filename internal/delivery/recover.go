@@ -177,29 +177,26 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	})
 
 	switch {
-	case errors.Is(err, lease.ErrConflict):
-		r.skipped.Add(1)
-		return nil
-	case errors.Is(err, analysislock.ErrUnrecordable):
-		r.skipped.Add(1)
-		r.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
-			"analysis_id", orphan.ID, "code", analysislock.Unrecordable)
-		return nil
-	case errors.Is(err, lease.ErrRefused):
-		r.skipped.Add(1)
-		r.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", orphan.ID)
-		return nil
-	case err != nil:
-		return err
-	case found == taskqueue.Waiting:
+	case err == nil && found == taskqueue.Waiting:
 		r.waiting.Add(1)
 		return nil
+	case err == nil:
+		if _, err = r.Book(ctx, orphan.ID, taskqueue.Task{Name: name}); err == nil {
+			r.booked.Add(1)
+		}
+		return err
+	case errors.Is(err, lease.ErrConflict):
+	case errors.Is(err, analysislock.ErrUnrecordable):
+		r.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
+			"analysis_id", orphan.ID, "code", analysislock.Unrecordable)
+	case errors.Is(err, lease.ErrRefused):
+		r.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", orphan.ID)
+	default:
+		return err
 	}
 
-	if _, err = r.Book(ctx, orphan.ID, taskqueue.Task{Name: name}); err == nil {
-		r.booked.Add(1)
-	}
-	return err
+	r.skipped.Add(1)
+	return nil
 }
 
 // find asks the queue for the task that was booked for an orphan. After a question without an answer
