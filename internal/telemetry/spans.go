@@ -66,23 +66,19 @@ func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Du
 		return
 	}
 	now := time.Now()
-	_, span := t.tracer.Start(ctx, name,
-		trace.WithTimestamp(now.Add(-took)), trace.WithAttributes(attribute.String(SpanOutcome, outcome)))
-	if failed {
-		span.SetStatus(codes.Error, "")
-	}
-	span.End(trace.WithTimestamp(now))
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)))
+	Span{span}.Close(outcome, failed, trace.WithTimestamp(now))
 }
 
 // Close ends the span. The outcome may be empty.
-func (s Span) Close(outcome string, failed bool) {
+func (s Span) Close(outcome string, failed bool, end ...trace.SpanEndOption) {
 	if outcome != "" {
 		s.SetAttributes(attribute.String(SpanOutcome, outcome))
 	}
 	if failed {
 		s.SetStatus(codes.Error, "")
 	}
-	s.End()
+	s.End(end...)
 }
 
 // Describe adds the known attributes of a delivery; zero is unknown.
