@@ -73,16 +73,11 @@ func (e *Environment) Text(name, def string) string {
 	return def
 }
 
-// Checked reads a text that check accepts, such as repo.CheckCollection.
+// Checked reads a text that check accepts, such as CheckName.
 func (e *Environment) Checked(name, def string, check func(string) error) string {
 	v := e.Text(name, def)
 	e.Add(Named(name, check(v)))
 	return v
-}
-
-// Name reads a part of a resource's path.
-func (e *Environment) Name(name, def string) string {
-	return e.Checked(name, def, CheckName)
 }
 
 // CheckName returns an error if v cannot be a part of a resource's path. Empty is allowed.
@@ -91,11 +86,6 @@ func CheckName(v string) error {
 		return fmt.Errorf("%q is not a name", v)
 	}
 	return nil
-}
-
-// Address reads host:port.
-func (e *Environment) Address(name string) string {
-	return e.Checked(name, "", CheckAddress)
 }
 
 // CheckAddress returns an error if v is not host:port. Empty is allowed.

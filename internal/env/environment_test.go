@@ -8,14 +8,14 @@ import (
 
 func TestAWrongValueIsAProblemAndTheDefaultIsUsed(t *testing.T) {
 	e := environment("ONE=c", "INTEGER=9", "DURATION=-1s", "ADDRESS=http://h:1", "NAME=a~b!")
-	if e.OneOf("ONE", "a", "b") != "a" || e.Integer("INTEGER", 2, 1, 8) != 2 || e.Duration("DURATION", time.Hour) != time.Hour || e.Address("ADDRESS") != "http://h:1" {
+	if e.OneOf("ONE", "a", "b") != "a" || e.Integer("INTEGER", 2, 1, 8) != 2 || e.Duration("DURATION", time.Hour) != time.Hour || e.Checked("ADDRESS", "", CheckAddress) != "http://h:1" {
 		t.Error("another value")
 	}
-	if lines := strings.Count(e.Err().Error(), "\n") + 1; lines != 4 || e.Name("NAME", "") != "a~b!" || strings.Count(e.Err().Error(), "\n") != 3 {
+	if lines := strings.Count(e.Err().Error(), "\n") + 1; lines != 4 || e.Checked("NAME", "", CheckName) != "a~b!" || strings.Count(e.Err().Error(), "\n") != 3 {
 		t.Errorf("%v", e.Err())
 	}
 	e = environment("NAME=a b", "LOCK_TTL=3s", "LOCK_HEARTBEAT=3s", "KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://h")
-	e.Name("NAME", "")
+	e.Checked("NAME", "", CheckName)
 	e.LockPolicy()
 	e.KeepFinished()
 	e.KeysURL()

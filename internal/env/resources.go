@@ -28,9 +28,9 @@ type Firestore struct {
 // Firestore reads the name of the database.
 func (e *Environment) Firestore() Firestore {
 	return Firestore{
-		Project:  e.Name("GOOGLE_CLOUD_PROJECT", ""),
-		Database: e.Name("FIRESTORE_DATABASE", "(default)"),
-		Emulator: e.Address("FIRESTORE_EMULATOR_HOST"),
+		Project:  e.Checked("GOOGLE_CLOUD_PROJECT", "", CheckName),
+		Database: e.Checked("FIRESTORE_DATABASE", "(default)", CheckName),
+		Emulator: e.Checked("FIRESTORE_EMULATOR_HOST", "", CheckAddress),
 	}
 }
 
@@ -69,7 +69,7 @@ func CheckKeep(keep time.Duration, queue bool) error {
 func (e *Environment) TaskQueue() taskqueue.Config {
 	c := taskqueue.Config{
 		Name: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
-		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Address("CLOUD_TASKS_EMULATOR_HOST"),
+		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Checked("CLOUD_TASKS_EMULATOR_HOST", "", CheckAddress),
 	}
 	if c.Name == "" {
 		e.Unused("belongs to TASK_QUEUE, which is not set",

@@ -59,7 +59,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	e := c.Environment()
 	f := e.Firestore()
 	collection := e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
-	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
+	f.Database = cmp.Or(e.Checked("DOCLOCK_DATABASE", "", env.CheckName), f.Database)
 	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, f, err
