@@ -186,12 +186,7 @@ func replace(dir *os.File, path string, data []byte) (written time.Time, _ error
 	return info.ModTime(), dir.Sync()
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // path returns the file of a key.
 func (f *File[D]) path(ctx context.Context, key string) (string, error) {

@@ -170,7 +170,7 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 		fatal(t, db.decoders.Acquire(t.Context(), 1))
 		second, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		used := func(reading) error { return nil }
+		used := func(reading) {}
 		check(t, db.readOnce(second, small, wanted{}, used))
 		if err := db.readOnce(second, large, wanted{}, used); err == nil {
 			t.Error("large: it does not wait")

@@ -63,10 +63,7 @@ type wanted struct {
 func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading) error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		var used error
-		err := d.readOnce(ctx, doc, want, func(r reading) error {
-			used = use(r)
-			return nil
-		})
+		err := d.readOnce(ctx, doc, want, func(r reading) { used = use(r) })
 		switch status.Code(err) {
 		case codes.OK:
 			return used
@@ -88,9 +85,7 @@ func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wa
 }
 
 // readOnce makes one try of read. A document that does not exist is not an error.
-func (d *Database) readOnce(ctx context.Context, doc *firestore.DocumentRef, want wanted,
-	use func(r reading) error,
-) error {
+func (d *Database) readOnce(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading)) error {
 	f, err := d.receive(ctx, doc, want)
 	if err != nil {
 		return err
@@ -109,7 +104,8 @@ func (d *Database) readOnce(ctx context.Context, doc *firestore.DocumentRef, wan
 	if answer.GetResult() == nil {
 		return errAnswer
 	}
-	return use(decodeReading(&answer, doc.ID, want.encoded))
+	use(decodeReading(&answer, doc.ID, want.encoded))
+	return nil
 }
 
 // decodeReading decodes an answer, except these fields of its document.

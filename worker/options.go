@@ -195,13 +195,10 @@ func (o Options) filled() (Options, error) {
 	}
 
 	err, emulated := errors.Join(o.check()...), o.Emulator+o.Queue.EmulatorHost != ""
-	switch {
-	case err != nil:
-		return o, err
-	case emulated && os.Getenv("K_SERVICE") != "":
-		return o, errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
+	if err == nil && emulated && os.Getenv("K_SERVICE") != "" {
+		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	}
-	return o, nil
+	return o, err
 }
 
 // maxRetry is the longest wait before an attempt. A later time would not be credible.

@@ -83,9 +83,9 @@ func counterpart(t testing.TB, s string, from, to []string) string {
 // Put replaces the document id as another program would. The fields of Put, Merge and Fields
 // are in the vocabulary of analyses, whatever the kind is. Their calls, and those of Delete,
 // are not counted.
-func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
+func (b *Backend) Put(t testing.TB, id string, fields map[string]any, opts ...firestore.SetOption) {
 	t.Helper()
-	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields)); err != nil {
+	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields), opts...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,9 +93,7 @@ func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
 // Merge writes some fields of the document id as another program would.
 func (b *Backend) Merge(t testing.TB, id string, fields map[string]any) {
 	t.Helper()
-	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields), firestore.MergeAll); err != nil {
-		t.Fatal(err)
-	}
+	b.Put(t, id, fields, firestore.MergeAll)
 }
 
 // Delete removes the document id as another program would.
