@@ -10,9 +10,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/worker"
 )
@@ -151,16 +152,15 @@ func (s *schedule) repeat(t *testing.T, text string) *schedule {
 
 // runAll runs schedules, several at once.
 func runAll(t *testing.T, all []*schedule) {
-	var running sync.WaitGroup
-	turns := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var running errgroup.Group
+	running.SetLimit(runtime.GOMAXPROCS(0))
 	for _, s := range all {
-		running.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }() // run ends the goroutine if it fails t
-			s.run(t)
+		running.Go(func() error {
+			s.run(t) // which ends the goroutine if it fails t
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // no error
 }
 
 // shortest leaves out each fault without which the schedule has a problem too.
