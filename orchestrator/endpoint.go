@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -183,9 +184,6 @@ func (e *endpoint) refused(a answer) error {
 
 // permanentStatus reports whether status is a 4xx for which a retry cannot help.
 func permanentStatus(status int) bool {
-	switch status {
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	}
-	return 400 <= status && status <= 499
+	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
+	return 400 <= status && status <= 499 && !slices.Contains(temporary, status)
 }

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -215,12 +216,10 @@ func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
 // transient reports whether the call may succeed if it is repeated. If it did succeed,
 // the repeated call finds the name taken.
 func transient(code codes.Code) bool {
-	switch code {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
-		codes.Internal, codes.Unknown, codes.ResourceExhausted:
-		return true
-	}
-	return false
+	return slices.Contains([]codes.Code{
+		codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
+		codes.Internal, codes.Unknown, codes.ResourceExhausted,
+	}, code)
 }
 
 // Config is a queue of Cloud Tasks, and how its tasks call the service. All programs here read
