@@ -48,15 +48,16 @@ func (v *Vocabulary) states() []string { return []string{v.Queued, v.Processing,
 // Translated returns the fields of an analysis in the vocabulary of k.
 func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
 	t.Helper()
+	return k.translate(t, fields, &analyses, &k.Vocabulary)
+}
+
+// translate replaces the names of fields, and the status, by those of another vocabulary, unless
+// k is that of analyses.
+func (k Kind) translate(t testing.TB, fields map[string]any, from, to *Vocabulary) map[string]any {
+	t.Helper()
 	if k.Collection == "" || fields == nil {
 		return fields
 	}
-	return translate(t, fields, &analyses, &k.Vocabulary)
-}
-
-// translate replaces the names of fields, and the status, by those of another vocabulary.
-func translate(t testing.TB, fields map[string]any, from, to *Vocabulary) map[string]any {
-	t.Helper()
 	all := make(map[string]any, len(fields))
 	for name, v := range fields {
 		if state, ok := v.(string); ok && name == from.Status {
@@ -111,11 +112,7 @@ func (b *Backend) Fields(t testing.TB, id string) map[string]any {
 	if err != nil && status.Code(err) != codes.NotFound {
 		t.Fatal(err)
 	}
-	fields := snap.Data()
-	if b.Collection == "" || fields == nil {
-		return fields
-	}
-	return translate(t, fields, &b.Vocabulary, &analyses)
+	return b.translate(t, snap.Data(), &b.Vocabulary, &analyses)
 }
 
 func (b *Backend) doc(t testing.TB, id string) *firestore.DocumentRef {
