@@ -42,10 +42,7 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	}
 	p := l.policy
 	p.TTL, p.Heartbeat = ttl, min(p.Heartbeat, ttl/3)
-	if err := p.Check(); err != nil {
-		return nil, err
-	}
-	return &Lessor[D]{store: l.store, lease: l.lease, policy: p}, nil
+	return NewLessor(l.store, l.lease, p)
 }
 
 // Acquire takes the lease of key for owner, which must be new for each call. set, which may
