@@ -33,10 +33,10 @@ func missing[D any](b *fixture[D]) {
 
 func steal[D any](b *fixture[D]) {
 	b.created()
-	first := b.acquire("w/1")
+	holder := b.acquire("w/1")
 	l := b.lease()
-	if want := (lease.Grant{Owner: "w/1", Token: 1}); first.Grant() != want || l.Grant() != want || l.Attempts != 1 {
-		b.Errorf("grant %+v, lease %+v; want %+v, attempt 1", first.Grant(), l, want)
+	if want := (lease.Grant{Owner: "w/1", Token: 1}); holder.Grant() != want || l.Grant() != want || l.Attempts != 1 {
+		b.Errorf("grant %+v, lease %+v; want %+v, attempt 1", holder.Grant(), l, want)
 	}
 	if got := l.ExpiresAt.Sub(l.HeartbeatAt); got != b.TTL {
 		b.Errorf("expires %v after its heartbeat; want %v", got, b.TTL)
@@ -50,9 +50,9 @@ func steal[D any](b *fixture[D]) {
 	b.wantLease(b.lease(), l)
 
 	b.expire()
-	second := b.acquire("w/2")
-	if got := b.lease(); second.Grant().Token != 2 || got.Owner != "w/2" || got.Attempts != 2 {
-		b.Errorf("grant %+v, lease %+v; want token 2, attempt 2", second.Grant(), got)
+	thief := b.acquire("w/2")
+	if got := b.lease(); thief.Grant().Token != 2 || got.Owner != "w/2" || got.Attempts != 2 {
+		b.Errorf("grant %+v, lease %+v; want token 2, attempt 2", thief.Grant(), got)
 	}
 }
 

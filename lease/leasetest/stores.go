@@ -34,9 +34,9 @@ func storeCases[D any]() []testCase[D] {
 func replies[D any](b *fixture[D]) {
 	const slack = 250 * time.Millisecond
 	b.created()
-	first := b.load()
+	initial := b.load()
 	replied := time.Now()
-	last := first
+	last := initial
 
 	check := func(what string, c lease.Cell[D], err error) {
 		b.Helper()
@@ -49,11 +49,11 @@ func replies[D any](b *fixture[D]) {
 		if c.Asked.Before(last.Asked) || c.Asked.After(time.Now()) {
 			b.Errorf("%s: asked at %v; want it after %v and before %v", what, c.Asked, last.Asked, time.Now())
 		}
-		passed := c.At.Sub(first.At)
+		passed := c.At.Sub(initial.At)
 		if least := c.Asked.Sub(replied) - slack; passed < least {
 			b.Errorf("%s: %v passed in the store, at least %v here", what, passed, least)
 		}
-		if most := time.Since(first.Asked) + slack; passed > most {
+		if most := time.Since(initial.Asked) + slack; passed > most {
 			b.Errorf("%s: %v passed in the store, at most %v here", what, passed, most)
 		}
 		last = c

@@ -32,13 +32,12 @@ type cloud struct {
 	serving sync.WaitGroup
 }
 
-// address returns an address of host, with the i-th port from first on, or with any free one if
-// first is 0.
-func address(host string, first, i int) string {
-	if first != 0 {
-		first += i
+// address returns an address of host, with the port base + i, or with any free one if base is 0.
+func address(host string, base, i int) string {
+	if base != 0 {
+		base += i
 	}
-	return net.JoinHostPort(host, strconv.Itoa(first))
+	return net.JoinHostPort(host, strconv.Itoa(base))
 }
 
 // start starts Firestore, Cloud Tasks with the queue, and the page at these addresses.
@@ -70,8 +69,8 @@ func (c *cloud) start(
 // everywhere replaces the address of a listener on all interfaces by one that a client can use.
 var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
 
-// serve runs serve with a listener at address until close calls stop, which is called also if that
-// fails. It returns the address for clients.
+// serve runs serve with a listener at address until close calls stop. It calls stop itself if it
+// cannot listen. It returns the address for clients.
 func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
 	l, err := cli.Listen(what, address)
 	if err != nil {
