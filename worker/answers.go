@@ -14,9 +14,9 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// answers is the table of the answers to outcomes that are not settled. A 2xx status deletes the
-// task, so a delivery gets one only if its outcome is settled. The status for a locked analysis
-// is 409, since 429 or 503 would slow the whole queue.
+// answers has the answer to each outcome. A 2xx status deletes the task, so a delivery gets one
+// only if its outcome is settled. The status for a locked analysis is 409, since 429 or 503 would
+// slow the whole queue.
 var answers = [...]struct {
 	code     int    // unless the outcome is settled
 	acquired *bool  // nil: not in the body
@@ -128,8 +128,8 @@ func rejected(r delivery.Record) bool {
 // operator may free that lock in a minute, and this may be the only task.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "". Of the
-// answers, those with 409 have one, and a retry without a queue.
+// retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "". A 409
+// has one, unless the lock was lost. So has a retry that is not booked, if its analyzer asks for a wait.
 func retryAfter(code int, r delivery.Record) string {
 	switch {
 	case code == http.StatusConflict && r.Case != delivery.LockLost:

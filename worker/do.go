@@ -21,9 +21,9 @@ type DoOptions struct {
 	Collection string // of the records; empty: idempotency
 	// Params are the parameters of the call. encoding/json must be able to encode them. The
 	// record keeps a hash of their JSON, and a later call with other parameters returns ErrParams.
-	// The order of fields, and whether they are those of a struct or of a map, does not matter, nor
-	// whether a number of up to 100 bytes is written as 1, 1.0 or 1e0. Of two fields with one name the
-	// last counts. Bytes that are not UTF-8 are equal to each other. Nil: not compared.
+	// The hash ignores the order of fields, the difference between a struct and a map, and the form
+	// of a number of up to 100 bytes: 1, 1.0 or 1e0. If two fields have one name, the last counts.
+	// All bytes that are not UTF-8 are equal. Nil: not compared.
 	Params any
 	// Keep is the time that a record is kept after its last change. Each change sets the
 	// Timestamp expireAt, for which the collection needs a TTL policy. Firestore deletes the
@@ -80,7 +80,7 @@ func DoOutcome[T any](
 	ctx context.Context, g *Guard, operation, key string, o DoOptions,
 	fn func(ctx context.Context, job Job) (T, error),
 ) (out Outcome[T], err error) {
-	defer g.lifecycle.Track()() // which does not count towards MaxRuns
+	defer g.lifecycle.Track()() // not counted towards MaxRuns
 	returned := false
 	run := func(ctx context.Context, job Job) (_ any, err error) {
 		out.Ran, out.Token, returned = true, job.LockToken, false
@@ -109,7 +109,7 @@ func DoOutcome[T any](
 	return out, err
 }
 
-// decode returns the stored result of the record or the act id as a T.
+// decode returns a stored result as a T. id names its record or its act.
 func decode[T any](id string, stored any) (result T, err error) {
 	text, err := repo.Plain(stored)
 	if err == nil {

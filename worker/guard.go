@@ -60,9 +60,9 @@ type guarded struct {
 	guard    *delivery.Guard
 }
 
-// Open connects to Firestore and the queue, without a call to them yet. Google's metadata
-// server is asked for a Project that is not set, and for the id of the instance. Open refuses
-// what FromEnv refuses; its errors name the field and the variable.
+// Open connects to Firestore and the queue, without a call to them yet. It asks Google's metadata
+// server for a Project that is not set, and for the id of the instance. It refuses what FromEnv
+// refuses; its errors name the field and the variable.
 func Open(ctx context.Context, o Options) (*Guard, error) {
 	o, err := o.filled()
 	if err != nil {
@@ -128,9 +128,9 @@ func (g *Guard) store(k Kind) repo.Options {
 	}
 }
 
-// register returns the guarded kind k, which it adds unless it is known. Two kinds of one Guard
-// have different names, paths and collections: otherwise a delivery of one could be handled as
-// the other's.
+// register returns the guarded kind k, and adds it if it is new. Two kinds of one Guard have
+// different names, paths and collections: otherwise a delivery of one could be handled as the
+// other's.
 func (g *Guard) register(k Kind) (*guarded, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
@@ -170,7 +170,7 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 	return kind, nil
 }
 
-// newGuarded returns the kind k, whose documents are in the store.
+// newGuarded returns the guarded kind k. store configures its documents.
 func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	analyses, err := g.db.Analyses(store)
 	if err != nil {

@@ -35,7 +35,7 @@ type IdempotentOptions struct {
 	// Headers of the response that are stored with it, beside Cache-Control, Content-Disposition,
 	// Content-Encoding, Content-Language, Content-Location, Content-Type, ETag, Last-Modified,
 	// Link, Location and Retry-After. A replayed response has no other headers of the handler. It
-	// has those that outer handlers have set for its own request, unless it has them itself.
+	// also has those that outer handlers set for its own request, except the stored ones.
 	Headers []string
 	// Stored reports whether a response with this status is stored. After another one the next
 	// request with the key runs the handler again. Nil: below 500, but not 408, 409, 425 and 429.
@@ -58,15 +58,15 @@ const maxResponse = 512 << 10
 // DoOutcome. Later requests with the key, in any process, get that response, with the header
 // Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of
 // ASCII. A repeated request must have the same method, path, query, Content-Type and body, byte by
-// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it: if it finds that
-// another handler has, such as one that calls FormValue, it answers 500 and does not call the handler.
+// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it: if another
+// handler has read it, for example by FormValue, Idempotent answers 500 and does not call the handler.
 //
 // The response is sent after it has been stored. So the handler cannot stream: its ResponseWriter
 // is no http.Flusher and no http.Hijacker. A response of more than 512 KiB, or one that
 // http.ResponseController is to flush, is replaced by a problem, which is stored: each repetition
 // gets it too, and the handler does not run again. A response that Stored refuses is sent and not
-// stored. If the handler panics, Idempotent panics with the same value. After both, the next
-// request runs the handler again, and so it does after a crash or a lost lock, as with Do.
+// stored. If the handler panics, Idempotent panics with the same value. After each of these, and
+// after a crash or a lost lock, the next request runs the handler again, as with Do.
 //
 // The handler goes on when the client hangs up. Shutdown and Do.RunTimeout end its context, which
 // has the job; see JobFromContext.
@@ -170,7 +170,7 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBefore reports whether another handler has read the body of r, and body is the rest of it.
+// readBefore reports whether another handler has read r's body before, so that body is only the rest.
 func readBefore(r *http.Request, body []byte) bool {
 	if r.ContentLength > 0 && r.Header.Get("Content-Encoding") == "" { // else a handler may have decompressed it
 		return int64(len(body)) != r.ContentLength
@@ -178,7 +178,7 @@ func readBefore(r *http.Request, body []byte) bool {
 	return r.MultipartForm != nil || len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0)
 }
 
-// serve answers by the stored response of the record id, or by that of the handler, which it stores.
+// serve answers with the stored response of the record id, or with the handler's, which it stores.
 func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, id string, body []byte) {
 	ctx, options := r.Context(), h.Do
 	target := cmp.Or(r.RequestURI, r.URL.RequestURI()) // as sent, also behind http.StripPrefix

@@ -47,7 +47,7 @@ type Job = orchestrator.Job
 //	Result     string   // likewise: result
 //	Error      string   // likewise, of a map of code and message: error
 //
-// Its method Check returns the problem of one that cannot be used.
+// Its method Check returns why it cannot be used.
 type Fields = repo.Fields
 
 // Kind is a kind of work: the documents of one collection, and the function that does the
@@ -74,7 +74,7 @@ func (k Kind) same(other Kind) bool {
 }
 
 // Typed returns a Run that decodes the job's input as In. An input that does not decode is a
-// permanent failure with the code invalid_input. So is no input, unless In can be nil.
+// permanent failure with the code invalid_input. So is a missing one, unless In can be nil.
 func Typed[In, Out any](
 	run func(ctx context.Context, in In, job Job) (Out, error),
 ) func(ctx context.Context, job Job) (any, error) {

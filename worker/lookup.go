@@ -118,9 +118,9 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 }
 
 // Reset opens a key again, whether its function has succeeded, failed or not finished: the next
-// Do runs the function, without the last checkpoint. Its Params must be those of before, and those
-// of o are not compared. Errors: lease.ErrNotFound if there is no record; a *RunningError while a
-// call runs the function; ErrUncertain if an act of Once is uncertain; and
+// Do runs the function, without the last checkpoint. That Do needs the same Params as before; Reset
+// does not compare those of o. Errors: lease.ErrNotFound if there is no record; a *RunningError
+// while a call runs the function; ErrUncertain if an act of Once is uncertain; and
 // lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
 	defer g.lifecycle.Track()()
@@ -221,8 +221,8 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 // maxUncertain limits the records of one collection that one report counts.
 const maxUncertain = 1000
 
-// reportUncertain logs how many records of Do have an act that may have been done, and no lock, for
-// each collection that this process uses. Their callers may not call again.
+// reportUncertain logs, for each collection that this process uses, how many records of Do have no
+// lock and an act that may have been done. Their callers might never call again.
 func (g *Guard) reportUncertain(ctx context.Context) {
 	g.mu.Lock()
 	records := maps.Clone(g.records)

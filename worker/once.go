@@ -96,7 +96,7 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	}
 
 	switch { // the lock may be lost
-	case ctx.Err() != nil && earlier: // whose request may still arrive
+	case ctx.Err() != nil && earlier: // its request may still arrive
 		return result, context.Cause(ctx)
 	case ctx.Err() != nil:
 		return result, errors.Join(context.Cause(ctx), ended(name, job.End(ctx, name, false, nil)))

@@ -44,8 +44,8 @@ type Options struct {
 	MaxRunTime time.Duration // of all attempts at one piece of work; zero: 24 h
 	// CheckpointInterval is the longest time from a reported checkpoint to its commit; zero: 10 s.
 	CheckpointInterval time.Duration
-	// StallTimeout is the longest time between two reports of a run that is not one of Do. Then
-	// the run is ended. Zero: no limit.
+	// StallTimeout ends a run, unless it is one of Do, that has reported nothing for so long.
+	// Zero: no limit.
 	StallTimeout time.Duration
 	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
 	// and 10 min, or the other one if that would be beyond it.

@@ -56,7 +56,7 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	}
 }
 
-// deliveries returns the handler of the deliveries of d's kind, which read reads. From now on,
+// deliveries returns the handler of deliveries of d's kind. It reads them with read. From now on,
 // recovery includes the kind. Without an analyzer, each delivery only books another.
 func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
 	g.mu.Lock()
@@ -89,9 +89,9 @@ func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo
 	})
 }
 
-// internal returns the handler of an internal route. It checks the caller, lets handle handle the
-// request, and logs one line. name is the name of the line and of the span; d has the kind and the
-// telemetry. The handler answers errors and panics itself, so it works in any Echo.
+// internal returns the handler of an internal route. It checks the caller, calls handle, and logs
+// one line. name is the name of the line and of the span; d has the kind and the telemetry. The
+// handler answers errors and panics itself, so it works in any Echo.
 func (g *Guard) internal(name string, d *delivery.Guard, handle func(*call) delivery.Outcome) echo.HandlerFunc {
 	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
 		if c.Request().Method != http.MethodPost {

@@ -21,7 +21,7 @@ type Submission struct {
 	Created bool   // false: the document existed
 	Booked  bool   // a delivery is booked: now, or by an earlier call
 	Already bool   // it was booked by an earlier call
-	Status  string // QUEUED, PROCESSING, READY, FAILED or another word, whatever words Fields has
+	Status  string // of analyses, whatever words Fields has: QUEUED, READY and so on
 }
 
 // Errors of Submit.

@@ -28,10 +28,10 @@ type Acts struct {
 var errContext = errors.New("workertest: an act has not the context of the run or of the request")
 
 // Do calls do, and records the act if it returns no error. A nil do has no effect: the act is only
-// counted. do may be called after ctx has ended, as a request that was on its way arrives, so its own
-// context does not end. An act that may be repeated, but not be late, has a name that begins with PUT or
-// DELETE and a space. Do returns the error of do, or of ctx, or one for a lost reply. While the process
-// is dead, it does not return.
+// counted. Like a request on its way, do may be called after ctx has ended, so its own context does not
+// end. An act that may be repeated, but not be late, has a name that begins with PUT or DELETE and a
+// space. Do returns the error of do, or of ctx, or one for a lost reply. While the process is dead, it
+// does not return.
 func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context) error) error {
 	return a.do(ctx, name, func(ctx context.Context) (key string, done bool, err error) {
 		if do != nil {
@@ -41,7 +41,7 @@ func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context)
 	})
 }
 
-// do is Do for an act that its receiver does once for a key, unless that is empty.
+// do is Do with a key, for which the receiver does the act once; empty: none.
 func (a *Acts) do(ctx context.Context, name string,
 	do func(context.Context) (key string, done bool, err error),
 ) error {

@@ -109,7 +109,7 @@ func (s *step) String() string {
 	return text + "\n"
 }
 
-// with returns a schedule of the same work with these faults. s is the one without a fault, or has it.
+// with returns a schedule of the same work with these faults, and with the same base as s.
 func (s *schedule) with(draw string, plan ...string) *schedule {
 	return &schedule{options: s.options, work: s.work, base: cmp.Or(s.base, s), plan: plan, draw: draw}
 }
