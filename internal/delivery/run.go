@@ -18,7 +18,7 @@ import (
 type run struct {
 	result  any
 	err     error  // of the analyzer, unless the lock was lost or the input could not be read
-	failure error  // of the analyzer
+	failure error  // as the analyzer returned it
 	reason  string // how the analyzer failed; safe to log
 	began   bool   // the input was read
 	cause   error  // of the end of the run's context, if that ended before the analyzer

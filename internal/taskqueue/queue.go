@@ -149,8 +149,8 @@ func ValidName(name string) bool { return taskName.MatchString(name) }
 // Presence is the state of a task in the queue.
 type Presence int
 
-// The states of a task. An Absent one is not in the queue. Or its delivery is unanswered for over
-// 30 s, and its worker may be dead: the queue waits for the answer until the dispatch deadline.
+// The states of a task. An Absent one is not in the queue, or its delivery is unanswered for over
+// 30 s: its worker may be dead, and the queue waits for the answer until the dispatch deadline.
 const (
 	Absent Presence = iota
 	Waiting
