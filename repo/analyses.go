@@ -130,7 +130,7 @@ func (a *Analyses) Close() error {
 // Fields returns the vocabulary of the documents, without empty ones.
 func (a *Analyses) Fields() Fields { return a.codec.fields }
 
-// Path returns the path of the collection, with those of the project and the database.
+// Path returns the path of the collection, with its project and its database.
 func (a *Analyses) Path() string { return a.documents.collection.Path }
 
 // Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
@@ -290,10 +290,10 @@ const inputTimeout = 15 * time.Second
 // workFields lists the fields that an attempt gets.
 func (f Fields) workFields() []string { return []string{f.Input, "checkpoint", "effects"} }
 
-// work returns the input and the checkpoint as JSON. They are those of the reading on which
-// the acquisition was decided, if it has them: then the commit has proved that they had not
-// changed. Otherwise work reads them. So a large input is read, and each is converted, after the
-// commit has counted the attempt: one that makes the worker crash cannot do so without end.
+// work returns the input and the checkpoint as JSON. It takes them from the reading on which the
+// acquisition was decided, if that has them: the commit has proved that they had not changed.
+// Otherwise it reads them. It converts them after the commit has counted the attempt: an input that
+// makes the worker crash cannot do so without end.
 func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
 	if s, _ := d.Stored.(stored); s.work != nil {
 		w, err = a.decodeWork(s.work)

@@ -29,7 +29,7 @@ type analysisCodec struct {
 	fields       Fields
 	keep         time.Duration // see Options
 	keepAll      bool
-	replaceToken bool // of operators: accept a document whose lockToken is unusable, write a usable one, and read the acts
+	replaceToken bool // for operators: accept an unusable lockToken, write a usable one, and read the acts
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}

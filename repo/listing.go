@@ -21,11 +21,10 @@ const queryTimeout = 15 * time.Second
 
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
 // those whose lock has not expired; those whose NextAttemptAt is in the future; and those
-// that are stuck. A stuck analysis is QUEUED or PROCESSING and not locked. It was neither
-// updated nor waiting for one TTL and two minutes, in which a recovery each minute would have
-// booked or marked it, or its updatedAt is not lease.Credible. Each list is
-// sorted by the time that selects it: the lock's expiry, NextAttemptAt or updatedAt.
-// Numbers come first, then Timestamps, then strings.
+// that are stuck. A stuck analysis is QUEUED or PROCESSING and not locked. Its NextAttemptAt, if any,
+// and its last update are more than one TTL and two minutes ago, so a recovery each minute would have
+// marked it; or its updatedAt is not lease.Credible. Each list is sorted by the time that selects it:
+// the lock's expiry, NextAttemptAt or updatedAt. Numbers come first, then Timestamps, then strings.
 //
 // Active also returns Firestore's time before the reading. Malformed is set as by Page. More
 // than limit waiting analyses may hide a stuck one. It makes one read and three queries,

@@ -69,8 +69,8 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		return len(due) < limit
 	}
 
-	// Only the query by updates may read many analyses that wait. So these hide none that the others
-	// find. If it does not end, it is made from its other end too, for a process that makes one call.
+	// Only the query by updates may read many waiting analyses, so it is made after the others. If it
+	// does not end, it is made from its other end too, for a process that makes one call.
 	all, cutoff := a.documents.collection.Query, now.Add(-a.TTL())
 	queries := [len(a.stopped)]firestore.Query{
 		anyOf(all, orAhead("lockExpiresAt", "<=", now, now)).OrderBy("lockExpiresAt", firestore.Asc),
