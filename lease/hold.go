@@ -264,7 +264,7 @@ func apply[D any](set func(*D), d *D) {
 //
 // done, which must not block, is called with nil when set has been committed, with
 // ErrRefused if the commit was made without it, or with ErrLost. It is not called for a
-// change that was replaced, nor if the hold ends without having reached the store. Carry is
+// change that was replaced, nor if the hold ends without reaching the store. Carry is
 // safe for concurrent use, also with the methods that commit.
 func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), less ...func(*D)) {
 	h.mu.Lock()

@@ -60,9 +60,8 @@ func (k *keeper[D]) lose(e *LostError) {
 	}
 }
 
-// watch waits for the end of trust. Each heartbeat moves it, and may move it to an
-// earlier time: if the new expiry was computed from an estimate behind the store's
-// clock.
+// watch waits for the end of trust. Each heartbeat moves that end: to an earlier time if the
+// new expiry was computed from an estimate behind the store's clock.
 func (k *keeper[D]) watch(ctx context.Context) {
 	for {
 		left := time.Until(k.hold.TrustedUntil())
@@ -86,8 +85,8 @@ func (k *keeper[D]) due() time.Time {
 }
 
 // beat renews until the lease is lost or stop is called. After a renewal that failed
-// for another reason, it tries again after a tenth of a heartbeat. Once the lease is lost,
-// it reports so to every caller of Carry until stop is called: the body may wait for that.
+// for another reason, it tries again after a tenth of a heartbeat. Once the lease is lost, it
+// reports the loss to every caller of Carry until stop is called: the body may wait for that.
 func (k *keeper[D]) beat(ctx context.Context, renewed []Renewed) {
 	for next := k.due(); k.wait(ctx, next); {
 		began := time.Now()

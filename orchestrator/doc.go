@@ -80,9 +80,9 @@
 // names by {"ack"}, with "error" if that was impossible. {"effect": NAME, "ack"} begins a marked
 // act (see [Marker]): its reply has "effect" with the "state" go and the "key" of [Job.Key], done
 // with the "result", or uncertain with "since" and "token". {"effect": NAME, "done": RESULT} and
-// {"effect": NAME, "not_done": true} end it, or answer one that is uncertain. A program that was
-// told uncertain, did not answer, and fails, ends with an [*UncertainError]. Lines are handled one
-// after another, so a program must read its replies.
+// {"effect": NAME, "not_done": true} end it, or answer one that is uncertain. A program that fails
+// without an answer to an uncertain act ends with an [*UncertainError]. Lines are handled one after
+// another, so a program must read its replies.
 //
 // # Endpoints
 //
@@ -96,10 +96,9 @@
 // errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date, which is compared
 // with the answer's own Date) is the wait until then. If its Content-Type is
 // application/x-ndjson, the body of a 2xx answer is lines of JSON instead: reports, and at the end
-// {"result": …} or {"error": {"code",
-// "message", "permanent"}}. Nothing is read after that line; without it the job is retried. A user
-// and password in the URL are sent as basic authentication. Only ctx bounds the wait for
-// the answer.
+// {"result": …} or {"error": {"code", "message", "permanent"}}. Nothing is read after that line;
+// without it the job is retried. A user and password in the URL are sent as basic authentication.
+// Only ctx bounds the wait for the answer.
 //
 // # builtin:document
 //

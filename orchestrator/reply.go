@@ -17,7 +17,7 @@ type replies struct {
 	ctx  context.Context //nolint:containedctx // of the run
 	job  Job
 	file *os.File // the writing end of the program's REPLY_FD
-	// uncertain has the acts that the program was told are uncertain, and has not answered.
+	// uncertain has the acts of the replies "uncertain" that the program has not answered.
 	uncertain map[string]*Effect
 }
 
@@ -38,8 +38,8 @@ type effectReply struct {
 	Token  int64           `json:"token,omitempty"`
 }
 
-// answer handles the parts of a line that its program awaits: an act, and the commit of the report
-// r. problem is why r is no report. handled is false for a line that only reports.
+// answer handles what the program awaits of a line: an act, and the commit of the report r. problem
+// is why r is no report. handled is false for a line that only reports.
 func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	if l.Ack == nil && l.Effect == nil {
 		return false

@@ -118,15 +118,14 @@ func (r *Report) check() (problem string) {
 }
 
 // line is a line of JSON that a program or an endpoint writes: a report, and what only its
-// kind of analyzer may add. A field that is nil is missing or, but for those of a program's
-// reply and Checkpoint, null.
+// kind of analyzer may add. A missing field is nil. So is a null one, except Checkpoint, Ack and Done.
 type line struct {
 	Progress   *float64        `json:"progress"`
 	Message    *string         `json:"message"`
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
 	RetryAfter *float64        `json:"retry_after"` // of a program; seconds
-	Result     json.RawMessage `json:"result"`      // of an endpoint; null if nothing else is set
+	Result     json.RawMessage `json:"result"`      // of an endpoint; kept as null if nothing else is set
 
 	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
 	Effect  *string         `json:"effect"`
@@ -200,8 +199,8 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report parses a line, and passes its report to the Reporter, unless answers handles it; nil:
-// nothing does.
+// report parses a line. answers handles it if its program awaits a reply; otherwise the Reporter gets
+// its report. Either may be nil.
 func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {

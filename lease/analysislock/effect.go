@@ -28,8 +28,8 @@ const (
 // have been done.
 const EffectUncertain = "effect_uncertain"
 
-// Effect is the record of a marked act: a side effect elsewhere, of which an attempt writes that
-// it begins before it does it.
+// Effect is the record of a marked act: a side effect elsewhere. An attempt writes the record
+// before it does the act.
 type Effect struct {
 	State  string    `json:"state"`            // EffectStarted or EffectDone
 	Token  int64     `json:"token"`            // of the attempt that has written the record

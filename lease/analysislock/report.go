@@ -99,10 +99,10 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 	h.lease.Carry(every, written, everything, less...)
 }
 
-// written handles the outcome of a commit that contained checkpoint, effects as they were after
-// so many calls of Mark, and the first n reports of the Hold. If the document had no room for the
-// checkpoint, marked reports that the commit has the effects alone; if it had none for them either,
-// those of the last commit count again.
+// written handles the outcome of a commit that contained checkpoint, the effects after so many marks,
+// and the first n reports of the Hold. If the document had no room for the checkpoint, marked reports
+// that the commit has the effects without it. If there was no room for the effects either, those of
+// the last commit count again.
 func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked bool, err error) {
 	h.mu.Lock()
 	refused := errors.Is(err, lease.ErrRefused)
@@ -137,7 +137,7 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, ma
 	}
 }
 
-// Flush refreshes the lock if a report has not been written, which writes it.
+// Flush writes a report that is not written yet, by a refresh of the lock.
 func (h *Hold) Flush(ctx context.Context) error {
 	if !h.lease.Carries() {
 		return nil
