@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -90,12 +91,10 @@ func (a answer) MarshalJSON() ([]byte, error) {
 // answerTo returns the status and the body of the answer to a request with the record r.
 func answerTo(r delivery.Record) (code int, a answer) {
 	row := answers[r.Case]
-	a = answer{IDField: r.Kind.IDField, AnalysisID: r.ID, Acquired: row.acquired, Status: row.status}
+	a = answer{IDField: r.Kind.IDField, AnalysisID: r.ID, Acquired: row.acquired}
+	a.Status = cmp.Or(r.Status, row.status)
 	if row.status == "" && r.Case != delivery.Recovered {
 		a.Reason = r.Case.String()
-	}
-	if r.Status != "" {
-		a.Status = r.Status
 	}
 	if r.Case == delivery.Ran {
 		a.LockToken = r.Token

@@ -88,9 +88,7 @@ func Typed[In, Out any](
 			err = errors.New("there is no input")
 		}
 		if err != nil {
-			return nil, &orchestrator.PermanentError{
-				Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err,
-			}
+			return nil, Permanent(orchestrator.CodeInvalidInput, "the input has another form", err)
 		}
 		return run(ctx, in, job)
 	}
