@@ -77,13 +77,13 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 	switch fault {
 	case crashBefore:
 		p.kill()
-		return p.bury()
+		return p.awaitEnd()
 	case stopped:
 		p.stop()
-	case amid, late:
+	case lateDuring, lateAfter:
 		p.pause(fault)
 	}
-	if fault == amid || fault == late || kind == act { // it was on its way
+	if fault == lateDuring || fault == lateAfter || kind == act { // it was on its way
 		sent = context.WithoutCancel(ctx)
 	}
 	err = do(sent)
@@ -100,7 +100,7 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 		err = ctx.Err()
 	}
 	if p.life.Err() != nil {
-		return p.bury()
+		return p.awaitEnd()
 	}
 	return err
 }
@@ -135,14 +135,14 @@ func (p *process) wait() error {
 	p.mu.Unlock()
 	time.Sleep(time.Until(until))
 	if p.life.Err() != nil {
-		return p.bury()
+		return p.awaitEnd()
 	}
 	return nil
 }
 
-// bury waits for the end of the schedule. With an error before it, a dead process would release its
+// awaitEnd waits for the end of the schedule. With an error before it, a dead process would release its
 // lock.
-func (p *process) bury() error {
+func (p *process) awaitEnd() error {
 	<-p.over
 	return errDead
 }
@@ -169,8 +169,8 @@ func (p *process) pause(fault string) {
 	}
 	end := time.Now().Add(2 * ttl)
 	before := last(end)
-	p.again(ttl + time.Second)
-	if fault == late {
+	p.redeliver(ttl + time.Second)
+	if fault == lateAfter {
 		time.Sleep(2 * ttl)
 		return
 	}

@@ -28,8 +28,8 @@ const (
 	crashBefore = "crash before"
 	crashAfter  = "crash after"
 	replyLost   = "reply lost"
-	amid        = "late, during the next run"
-	late        = "late, after the next run"
+	lateDuring  = "late, during the next run"
+	lateAfter   = "late, after the next run"
 	stopped     = "SIGTERM"
 	doubled     = "delivered twice"
 )
@@ -52,7 +52,7 @@ func faults(kind string) []string {
 	case book, string(proof.Create):
 		return []string{crashBefore, crashAfter, replyLost, stopped}
 	}
-	return []string{crashBefore, crashAfter, replyLost, amid, late, stopped}
+	return []string{crashBefore, crashAfter, replyLost, lateDuring, lateAfter, stopped}
 }
 
 // maxFaults limits the faults that a schedule draws.
@@ -198,8 +198,8 @@ func (s *schedule) deliver(r *http.Request) (*httptest.ResponseRecorder, error) 
 	case err != nil:
 		return nil, err
 	case step.fault == doubled:
-		p.again(0)
-		p.again(time.Minute)
+		p.redeliver(0)
+		p.redeliver(time.Minute)
 	case step.fault == stopped:
 		p.stop()
 	}
@@ -250,8 +250,8 @@ func (p *process) serve(r *http.Request, answers chan<- *httptest.ResponseRecord
 	}
 }
 
-// again delivers the request of the process again, after that time.
-func (p *process) again(after time.Duration) {
+// redeliver delivers the request of the process again, after that time.
+func (p *process) redeliver(after time.Duration) {
 	request := p.request(context.WithoutCancel(p.t.Context()))
 	p.extra.Go(func() {
 		time.Sleep(after)
