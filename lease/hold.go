@@ -15,13 +15,13 @@ type Hold[D any] struct {
 	key    string
 	grant  Grant
 	stolen bool
-	moved  chan struct{} // notifies the watchdog that until has changed
+	moved  chan struct{} // notifies the watchdog that trust has changed
 	wake   chan struct{} // notifies the heartbeat that carried has changed
 	offset time.Duration // 1 ms for each renewal since the last that succeeded
 
 	mu      sync.Mutex
 	cell    Cell[D]   // the record as last read or written
-	until   time.Time // local monotonic end of trust
+	trust   time.Time // its end, by the local monotonic clock
 	tried   time.Time // local start of the last commit
 	carried carried[D]
 }
@@ -117,11 +117,11 @@ func (h *Hold[D]) Adopt(ctx context.Context, set func(*D)) error {
 // nothing and returns ErrLost. refund subtracts the attempt. It tries for 2 s, or until
 // the deadline of ctx if that is later, also if ctx has been cancelled. (SEEDS G8)
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
-	until := time.Now().Add(releaseTimeout)
-	if deadline, ok := ctx.Deadline(); ok && deadline.After(until) {
-		until = deadline
+	limit := time.Now().Add(releaseTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.After(limit) {
+		limit = deadline
 	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
 	drop := func(l Lease, _ time.Time) (Lease, error) {
@@ -228,7 +228,7 @@ func (h *Hold[D]) update(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cell = c
-	h.until = Trusted(*h.lessor.lease(&c.Doc), c.At, c.Asked, p)
+	h.trust = Trusted(*h.lessor.lease(&c.Doc), c.At, c.Asked, p)
 	select {
 	case h.moved <- struct{}{}:
 	default:
@@ -239,7 +239,7 @@ func (h *Hold[D]) update(c Cell[D], p Policy) {
 func (h *Hold[D]) TrustedUntil() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.until
+	return h.trust
 }
 
 // carried holds the changes that the next commit of a Hold writes besides the lease.

@@ -94,7 +94,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 		fields: o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
 	}
 	docs := &documents[analysislock.Analysis]{
-		db: d, collection: d.client.Collection(o.Collection), what: noun, log: o.Log,
+		db: d, collection: d.client.Collection(o.Collection), noun: noun, log: o.Log,
 		codec: codec, pessimistic: o.Pessimistic, work: codec.fields.workFields(),
 	}
 	a := &Analyses{documents: docs, codec: codec}
@@ -183,7 +183,7 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with Ne
 	case status.Code(err) == codes.AlreadyExists:
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	}
-	return unavailable(storeError("create", a.documents.what, id, err))
+	return unavailable(storeError("create", a.documents.noun, id, err))
 }
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
@@ -226,7 +226,7 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 		return nil
 	})
 	if err != nil {
-		return d, unavailable(storeError("read", a.documents.what, id, err))
+		return d, unavailable(storeError("read", a.documents.noun, id, err))
 	}
 	return d, refused
 }

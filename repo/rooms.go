@@ -37,7 +37,7 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	}
 	policy := lease.Policy{TTL: document.DefaultTTL} // of the locks of other programs; see lease.AssumedExpiry
 	return &Rooms{&documents[document.Lock]{
-		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
+		db: db, collection: db.client.Collection(o.Collection), noun: "room", log: o.Log,
 		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: roomName}},
 	}}, nil
 }
@@ -95,7 +95,7 @@ func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (le
 	asked := time.Now()
 	written, err := r.documents.collection.Doc(room).Create(ctx, present(roomFields(next)))
 	if err != nil {
-		return lease.Cell[document.Lock]{}, storeError("create", r.documents.what, room, err)
+		return lease.Cell[document.Lock]{}, storeError("create", r.documents.noun, room, err)
 	}
 	at := written.UpdateTime
 	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
@@ -114,7 +114,7 @@ func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]
 	defer cancel()
 	deleted := lease.Cell[D]{At: prev.Now(), Asked: time.Now()}
 	if _, err := s.collection.Doc(id).Delete(ctx, firestore.LastUpdateTime(read)); err != nil {
-		return lease.Cell[D]{}, storeError("delete", s.what, id, err)
+		return lease.Cell[D]{}, storeError("delete", s.noun, id, err)
 	}
 	return deleted, nil
 }

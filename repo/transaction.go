@@ -44,7 +44,7 @@ type documents[D any] struct {
 	db          *Database
 	collection  *firestore.CollectionRef
 	codec       codec[D]
-	what        string // the kind of record, in errors
+	noun        string // the kind of record, in errors
 	log         *slog.Logger
 	pessimistic bool     // every decision is made inside Exclude
 	work        []string // the fields that a Load for analysislock.WithWork reads too
@@ -68,7 +68,7 @@ func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], er
 		return nil
 	})
 	if err != nil {
-		return lease.Cell[D]{}, storeError("read", s.what, id, err)
+		return lease.Cell[D]{}, storeError("read", s.noun, id, err)
 	}
 	return c, decoded
 }
@@ -100,7 +100,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	asked := time.Now()
 	at, err := s.db.update(ctx, s.collection.Doc(id), updates, read)
 	if err != nil {
-		if err = storeError("write", s.what, id, err); errors.Is(err, lease.ErrConflict) {
+		if err = storeError("write", s.noun, id, err); errors.Is(err, lease.ErrConflict) {
 			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err) // it was sent once
 		}
 		return lease.Cell[D]{}, err
@@ -156,7 +156,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	case refusal != nil:
 		return result, refusal
 	case err != nil:
-		return lease.Cell[D]{}, storeError("write", s.what, id, err)
+		return lease.Cell[D]{}, storeError("write", s.noun, id, err)
 	case !changed:
 		return result, nil
 	}

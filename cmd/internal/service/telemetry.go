@@ -131,7 +131,7 @@ type Exports struct {
 // Export starts the exports. It makes no call yet, and its errors are those of the configuration
 // and of missing credentials. Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
-	until, end := context.WithCancel(context.WithoutCancel(ctx))
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	x := &Exports{end: end}
 	if t.Traces == "" && t.Metrics == "" {
 		return x, nil
@@ -157,7 +157,7 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 		if err != nil {
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
 		}
-		batches := sdktrace.WithBatcher(spanSink{exporter, &sink{until: until, log: log, signal: "traces"}})
+		batches := sdktrace.WithBatcher(spanSink{exporter, &sink{life: life, log: log, signal: "traces"}})
 		p := sdktrace.NewTracerProvider(sdktrace.WithResource(sender), batches)
 		x.Tracers, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
@@ -172,7 +172,7 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 		if err != nil {
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: metrics: %w", err)
 		}
-		reader := sdkmetric.NewPeriodicReader(metricSink{exporter, &sink{until: until, log: log, signal: "metrics"}})
+		reader := sdkmetric.NewPeriodicReader(metricSink{exporter, &sink{life: life, log: log, signal: "metrics"}})
 		p := sdkmetric.NewMeterProvider(sdkmetric.WithResource(sender), sdkmetric.WithReader(reader))
 		x.Meters, x.shutdown = p, append(x.shutdown, p.Shutdown)
 	}
@@ -251,7 +251,7 @@ const warnEvery = 5 * time.Minute
 
 // sink ends the exports of one signal with the process, and logs their failures.
 type sink struct {
-	until  context.Context // its end ends the exports
+	life   context.Context // its end ends the exports
 	log    *slog.Logger
 	signal string
 
@@ -264,7 +264,7 @@ type sink struct {
 func (s *sink) export(parent context.Context, do func(context.Context) error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	defer context.AfterFunc(s.until, cancel)()
+	defer context.AfterFunc(s.life, cancel)()
 	err := do(ctx)
 	if err == nil || errors.Is(parent.Err(), context.Canceled) { // the SDK exports again as it stops
 		return

@@ -145,7 +145,7 @@ func TestAStopEndsWithItsContextAndItsExports(t *testing.T) {
 func TestAMissingCollectorIsAWarningEveryFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := &sink{until: t.Context(), log: telemetry.NewLogger(&log, "json", 0), signal: "traces"}
+		s := &sink{life: t.Context(), log: telemetry.NewLogger(&log, "json", 0), signal: "traces"}
 		for range 60 {
 			var own context.Context
 			if s.export(t.Context(), func(ctx context.Context) error { own = ctx; return errors.New("gone") }); own.Err() == nil {
