@@ -21,7 +21,7 @@ type Hold[D any] struct {
 
 	mu      sync.Mutex
 	cell    Cell[D]   // the record as last read or written
-	trust   time.Time // its end, by the local monotonic clock
+	trust   time.Time // its local monotonic end
 	tried   time.Time // local start of the last commit
 	carried carried[D]
 }

@@ -125,7 +125,7 @@ type line struct {
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
 	RetryAfter *float64        `json:"retry_after"` // of a program; seconds
-	Result     json.RawMessage `json:"result"`      // of an endpoint; kept as null if nothing else is set
+	Result     json.RawMessage `json:"result"`      // of an endpoint; null if it stands alone
 
 	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
 	Effect  *string         `json:"effect"`
@@ -199,8 +199,7 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report parses a line. answers handles it if its program awaits a reply; otherwise the Reporter gets
-// its report. Either may be nil.
+// report parses a line. It passes its report to the Reporter, unless answers, if not nil, handles it.
 func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {

@@ -128,7 +128,7 @@ func rejected(r delivery.Record) bool {
 const maxRetryAfter = 10 * time.Minute
 
 // retryAfter returns the Retry-After of the answer to r, in whole seconds and at least 1, or "". A 409
-// has one, unless the lock was lost. So has a retry that is not booked, if its analyzer asks for a wait.
+// has one, unless the lock was lost, and so has an unbooked retry with a wait.
 func retryAfter(code int, r delivery.Record) string {
 	switch {
 	case code == http.StatusConflict && r.Case != delivery.LockLost:

@@ -170,7 +170,7 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 	return kind, nil
 }
 
-// newGuarded returns the guarded kind k. store configures its documents.
+// newGuarded guards the kind k. store configures its documents.
 func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	analyses, err := g.db.Analyses(store)
 	if err != nil {

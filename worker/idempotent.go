@@ -170,7 +170,7 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBefore reports whether another handler has read r's body before, so that body is only the rest.
+// readBefore reports whether another handler has read r's body, so that body is only its rest.
 func readBefore(r *http.Request, body []byte) bool {
 	if r.ContentLength > 0 && r.Header.Get("Content-Encoding") == "" { // else a handler may have decompressed it
 		return int64(len(body)) != r.ContentLength

@@ -118,8 +118,8 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 }
 
 // Reset opens a key again, whether its function has succeeded, failed or not finished: the next
-// Do runs the function, without the last checkpoint. That Do needs the same Params as before; Reset
-// does not compare those of o. Errors: lease.ErrNotFound if there is no record; a *RunningError
+// Do runs the function, without the last checkpoint. It needs the same Params as before; Reset does
+// not compare those of o. Errors: lease.ErrNotFound if there is no record; a *RunningError
 // while a call runs the function; ErrUncertain if an act of Once is uncertain; and
 // lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
@@ -222,7 +222,7 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 const maxUncertain = 1000
 
 // reportUncertain logs, for each collection that this process uses, how many records of Do have no
-// lock and an act that may have been done. Their callers might never call again.
+// lock and an act that may have been done. Their callers may never call again.
 func (g *Guard) reportUncertain(ctx context.Context) {
 	g.mu.Lock()
 	records := maps.Clone(g.records)

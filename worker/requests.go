@@ -156,7 +156,7 @@ func (g *Guard) Eventarc(k Kind) http.Handler {
 	return g.push(k, readEvent(g.options.Project, cmp.Or(g.options.Database, "(default)"), collection))
 }
 
-// push returns the handler of k's deliveries. It reads them with read.
+// push returns the handler of k's deliveries. read reads one.
 func (g *Guard) push(k Kind, read reader) http.Handler {
 	return handler(g.deliveries(g.mustRegister(k, g.queue == nil).guard, k.analyzer(), read))
 }

@@ -56,8 +56,8 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	}
 }
 
-// deliveries returns the handler of deliveries of d's kind. It reads them with read. From now on,
-// recovery includes the kind. Without an analyzer, each delivery only books another.
+// deliveries returns the handler of deliveries of d's kind. read reads one. From now on, recovery
+// includes the kind. Without an analyzer, each delivery only books another.
 func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
 	g.mu.Lock()
 	defer g.mu.Unlock()

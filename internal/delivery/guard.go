@@ -35,7 +35,7 @@ type Guard struct {
 	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
-	// Answers reports that the caller answers uncertain acts, as that of Do: they do not end the work.
+	// Answers reports that the caller answers uncertain acts, as Do's does. They end no work.
 	Answers      bool
 	StallTimeout time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.

@@ -18,7 +18,7 @@ import (
 type run struct {
 	result  any
 	err     error  // of the analyzer, unless the lock was lost or the input could not be read
-	failure error  // as the analyzer returned it
+	failure error  // always the analyzer's
 	reason  string // how the analyzer failed; safe to log
 	began   bool   // the input was read
 	cause   error  // of the end of the run's context, if that ended before the analyzer

@@ -117,10 +117,10 @@ func (h *Hold) Adopt(ctx context.Context) error {
 
 // Retry releases the lock after a temporary failure, which it records as LastError. The
 // next attempt may begin at next, which is wait from now by the store's clock, or zero if wait is
-// zero. task names the task that is booked for it, and the same commit records the name; nil: none is
-// booked. refund subtracts the attempt. Code and message are made valid and cut as by Fail; if the
-// document has no room for the message, Retry releases the lock without it. If the lock is not held
-// any more, it changes nothing and returns lease.ErrLost.
+// zero. task names the task that is booked for it, which the same commit records; nil: none. refund
+// subtracts the attempt. Code and message are made valid and cut as by Fail; if the document has no
+// room for the message, Retry releases the lock without it. If the lock is not held any more, it
+// changes nothing and returns lease.ErrLost.
 func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration, refund bool,
 	task func(next time.Time) string,
 ) (next time.Time, err error) {

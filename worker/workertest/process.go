@@ -17,8 +17,8 @@ import (
 	"taskguard/worker"
 )
 
-// process is a process of the service. The next process does not have what this one keeps in memory.
-// All that it does to the outside is a step, which it waits for.
+// process is a process of the service. The next one has nothing of its memory. All that it does to the
+// outside is a step, which it waits for.
 type process struct {
 	*schedule
 
@@ -157,8 +157,8 @@ func (p *process) stop() {
 	time.Sleep(time.Millisecond)                 // until their contexts have ended
 }
 
-// pause delivers the request of the process to another one after the lock has expired. It stops the
-// process until the other one has acquired the lock, or longer.
+// pause delivers the request to another process once the lock has expired. It stops this one until the
+// other has acquired the lock, or longer.
 func (p *process) pause(fault string) {
 	ttl := p.options.Worker.Lock.TTL
 	last := func(paused time.Time) (token int64) {

@@ -69,8 +69,8 @@ func (c *cloud) start(
 // everywhere replaces the address of a listener on all interfaces by one that a client can use.
 var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
 
-// serve runs serve with a listener at address until close calls stop. It calls stop itself if it
-// cannot listen. It returns the address for clients.
+// serve runs serve with a listener at address until close calls stop. If it cannot listen, it calls
+// stop. It returns the address for clients.
 func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
 	l, err := cli.Listen(what, address)
 	if err != nil {

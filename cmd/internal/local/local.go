@@ -112,7 +112,7 @@ func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int
 	return nil
 }
 
-// configureWorkers sets the command that starts workers, and passes on the variables of passedOn.
+// configureWorkers sets the command of the workers, with the variables of passedOn.
 func (l *local) configureWorkers(ctx context.Context) (err error) {
 	l.observe = func(d *delivery) {
 		if ctx.Err() == nil { // deliveries fail while local stops
@@ -215,7 +215,7 @@ func (l *local) servePage(
 	return page, nil
 }
 
-// supervise starts a worker again each time that it has ended, until ctx ends.
+// supervise restarts a worker each time it ends, until ctx ends.
 func (l *local) supervise(ctx context.Context, w *process) {
 	for {
 		select {

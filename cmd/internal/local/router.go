@@ -103,8 +103,8 @@ func (r *router) replace(ended, next *process) {
 	r.workers[slices.Index(r.workers, ended)] = next
 }
 
-// pick returns the next worker that has room for n more deliveries, or one that is full if all
-// are; nil: none has started.
+// pick returns the next worker that has room for n more deliveries, or a full one; nil: none has
+// started.
 func (r *router) pick(n int32) (w *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,8 +51,7 @@ func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
 	return k.translate(t, fields, &analyses, &k.Vocabulary)
 }
 
-// translate replaces the names of fields, and the status, by those of another vocabulary, unless
-// k is that of analyses.
+// translate replaces field names and the status by those of another vocabulary, unless k is of analyses.
 func (k Kind) translate(t testing.TB, fields map[string]any, from, to *Vocabulary) map[string]any {
 	t.Helper()
 	if k.Collection == "" || fields == nil {
