@@ -90,12 +90,9 @@ func (b *fixture[D]) takeOver(owner string) lease.Lease {
 }
 
 // lessor returns a new Lessor, which stands for one more process.
-func (b *fixture[D]) lessor(p lease.Policy) *lease.Lessor[D] {
+func (b *fixture[D]) lessor() *lease.Lessor[D] {
 	b.Helper()
-	if p.TTL == 0 {
-		p.TTL = b.TTL
-	}
-	l, err := lease.NewLessor(b.leased, b.Lease, p)
+	l, err := lease.NewLessor(b.leased, b.Lease, lease.Policy{TTL: b.TTL})
 	if err != nil {
 		b.Fatalf("lessor: %v", err)
 	}
@@ -105,7 +102,7 @@ func (b *fixture[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 // acquire takes the lease for owner with a new Lessor.
 func (b *fixture[D]) acquire(owner string) *lease.Hold[D] {
 	b.Helper()
-	h, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
+	h, _, err := b.lessor().Acquire(b.Context(), key, owner, nil)
 	if err != nil {
 		b.Fatalf("acquire as %s: %v", owner, err)
 	}
@@ -115,7 +112,7 @@ func (b *fixture[D]) acquire(owner string) *lease.Hold[D] {
 // refused tries to take the lease for owner with a new Lessor, and returns the error.
 func (b *fixture[D]) refused(owner string) error {
 	b.Helper()
-	_, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
+	_, _, err := b.lessor().Acquire(b.Context(), key, owner, nil)
 	if err == nil {
 		b.Fatalf("acquire as %s: got the lease", owner)
 	}

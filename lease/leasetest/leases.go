@@ -61,7 +61,7 @@ func acquireAtOnce[D any](b *fixture[D], n int) {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range errs {
-		l := b.lessor(lease.Policy{})
+		l := b.lessor()
 		wg.Go(func() { _, _, errs[i] = l.Acquire(b.Context(), key, fmt.Sprint("w/", i), nil) })
 	}
 	wg.Wait()
@@ -80,7 +80,7 @@ func acquireAtOnce[D any](b *fixture[D], n int) {
 func ownFields[D any](b *fixture[D]) {
 	b.created()
 	note := func(s string) func(*D) { return func(d *D) { b.SetNote(d, s) } }
-	h, d, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, "w/1", note("taken"))
+	h, d, err := b.lessor().Acquire(b.Context(), key, "w/1", note("taken"))
 	if err != nil || b.Note(d) != "taken" {
 		b.Fatalf("acquire: note %q, %v", b.Note(d), err)
 	}
