@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -141,6 +142,9 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 		return nil, err
 	case k.Name == recordsName:
 		return nil, fmt.Errorf("worker: kind %q: the name is that of the records of Do", k.Name)
+	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
+		return nil, fmt.Errorf("worker: Queue.TargetURL, TASK_TARGET_URL: want it without %s, the path of kind %q, "+
+			"which tasks add", k.Path, k.Name)
 	}
 
 	g.mu.Lock()

@@ -57,7 +57,7 @@ func TestABulkRequeueChangesWhatMatchesOnceAfterADryRun(t *testing.T) {
 	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": time.Now().Add(-time.Hour)})
 	locked(t, a, "held")
 	create(t, a, "waiting")
-	const place = "taskguard requeue: project demo-test, database (default), collection analyses\n"
+	const place = "taskguard requeue: demo-test / (default) / analyses on the emulator "
 	taskguard(t, q.env, "requeue", "--since", "2h", "--dry-run").want(t, cli.ExitFailed, place, "7 matched, 3 would be changed, 3 skipped, 1 failed\n")
 	for _, tc := range []struct {
 		flags, outcome   string

@@ -77,6 +77,7 @@ func TestNoProcessOutlivesTheDemo(t *testing.T) {
 			self := must(os.Executable())(t)
 			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), self, "demo")
 			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), out, out
+			cmd.Env = append(os.Environ(), "FIRESTORE_EMULATOR_HOST="+closedPort(t)) // of another local, which has ended
 			check(t, cmd.Start())
 			eventually(t, "two runs at once", func() bool { return strings.Count(out.String(), "runs on") >= 2 })
 			out.Await(t, "  5 documents\n") // its own, as none is named

@@ -72,7 +72,7 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 	}
 	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; delivery booked")
 	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; its delivery was booked before")
-	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders\n", "QUEUED")
+	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders on the emulator ", "QUEUED")
 	step("", "status --kind order --json --status QUEUED", `{"kind":"order","id":"x","status":"QUEUED"`)
 	step("", "status --kind order --json x", `{"kind":"order","id":"x"`, `"input":{"n":1}`)
 	locked(t, a, "held")
@@ -138,9 +138,9 @@ func TestKindsOfAFileNeedNoAnalysis(t *testing.T) {
 	env := store(t)
 	env["KINDS"] = "@" + write(t, "kinds.json", `[{"name": "order", "collection": "orders", "fields": {"finished": "DONE"}}]`)
 	put(t, env, "orders/x", map[string]any{"status": "DONE"})
-	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "status --kind order: ", "/ orders\n")
+	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "status --kind order: ", "/ orders on the emulator 127.0.0.1:")
 	named := env.with("KINDS", `[{}]`).with("ANALYSES_COLLECTION", "orders")
-	taskguard(t, named, "status", "--json").want(t, cli.ExitDone, `{"id":"x","status":"DONE"`, "/ orders\n")
+	taskguard(t, named, "status", "--json").want(t, cli.ExitDone, `{"id":"x","status":"DONE"`, "/ orders on the emulator 127.0.0.1:")
 }
 
 func TestTheConsoleHasAPageForEachKind(t *testing.T) {

@@ -15,8 +15,10 @@ import (
 
 const nasty = "a\n\x1b[2J\u202e\u200b\u009b"
 
-// readingLine is the first line that status prints on standard error.
-const readingLine = "taskguard status: reading demo-test / (default) / analyses\n"
+// readingLine returns the first line that status prints on standard error.
+func readingLine(env vars) string {
+	return "taskguard status: reading demo-test / (default) / analyses on the emulator " + env["FIRESTORE_EMULATOR_HOST"] + "\n"
+}
 
 // objects are the lines of JSON that status prints.
 func objects(t *testing.T, env vars, args ...string) []string {
@@ -36,7 +38,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	if held["held"] != true || held["owner"] != acq.Grant.Owner || got["status"] != "PROCESSING" {
 		t.Errorf("%v, want PROCESSING, held by %s", got, acq.Grant.Owner)
 	}
-	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine, "held by w/1, ", "free", "QUEUED")
+	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine(env), "held by w/1, ", "free", "QUEUED")
 	taskguard(t, env, "status", "held").want(t, cli.ExitDone, "id        held\n", "lock      held by w/1", "\ncreated   ", "\nupdated   ")
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
 }
@@ -147,7 +149,7 @@ func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
 		put(t, env, fmt.Sprintf("a%03d", i), map[string]any{"status": "QUEUED", "updatedAt": time.Unix(int64(i), 0)})
 	}
 	for args, rows := range map[string]int{"status --limit 7": 7, "status --unfinished --limit 7": 7, "status --status QUEUED --limit 7": 7, "status --limit 8": 8, fmt.Sprint("status --limit ", math.MaxInt): 8} {
-		want := readingLine
+		want := readingLine(env)
 		if rows == 7 {
 			want += "taskguard status: the first 7; --limit shows more\n"
 		}

@@ -20,10 +20,12 @@ func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
 	submit(`"created":true,"booked":"now","status":"QUEUED"`)
 	submit(`"created":false,"booked":"already","status":"QUEUED"`)
 	taskguard(t, q.env, "submit", "--input", `{"text":"x"}`, "--id", "x").
-		want(t, cli.ExitDone, "x: exists already, QUEUED; its delivery was booked before")
+		want(t, cli.ExitDone, "x: exists already, QUEUED; its delivery was booked before", "taskguard submit: to demo-test / (default) / analyses on the emulator ")
 	taskguard(t, q.env, "submit", "--input", `{"text":"y"}`, "--id", "x").
 		want(t, cli.ExitFailed, "choose another --id", "x: exists already with another input, which is left as it is; QUEUED; no delivery booked")
 	q.wantTasks(t, 1)
+	taskguard(t, q.env.with("TASK_TARGET_URL", "https://w.example/internal/tasks/analysis/"), "submit", "main.go").
+		want(t, cli.ExitUsage, "TASK_TARGET_URL: want it without /internal/tasks/analysis, ")
 	put(t, q.env, "x", map[string]any{"status": "QUEUED", "createdAt": "2020-01-01T00:00:00.000Z", "input": map[string]any{"text": "x"}}) // created again, not booked
 	submit(`"created":false,"booked":"now","status":"QUEUED"`)
 	q.wantTasks(t, 2)

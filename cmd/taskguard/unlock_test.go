@@ -86,7 +86,7 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	if got := wantKeys(t, again.out, changedKeys...); got["was"] != "MISSING" || got["status"] != "DELETED" || again.err != "" {
 		t.Errorf("%s%s, want a second deletion to change and log nothing", again.out, again.err)
 	}
-	taskguard(t, q.env, "delete", "done").want(t, cli.ExitDone, "done is DELETED; it was MISSING\n")
+	taskguard(t, q.env, "delete", "done").want(t, cli.ExitDone, "done is DELETED; no document had this id\n")
 	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
@@ -128,7 +128,7 @@ func TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused(t *testing.T) {
 		return ids
 	}
 	o := taskguard(t, q.env, "requeue", "a", "held", "missing", "b", "--json").
-		want(t, cli.ExitFailed, "taskguard requeue: \"held\" is locked by w/1 until ", "; wait, or cancel it, or, if its worker is dead, only unlock it\n", "taskguard requeue: no analysis \"missing\" ")
+		want(t, cli.ExitFailed, "taskguard requeue: \"held\" is locked by w/1 until ", ", and longer if its worker renews the lock; cancel it or, if its worker is dead, only unlock it\n", "taskguard requeue: no analysis \"missing\" ")
 	if got := changed(o); !slices.Equal(got, []string{"a QUEUED", "b QUEUED"}) {
 		t.Errorf("changed %q, want a and b", got)
 	}

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 )
@@ -17,19 +20,19 @@ type Finder interface {
 }
 
 const (
-	sweepBatch   = 1000             // records read at once
-	sweepTimeout = 50 * time.Second // the next sweep is due a minute after the last
+	sweepBatch      = 1000             // records read at once
+	parallelDeletes = 16               // records deleted at once
+	sweepTimeout    = 50 * time.Second // the next sweep is due a minute after the last
 )
 
 // errHeld ends the sweep of a room that is held, or that has no record any more.
 var errHeld = errors.New("document: held")
 
 // Sweep deletes the records of rooms that are no longer held, for at most 50 s, and
-// returns how many: one after another, in Firestore about 1,000 a minute. Each delete holds
-// only if the record is as it was read: a lock that has just been extended or taken survives.
-// Sweeps may run at once. A room that cannot be swept does not stop the others, but
-// lease.ErrUnavailable ends the sweep. The error is that of the first room that failed
-// (SEEDS D4).
+// returns how many. Each delete holds only if the record is as it was read:
+// a lock that has just been extended or taken survives. Sweeps may run at once. A
+// room that cannot be swept does not stop the others, but lease.ErrUnavailable ends
+// the sweep. The error is that of the first room that failed (SEEDS D4).
 func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
@@ -46,18 +49,33 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	}
 }
 
-// sweepAll sweeps the rooms of found.
+// sweepAll sweeps the rooms of found, several at once.
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(parallelDeletes)
+	var mu sync.Mutex // guards swept and err
 	for i := range found {
-		switch failed := l.sweep(ctx, found[i]); {
-		case failed == nil:
-			swept++
-		case errors.Is(failed, lease.ErrUnavailable):
-			return swept, cmp.Or(err, failed)
-		case !errors.Is(failed, errHeld):
-			err = cmp.Or(err, failed)
+		if ctx.Err() != nil {
+			break
 		}
+		work.Go(func() error {
+			failed := l.sweep(ctx, found[i])
+
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed == nil:
+				swept++
+			case !errors.Is(failed, errHeld):
+				err = cmp.Or(err, failed)
+			}
+			if errors.Is(failed, lease.ErrUnavailable) {
+				return failed // ends the sweep
+			}
+			return nil
+		})
 	}
+	_ = work.Wait() // err is the first
 	return swept, err
 }
 

@@ -36,7 +36,13 @@ type Place struct {
 }
 
 // String describes p for the head of the console.
-func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
+func (p Place) String() string {
+	text := p.Project + " / " + p.Database + " / " + p.Collection
+	if p.Emulator != "" {
+		text += " on the emulator " + p.Emulator
+	}
+	return text
+}
 
 // Other returns the name of the kind, or "" if it is analysis.
 func (p Place) Other() string {

@@ -50,9 +50,14 @@ type options struct {
 // Messages are written asynchronously: a blocked standard error delays nothing.
 func Hold(ctx context.Context, c *cli.Call) error {
 	// Writing to a closed standard error must not end this process. An ignored signal
-	// would be ignored by the command too, so SIGPIPE is received, and not forwarded.
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, append(forwarded(), syscall.SIGPIPE)...)
+	// would be ignored by the command too, so SIGPIPE is received, in a channel of its own:
+	// many of them take no forwarded signal's place.
+	broken, signals := make(chan os.Signal, 1), make(chan os.Signal, 8)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	if wanted := forwarded(); len(wanted) > 0 { // of none, Notify would forward all
+		signal.Notify(signals, wanted...)
+	}
 	defer signal.Stop(signals)
 
 	w := newAsyncWriter(c.Err)
@@ -174,7 +179,7 @@ func (r *runner) run(ctx context.Context, l *project.Locker, o project.AcquireOp
 		for {
 			select {
 			case s := <-signals:
-				if number, ok := s.(syscall.Signal); ok && number != syscall.SIGPIPE {
+				if number, ok := s.(syscall.Signal); ok {
 					r.group.signal(number)
 				}
 			case <-done:

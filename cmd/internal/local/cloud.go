@@ -3,6 +3,7 @@
 package local
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -38,6 +39,14 @@ func address(host string, base, i int) string {
 		base += i
 	}
 	return net.JoinHostPort(host, strconv.Itoa(base))
+}
+
+// checkPort checks the value of --port, the first of n ports.
+func checkPort(port, n int) error {
+	if port < 0 || port > 65536-n {
+		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", port, 65536-n))
+	}
+	return nil
 }
 
 // start starts Firestore, Cloud Tasks with the queue, and the page at these addresses.

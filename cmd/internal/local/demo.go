@@ -28,8 +28,9 @@ const (
 	demoTTL       = "3s"
 	demoHeartbeat = "900ms"
 	demoInterval  = "1s"
-	demoTimeout   = 2 * time.Minute        // for each file
+	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
+	demoSpan      = 5 * time.Second        // between the first and the last task, at most
 )
 
 // redeliveries are the delays of the duplicates of a task: one during the run, one after it.
@@ -93,7 +94,8 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	d.show, d.observe = c.Progress(), d.delivered
 	d.show.Print("%s", cli.Count(len(docs), "document"))
 
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(len(docs))*demoTimeout, errors.New("the demo did not end in time"))
+	limit := demoTimeout + time.Duration(len(docs))*demoRun
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("the demo did not end in time"))
 	defer cancel()
 	if err := d.run(ctx); err != nil {
 		return err
@@ -175,18 +177,19 @@ func (d *demo) open(ctx context.Context) (err error) {
 // runFiles submits the files, kills a worker, and waits until the demo is over.
 func (d *demo) runFiles(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { d.killOne(ctx); return nil })
+	all.Go(func() error { return d.killOne(ctx) })
 	all.Go(func() error { return d.submit(ctx) })
 	return all.Wait()
 }
 
 // submit submits the documents, one after another, and waits until the demo is over.
 func (d *demo) submit(ctx context.Context) error {
+	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
 	for _, doc := range d.docs {
 		if _, err := worker.Submit(ctx, d.guard, worker.Kind{}, doc.ID, doc.Input); err != nil {
 			return err
 		}
-		time.Sleep(demoPause)
+		time.Sleep(pause)
 	}
 	select {
 	case <-d.over:
@@ -198,17 +201,16 @@ func (d *demo) submit(ctx context.Context) error {
 
 // killOne waits for the middle of a run and kills its worker. If the run ends before, it
 // takes the next run. The report shows whether a worker was killed.
-func (d *demo) killOne(ctx context.Context) {
+func (d *demo) killOne(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-d.over:
-			return
+			return nil
 		case r := <-d.runs:
 			if d.middle(ctx, r) {
-				d.kill(ctx, r)
-				return
+				return d.kill(ctx, r)
 			}
 		}
 	}
@@ -232,11 +234,11 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 
 // kill kills the worker of a run. It prints when the lock expires, and the progress from which
 // another run can continue.
-func (d *demo) kill(ctx context.Context, r run) {
+func (d *demo) kill(ctx context.Context, r run) error {
 	r.worker.kill()
 	a, err := d.analyses.Get(ctx, r.AnalysisID)
 	if err != nil {
-		return
+		return err
 	}
 
 	d.mu.Lock()
@@ -250,6 +252,7 @@ func (d *demo) kill(ctx context.Context, r run) {
 		r.worker, r.worker.pid(), name, d.killed.Percent)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
+	return nil
 }
 
 // runBegins handles a line of a worker's log.

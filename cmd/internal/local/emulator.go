@@ -28,6 +28,9 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
+	if err := checkPort(*port, 3); err != nil {
+		return err
+	}
 
 	show := cli.NewProgress(c.Err)
 	options := cloudtasks.Options{Observe: func(d cloudtasks.Delivery) {

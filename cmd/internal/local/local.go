@@ -51,7 +51,9 @@ func Local(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	switch {
+	switch err := checkPort(*port, 6); {
+	case err != nil:
+		return err
 	case *workers < 1:
 		return cli.UsageError("--workers: want at least 1")
 	case *every <= 0:

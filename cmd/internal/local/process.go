@@ -63,7 +63,7 @@ const (
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
 	w := &process{number: number, done: make(chan struct{})}
 	path, pathErr := os.Executable()
-	w.cmd = exec.Command(path, "worker", "--slow", c.slow.String())
+	w.cmd = exec.Command(path, "worker", "--until-stdin-closes", "--slow", c.slow.String())
 	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
@@ -130,9 +130,9 @@ func (w *process) pid() int { return w.cmd.Process.Pid }
 // with which the embedded Firestore has died too.
 const orphanGrace = time.Second
 
-// Worker runs cmd/worker on the loopback interface, and reports each run that begins. It ends when
-// its standard input closes, as when the process that has started it dies.
+// Worker runs cmd/worker on the loopback interface, and reports each run that begins.
 func Worker(ctx context.Context, c *cli.Call) error {
+	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
 	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
@@ -144,12 +144,14 @@ func Worker(ctx context.Context, c *cli.Call) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // runs until the process ends: a read of standard input cannot be interrupted
-		_, _ = io.Copy(io.Discard, c.In)
-		cancel()
-		time.Sleep(orphanGrace)
-		os.Exit(cli.ExitFailed)
-	}()
+	if *until {
+		go func() { // runs until the process ends: a read of standard input cannot be interrupted
+			_, _ = io.Copy(io.Discard, c.In)
+			cancel()
+			time.Sleep(orphanGrace)
+			os.Exit(cli.ExitFailed)
+		}()
+	}
 
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	if *slow > 0 {

@@ -34,6 +34,8 @@ type workerCloud struct {
 func (c *workerCloud) start(
 	at func(i int) string, front http.Handler, limit int, o cloudtasks.Options,
 ) error {
+	// Google's client prefers the Firestore that this variable names, such as another local's.
+	_ = os.Unsetenv(cli.FirestoreEmulator) // fails only for an empty name
 	if err := c.cloud.start(at(0), at(1), at(3), quickQueue(limit), o); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 // run lists the analyses first, and then makes the change to each that is still as it was
 // listed. When ctx ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
-	c.Notice("project %s, database %s, collection %s", cl.place.Project, cl.place.Database, cl.place.Collection)
+	c.Notice("%s", cl.place)
 	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err

@@ -154,6 +154,8 @@ func (done *changed) note(verb console.Verb) string {
 		return "it was cancelled before: nothing is changed"
 	case verb == console.Cancel && done.Lock.Held:
 		return "its run ends at its next heartbeat"
+	case done.Was == missing:
+		return "no document had this id"
 	case verb == console.Cancel || verb == console.Delete:
 		return "it was " + statusOrNone(done.Was)
 	case done.Delivery == console.Booked:

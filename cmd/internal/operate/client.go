@@ -98,7 +98,7 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 	for i := range places {
 		operator, err := guard.Operator(places[i].Kind)
 		if err != nil {
-			return nil, errors.Join(err, guard.Shutdown(ctx))
+			return nil, errors.Join(cli.EnvironmentError{Err: err}, guard.Shutdown(ctx))
 		}
 		all = append(all, &Client{operator, guard, places[i], o.Queue.Name != "", runTimeout})
 	}
@@ -124,7 +124,8 @@ func (cl *Client) explain(id string, err error) error {
 		return fmt.Errorf("no %s %q in collection %s of project %s", place.Name, id, place.Collection, place.Project)
 	case errors.As(err, &held):
 		until := iso8601.Format(held.ExpiresAt) + cli.Duration(held.Remaining, ", for %s more")
-		return fmt.Errorf("%q is locked by %s until %s; wait, or cancel it, or, if its worker is dead, only unlock it",
+		return fmt.Errorf("%q is locked by %s until %s, and longer if its worker renews the lock; "+
+			"cancel it or, if its worker is dead, only unlock it",
 			id, printable.Line(held.Owner), until)
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)

@@ -90,6 +90,8 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 	switch {
 	case err != nil:
 		return wrong("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
+	case port < 0 || port > 65535:
+		return wrong("--port %d: want 0 to 65535", port)
 	case c.Given("iap-audience") && o.Audience == "":
 		return wrong("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":

@@ -91,8 +91,8 @@ func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
 		late := errors.New("too late")
 		for _, patience := range []time.Duration{0, time.Minute} {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, late)
-			if err := f.follow(ctx); !errors.Is(err, late) {
-				t.Errorf("after %v: %v", patience, err)
+			if err := f.follow(ctx); !errors.Is(err, late) || !strings.Contains(f.out.String(), "goes on without this command") {
+				t.Errorf("after %v: %v\n%s", patience, err, &f.out)
 			}
 			cancel()
 		}

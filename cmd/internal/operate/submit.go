@@ -60,6 +60,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 
+	cli.Print(c.Err, "taskguard submit%s: to %s\n", cl.place.Flag(), cl.place)
 	show := c.Progress()
 	var all []*submitted
 	for _, doc := range docs {
@@ -190,7 +191,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 		for _, s := range waiting {
 			err := cl.poll(ctx, c, show, s)
 			if ctx.Err() != nil {
-				return context.Cause(ctx)
+				return abandoned(ctx, c)
 			}
 			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
 			switch {
@@ -210,10 +211,16 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return abandoned(ctx, c)
 		case <-time.After(pause):
 		}
 	}
+}
+
+// abandoned says that the analyses go on, and returns the cause of ctx's end.
+func abandoned(ctx context.Context, c *cli.Call) error {
+	c.Notice("what is not finished goes on without this command; taskguard status shows it")
+	return context.Cause(ctx)
 }
 
 // poll reads one analysis and prints what has changed.
