@@ -151,8 +151,8 @@ func declares(r *http.Response, mediaType string) bool {
 	return got == mediaType && r.StatusCode != http.StatusNoContent
 }
 
-// retryAfter returns the wait that a 429 or 503 asks for, or one that is not positive. A date is
-// compared with that of the answer, by the same clock.
+// retryAfter returns the wait that a 429 or 503 asks for. A result ≤ 0 means that the answer names no
+// wait. A date is compared with the answer's own Date header, or without one with the present time.
 func retryAfter(r *http.Response) time.Duration {
 	if r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusServiceUnavailable {
 		return 0

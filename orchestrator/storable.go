@@ -122,8 +122,8 @@ func (d *decoder) token() (json.Token, *PermanentError) {
 	return t, nil
 }
 
-// value reads one value, whose path has pathBytes by Firestore's rule. If it is a container,
-// its level is level.
+// value reads one value, whose path has pathBytes by Firestore's rule. level is the depth at which a
+// container would be.
 func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentError) {
 	t, refused := d.token()
 	if refused != nil {

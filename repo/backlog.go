@@ -62,8 +62,8 @@ func (b *Backlog) sum() {
 }
 
 // Backlog counts by aggregation queries, within 15 s. stuck is how many stuck analyses the caller
-// knows. Backlog makes a read, OldestUnfinished's queries, 5 counts, and 3 for each interval. For the
-// life of a, it keeps those of an interval that had ended a minute before: the first call makes 41
+// knows. Backlog makes a read, OldestUnfinished's queries, 5 counts, and 3 for each interval. An
+// Analyses keeps the counts of each interval that ended more than a minute ago: the first call makes 41
 // counts, and each further one 8 to 11. Firestore bills a read for each thousand. An analysis
 // without the time that an interval needs is not in it, and a time with another zone's offset may
 // be in another one.

@@ -199,7 +199,7 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 // Watch reads one stream for the whole collection. If the stream breaks, or its
 // connection receives nothing any more (see connect), Google's client opens it again by
 // itself. That takes up to a minute and is not reported. Watch skips, with a warning, a
-// document whose id no room can have. It calls each in this goroutine.
+// document whose id cannot belong to a room. It calls each in this goroutine.
 func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next
 	defer cancel()
@@ -225,8 +225,8 @@ func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 	}
 }
 
-// cell decodes a document that a query found. ok is false, after a warning, if its id is that of no
-// room.
+// cell decodes a document that a query found. ok is false, after a warning, if its id cannot belong to
+// a room.
 func (r *Rooms) cell(
 	ctx context.Context, snap *firestore.DocumentSnapshot, asked time.Time,
 ) (c lease.Cell[document.Lock], ok bool) {

@@ -44,15 +44,15 @@ type Job = orchestrator.Job
 //	Failed     string   // FAILED
 //	Final      []string // further words of finished documents, which are left alone; at most six
 //	Input      string   // the name of the field: input
-//	Result     string   // likewise: result
-//	Error      string   // likewise, of a map of code and message: error
+//	Result     string   // the name of the field: result
+//	Error      string   // the name of the field, a map of code and message: error
 //
 // Its method Check returns why it cannot be used.
 type Fields = repo.Fields
 
 // Kind is a kind of work: the documents of one collection, and the function that does the
-// work. A Kind that has only Run is that of analyses. The command taskguard reads Kinds from
-// KINDS, as JSON without Run.
+// work. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
+// from KINDS, as JSON without Run.
 type Kind struct {
 	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
 	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses

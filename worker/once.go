@@ -61,10 +61,10 @@ func NotDone(err error) error {
 // it to its caller. An operator answers by taskguard resolve.
 //
 // Other errors: that of act; a *ResultError if the result that another version of the program or an
-// operator has stored is no T, after which a run of a Kind becomes FAILED with the code
-// effect_result_invalid; lease.ErrLost if the lock was lost; lease.ErrRefused or another error if
-// the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of their
-// results. act is called only after its marker has been committed. A document must not have two
+// operator has stored cannot be decoded as a T (a run of a Kind that returns this error becomes FAILED
+// with the code effect_result_invalid); lease.ErrLost if the lock was lost; lease.ErrRefused or another
+// error if the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of
+// their results. act is called only after its marker has been committed. A document must not have two
 // calls of Once with the same name at the same time. For a job without a Reporter, as in a test,
 // Once only calls act.
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),

@@ -199,10 +199,10 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	return nil
 }
 
-// find asks the queue for the task that was booked for an orphan. After a question without an answer
-// it asks no more in this call. An orphan that is PROCESSING has the name of a task that was booked
-// after the crash, as an acquisition deletes the name; or of the one that crashed, if its worker
-// was of an earlier version.
+// find asks the queue for the task that was booked for an orphan. If the queue does not answer one
+// question, find asks it no more during this call of Recover. The task that a PROCESSING
+// orphan names was booked after the crash, because an acquisition deletes the name. An orphan of an
+// earlier version's worker may still have the name of the task that crashed.
 func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) taskqueue.Presence {
 	if orphan.BookedTask == "" || r.unanswered.Load() {
 		return taskqueue.Absent

@@ -26,8 +26,8 @@ const (
 	FollowUp  = "follow_up"
 )
 
-// Attributes of spans. Delivery has each whose value is known. Another span has SpanOutcome if it
-// has an outcome.
+// Attributes of spans. The span Delivery has every attribute whose value is known. Another span has
+// SpanOutcome if it has an outcome.
 const (
 	SpanAnalysis = "taskguard.analysis_id"
 	SpanOutcome  = "taskguard.outcome"

@@ -98,7 +98,7 @@ func (h *Hold) OpenEffects(before int64) []string {
 
 // Mark writes the record of an act with the lock's next refresh, which it brings forward to now,
 // or with what ends the Hold; nil removes the record. One without a token gets this attempt's and
-// the present time. done is called as that of Report is: with nil once the record is committed.
+// the present time. Mark calls done as Report does: with nil once the record is committed.
 // An error means that nothing changes, because a limit is reached.
 func (h *Hold) Mark(name string, effect *Effect, done func(error)) error {
 	h.mu.Lock()

@@ -39,8 +39,8 @@ type Work struct {
 // Hold. The refresh is brought forward to the time that is every after the last commit:
 // to now, if every is zero. A newer report replaces an older one, part by part. If done is
 // not nil, it is called once, when the commit that contains r, or the reports that replaced
-// it, has succeeded or failed; its argument is that of done of lease.Hold.Carry. It must not
-// block. Report is safe for concurrent use.
+// it, has succeeded or failed. It gets the argument that lease.Hold.Carry passes to its done, and
+// must not block. Report is safe for concurrent use.
 func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,10 +99,11 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 	h.lease.Carry(every, written, everything, less...)
 }
 
-// written handles the outcome of a commit that contained checkpoint, the effects after so many marks,
-// and the first n reports of the Hold. If the document had no room for the checkpoint, marked reports
-// that the commit has the effects without it. If there was no room for the effects either, those of
-// the last commit count again.
+// written is called after a commit that was to contain checkpoint, the effects as they were after the
+// given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
+// had no room for all of these, and marked is true if it had room for the effects but not for the
+// checkpoint. If it had room for neither, the Hold returns to the effects of the last commit, unless
+// Mark was called since.
 func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked bool, err error) {
 	h.mu.Lock()
 	refused := errors.Is(err, lease.ErrRefused)
