@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -154,6 +155,20 @@ func (s emptied) RecvMsg(m any) error {
 	return err
 }
 
+// extended is a stream that returns err instead of its end; nil: another message.
+type extended struct {
+	grpc.ClientStream
+	err error
+}
+
+func (s extended) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		return s.err
+	}
+	return err
+}
+
 func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
@@ -178,6 +193,12 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 		without := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return emptied{s} })).documents.db
 		if err := without.readOnce(t.Context(), small, wanted{}, used); !errors.Is(err, errAnswer) {
 			t.Errorf("an answer without a result: %v", err)
+		}
+		for end, want := range map[error]error{nil: errAnswer, io.ErrUnexpectedEOF: io.ErrUnexpectedEOF} {
+			longer := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return extended{s, end} })).documents.db
+			if err := longer.readOnce(t.Context(), small, wanted{}, used); !errors.Is(err, want) {
+				t.Errorf("an answer, then %v: %v, want %v", end, err, want)
+			}
 		}
 		l.stopAnswering()
 		began := time.Now()

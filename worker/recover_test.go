@@ -308,6 +308,11 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 					t.Errorf("%s is marked with %v; booked are %v", id, now, booked)
 				}
 			}
+			time.Sleep(lease.DefaultTTL + time.Second) // no task is delivered
+			w.recover(t).check(t, 200, map[string]any{"booked": float64(6 - waiting)})
+			if n := len(names(q.tasks)); n != 2*(6-waiting) {
+				t.Errorf("%d names of %d tasks", n, len(q.tasks))
+			}
 		})
 	}
 }

@@ -71,6 +71,19 @@ func TestOtherRoutesAndMethods(t *testing.T) {
 	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
 }
 
+// disconnected is a caller that has disconnected.
+type disconnected struct{ http.ResponseWriter }
+
+func (disconnected) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestAnErrorThatCouldNotBeSentIsLogged(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	w.ServeHTTP(disconnected{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/nothing", http.NoBody))
+	if got := w.log.String(); !strings.Contains(got, `"level":"WARN","msg":"answer not sent","error":"broken pipe"`) {
+		t.Errorf("log: %s", got)
+	}
+}
+
 // Its task is not rejected: the body of another try may arrive.
 func TestABodyThatBreaksOffIsABadRequest(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)

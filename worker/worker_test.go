@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/firestore"
+	"taskguard/emulator/oidc"
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
@@ -217,4 +218,33 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})
+}
+
+func TestACallerNeedsATokenOfAnAccountForTheAudience(t *testing.T) {
+	issuer := oidc.NewIssuer()
+	keys := httptest.NewServer(issuer)
+	defer keys.Close()
+	o, err := worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL="+keys.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := open(t, emulatortest.Embedded(t), func(own *worker.Options) { own.Auth = o.Auth }).Recovery()
+	for _, c := range []struct {
+		account, audience string
+		want              int
+	}{
+		{"a@b.c", "https://a.example", http.StatusOK},
+		{"other@b.c", "https://a.example", http.StatusForbidden},
+		{"a@b.c", "https://other.example", http.StatusUnauthorized},
+	} {
+		token, err := issuer.Token(c.account, c.audience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, rec := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody), httptest.NewRecorder()
+		r.Header.Set("Authorization", "Bearer "+token)
+		if h.ServeHTTP(rec, r); rec.Code != c.want {
+			t.Errorf("%s for %s: %d %s, want %d", c.account, c.audience, rec.Code, rec.Body, c.want)
+		}
+	}
 }

@@ -245,3 +245,24 @@ func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	third.Eval(`locks.acquireProjectLock({ ...quick, backoffMs: [100], retryLimit: 99 }).then((lease) => locks.releaseProjectLock(lease))`)
 	third.want(`events.filter(({ type }) => type === 'lock:attempt').length < 99`, "true")
 }
+
+func TestALockOutlivesItsWebServer(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.FileServer(http.Dir(web)))
+	defer server.Close()
+	p, tabs := NewProfile(t), map[string]*Tab{}
+	for strategy, before := range strategies {
+		tabs[strategy] = p.load(&lockSite{url: server.URL}, before, serverless)
+	}
+	server.CloseClientConnections()
+	server.Close()
+	for strategy, b := range tabs {
+		b.Eval(`globalThis.kept = locks.withProjectLock(async (lease) => {
+			await new Promise((resolve) => setTimeout(resolve, 8000));
+			return [lease.strategy, await failure(locks.confirmProjectLock(lease))];
+		}, { ...quick, ttlMs: 7000, resource: '` + strategy + `' }).catch(({ code }) => code), 0`)
+	}
+	for strategy, b := range tabs {
+		b.want(`kept`, `["`+strategy+`","none"]`)
+	}
+}

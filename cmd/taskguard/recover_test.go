@@ -175,7 +175,11 @@ func TestDoctorPrintsWhatItFindsAndExits1ForAProblem(t *testing.T) {
 	if findings := d["findings"].([]any); len(findings) != 1 || !strings.Contains(o.out, `"unknown-variable"`) || len(d["read"].([]any)) != 1 || strings.Count(o.out, "\n") != 1 {
 		t.Errorf("%s", o.out)
 	}
-	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
+	args, read := []string{"doctor", "--json"}, []string{`"findings":[]`}
+	for flag, file := range map[string]string{"service": "service.yaml", "doclock": "doclock.yaml", "queue": "queue.yaml", "indexes": "firestore.indexes.json"} {
+		args, read = append(args, "--"+flag, shippedFiles+file), append(read, `"from":"`+shippedFiles+file+`"`)
+	}
+	taskguard(t, vars{}, args...).want(t, cli.ExitDone, read...)
 }
 
 func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {

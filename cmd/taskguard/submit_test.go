@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -57,15 +58,17 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.env["TASK_CALLER"] = caller
-	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "10h": 30 * time.Minute} {
-		env := q.env.with("RUN_TIMEOUT", runTimeout).with("TASK_AUDIENCE", "https://"+runTimeout)
-		taskguard(t, env, "submit", "--input", "{}", "--id", runTimeout).want(t, cli.ExitDone, "booked")
+	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "10h": 30 * time.Minute, "": 26 * time.Minute} {
+		id := cmp.Or(runTimeout, "unset")
+		env := q.env.with("RUN_TIMEOUT", runTimeout).with("TASK_AUDIENCE", "https://"+id)
+		taskguard(t, env, "submit", "--input", "{}", "--id", id).want(t, cli.ExitDone, "booked")
 		found := false
 		for _, task := range q.tasks(t) {
-			found = found || task.GetDispatchDeadline().AsDuration() == want && task.GetHttpRequest().GetOidcToken().GetAudience() == "https://"+runTimeout
+			token := task.GetHttpRequest().GetOidcToken()
+			found = found || task.GetDispatchDeadline().AsDuration() == want && token.GetAudience() == "https://"+id && token.GetServiceAccountEmail() == caller
 		}
 		if !found {
-			t.Errorf("%s: no task has the deadline %v and the audience", runTimeout, want)
+			t.Errorf("%s: no task has the deadline %v, the audience and the account", id, want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ var (
 // maxSubject is OpenID Connect's limit, in bytes.
 const maxSubject = 255
 
-// Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
+// Options configures a Verifier. Audience is required, and either Accounts or AnyAccount.
 type Options struct {
 	Audience string   // the only audience that a token may have
 	Accounts []string // e-mail addresses of the service accounts that may call
@@ -43,8 +43,13 @@ type Verifier struct {
 
 // New returns a Verifier. It makes no call: the first Check fetches the keys.
 func New(o Options) (*Verifier, error) {
-	if !o.AnyAccount && len(o.Accounts) == 0 {
+	switch {
+	case !o.AnyAccount && len(o.Accounts) == 0:
 		return nil, errors.New("taskauth: no account may call")
+	case o.AnyAccount && len(o.Accounts) > 0:
+		return nil, errors.New("taskauth: both any account and some may call")
+	case slices.ContainsFunc(o.Accounts, func(account string) bool { return strings.TrimSpace(account) == "" }):
+		return nil, errors.New("taskauth: an account is blank")
 	}
 	p, err := newTokenVerifier(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {

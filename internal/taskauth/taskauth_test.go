@@ -198,6 +198,8 @@ func TestNewRefusesOptionsThatAdmitAllOrNone(t *testing.T) {
 		"no audience":      {Accounts: accounts},
 		"a blank audience": {Audience: " ", Accounts: accounts},
 		"no accounts":      {Audience: audience},
+		"a blank account":  {Audience: audience, Accounts: []string{account, " "}},
+		"some and any":     {Audience: audience, Accounts: accounts, AnyAccount: true},
 	} {
 		if v, err := taskauth.New(o); err == nil || v != nil {
 			t.Errorf("%s: got %v, %v, want an error", name, v, err)

@@ -198,8 +198,12 @@ func decodeFile(name, kind string, v any) error {
 	if err != nil {
 		return err
 	}
+	if strings.TrimSpace(string(data)) == "" {
+		return fmt.Errorf("%s is empty", name)
+	}
 	if err := yaml.UnmarshalStrict(data, v); err != nil {
-		return fmt.Errorf("%s is not %s: %s", name, kind, oneLine(err.Error()))
+		text, _, _ := strings.Cut(oneLine(err.Error()), " of type ") // the type is one of Go
+		return fmt.Errorf("%s is not %s: %s", name, kind, strings.TrimSuffix(text, " into Go value"))
 	}
 	return nil
 }

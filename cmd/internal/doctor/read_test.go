@@ -444,7 +444,11 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"unknown flag":              {"--queue", "--max-attempt: 3\n", `unknown field "--max-attempt"`},
 		"indexes": {"--indexes", `{"fieldOverrides": [{"collectionGroup": "a", "fieldPath": "expireAt", "ttl": true}, {"collectionGroup": "a", "fieldPath": "b", "indexes": [{}]},
 			{"collectionGroup": "a", "fieldPath": "c", "indexes": []}], "indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
-		"not indexes": {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
+		"not indexes":      {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
+		"indexes of text":  {"--indexes", "module m\n", "json: cannot unmarshal string"},
+		"limit of text":    {"--queue", "--max-attempts: many\n", "struct field .--max-attempts"},
+		"no text of index": {"--indexes", "", " is empty"},
+		"no text of queue": {"--queue", "\n", " is empty"},
 	} {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
@@ -466,7 +470,7 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		if name == "indexes" && (!f.Indexes.TTL["a/expireAt"] || !indexed("a/expireAt") || !indexed("a/b") || indexed("a/c")) {
 			t.Errorf("the TTL policy is of expireAt and the exemption of c: %+v", f.Indexes)
 		}
-		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) {
+		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) || strings.Contains(why, " of type ") {
 			t.Errorf("%s: got %q, want %q", name, why, tc.wrong)
 		}
 	}
