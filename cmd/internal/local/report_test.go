@@ -13,6 +13,7 @@ import (
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/repo"
 )
 
@@ -179,11 +180,18 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 		for _, r := range []record{{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1}} {
 			d.runs <- run{w, &r}
 		}
-		d.killOne(t.Context())
+		failure := d.killOne(t.Context())
 		<-w.done
-		if k := d.killed; k == nil || len(d.runs) != 0 || k.Worker != 4 || k.ID != id || k.Token != 1 || k.ExpiresAt.IsZero() || k.Percent != 40 || k.checkpoint != checkpoint {
-			t.Errorf("%+v, %s", k, out)
+		if k := d.killed; failure != nil || k == nil || len(d.runs) != 0 || k.Worker != 4 || k.ID != id || k.Token != 1 || k.ExpiresAt.IsZero() || k.Percent != 40 || k.checkpoint != checkpoint {
+			t.Errorf("%+v, %v, %s", k, failure, out)
 		}
+	}
+	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}}); !errors.Is(err, lease.ErrNotFound) {
+		t.Errorf("after a kill whose analysis cannot be read: %v", err)
 	}
 	b.Merge(t, "a", map[string]any{"status": "READY"})
 	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
