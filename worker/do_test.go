@@ -335,6 +335,9 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 				if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
 					t.Errorf("after Shutdown the error is %v", err)
 				}
+				if err := worker.Book(t.Context(), g, worker.Kind{}, "x"); !errors.Is(err, worker.ErrStopping) {
+					t.Errorf("after Shutdown the error of Book is %v", err)
+				}
 			}
 		})
 	}

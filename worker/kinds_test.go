@@ -41,7 +41,7 @@ func TestEachHandlerCallsItsOwnRun(t *testing.T) {
 }
 
 func TestAKindThatCannotWorkIsRefused(t *testing.T) {
-	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", EmulatorHost: "127.0.0.1:1"}
+	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example/base/", EmulatorHost: "127.0.0.1:1"}
 	g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Queue, o.StallTimeout, o.MaxRunTime = queue, time.Minute, 29*time.Minute })
 	g.Handler(jobs(succeed))
 	for _, c := range []struct {
@@ -58,6 +58,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		{worker.Kind{Name: "a", Collection: "c", Path: "/internal/tasks/recover"}, "that of another route"},
 		{worker.Kind{Name: "a", Collection: "c", Path: "/internal/self-test"}, "that of another route"},
 		{worker.Kind{Name: "a", Collection: "c", Path: "/health/live"}, "that of another route"},
+		{worker.Kind{Name: "a", Collection: "c", Path: "/base"}, "TASK_TARGET_URL: want it without /base"},
 		{worker.Kind{Name: "a", Collection: "c", RunTimeout: -1}, "the RunTimeout -1ns is negative"},
 		{worker.Kind{Name: "a", Collection: "c", RunTimeout: time.Minute}, "STALL_TIMEOUT: 1m0s is not under RUN_TIMEOUT, 1m0s"},
 		{worker.Kind{Name: "a", Collection: "c", RunTimeout: 29*time.Minute + 1}, "MAX_RUN_TIME: 29m0s is under RUN_TIMEOUT"},

@@ -72,7 +72,7 @@ func TestLookupReadsTheOutcomeAndResetOpensTheKey(t *testing.T) {
 			}
 			held := func(err error) bool {
 				running, ok := errors.AsType[*worker.RunningError](err)
-				return ok && running.RetryIn > 0 && running.RetryIn <= min(time.Second, running.ExpiresAt.Sub(now))
+				return ok && running.RetryIn > 0 && running.RetryIn <= min(time.Second, running.ExpiresAt.Sub(now)) && strings.HasSuffix(err.Error(), "try again in "+running.RetryIn.String())
 			}
 
 			commits := b.Calls.Count("Commit")

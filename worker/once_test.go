@@ -214,6 +214,9 @@ func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 				return worker.Once(ctx, job, "ship", func(ctx context.Context) (int, error) {
 					acts++
 					_, err := worker.Once(ctx, job, "mail", func(context.Context) (int, error) { return 0, worker.NotDone(errDropped) })
+					if !errors.Is(err, errDropped) {
+						t.Errorf("the reason of the inner act is %v", err)
+					}
 					return 0, outer(err)
 				})
 			}))

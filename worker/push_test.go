@@ -132,6 +132,9 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 			if code, answer := deliver(t, handlers["jobs"], request); code != 200 || !strings.Contains(answer, `"reason":"bad_request"`) || !strings.HasSuffix(answer, `"rejected":true}`) {
 				t.Errorf("%s: %d %s", name, code, answer)
 			}
+			if _, answer := deliver(t, handlers["jobs"], request); name == "another project" && !strings.Contains(answer, "the event is not from the project "+b.Project) {
+				t.Errorf("%s: %s", name, answer)
+			}
 		}
 		other := open(t, b, func(o *worker.Options) { o.Database = "other" }).Eventarc(jobs(succeed))
 		for header, want := range map[string]string{"ce-database: other": `"reason":"not_found"`, "ce-database: (default)": `"rejected":true`} {

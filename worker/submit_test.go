@@ -87,6 +87,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.Tasks(), c.tasks, diff)
 					}
 				}
+				if o, err := without.Operator(k); err != nil || !errors.Is(o.Book(t.Context(), "x", "task"), worker.ErrNoQueue) {
+					t.Errorf("an operator without a queue: %v", err)
+				}
 				if got := described(q); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}

@@ -66,6 +66,26 @@ func TestTheDemoFinishesEachFileOnce(t *testing.T) {
 	}
 }
 
+// Started by systemd, or in a container, a worker has no open standard input.
+func TestAWorkerNeedsNoOpenStandardInput(t *testing.T) {
+	t.Parallel()
+	out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), must(os.Executable())(t), "worker")
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "TASK_AUTH=none", "PORT=0"), out, out
+	for name, value := range store(t) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	check(t, cmd.Start())
+	out.Await(t, `"msg":"serving"`)
+	time.Sleep(time.Second)
+	if strings.Contains(out.String(), "stopping") {
+		t.Error("it stops without a signal")
+	}
+	check(t, cmd.Process.Signal(syscall.SIGTERM))
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // However the demo ends in the middle of its runs, none of its workers outlives it.
 func TestNoProcessOutlivesTheDemo(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -87,7 +87,7 @@ func commands() []cli.Command {
 				"A process that leaves the group, by setsid or a shell's job control, is not. " +
 				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},
 		{Name: "worker", Run: local.Worker,
-			Summary:   "a worker on a loopback port, as demo and local start it, until standard input closes",
+			Summary:   "a worker on a loopback port, as demo and local start it",
 			Variables: "the worker's, see docs/reference.md"},
 		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
 	}

@@ -113,6 +113,29 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	return faulty.Faults()[f]
 }
 
+// delayed is a store whose writes take a second.
+type delayed struct{ *store }
+
+func (d delayed) Swap(ctx context.Context, room string, prev cell, next Lock) (cell, error) {
+	time.Sleep(time.Second)
+	return d.store.Swap(ctx, room, prev, next)
+}
+
+func TestASweepDeletes16RoomsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		for i := range 257 {
+			s.put(fmt.Sprint("r", i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: time.Now()}})
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		swept, err := on(t, delayed{s}).Sweep(t.Context(), s)
+		if took := time.Since(began); swept != 257 || err != nil || took != 17*time.Second {
+			t.Errorf("swept %d in %v, %v; want 257 in 17 s", swept, took, err)
+		}
+	})
+}
+
 // A sweep of many rooms gives up at the first, with a short error.
 func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
