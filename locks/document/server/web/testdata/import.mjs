@@ -24,3 +24,11 @@ const options = { endpoint: 'http://localhost/api/documents' };
 const { code: lost } = await renewProjectLock(await acquireProjectLock(options)).catch((error) => error);
 await releaseProjectLock(await acquireProjectLock(options));
 console.log(lost, ...requests);
+
+// So is one that onReadonly acquires: it is called before the release.
+let again;
+requests.length = 0;
+const onReadonly = () => { again = acquireProjectLock(options); };
+await renewProjectLock(await acquireProjectLock({ ...options, onReadonly })).catch(() => {});
+await releaseProjectLock(await again);
+console.log(...requests);
