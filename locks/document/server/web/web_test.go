@@ -75,7 +75,9 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 		"acquireProjectLock confirmProjectLock releaseProjectLock renewProjectLock " +
 		"subscribeAllLockEvents subscribeLockEvents subscribeLockTelemetry withProjectLock\n25000 30000 10000 3\n" +
 		`["acquire-denied",false,"acquire-denied",3,7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
-		"POST PUT DELETE freed POST DELETE freed"
+		"POST PUT DELETE freed POST DELETE freed\n" +
+		"POST POST PUT PUT DELETE DELETE freed freed POST DELETE freed\n" +
+		"attempt error waiting fallback-engaged attempt acquired renew-scheduled attempt renewed renew-scheduled\ntrue"
 	if got := string(bytes.TrimSpace(run(t, dir, paths[0], "import.mjs"))); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
