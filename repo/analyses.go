@@ -35,8 +35,9 @@ type Options struct {
 	Fields Fields
 	// Keep sets when a finished document may be deleted: the commit that finishes it sets
 	// expireAt, a Timestamp, to Keep from then, and the commit that opens it again deletes
-	// expireAt. The collection needs a TTL policy on that field. Zero: finishing does not
-	// set it.
+	// expireAt. The collection needs a TTL policy on that field. The tokens of a document begin
+	// at the time of its creation, so that they are larger than those of a deleted one with its
+	// id. Zero: finishing does not set expireAt, and tokens begin at 1.
 	Keep time.Duration
 	// KeepAll makes every commit, also those of Create, set expireAt. Keep must then be
 	// longer than the lock's TTL.
@@ -143,40 +144,35 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 
 // New has further fields of an analysis that is created.
 type New struct {
-	// Params is the field params, which Outcome reads; empty: none.
-	Params string
-	// Task names the task that is booked for the document, by its createdAt; nil: none is.
-	Task func(created time.Time) string
+	Params string // the field params, which Outcome reads; empty: none
+	Task   string // bookedTask, the name of the task that is booked afterwards; empty: none
 }
 
-// CreateWith is like Create, and also stores the fields of with.
+// CreateWith is like Create, and also stores the fields of with. It makes one call, and with
+// KeepAll a read before it.
 func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with New) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	read, err := a.documents.now(ctx)
-	if err != nil {
-		return err
-	}
 
-	now, fields := read.Truncate(time.Millisecond), a.codec.fields.Document(input)
-	fields["createdAt"], fields["updatedAt"] = timeValue(now), timeValue(now)
+	fields := a.codec.fields.Document(input)
 	if with.Params != "" {
 		fields["params"] = with.Params
 	}
-	if with.Task != nil {
-		fields["bookedTask"] = with.Task(now)
-	}
-	if a.codec.keep > 0 { // an expired document may have had the same id
-		fields["lockToken"] = lease.Fresh(read).Token
+	if with.Task != "" {
+		fields["bookedTask"] = with.Task
 	}
 	if a.codec.keepAll {
+		now, err := a.documents.now(ctx)
+		if err != nil {
+			return err
+		}
 		fields["expireAt"] = now.Add(a.codec.keep)
 	}
 
-	_, err = a.documents.collection.Doc(id).Create(ctx, fields)
+	_, err := a.documents.collection.Doc(id).Create(ctx, fields)
 	switch {
 	case err == nil:
 		return nil

@@ -45,6 +45,7 @@ type lockCodec struct {
 type stored struct {
 	updatedAt    any                           // as the document has it: a commit keeps its type
 	tokenAssumed bool                          // the document's lockToken is unusable; Lock.Token replaces it
+	unleased     bool                          // no acquisition has written a lockToken
 	params       string                        // if the call reads it; see CreateWith
 	work         map[string]*firestorepb.Value // if the reading has it; see Analyses.work
 }
@@ -82,10 +83,16 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	}
 
 	lock, err := c.decodeLock(r)
+	unleased := lock.Token == 0
+	if unleased && c.keep > 0 { // an expired document may have had the same id
+		lock.Token = lease.Fresh(r.created).Token
+	}
 	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = analysislock.Finished(a.Status) || f.final(data[f.Status])
 	params, _ := data["params"].(string)
-	a.Stored = stored{updatedAt: data["updatedAt"], tokenAssumed: err != nil, params: params, work: r.encoded}
+	a.Stored = stored{
+		updatedAt: data["updatedAt"], tokenAssumed: err != nil, unleased: unleased, params: params, work: r.encoded,
+	}
 	if err == nil || a.Lock.Finished {
 		return a, nil
 	}

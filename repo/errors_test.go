@@ -38,7 +38,11 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 	create := func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", 1) }
 	for call, operations := range map[string]map[string]operation{
 		read: {
-			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned, "Create": create,
+			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned,
+			"Create, with KeepAll": func(ctx context.Context, a *worker, r onRooms) error {
+				a.codec.keepAll = true
+				return create(ctx, a, r)
+			},
 			"Ping":          func(ctx context.Context, a *worker, _ onRooms) error { return a.Ping(ctx) },
 			"Ping of rooms": func(ctx context.Context, _ *worker, r onRooms) error { return r.Ping(ctx) },
 		},

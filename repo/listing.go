@@ -186,7 +186,7 @@ func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock
 	}
 
 	more, err := a.unfound(ctx, all.Query, limit-len(found), func(status any, d *analysislock.Analysis) bool {
-		return status == nil && (d.Malformed != nil || d.Lock.Token == 0)
+		return status == nil && (d.Malformed != nil || d.Stored.(stored).unleased)
 	})
 	return append(found, more...), err
 }
@@ -217,7 +217,7 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 	q := a.documents.collection.Where(f.Status, "not-in", f.known()).Select(f.Status, "lockToken").Limit(limit)
 	found, err := a.summaries(ctx, "find analyses of unknown status", q)
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
-		return d.Malformed != nil || d.Lock.Token != 0
+		return d.Malformed != nil || !d.Stored.(stored).unleased
 	}), err
 }
 

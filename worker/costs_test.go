@@ -2,18 +2,22 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 )
 
 // costs returns the rows of the first table of docs/adopt.md: reads, writes, calls to
@@ -92,18 +96,34 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 				t.Errorf("%s: %v, docs/adopt.md has %v", what, got, row)
 			}
 		}
-		a := w.guard.Orphans.(*repo.Analyses)
 		for id := range lasts {
 			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i"})
 		}
 		b.Put(t, "large", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 64<<10)})
 		b.Put(t, "failing", map[string]any{"status": "QUEUED"})
-		measure("submission", nil, 1, func() {
-			if err := a.Create(t.Context(), "new", "i"); err != nil {
-				t.Fatal(err)
-			}
-			q.submit(t, "new")
-		})
+		g, err := Open(t.Context(), Options{Project: b.Project, Auth: CheckedByProxy(), FirestoreOptions: b.Client(t), QueueOptions: []option.ClientOption{option.WithGRPCConn(q.Conn)}, Queue: Queue{Name: queuePath, TargetURL: "https://worker.example", Caller: "a@b.c"}, Log: slog.New(slog.NewJSONHandler(w.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = g.Shutdown(t.Context()) }() // it closes q's connection
+		submission := func(row, input string, want Submission, refused error) {
+			t.Helper()
+			measure(row, nil, 1, func() {
+				if s, err := Submit(t.Context(), g, Kind{}, "new", input); s != want || !errors.Is(err, refused) {
+					t.Errorf("%s: %+v, %v; want %+v, %v", row, s, err, want, refused)
+				}
+			})
+		}
+		const again, needless = "submission again, before it runs", "submission again, while it runs, after it is finished or with another input"
+		submission("submission", "i", Submission{Created: true, Booked: true, Status: "QUEUED"}, nil)
+		submission(again, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
+		submission(needless, "other", Submission{Status: "QUEUED"}, ErrOtherInput)
+		b.Merge(t, "new", map[string]any{"lockOwner": "them", "lockToken": 1, "lockExpiresAt": time.Now().Add(time.Minute), "bookedTask": firestore.Delete})
+		submission(needless, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
+		b.Merge(t, "new", map[string]any{"lockExpiresAt": time.Now()}) // its worker died
+		submission(again, "i", Submission{Booked: true, Status: "QUEUED"}, nil)
+		b.Merge(t, "new", map[string]any{"status": "READY"})
+		submission(needless, "i", Submission{Status: "READY"}, nil)
 		b.Delete(t, "new")
 		measure("run of less than a heartbeat", nil, 1, func() { w.deliver(t, "short") })
 		measure("the same, with an input and a checkpoint of more than 64 KiB", nil, 1, func() { w.deliver(t, "large") })

@@ -141,13 +141,13 @@ func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "charge", unknown)
 			})
-		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000002`},
+		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000003`},
 		"of Do, whose function hides it": {func(ctx context.Context, g *worker.Guard, _ *firestore.DocumentRef, _ worker.Job) (any, error) {
 			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
 				_, err := worker.Once(ctx, job, "charge", unknown)
 				return nil, errors.New(err.Error())
 			})
-		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000002`},
+		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000003`},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)

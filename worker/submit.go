@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
@@ -54,8 +54,8 @@ func NewDocument(k Kind, input any) (map[string]any, error) {
 }
 
 // Book books a delivery of the document id of a kind in the Guard's Queue, unless the document is
-// finished. It is idempotent: the task's name is made of the id and createdAt, or is the bookedTask
-// of the document.
+// finished. It is idempotent: the task's name is the bookedTask of the document; without one it is
+// made of the id and createdAt, and nothing is booked while a delivery runs the document.
 //
 // Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue, after which Book may be called
 // again, or recovery books it; lease.ErrInvalidKey; lease.ErrUnavailable; ErrStopping after Shutdown.
@@ -86,7 +86,8 @@ func Book(ctx context.Context, g *Guard, k Kind, id string) error {
 // document's id, and encoding/json must be able to encode input. Submit is idempotent: if the
 // id is derived from a request, a repeated request changes nothing. A document that exists keeps
 // its state; if it has another input, Submit books nothing and returns ErrOtherInput. Without a
-// Queue no delivery is booked.
+// Queue no delivery is booked. Submit makes one call to Firestore, and a second, a read, if the
+// document exists.
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
@@ -114,19 +115,22 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 func (k *guarded) submit(ctx context.Context, id string, input any) (s Submission, err error) {
 	var with repo.New
 	if k.guard.Queue != nil {
-		with.Task = func(created time.Time) string { return k.firstTask(id, created) }
+		with.Task = k.guard.Kind.Task("submit", id, rand.Text())
 	}
 	err = k.analyses.CreateWith(ctx, id, input, with)
-	if s.Created = err == nil; !s.Created && !errors.Is(err, repo.ErrExists) {
-		return s, err
+	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: with.Task}
+	if s.Created = err == nil; !s.Created {
+		if !errors.Is(err, repo.ErrExists) {
+			return s, err
+		}
+		d, err = k.analyses.Get(ctx, id)
 	}
 
-	d, err := k.analyses.Get(ctx, id)
 	s.Status = d.Status
 	switch {
 	case err != nil:
 		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
-	case !reflect.DeepEqual(d.Input, input):
+	case !s.Created && !reflect.DeepEqual(d.Input, input):
 		return s, ErrOtherInput
 	case k.guard.Queue == nil, d.Finished():
 		return s, nil
@@ -139,22 +143,21 @@ func (k *guarded) submit(ctx context.Context, id string, input any) (s Submissio
 // book books a delivery of the unfinished document d, which the Queue may have already. Its error
 // is ErrNotBooked.
 func (k *guarded) book(ctx context.Context, d analysislock.Analysis) (already bool, err error) {
+	name := d.BookedTask
+	if !taskqueue.ValidName(name) {
+		if lease.Held(d.Lock, d.ReadAt) { // the delivery that runs it was booked
+			return true, nil
+		}
+		name = k.guard.Kind.Task("submit", d.ID, iso8601.Format(d.CreatedAt))
+	}
+
 	// An earlier call may have crashed before it booked. If it did book, the task's name is
 	// taken and nothing is booked here. If that task is lost, recovery books another.
-	name := k.firstTask(d.ID, d.CreatedAt)
-	if taskqueue.ValidName(d.BookedTask) {
-		name = d.BookedTask
-	}
 	already, err = k.guard.Book(ctx, d.ID, taskqueue.Task{Name: name, At: d.NextAttemptAt})
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrNotBooked, err)
 	}
 	return already, err
-}
-
-// firstTask returns the name of the first task of a document.
-func (k *guarded) firstTask(id string, created time.Time) string {
-	return k.guard.Kind.Task("submit", id, iso8601.Format(created))
 }
 
 // Operator reads and changes the documents of one kind, as the commands of taskguard do. It is

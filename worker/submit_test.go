@@ -91,7 +91,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					t.Errorf("an operator without a queue: %v", err)
 				}
 				if got := described(q); len(got) != 2 || got[0] != task || got[1] != task {
-					t.Errorf("tasks %q, want %q", got, task)
+					t.Fatalf("tasks %q, want %q", got, task)
 				}
 				booked := path.Base(q.Tasks()[1].GetName())
 				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}, "bookedTask": booked})

@@ -152,6 +152,12 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			delete navigator.locks.query;
 			return outcomes;
 		}, quick)`, `["none","renew-failed"]`},
+		{"a lock of a longer name is another one", file, `0`, `locks.withProjectLock(
+			() => locks.withProjectLock(() => 'both', { ...quick, resource: 'imgponic:project-2', retryLimit: 1 }), quick)`, `"both"`},
+		{"a Web Lock of a longer name confirms nothing", web, `0`, `locks.withProjectLock((lease) => {
+			navigator.locks.query = async () => ({ held: [{ name: 'imgponic:project-2' }] });
+			return failure(locks.confirmProjectLock(lease)).finally(() => { delete navigator.locks.query; });
+		}, quick).catch(({ code }) => [code, readonly])`, `["lease-stale",["lease-stale"]]`},
 		{"without https, Web Locks and files are missing, and the error says so", file, `0`, `(async () => {
 			const { storage } = navigator;
 			Object.defineProperty(navigator, 'storage', { value: undefined, configurable: true });

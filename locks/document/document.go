@@ -50,9 +50,10 @@ type State struct {
 // CheckRoom returns lease.ErrInvalidKey for an id that no room can have.
 func CheckRoom(room string) error { return lease.CheckKey("room", room, MaxRoom) }
 
-// Hash returns the hash that stands for a room in logs, as its id is a user's input.
-func Hash(room string) string {
-	sum := sha256.Sum256([]byte(room))
+// Hash returns the hash that stands for a room in logs, as its id is a user's input, and for a
+// session.
+func Hash(id string) string {
+	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:6])
 }
 

@@ -17,6 +17,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -243,7 +244,7 @@ func Session(t *testing.T, command ...string) {
 
 // Modules returns the directory of the npm packages that folder/package-lock.json names. It
 // is in the user's cache: npm takes longer than the test, so it runs only once for each
-// content of package-lock.json.
+// content of package-lock.json, also if tests or packages that run in parallel need it.
 func Modules(t *testing.T, npm, folder string) (modules string) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -256,13 +257,21 @@ func Modules(t *testing.T, npm, folder string) (modules string) {
 	}
 	installed := filepath.Join(cache, fmt.Sprintf("taskguard-example-%x", sha256.Sum256(lock)))
 	modules = filepath.Join(installed, "node_modules")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	guard, err := os.Create(installed + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guard.Close() //nolint:errcheck // frees the lock
+	if err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := os.Stat(modules); err == nil {
 		return modules
 	}
 
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed within the cache
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
@@ -29,6 +30,10 @@ const (
 	maxChannel = 164
 	// maxChannels is how many channels one socket may subscribe to.
 	maxChannels = 20
+	// maxBurst is how many messages of a socket are handled at once. Further ones wait, one
+	// messageInterval each: a subscription costs a read of the store.
+	maxBurst        = 2 * maxChannels
+	messageInterval = 200 * time.Millisecond
 	// activityTimeout is the time in seconds without a message after which a client
 	// sends a ping.
 	activityTimeout = 30
@@ -75,11 +80,24 @@ type frame struct {
 	Data    string `json:"data"`
 }
 
-// sign returns the authorization of a socket for a private channel.
-func (p Pusher) sign(socket, channel string) string {
+// sign returns the authorization of a socket for a private channel. payer is the hash of the
+// session that the channel counts for. An application that signs names none.
+func (p Pusher) sign(socket, channel, payer string) string {
+	suffix := ""
+	if payer != "" {
+		suffix = ":" + payer
+	}
 	h := hmac.New(sha256.New, []byte(p.Secret))
-	h.Write([]byte(socket + ":" + channel)) // never fails
-	return p.Key + ":" + hex.EncodeToString(h.Sum(nil))
+	h.Write([]byte(socket + ":" + channel + suffix)) // never fails
+	return p.Key + ":" + hex.EncodeToString(h.Sum(nil)) + suffix
+}
+
+// payerOf returns the hash that stands for a session in an authorization; empty: no session.
+func payerOf(session string) string {
+	if session == "" {
+		return ""
+	}
+	return document.Hash(session)
 }
 
 var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
@@ -135,7 +153,8 @@ func (s *Server) authorize(c echo.Context) error {
 	if err != nil || !private || !socketID.MatchString(want.Socket) {
 		return errForeignChannel
 	}
-	return c.JSON(http.StatusOK, map[string]string{"auth": s.o.Pusher.sign(want.Socket, want.Channel)})
+	auth := s.o.Pusher.sign(want.Socket, want.Channel, payerOf(caller.Owner))
+	return c.JSON(http.StatusOK, map[string]string{"auth": auth})
 }
 
 // connect handles GET /app/KEY, a socket of the Pusher protocol. It returns when the
@@ -156,7 +175,7 @@ func (s *Server) connect(c echo.Context) error {
 		return nil // Accept has answered
 	}
 	id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
-	p := &pusher{server: s, conn: conn, session: caller.Owner, id: id, channels: map[string]context.CancelFunc{}}
+	p := &pusher{server: s, conn: conn, payer: payerOf(caller.Owner), id: id, channels: map[string]context.CancelFunc{}}
 	if c.Param("key") != s.o.Pusher.Key { // the route has no empty key
 		p.close(errUnknownKey)
 		return nil
@@ -170,8 +189,9 @@ func (s *Server) connect(c echo.Context) error {
 type pusher struct {
 	server     *Server
 	conn       *websocket.Conn
-	session    string // empty: none
+	payer      string // of its public channels; empty: no session
 	id         string
+	paced      time.Time                     // when the last message was due; the reading goroutine's own
 	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
 	forwarding sync.WaitGroup
 }
@@ -215,6 +235,7 @@ func (p *pusher) read(ctx context.Context) error {
 			return errMessage
 		}
 
+		p.pace(ctx)
 		err = p.handle(ctx, data)
 		switch {
 		case errors.Is(err, errUnauthorized), errors.Is(err, errEvent):
@@ -222,6 +243,18 @@ func (p *pusher) read(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
+	}
+}
+
+// pace waits until the next message may be handled, or ctx ends.
+func (p *pusher) pace(ctx context.Context) {
+	if earliest := time.Now().Add(-maxBurst * messageInterval); p.paced.Before(earliest) {
+		p.paced = earliest
+	}
+	p.paced = p.paced.Add(messageInterval)
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(p.paced)):
 	}
 }
 
@@ -256,26 +289,30 @@ func (p *pusher) handle(ctx context.Context, data []byte) error {
 func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	s := p.server
 	room, private, err := s.o.Pusher.roomOf(channel)
-	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel))) {
+	_, payer, _ := strings.Cut(strings.TrimPrefix(auth, s.o.Pusher.Key+":"), ":")
+	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel, payer))) {
 		p.refuse(channel, "AuthError", errUnauthorized)
 		return errUnauthorized
 	}
+	if !private || payer == "" {
+		payer = p.payer
+	}
 
 	p.unsubscribe(channel)
-	if len(p.channels) >= maxChannels || !s.openChannel(p.session, private, &channel) {
+	if len(p.channels) >= maxChannels || !s.openChannel(payer, &channel) {
 		p.refuse(channel, "LimitReached", errManyChannels)
 		return nil
 	}
 	sub, err := s.feed.Subscribe(ctx, room)
 	if err != nil {
-		s.closeChannel(p.session, &channel)
+		s.closeChannel(payer, &channel)
 		return errNoStore
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
-		defer s.closeChannel(p.session, &channel)
+		defer s.closeChannel(payer, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
 	})

@@ -102,7 +102,7 @@ func (p *pusher) subscribe(channel, auth string) frame {
 // watch subscribes to a channel of a free room. It reports false if there are too many.
 func (p *pusher) watch(channel string) bool {
 	p.t.Helper()
-	f := p.subscribe(channel, "")
+	f := p.subscribe(channel, "key:00:chosen") // a public channel counts for no session that the client chooses
 	if f.Event == "pusher:subscription_error" && f.Channel == channel && strings.Contains(f.Data, `"status":4301`) {
 		return false
 	}
@@ -276,8 +276,8 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 		}
 	}
 	status, auth := b.authorized(p.id, channel)
-	if want := signature(app.Secret, p.id, channel); status != http.StatusOK || auth != want {
-		t.Fatalf("%d, %q, want %q", status, auth, want)
+	if status != http.StatusOK || !strings.HasPrefix(auth, "key:") {
+		t.Fatalf("%d, %q", status, auth)
 	}
 	for form, want := range map[string]int{
 		`{"socket_id":"` + p.id + `","channel_name":"` + channel + `"}`: http.StatusOK,
@@ -289,7 +289,7 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 		}
 	}
 	for _, forged := range []string{
-		"", "key:", auth[:len(auth)-1], strings.ToUpper(auth), auth + "0", "other" + auth, signature("another secret", p.id, channel),
+		"", "key:", auth[:len(auth)-1], auth[:strings.LastIndex(auth, ":")], strings.ToUpper(auth), auth + "0", auth + ":0", "other" + auth, signature("another secret", p.id, channel),
 		signature(app.Secret, "1.1", channel), signature(app.Secret, p.id, "private-documents.other"),
 	} {
 		p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": forged})
@@ -388,7 +388,21 @@ func TestASessionHasFiveChannelsForEachOfItsSockets(t *testing.T) {
 	if !q.watch("documents.5") {
 		t.Error("another session has no channel")
 	}
+	const private = "private-documents.6"
+	strange := s.browser(t).connect() // the same user's, who has left out the cookie
+	_, auth := user.authorized(strange.id, private)
+	if f := strange.subscribe(private, auth); !strings.Contains(f.Data, "LimitReached") {
+		t.Errorf("a sixth channel, of a socket without the session: %+v", f)
+	}
 	p.unsubscribe("documents.0")
+	for f := (frame{}); f.Event != succeed; {
+		f = strange.subscribe(private, auth)
+	}
+	if p.watch("documents.5") {
+		t.Error("a private channel of a socket without a session counts for nobody")
+	}
+	strange.wantEvent(private, unlocked, document.Current)
+	strange.unsubscribe(private)
 	p.mustWatch("documents.5")
 }
 
@@ -407,9 +421,13 @@ func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 		stranger.want(http.StatusServiceUnavailable, tooManyConnections, http.MethodGet, path, upgrade()...)
 	}
 
-	const private = "private-documents.c" // a session has signed it
-	if f := p.subscribe(private, signature(app.Secret, p.id, private)); f.Event != succeed {
-		t.Errorf("got %+v", f)
+	const private = "private-documents.c"
+	if f := p.subscribe(private, signature(app.Secret, p.id, private)); !strings.Contains(f.Data, "LimitReached") {
+		t.Errorf("signed by the application, for no session that is known: %+v", f)
+	}
+	_, auth := user.authorized(p.id, private)
+	if f := p.subscribe(private, auth); f.Event != succeed {
+		t.Errorf("signed for a session: %+v", f)
 	}
 	p.wantEvent(private, unlocked, document.Current)
 	user.listen(lockPath+"/ws", websocket.DialOptions{}).next()

@@ -88,8 +88,8 @@ func (s *Server) beginLock(ctx context.Context, q target) error {
 	return nil
 }
 
-// takeSocket counts a socket for the session. All sockets and public channels of clients
-// without a session count together.
+// takeSocket counts a socket for the session. All sockets and channels without a session count
+// together.
 func (s *Server) takeSocket(session string, key any) error {
 	limit, full := s.o.SessionSockets, errManySockets
 	if session == "" {
@@ -101,19 +101,18 @@ func (s *Server) takeSocket(session string, key any) error {
 	return nil
 }
 
-// openChannel counts a subscription as a socket, and for its session, or for all clients
-// without one; a session has signed a private channel. It reports false if there are too many.
-func (s *Server) openChannel(session string, private bool, key any) bool {
+// openChannel counts a subscription as a socket, and for the session with the hash payer, or for
+// all clients without one. It reports false if there are too many.
+func (s *Server) openChannel(payer string, key any) bool {
 	if s.Begin(s.o.MaxSockets) != nil {
 		return false
 	}
 
-	counted := true
-	switch {
-	case session != "":
-		counted = s.channels.begin(session, key, channelsPerSocket*s.o.SessionSockets)
-	case !private:
+	var counted bool
+	if payer == "" {
 		counted = s.takeSocket("", key) == nil
+	} else {
+		counted = s.channels.begin(payer, key, channelsPerSocket*s.o.SessionSockets)
 	}
 	if !counted {
 		s.End()
@@ -122,8 +121,8 @@ func (s *Server) openChannel(session string, private bool, key any) bool {
 }
 
 // closeChannel ends what openChannel has counted.
-func (s *Server) closeChannel(session string, key any) {
-	s.channels.end(session, key)
+func (s *Server) closeChannel(payer string, key any) {
+	s.channels.end(payer, key)
 	s.closeSocket("", key)
 }
 

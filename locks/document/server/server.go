@@ -59,7 +59,8 @@ type Options struct {
 	Pusher  Pusher          // the zero value: its sockets are refused
 	Origins []string        // other origins whose pages may call, such as https://app.example
 	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
-	// zero: 10,000. Clients without a session may have half of them, with their public channels.
+	// zero: 10,000. Clients without a session may have half of them, with their channels, except
+	// the private ones that a session has authorized: these count for that session.
 	MaxSockets int
 	// SessionLocks and SessionSockets are how many locks and open sockets one session may
 	// have on this instance; zero: 100. A lock is counted until it is released here, or for

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -303,6 +304,38 @@ func TestAClientThatReadsNothingIsClosedAndForgotten(t *testing.T) {
 		h.ServeHTTP(hijacked{httptest.NewRecorder(), conn}, r)
 		if took := time.Since(began); took != 5*time.Second || w.waiting != 0 {
 			t.Errorf("closed after %v, want the 5 s of a message; %d functions wait for the stop", took, w.waiting)
+		}
+	})
+}
+
+// Each of the messages would be a read of Firestore, if it were a subscription.
+func TestAFloodOfMessagesIsHandledSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		h := server.NewServer(t.Context(), locks, document.NewFeed(locks, nil, nil), cookies(t), server.Options{Pusher: app, Ping: time.Hour})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, appPath, http.NoBody)
+		for line := range slices.Chunk(upgrade(), 2) {
+			r.Header.Set(line[0], line[1])
+		}
+		theirs, conn := net.Pipe()
+		var both sync.WaitGroup
+		defer both.Wait()
+		defer theirs.Close() //nolint:errcheck // ends the socket
+		both.Go(func() { h.ServeHTTP(hijacked{httptest.NewRecorder(), conn}, r) })
+		const messages, ping = 100, `{"event":"pusher:ping"}`
+		both.Go(func() {
+			for range messages {
+				_, _ = theirs.Write(append([]byte{0x81, 0x80 | byte(len(ping)), 0, 0, 0, 0}, ping...))
+			}
+		})
+		began := time.Now()
+		for range 1 + messages { // a greeting, and the answers
+			header := make([]byte, 2)
+			_ = must(io.ReadFull(theirs, header))(t)
+			_ = must(io.CopyN(io.Discard, theirs, int64(header[1])))(t)
+		}
+		if took, want := time.Since(began), 60*200*time.Millisecond; took != want {
+			t.Errorf("%d messages are handled in %v, want %v", messages, took, want)
 		}
 	})
 }

@@ -52,7 +52,8 @@ func TestTheTypesAreThoseOfTheModule(t *testing.T) {
 }
 
 // Without a browser, each strategy is unavailable: the lock is refused at once. With a
-// server, a lease that was lost is given back before the next acquisition begins.
+// server, a lease that was lost is given back before the next acquisition begins, also if onReadonly
+// begins it.
 func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
@@ -73,7 +74,10 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 	const want = "FALLBACK_LOCK_TTL_MS LOCK_HEARTBEAT_INTERVAL_MS MAX_LOCK_RETRIES ProjectLockEventTarget WEB_LOCK_TTL_MS " +
 		"acquireProjectLock confirmProjectLock releaseProjectLock renewProjectLock " +
 		"subscribeAllLockEvents subscribeLockEvents subscribeLockTelemetry withProjectLock\n25000 30000 10000 3\n" +
-		`["acquire-denied",false,"acquire-denied",3,7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed"
+		`["acquire-denied",false,"acquire-denied",3,7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
+		"POST PUT DELETE freed POST DELETE freed\n" +
+		"POST POST PUT PUT DELETE DELETE freed freed POST DELETE freed\n" +
+		"attempt error waiting fallback-engaged attempt acquired renew-scheduled attempt renewed renew-scheduled\ntrue"
 	if got := string(bytes.TrimSpace(run(t, dir, paths[0], "import.mjs"))); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -14,13 +14,53 @@ console.log(JSON.stringify([code, retryable, reason, events, all]));
 
 // A lease that the server refuses to renew is given back before the next acquisition begins.
 const requests = [];
+let [renewed, slow] = [404, 100];
 globalThis.fetch = async (_, { method, credentials }) => {
   requests.push(credentials === 'include' ? method : 'without the cookie'); // of a server of another origin
-  if (method === 'DELETE') await new Promise((resolve) => { setTimeout(resolve, 100); });
+  if (method === 'DELETE') await new Promise((resolve) => { setTimeout(resolve, slow -= 30); });
   if (method === 'DELETE') requests.push('freed');
-  return Response.json({ token: 1, ttl_ms: 30_000 }, { status: method === 'PUT' ? 404 : 200 });
+  return Response.json({ token: 1, ttl_ms: 30_000 }, { status: method === 'PUT' ? renewed : 200 });
 };
 const options = { endpoint: 'http://localhost/api/documents' };
 const { code: lost } = await renewProjectLock(await acquireProjectLock(options)).catch((error) => error);
 await releaseProjectLock(await acquireProjectLock(options));
 console.log(lost, ...requests);
+
+// So is one that onReadonly acquires: it is called before the release.
+let again;
+requests.length = 0;
+slow = 200;
+const onReadonly = () => { again = acquireProjectLock(options); };
+await renewProjectLock(await acquireProjectLock({ ...options, onReadonly })).catch(() => {});
+await releaseProjectLock(await again);
+console.log(...requests);
+
+// Two that are lost at once are both given back first, and the first request takes longer.
+requests.length = 0;
+slow = 200;
+const both = await Promise.all([acquireProjectLock(options), acquireProjectLock(options)]);
+await Promise.allSettled(both.map((lease) => renewProjectLock(lease)));
+await releaseProjectLock(await acquireProjectLock(options));
+console.log(...requests);
+
+// A listener that renews gets its events after those that are being delivered, as all listeners do.
+renewed = 200;
+const types = [];
+const stops = [
+  subscribeAllLockEvents(({ type, lease }) => { if (type === 'lock:acquired') renewProjectLock(lease); }),
+  subscribeAllLockEvents(({ type }) => { types.push(type.replace('lock:', '')); }),
+];
+const lease = await acquireProjectLock({ ...options, ttlMs: 2000, retryLimit: 1 });
+await renewProjectLock(lease);
+for (const stop of stops) stop();
+console.log(...types);
+
+// After a heartbeat that fails late, the next one comes a margin of 400 ms before the end.
+renewed = 503;
+const now = performance.now.bind(performance);
+performance.now = () => now() + 1400;
+let due;
+subscribeAllLockEvents((event) => { due = event.nextHeartbeatInMs ?? due; });
+await renewProjectLock(lease).catch(() => {});
+console.log(due > 0 && due <= 200);
+await releaseProjectLock(lease);
