@@ -2,6 +2,7 @@ package workertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -118,6 +119,68 @@ func (f *fenced) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// posts is a service whose runs send requests by post, which the receiver answers.
+func posts(receiver http.Handler, run func(ctx context.Context, job worker.Job, post poster) error) service {
+	return func(a *Acts) func(*worker.Guard) worker.Kind {
+		client := a.Client(receiver)
+		return func(*worker.Guard) worker.Kind {
+			return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
+				return 1, run(ctx, job, func(ctx context.Context, path, key, body string) (status int, err error) {
+					r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bank.test"+path, strings.NewReader(body))
+					if err != nil {
+						return 0, err
+					}
+					r.Header.Set("Idempotency-Key", key)
+					resp, err := client.Do(r)
+					if err != nil {
+						return 0, err
+					}
+					return resp.StatusCode, resp.Body.Close()
+				})
+			}}
+		}
+	}
+}
+
+type poster = func(ctx context.Context, path, key, body string) (status int, err error)
+
+// refusal charges, and declines if the bank refuses, or wrongly for each answer but 200.
+func refusal(each bool) func(context.Context, worker.Job, poster) error {
+	return func(ctx context.Context, job worker.Job, post poster) error {
+		_, err := worker.Once(ctx, job, "charge", func(ctx context.Context) (int, error) {
+			status, err := post(ctx, "/charges", "", "")
+			switch {
+			case err != nil:
+				return 0, err
+			case status == http.StatusPaymentRequired, each && status != http.StatusOK:
+				return 0, worker.NotDone(worker.Permanent("declined", "", nil))
+			case status != http.StatusOK:
+				return 0, errors.New("the bank does not say")
+			}
+			return status, nil
+		})
+		return err
+	}
+}
+
+// keys makes two acts with one key.
+func keys(paths ...string) func(context.Context, worker.Job, poster) error {
+	return func(ctx context.Context, job worker.Job, post poster) error {
+		for _, path := range paths {
+			if _, err := post(ctx, path, job.AnalysisID, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// inputKey makes an act with the input as its key.
+func inputKey(ctx context.Context, job worker.Job, post poster) error {
+	_, err := post(ctx, "/charges", string(job.Input), "")
+	return err
+}
+
 // found returns what the search of the schedules with one fault reports.
 func found(t *testing.T, work func(*schedule), o Options) string {
 	t.Helper()
@@ -152,7 +215,7 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 			}
 			return 1, err
 		}), Options{},
-			`p1 marker 1: crash after | act "charge" was done 0 times, want 1`,
+			`p1 marker 1: crash after | the work ends READY, but nothing says whether act "charge" was done | act "charge" was done 0 times, want 1`,
 		},
 		"another context after a fault": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
 			err := a.Do(ctx, "PUT x", nil)
@@ -165,21 +228,70 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 		},
 		"a failure without a fault": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
 			return nil, worker.Permanent("no_page", "", nil)
-		}), Options{}, " | without a fault, the work ends FAILED"},
-		"a key of each attempt": {func(a *Acts) func(*worker.Guard) worker.Kind {
-			client := a.Client(nil)
-			return func(*worker.Guard) worker.Kind {
-				return worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
-					return ask(ctx, client, http.MethodPost, fmt.Sprint(job.Attempt))
-				}}
+		}), Options{}, " | the work ends FAILED: no_page, want READY"},
+		"a failure other than the declined": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
+			return nil, worker.Permanent("no_page", "none", nil)
+		}), Options{Declines: "declined"}, " | the work ends FAILED: no_page: none, want FAILED: declined"},
+		"an end that is not declined": {charges(false), Options{Declines: "declined"}, " | the work ends READY, want FAILED: declined"},
+		"an error that is taken for a refusal": {posts(nil, func(ctx context.Context, job worker.Job, post poster) error {
+			_, err := worker.Once(ctx, job, "charge", func(ctx context.Context) (int, error) {
+				status, err := post(ctx, "/charges", "", "")
+				if err != nil {
+					err = worker.Permanent("declined", "no money", err)
+				}
+				return status, err
+			})
+			return err
+		}), Options{}, `p1 act 1: reply lost | the work ends FAILED: declined: no money, but nothing says whether act "charge" was done`},
+		"a status that is taken for a refusal": {posts(nil, refusal(true)), Options{},
+			`p1 act 1: answered 504 | the work ends FAILED: declined, want READY`,
+		},
+		"no acts": {simple(func(context.Context, *Acts, worker.Job) (any, error) { return 1, nil }), Options{},
+			" | no act was recorded: use Acts, or set Options.Acts to -1 if there is none",
+		},
+		"fewer acts than asked":     {charges(false), Options{Acts: 2}, ` | 1 acts were done, want 2: ["charge"]`},
+		"acts where there are none": {charges(false), Options{Acts: -1}, ` | 1 acts were done, want 0: ["charge"]`},
+		"an act of each attempt": {simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+			return 1, a.Do(ctx, fmt.Sprint("charge ", job.Attempt), nil)
+		}), Options{}, `p1 acquire 1: crash after | act "charge 1" was done 0 times, want 1 | act "charge 2" was done 1 times, want 0`},
+		"the second of two equal acts": {simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+			err := a.Do(ctx, "PUT mail", nil)
+			if err == nil && job.Attempt == 1 {
+				err = a.Do(ctx, "PUT mail", nil)
 			}
-		}, Options{}, `p1 act 1: crash after | act "POST /charges" was done 2 times, want 1`},
+			return 1, err
+		}), Options{}, `p1 acquire 1: crash after | act "PUT mail" was done 1 times, want 2`},
+		"a key of each attempt": {posts(nil, func(ctx context.Context, job worker.Job, post poster) error {
+			_, err := post(ctx, "/charges", fmt.Sprint(job.AnalysisID, job.Attempt), "")
+			return err
+		}), Options{}, `p1 acquire 1: crash after | act "POST /charges (key work1)" was done 0 times, want 1 | act "POST /charges (key work2)" was done 1 times, want 0`},
+		"a body of each attempt": {posts(nil, func(ctx context.Context, job worker.Job, post poster) error {
+			_, err := post(ctx, "/charges", job.AnalysisID, fmt.Sprint(job.Attempt))
+			return err
+		}), Options{}, `p1 act 1: crash after | "POST /charges" and "POST /charges" have one Idempotency-Key, "work": the receiver does only the first`},
+		"one key for two acts": {posts(nil, keys("/charges", "/refunds")), Options{},
+			` | "POST /charges" and "POST /refunds" have one Idempotency-Key, "work": the receiver does only the first`,
+		},
+		"one key for two equal acts": {posts(nil, keys("/mails", "/mails")), Options{},
+			` | "POST /mails" and "POST /mails" have one Idempotency-Key, "work": the receiver does only the first`,
+		},
+		"an amount as a key": {posts(nil, inputKey), Options{},
+			` | "POST /charges" and "POST /charges" have one Idempotency-Key, "42", in two works: the receiver does only the first`,
+		},
+		"a step without a fault only": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
+			if err := a.Do(ctx, "charge", nil); err != nil || a.schedule.base != nil {
+				return 1, err
+			}
+			return ask(ctx, a.Client(nil), http.MethodGet, "")
+		}), Options{Repeatable: func(string) bool { return true }},
+			" | the step of a fault did not happen: p1 act 2: crash before. A run must do the same steps each time",
+		},
 		"an act that gives up": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
 			if err := a.Do(ctx, "PUT x", nil); err != nil {
-				return nil, worker.Permanent("gone", "", err)
+				return nil, worker.Permanent("gone", "", nil)
 			}
 			return 1, nil
-		}), Options{}, `p1 act 1: reply lost | the work ends FAILED, want READY`},
+		}), Options{}, `p1 act 1: reply lost | the work ends FAILED: gone, want READY`},
 		"no end": {simple(func(context.Context, *Acts, worker.Job) (any, error) { return nil, errors.New("not yet") }),
 			Options{Worker: worker.Options{Lock: lease.Policy{MaxAttempts: 1000}}}, " | the work is not finished, and no delivery is left"},
 		"a goroutine that is left": {simple(func(context.Context, *Acts, worker.Job) (any, error) {
@@ -236,9 +348,15 @@ func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
 		"units":  {units(false), Options{Repeatable: func(string) bool { return true }}},
 		"tokens": {balances(false), Options{}},
 		"a Find": {finds(false), Options{}},
+		"a refusal": {posts(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusPaymentRequired)
+		}), refusal(false)), Options{Declines: "declined", Schedules: 1}},
+		"a charge": {posts(nil, refusal(false)), Options{Acts: 1, Schedules: 1}},
+		"keys":     {posts(nil, inputKey), Options{Other: 43, Schedules: 1}},
+		"none":     {simple(func(context.Context, *Acts, worker.Job) (any, error) { return 1, nil }), Options{Acts: -1, Schedules: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tc.o.Schedules = schedules()
+			tc.o.Schedules = cmp.Or(tc.o.Schedules, schedules())
 			Run(t, tc.work, 42, tc.o)
 		})
 	}
@@ -338,7 +456,7 @@ func TestRunAndRunHandlerFailTheirTest(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	text := regexp.MustCompile(`\n +`).ReplaceAllString(string(out), "\n")
 	for name, act := range map[string]string{"kind": "charge", "handler": "POST /charges"} {
-		tried := fmt.Sprintf("workertest: 1 acts; %d schedules with one fault, and 0 others\n", map[string]int{"kind": 33, "handler": 25}[name])
+		tried := fmt.Sprintf("workertest: 1 acts; %d schedules with one fault, and 0 others\n", map[string]int{"kind": 34, "handler": 26}[name])
 		next := map[string]string{"kind": "\n302.0", "handler": "\n31.0"}[name] // the time of a later step
 		want := `act "` + act + `" was done 2 times, want 1` + "\nin the schedule: p1 act 1: crash after\n"
 		repeat := fmt.Sprintf("\nrepeat it by WORKERTEST='p1 act 1: crash after' go test -run '^%s/%s$'", t.Name(), name)
@@ -426,10 +544,28 @@ func TestAScheduleRepeatsOnAnyNumberOfProcessors(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("schedule %d with %d processors is %q, want %q", n, processors, got, want)
 			}
-			if drawn := strings.Join(s.faulty(), "; "); n == 1 && drawn != "p1 acquire 1: reply lost; p1 act 1: late, during the next run; p2 delivery 2: delivered twice" {
+			if drawn := strings.Join(s.faulty(), "; "); n == 1 && drawn != "p1 acquire 1: reply lost; p1 act 1: crash before; p2 book 1: crash before" {
 				t.Errorf("schedule 1 has the faults %s", drawn)
 			}
 		}
+	}
+}
+
+func TestAnotherSeedDrawsOtherFaults(t *testing.T) {
+	drawn := func(seed uint64) (all []string) {
+		o := Options{Worker: worker.Options{}.Filled(), Seed: seed, Schedules: 45}
+		base := &schedule{options: o, work: deliveries(charges(false), 42)}
+		base.run(t)
+		schedules, single := base.faultySchedules()
+		for _, s := range schedules[single:] {
+			s.run(t)
+			all = append(all, strings.Join(s.faulty(), "; "))
+		}
+		return all
+	}
+	first, second := drawn(1), drawn(2)
+	if slices.Equal(first, second) || !slices.Equal(first, drawn(1)) || len(slices.Compact(first)) < 5 {
+		t.Errorf("seed 1 draws %q, and seed 2 %q", first, second)
 	}
 }
 
