@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/proof"
 	"taskguard/lease"
 	"taskguard/worker"
 )
@@ -309,6 +311,69 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 				t.Setenv(variable, plan)
 			}
 		})
+	}
+}
+
+// What no planted handler can show: a guard that breaks a promise, or an act that an operator answers.
+func TestTheEndOfAScheduleIsJudged(t *testing.T) {
+	failed := func(code string) ending { return ending{"FAILED", code, ""} }
+	ready, asked, open := ending{status: "READY"}, failed("effect_uncertain"), []string{"charge"}
+	write := func(kind proof.Kind, by string, token int64) proof.Write {
+		return proof.Write{Kind: kind, By: by, Token: token}
+	}
+	for name, c := range map[string]struct {
+		s      *schedule
+		first  bool // a schedule without a fault
+		counts map[string]int
+		want   string
+	}{
+		"as without a fault":         {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1}, ""},
+		"one of two equal acts":      {&schedule{record: record{end: ready}}, false, map[string]int{"b": 1, "a": 1}, `act "b" was done 1 times, want 2`},
+		"three of two equal acts":    {&schedule{record: record{end: ready}}, false, map[string]int{"b": 3, "a": 1}, `act "b" was done 3 times, want 2`},
+		"another act":                {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1, "c": 1}, `act "c" was done 1 times, want 0`},
+		"an operator is asked":       {&schedule{record: record{end: asked, uncertain: open}}, false, nil, ""},
+		"asked, after a second act":  {&schedule{record: record{end: asked, uncertain: open}}, false, map[string]int{"a": 2}, `act "a" was done 2 times, want 1`},
+		"asked without a fault":      {&schedule{record: record{end: asked, uncertain: open}}, true, nil, `the work ends FAILED: effect_uncertain, but nothing says whether act "charge" was done`},
+		"asked about nothing":        {&schedule{record: record{end: asked}}, true, nil, `the work ends FAILED: effect_uncertain, want READY`},
+		"lost with an open act":      {&schedule{record: record{uncertain: open}}, false, map[string]int{"b": 2, "a": 1}, "the work is not finished, and no delivery is left"},
+		"a client that is asked":     {&schedule{record: record{uncertain: open}, asks: true}, false, nil, ""},
+		"a client that is not":       {&schedule{asks: true}, true, nil, "the work is not finished, and no delivery is left"},
+		"a replay":                   {&schedule{asks: true, works: 2}, true, nil, ""},
+		"a second work that is lost": {&schedule{works: 2}, true, nil, "the work is not finished, and no delivery is left"},
+		"a refusal with an open act": {&schedule{record: record{end: failed("no"), uncertain: open}, options: Options{Declines: "no"}}, false,
+			map[string]int{"b": 2, "a": 1}, `the work ends FAILED: no, but nothing says whether act "charge" was done`},
+		"a refusal by other words": {&schedule{record: record{end: ending{"broken", "no", "m"}}, options: Options{Declines: "no"}, fields: worker.Fields{Failed: "broken"}},
+			true, nil, ""},
+		"a write by another": {&schedule{record: record{end: ready, writes: []proof.Write{
+			write(proof.Acquire, "p1", 7), write(proof.Release, "p2", 0)}}}, true, nil, `p2 wrote release to the lock of "p1"`},
+		"a token that is skipped": {&schedule{record: record{end: ready, writes: []proof.Write{
+			write(proof.Acquire, "p1", 7), write(proof.Release, "p1", 0), write(proof.Acquire, "p1", 9)}}}, true, nil, "p1 took token 9 after token 7"},
+	} {
+		s := c.s
+		s.acts = &Acts{schedule: s, counts: map[string]int{}}
+		maps.Copy(s.acts.counts, c.counts)
+		if !c.first {
+			s.base = &schedule{acts: &Acts{counts: map[string]int{"b": 2, "a": 1}}}
+		}
+		if s.judge(); strings.Join(s.wrong, " | ") != c.want {
+			t.Errorf("%s: %q, want %q", name, s.wrong, c.want)
+		}
+	}
+}
+
+// Two acts with one name: the guard refuses the second, or it is missing.
+func TestTwoActsWithOneNameAreFound(t *testing.T) {
+	mails := simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+		for n := range 2 {
+			send := func(ctx context.Context) (int, error) { return n, a.Do(ctx, fmt.Sprint("mail ", n), nil) }
+			if _, err := worker.Once(ctx, job, "mail", send); err != nil {
+				return nil, err
+			}
+		}
+		return "sent", nil
+	})
+	if got := found(t, deliveries(mails, 42), Options{Acts: 2}); !strings.Contains(got, `"mail`) {
+		t.Errorf("it reports %q, want the act", got)
 	}
 }
 
