@@ -165,18 +165,6 @@ func refusal(each bool) func(context.Context, worker.Job, poster) error {
 	}
 }
 
-// keys makes two acts with one key.
-func keys(paths ...string) func(context.Context, worker.Job, poster) error {
-	return func(ctx context.Context, job worker.Job, post poster) error {
-		for _, path := range paths {
-			if _, err := post(ctx, path, job.AnalysisID, ""); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
 // inputKey makes an act with the input as its key.
 func inputKey(ctx context.Context, job worker.Job, post poster) error {
 	_, err := post(ctx, "/charges", string(job.Input), "")
@@ -267,19 +255,24 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 			_, err := post(ctx, "/charges", fmt.Sprint(job.AnalysisID, job.Attempt), "")
 			return err
 		}), Options{}, `p1 acquire 1: crash after | act "POST /charges (key work1)" was done 0 times, want 1 | act "POST /charges (key work2)" was done 1 times, want 0`},
-		"a body of each attempt": {posts(nil, func(ctx context.Context, job worker.Job, post poster) error {
-			_, err := post(ctx, "/charges", job.AnalysisID, fmt.Sprint(job.Attempt))
+		"one key for two equal acts": {posts(nil, func(ctx context.Context, job worker.Job, post poster) error {
+			_, err := post(ctx, "/mails", job.AnalysisID, "")
+			if err == nil {
+				_, err = post(ctx, "/mails", job.AnalysisID, "")
+			}
 			return err
-		}), Options{}, `p1 act 1: crash after | "POST /charges" and "POST /charges" have one Idempotency-Key, "work": the receiver does only the first`},
-		"one key for two acts": {posts(nil, keys("/charges", "/refunds")), Options{},
-			` | "POST /charges" and "POST /refunds" have one Idempotency-Key, "work": the receiver does only the first`,
-		},
-		"one key for two equal acts": {posts(nil, keys("/mails", "/mails")), Options{},
+		}), Options{},
 			` | "POST /mails" and "POST /mails" have one Idempotency-Key, "work": the receiver does only the first`,
 		},
 		"an amount as a key": {posts(nil, inputKey), Options{},
 			` | "POST /charges" and "POST /charges" have one Idempotency-Key, "42", in two works: the receiver does only the first`,
 		},
+		"another work that fails": {simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
+			if job.AnalysisID == "other" {
+				return nil, worker.Permanent("no", "", nil)
+			}
+			return 1, a.Do(ctx, "charge", nil)
+		}), Options{}, " | the work ends FAILED: no, want READY"},
 		"a step without a fault only": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
 			if err := a.Do(ctx, "charge", nil); err != nil || a.schedule.base != nil {
 				return 1, err
@@ -327,10 +320,12 @@ func TestTheEndOfAScheduleIsJudged(t *testing.T) {
 		counts map[string]int
 		want   string
 	}{
-		"as without a fault":         {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1}, ""},
-		"one of two equal acts":      {&schedule{record: record{end: ready}}, false, map[string]int{"b": 1, "a": 1}, `act "b" was done 1 times, want 2`},
-		"three of two equal acts":    {&schedule{record: record{end: ready}}, false, map[string]int{"b": 3, "a": 1}, `act "b" was done 3 times, want 2`},
-		"another act":                {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1, "c": 1}, `act "c" was done 1 times, want 0`},
+		"as without a fault":      {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1}, ""},
+		"one of two equal acts":   {&schedule{record: record{end: ready}}, false, map[string]int{"b": 1, "a": 1}, `act "b" was done 1 times, want 2`},
+		"three of two equal acts": {&schedule{record: record{end: ready}}, false, map[string]int{"b": 3, "a": 1}, `act "b" was done 3 times, want 2`},
+		"another act":             {&schedule{record: record{end: ready}}, false, map[string]int{"b": 2, "a": 1, "c": 1}, `act "c" was done 1 times, want 0`},
+		"what may be repeated": {&schedule{record: record{end: ready}}, false,
+			map[string]int{"b": 2, "a": 1, "PUT p": 2, "DELETE d": 1, "PUTS": 1}, `act "PUTS" was done 1 times, want 0`},
 		"an operator is asked":       {&schedule{record: record{end: asked, uncertain: open}}, false, nil, ""},
 		"asked, after a second act":  {&schedule{record: record{end: asked, uncertain: open}}, false, map[string]int{"a": 2}, `act "a" was done 2 times, want 1`},
 		"asked without a fault":      {&schedule{record: record{end: asked, uncertain: open}}, true, nil, `the work ends FAILED: effect_uncertain, but nothing says whether act "charge" was done`},
@@ -357,6 +352,37 @@ func TestTheEndOfAScheduleIsJudged(t *testing.T) {
 		}
 		if s.judge(); strings.Join(s.wrong, " | ") != c.want {
 			t.Errorf("%s: %q, want %q", name, s.wrong, c.want)
+		}
+	}
+}
+
+func TestRequestsWithOneKeyAreOneAct(t *testing.T) {
+	charge := request{"POST /charges", "key", "bank", "42"}
+	for name, c := range map[string]struct {
+		next         request
+		repeatable   bool
+		wrong, again int // of the problems, in a schedule with a fault and without one
+		counts       int // of the acts
+	}{
+		"the same":       {charge, false, 0, 1, 1},
+		"another act":    {request{"POST /refunds", "key", "bank", "42"}, false, 1, 1, 1},
+		"another body":   {request{"POST /charges", "key", "bank", "43"}, false, 1, 1, 1},
+		"a new body":     {request{"POST /charges", "key", "bank", "43"}, true, 0, 0, 1},
+		"another host":   {request{"POST /charges", "key", "mail", "42"}, false, 0, 0, 2},
+		"another key":    {request{"POST /charges", "key2", "bank", "42"}, false, 0, 0, 2},
+		"without a key":  {request{name: "POST /charges"}, false, 0, 0, 2},
+		"an earlier run": {charge, true, 0, 0, 1},
+	} {
+		record := func(base *schedule) (wrong, total int) {
+			s := &schedule{base: base, options: Options{Repeatable: func(string) bool { return c.repeatable }}}
+			acts := &Acts{schedule: s, counts: map[string]int{}, tokens: map[string]int64{}, requests: map[string]request{}}
+			acts.record(&process{schedule: s, token: 2}, charge)
+			acts.record(&process{schedule: s, token: 2}, c.next)
+			return len(s.wrong), acts.total()
+		}
+		wrong, counts := record(&schedule{})
+		if again, _ := record(nil); wrong != c.wrong || again != c.again || counts != c.counts {
+			t.Errorf("%s: %d and %d problems and %d acts, want %d, %d and %d", name, wrong, again, counts, c.wrong, c.again, c.counts)
 		}
 	}
 }
@@ -394,6 +420,15 @@ func TestAFaultThatDoesNotExistIsNotMade(t *testing.T) {
 	if wrong != "" || right != crashAfter {
 		t.Errorf("faults %q and %q", wrong, right)
 	}
+	drawing := &schedule{draw: "1 1"}
+	for n := range 200 { // each eighth step has one, until there are four
+		next := &step{kind: act, key: fmt.Sprint("p1 act ", n)}
+		next.fault = drawing.faultOf(next)
+		drawing.steps = append(drawing.steps, next)
+	}
+	if n := len(drawing.faulty()); n != 4 {
+		t.Errorf("200 steps have %d faults, want 4", n)
+	}
 }
 
 // schedules is the number for a handler without a fault. There are five such.
@@ -418,7 +453,15 @@ func TestTheCorrectedHandlersPassAThousandSchedules(t *testing.T) {
 		}), refusal(false)), Options{Declines: "declined", Schedules: 1}},
 		"a charge": {posts(nil, refusal(false)), Options{Acts: 1, Schedules: 1}},
 		"keys":     {posts(nil, inputKey), Options{Other: 43, Schedules: 1}},
-		"none":     {simple(func(context.Context, *Acts, worker.Job) (any, error) { return 1, nil }), Options{Acts: -1, Schedules: 1}},
+		"reads": {simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
+			for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
+				if _, err := ask(ctx, a.Client(nil), method, ""); err != nil {
+					return nil, err
+				}
+			}
+			return 1, nil
+		}), Options{Acts: -1, Schedules: 1}},
+		"none": {simple(func(context.Context, *Acts, worker.Job) (any, error) { return 1, nil }), Options{Acts: -1, Schedules: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.o.Schedules = cmp.Or(tc.o.Schedules, schedules())
@@ -480,12 +523,12 @@ func finds(forgets bool) service {
 }
 
 // orders is a handler that charges once for a key, or wrongly again for each try.
-func orders(once bool) func(*Acts) func(*worker.Guard) http.Handler {
+func orders(once bool, key string) func(*Acts) func(*worker.Guard) http.Handler {
 	return func(a *Acts) func(*worker.Guard) http.Handler {
 		client := a.Client(nil)
 		return func(g *worker.Guard) http.Handler {
 			order := func(w http.ResponseWriter, r *http.Request) {
-				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, "") }
+				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, key) }
 				job, _ := worker.JobFromContext(r.Context())
 				if !once {
 					job = worker.Job{} // without a marker
@@ -512,10 +555,14 @@ func order() *http.Request {
 func TestRunAndRunHandlerFailTheirTest(t *testing.T) {
 	if os.Getenv("PLANTED") != "" {
 		t.Run("kind", func(t *testing.T) { Run(t, charges(true), 42, Options{Schedules: 1}) })
-		t.Run("handler", func(t *testing.T) { RunHandler(t, orders(false), order, Options{Schedules: 1}) })
+		t.Run("handler", func(t *testing.T) { RunHandler(t, orders(false, ""), order, Options{Schedules: 1}) })
 		return
 	}
-	RunHandler(t, orders(true), order, Options{Schedules: schedules()})
+	RunHandler(t, orders(true, ""), order, Options{Schedules: schedules()})
+	const shared = ` | "POST /charges" and "POST /charges" have one Idempotency-Key, "42", in two works: the receiver does only the first`
+	if got := found(t, requests(orders(true, "42"), order), Options{}); got != shared {
+		t.Errorf("a handler with an amount as a key is reported as %q", got)
+	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), "PLANTED=1")
 	out, err := cmd.CombinedOutput()
