@@ -91,6 +91,20 @@ func set(change func(d *analysis)) change {
 // over ends the run of p.
 func (m *mutants) over() { m.p.run.ended = m.since() }
 
+// operate writes an operator's command.
+func (m *mutants) operate(k Kind, all ...change) {
+	m.ops.operates = k
+	m.write(m.ops, all...)
+}
+
+// retries fails the run of p for now, books its next attempt by a name and answers.
+func (m *mutants) retries(name func() string) {
+	m.over()
+	m.write(m.p, retry)
+	m.book(taskqueue.Task{Name: name(), AnalysisID: "a", At: m.r.doc.NextAttemptAt}, m.p)
+	m.answer(delivery.Outcome{Case: delivery.Retry, Settled: true, RetryAt: m.r.doc.NextAttemptAt})
+}
+
 // answer answers the delivery of p.
 func (m *mutants) answer(o delivery.Outcome) {
 	m.over()
@@ -110,10 +124,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 	}{
 		"none": {func(m *mutants) { m.over(); m.write(m.p, ready); m.answer(settled(delivery.Ran)) }, ""},
 		"none that retries": {func(m *mutants) {
-			m.over()
-			m.write(m.p, retry)
-			m.book(taskqueue.Task{Name: m.r.doc.BookedTask, AnalysisID: "a", At: m.r.doc.NextAttemptAt}, m.p)
-			m.answer(delivery.Outcome{Case: delivery.Retry, Settled: true, RetryAt: m.r.doc.NextAttemptAt})
+			m.retries(func() string { return m.r.doc.BookedTask })
 			time.Sleep(m.retryMin)
 			m.write(m.q, take)
 		}, ""},
@@ -144,16 +155,11 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 			m.ops.operates = Requeue
 			m.write(m.ops, reopen, set(func(d *analysis) { d.Lock.Attempts = 1 }))
 		}, "requeued wrongly"},
-		"an unlock of two locks": {func(m *mutants) {
-			m.ops.operates = Unlock
-			m.write(m.ops, free)
-			m.write(m.q, take)
-			m.write(m.ops, free)
-		}, "one unlock broke token 1 and token 2"},
+		"an unlock of two locks": {func(m *mutants) { m.operate(Unlock, free); m.write(m.q, take); m.operate(Unlock, free) }, "one unlock broke token 1 and token 2"},
 
-		"a mark without a time":     {func(m *mutants) { time.Sleep(hour); m.ops.operates = Mark; m.write(m.ops) }, "marked 0001"},
-		"a mark of one that waits":  {func(m *mutants) { m.over(); m.write(m.p, retry); m.ops.operates = Mark; m.write(m.ops, next(0), named) }, "marked an analysis that waits until"},
-		"a mark of another task":    {func(m *mutants) { time.Sleep(hour); m.ops.operates = Mark; m.write(m.ops, next(0)) }, "marked another task than the next"},
+		"a mark without a time":     {func(m *mutants) { time.Sleep(hour); m.operate(Mark) }, "marked 0001"},
+		"a mark of one that waits":  {func(m *mutants) { m.over(); m.write(m.p, retry); m.operate(Mark, next(0), named) }, "marked an analysis that waits until"},
+		"a mark of another task":    {func(m *mutants) { time.Sleep(hour); m.operate(Mark, next(0)) }, "marked another task than the next"},
 		"a next attempt much later": {func(m *mutants) { m.over(); m.write(m.p, retry, next(hour)) }, "booked the next attempt in 1h"},
 		"no next attempt": {func(m *mutants) {
 			m.over()
@@ -183,23 +189,13 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		}, "counted an attempt that has committed"},
 
 		"an open act that is not counted": {func(m *mutants) { m.write(m.p, record1("started", 0)) }, "left openEffects 0"},
-		"an act that is dropped": {func(m *mutants) {
-			m.write(m.p, record1("started", 1))
-			m.ops.operates = Unlock
-			m.write(m.ops, free, set(func(d *analysis) { d.Effects, d.OpenEffects = analysislock.Effects{}, 0 }))
-		}, "dropped an uncertain act"},
+		"an act that is dropped":          {func(m *mutants) { m.write(m.p, record1("started", 1)); m.operate(Unlock, free, record1("done", 0)) }, "dropped an uncertain act"},
 		"an act that is left open": {func(m *mutants) {
-			m.write(m.p, record1("started", 1))
 			m.r.charges = []string{"receipt"}
 			m.over()
-			m.write(m.p, ready)
+			m.write(m.p, record1("started", 1), ready)
 		}, "left an act open that has been done"},
-		"an answer for another state": {func(m *mutants) {
-			m.over()
-			m.write(m.p, ready)
-			m.ops.operates, m.ops.seen = Resolve, &analysislock.Seen{Status: analysislock.Failed}
-			m.write(m.ops)
-		}, "answered an act of"},
+		"an answer for another state": {func(m *mutants) { m.over(); m.write(m.p, ready); m.ops.seen = &analysislock.Seen{}; m.operate(Resolve) }, "answered an act of"},
 
 		"an answer during the run":       {func(m *mutants) { m.judgeAnswer(m.p, delivery.Outcome{}, false) }, "answered before its run had ended"},
 		"acknowledged without a booking": {func(m *mutants) { m.over(); m.write(m.p, free); m.answer(settled(delivery.ShuttingDown)) }, "but no delivery is booked"},
@@ -207,18 +203,13 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 			m.p.task = m.book(taskqueue.Task{Name: "own", AnalysisID: "a"}, m.p)
 			m.answer(settled(delivery.Locked))
 		}, "but no delivery is booked"},
-		"a retry booked by another name": {func(m *mutants) {
-			m.over()
-			m.write(m.p, retry)
-			m.book(taskqueue.Task{Name: "another", AnalysisID: "a", At: m.r.doc.NextAttemptAt}, m.p)
-			m.answer(delivery.Outcome{Case: delivery.Retry, Settled: true, RetryAt: m.r.doc.NextAttemptAt})
-		}, "but the next attempt is not booked"},
-		"locked by its own lock":       {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Outcome{Case: delivery.Locked}) }, "because of its own lock"},
-		"locked until another time":    {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Locked, RetryAt: m.now()}) }, "but no lock had that expiry"},
-		"waiting until another time":   {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Waiting, RetryAt: m.now()}) }, "but no next attempt was booked for that time"},
-		"lost, and it has finished":    {func(m *mutants) { m.over(); m.write(m.p, ready); m.p.owner = "p"; m.answer(settled(delivery.LockLost)) }, "but it had finished the analysis"},
-		"ran, and it has not":          {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Ran}) }, "but token 1 has not finished the analysis"},
-		"finished already, and is not": {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.AlreadyFinished}) }, "but the analysis was not finished"},
+		"a retry booked by another name": {func(m *mutants) { m.retries(func() string { return "another" }) }, "but the next attempt is not booked"},
+		"locked by its own lock":         {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Outcome{Case: delivery.Locked}) }, "because of its own lock"},
+		"locked until another time":      {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Locked, RetryAt: m.now()}) }, "but no lock had that expiry"},
+		"waiting until another time":     {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Waiting, RetryAt: m.now()}) }, "but no next attempt was booked for that time"},
+		"lost, and it has finished":      {func(m *mutants) { m.over(); m.write(m.p, ready); m.p.owner = "p"; m.answer(settled(delivery.LockLost)) }, "but it had finished the analysis"},
+		"ran, and it has not":            {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Ran}) }, "but token 1 has not finished the analysis"},
+		"finished already, and is not":   {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.AlreadyFinished}) }, "but the analysis was not finished"},
 
 		"nobody for an hour after a crash": {func(m *mutants) {
 			m.single, m.crashedAt, m.p.on.crashed = true, 1, true
