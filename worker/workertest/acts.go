@@ -68,7 +68,7 @@ func (a *Acts) do(ctx context.Context, r request, do func(context.Context) (done
 	})
 }
 
-// record records an act of the process. The receiver does a second request with the same key not again.
+// record records an act of the process. The receiver ignores another request with one key.
 func (a *Acts) record(p *process, r request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

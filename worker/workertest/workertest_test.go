@@ -507,11 +507,14 @@ func orders(once bool, key string) func(*Acts) func(*worker.Guard) http.Handler 
 		return func(g *worker.Guard) http.Handler {
 			order := func(w http.ResponseWriter, r *http.Request) {
 				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, "/charges", key, "") }
-				job, _ := worker.JobFromContext(r.Context())
-				if !once {
-					job = worker.Job{} // without a marker
+				act := func(ctx context.Context) (int, error) {
+					job, _ := worker.JobFromContext(ctx)
+					return worker.Once(ctx, job, "charge", charge)
 				}
-				if _, err := worker.Once(r.Context(), job, "charge", charge); err != nil {
+				if !once { // without a marker
+					act = charge
+				}
+				if _, err := act(r.Context()); err != nil {
 					w.WriteHeader(http.StatusInternalServerError)
 				}
 			}
