@@ -1,8 +1,11 @@
 package workertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -20,10 +23,13 @@ type Acts struct {
 	schedule *schedule
 
 	// The mutex of the schedule guards these.
-	counts map[string]int   // by name
-	tokens map[string]int64 // the highest, by name
-	keys   map[string]bool  // Idempotency-Keys, each with the name
+	counts   map[string]int     // by name and key
+	tokens   map[string]int64   // the highest, by name
+	requests map[string]request // the first with each Idempotency-Key, by host and key
 }
+
+// request is a request of Client. Without a key, only its name is compared.
+type request struct{ name, key, host, body string }
 
 var errContext = errors.New("workertest: an act has not the context of the run or of the request")
 
@@ -33,52 +39,61 @@ var errContext = errors.New("workertest: an act has not the context of the run o
 // space. Do returns the error of do, or of ctx, or one for a lost reply. While the process is dead, it
 // does not return.
 func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context) error) error {
-	return a.do(ctx, name, func(ctx context.Context) (key string, done bool, err error) {
+	return a.do(ctx, request{name: name}, func(ctx context.Context) (done bool, err error) {
 		if do != nil {
 			err = do(ctx)
 		}
-		return "", err == nil, err
+		return err == nil, err
 	})
 }
 
-// do is Do with a key, for which the receiver does the act once; empty: none.
-func (a *Acts) do(ctx context.Context, name string,
-	do func(context.Context) (key string, done bool, err error),
-) error {
+// do is Do of a request.
+func (a *Acts) do(ctx context.Context, r request, do func(context.Context) (done bool, err error)) error {
 	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok {
 		a.schedule.mu.Lock()
 		defer a.schedule.mu.Unlock()
-		a.schedule.fail("%v: %q", errContext, name)
+		a.schedule.fail("%v: %q", errContext, r.name)
 		return errContext
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return p.pass(ctx, act, name, func(ctx context.Context) error {
-		key, done, err := do(ctx)
+	return p.pass(ctx, act, r.name, func(ctx context.Context) error {
+		done, err := do(ctx)
 		if done {
-			a.record(p, name, key)
+			a.record(p, r)
 		}
 		return err
 	})
 }
 
-// record records an act of the process.
-func (a *Acts) record(p *process, name, key string) {
+// record records an act of the process. The receiver ignores another request with one key.
+func (a *Acts) record(p *process, r request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keyed := name + " " + key
-	if key != "" && a.keys[keyed] {
-		return
+	counted := r.name
+	if r.key != "" {
+		id := r.host + " " + r.key
+		earlier, again := a.requests[id]
+		if again && (p.base == nil || earlier != r) && !a.repeatable(r.name) {
+			p.fail("%q and %q have one Idempotency-Key, %q%s: the receiver does only the first",
+				earlier.name, r.name, r.key, map[bool]string{true: ", in two works"}[p.works > 1])
+		}
+		if again {
+			return
+		}
+		a.requests[id] = r
+		if !a.idempotent(r.name) {
+			counted += " (key " + r.key + ")"
+		}
 	}
-	a.keys[keyed] = true
 
-	a.counts[name]++
-	if p.token < a.tokens[name] && !a.repeatable(name) {
-		p.fail("act %q of an attempt that had lost the lock was done after that of a newer attempt", name)
+	a.counts[counted]++
+	if p.token < a.tokens[r.name] && !a.repeatable(r.name) {
+		p.fail("act %q of an attempt that had lost the lock was done after that of a newer attempt", r.name)
 	}
-	a.tokens[name] = max(a.tokens[name], p.token)
+	a.tokens[r.name] = max(a.tokens[r.name], p.token)
 }
 
 // repeatable reports whether an act may be done again, and late.
@@ -87,18 +102,21 @@ func (a *Acts) repeatable(name string) bool {
 	return allowed != nil && allowed(name)
 }
 
+// idempotent reports whether an act may be done again.
+func (a *Acts) idempotent(name string) bool {
+	return strings.HasPrefix(name, http.MethodPut+" ") || strings.HasPrefix(name, http.MethodDelete+" ") ||
+		a.repeatable(name)
+}
+
 // judge compares the acts with those without a fault. If the work is not complete, some may be missing.
 // The caller holds the mutex.
 func (a *Acts) judge(usual map[string]int, complete bool) {
-	for name, n := range a.counts {
-		idempotent := strings.HasPrefix(name, http.MethodPut+" ") || strings.HasPrefix(name, http.MethodDelete+" ")
-		if n > max(1, usual[name]) && !idempotent && !a.repeatable(name) {
-			a.schedule.fail("act %q was done %d times, want %d", name, n, max(1, usual[name]))
-		}
-	}
-	for name, n := range usual {
-		if complete && a.counts[name] < n {
-			a.schedule.fail("act %q was done %d times, want %d", name, a.counts[name], n)
+	all := maps.Clone(a.counts)
+	maps.Copy(all, usual)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		n, want := a.counts[name], usual[name]
+		if n > want && !a.idempotent(name) || n < want && complete {
+			a.schedule.fail("act %q was done %d times, want %d", name, n, want)
 		}
 	}
 }
@@ -114,7 +132,8 @@ func (a *Acts) total() (n int) {
 // Client returns a client whose requests receiver handles, in this process: the test's own provider.
 // A nil receiver answers 200. A request is an act unless its method is GET, HEAD or OPTIONS, or the
 // answer is 400 or above; its name is the method and the path with the query, such as "POST /charges".
-// A PUT or a DELETE may be repeated, but not be late. Requests with one Idempotency-Key are one act.
+// A PUT or a DELETE may be repeated, but not be late. A request that is sent again with its
+// Idempotency-Key is one act; another request with that key fails the test, as a provider drops it.
 func (a *Acts) Client(receiver http.Handler) *http.Client {
 	if receiver == nil {
 		receiver = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -130,13 +149,27 @@ type client struct {
 
 // RoundTrip implements http.RoundTripper.
 func (c client) RoundTrip(r *http.Request) (*http.Response, error) {
-	reads := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.Method)
-	var w *httptest.ResponseRecorder
-	send := func(ctx context.Context) (key string, done bool, err error) {
-		w = serve(c.receiver, r.WithContext(ctx))
-		return r.Header.Get("Idempotency-Key"), !reads && w.Code < http.StatusBadRequest, nil
+	var body bytes.Buffer
+	if r.Body != nil {
+		defer func() { _ = r.Body.Close() }()
+		if _, err := io.Copy(&body, r.Body); err != nil {
+			return nil, err
+		}
 	}
-	if err := c.acts.do(r.Context(), r.Method+" "+r.URL.RequestURI(), send); err != nil {
+	sent := request{r.Method + " " + r.URL.RequestURI(), r.Header.Get("Idempotency-Key"), r.URL.Host, body.String()}
+	reads := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.Method)
+
+	var w *httptest.ResponseRecorder
+	err := c.acts.do(r.Context(), sent, func(ctx context.Context) (done bool, err error) {
+		received := r.Clone(ctx)
+		received.Body = io.NopCloser(&body)
+		w = serve(c.receiver, received)
+		return !reads && w.Code < http.StatusBadRequest, nil
+	})
+	if errors.Is(err, errGateway) {
+		w, err = &httptest.ResponseRecorder{Code: http.StatusGatewayTimeout}, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	answer := w.Result()

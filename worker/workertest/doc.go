@@ -1,39 +1,59 @@
-// Package workertest tests a user's own handlers: whether what they do bears the repetitions that no
-// guard can prevent. It is for tests only.
+// Package workertest tests your own handlers: does what they do survive the repetitions that no guard can
+// prevent? Import it in tests only.
 //
 // [New] returns an embedded Firestore and an embedded Cloud Tasks for plain tests.
 //
-// [Run] runs the Run of a [worker.Kind] in virtual time, in many schedules. A schedule has steps: each
-// delivery, each commit to the document, each booking, each act and each answer. In the first schedules
-// one step has a fault, each step and fault in turn; in the others, up to four steps have faults that a
-// seed draws. The faults are:
+// [Run] runs the Run of a [worker.Kind] in virtual time, in many schedules. [RunHandler] does the same for
+// an HTTP handler. A schedule has steps: each delivery, each commit to the document, each booking, each act
+// and each answer. The first schedules try each fault at each step. The others have up to four faults,
+// which a seed draws. The faults are:
 //
 //   - crash before, crash after: the process dies before the step happens, or after it and before the
-//     process learns of it. From then on nothing that it does is seen.
+//     process learns of it. From then on it does nothing that the world outside sees.
 //   - reply lost: the step happens, and the process gets an error.
+//   - answered 504: the act happens, and a gateway answers in place of its receiver. [Acts.Do] returns an
+//     error.
 //   - late, during the next run; late, after the next run: the process stops until its lock has expired,
 //     another process acquires it, and then the step arrives.
 //   - SIGTERM: the process is stopped, and killed 10 s later.
 //   - delivered twice: another process gets the same delivery at the same time, and again a minute later.
 //
-// The queue delivers again whatever was not acknowledged. At the end of each schedule Run checks what
-// [worker] guarantees: every write was made by the owner of the lock, the work was finished once, and
-// nothing was lost. Then it compares the acts, which [Acts] records, with those of a run without a
-// fault: none was done again, or left out, or done by an attempt that had lost the lock after a newer
-// one. An act that only an operator can answer, as [worker.Once] reports it, is no fault.
+// The queue delivers again whatever was not acknowledged.
 //
-// Run reports the first schedule that shows a problem, with its steps, and the variable of the
-// environment that repeats it. A schedule with several faults is reported without those that are not
-// needed for a problem.
+// # What it finds
+//
+// Run checks the promises of [worker] first: only the owner of the lock writes, the work finishes once, and
+// nothing is lost. Then it checks your handler, with the acts that [Acts] records:
+//
+//   - The acts of a schedule are those of a run without a fault, by name and Idempotency-Key. None is
+//     repeated, left out, or done only after a fault. An attempt that has lost the lock does none after a
+//     newer attempt.
+//   - The work ends READY, or FAILED with the code in [Options].Declines.
+//   - An open act of [worker.Once] ends FAILED with the code effect_uncertain, so that an operator answers
+//     it. Every other end with an open act fails the test. An example is a handler that returns
+//     [worker.Permanent] for each error: a lost reply is no refusal.
+//   - Different acts have different Idempotency-Keys. Run also does a second work, in a document with
+//     another id, whose keys must differ. An amount as a key fails the test.
+//   - The work does at least one act, or the number in [Options].Acts.
+//
+// Run reports the first schedule that shows a problem, with its steps, and the environment variable that
+// repeats it. It leaves out the faults that the problem does not need.
 //
 // # What it does not show
 //
 //   - What a handler does without [Acts], such as writes to a file: a process that has crashed goes on
-//     until its next step. With -v, the test logs how many acts were recorded. A connection of the
-//     network, such as that of http.DefaultClient, cannot be used in the bubble: the test binary ends.
+//     until its next step. With -v, the test logs how many acts were recorded. A network connection, such as
+//     one of http.DefaultClient, cannot be used in the bubble: the test binary ends.
+//   - Acts that a run without a fault leaves out: set Options.Acts to the number that you expect.
+//   - Whether a key from the input is unique. Run gives both works the same input, and reports the key
+//     that they share. If the input identifies the work, set Options.Other to the input of another one; Run
+//     compares these two, and no others. RunHandler sends its second request with another Idempotency-Key
+//     header; without that header it sends the same request.
+//   - Keys and bodies of [Acts.Do]: it has only names.
+//   - Refusals that your receiver does not make: write one that refuses, and set Options.Declines.
 //   - Whether the result is the same after a fault.
-//   - Acts whose names differ in each run, by a time or a random id: give them stable names.
+//   - Acts whose names or keys differ in each run, by a time or a random id: use stable names and job.Key.
 //   - Variables of the test's package: they survive a crash. Make what a process has in memory in the
 //     function that starts it.
-//   - Timers of a process that is paused: they go on.
+//   - Timers of a paused process: they go on.
 package workertest

@@ -45,6 +45,8 @@ type processKey struct{}
 var (
 	errDead  = status.Error(codes.Aborted, "workertest: the process is dead")
 	errReply = status.Error(codes.Unavailable, "workertest: the reply is lost")
+	// errGateway is the answer 504 of Client, and an error for Do.
+	errGateway = status.Error(codes.DeadlineExceeded, "workertest: a gateway answers for the receiver")
 )
 
 // start starts a process. The caller holds the mutex.
@@ -96,6 +98,8 @@ func (p *process) pass(ctx context.Context, kind, label string, do func(context.
 		p.kill()
 	case err == nil && fault == replyLost:
 		err = errReply
+	case err == nil && fault == gateway:
+		err = errGateway
 	case err == nil && kind == act:
 		err = ctx.Err()
 	}
@@ -233,8 +237,11 @@ func (p *process) applied(c proof.Commit, at time.Time) {
 	if write.Kind == proof.Acquire {
 		p.token, p.schedule.token = write.Token, write.Token
 	}
-	p.end = cmp.Or(c.Finished(), p.end)
-	if c.Names("openEffects") {
-		p.uncertain = c.GetUpdate().GetFields()["openEffects"] != nil
+	if word := c.Finished(); word != "" {
+		p.end = ending{status: word}
+		p.end.code, p.end.message = c.Failure()
+	}
+	if c.Names("effects") {
+		p.uncertain = c.Open()
 	}
 }

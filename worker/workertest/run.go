@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -23,12 +24,21 @@ type Options struct {
 	// Worker is for the Guard of each process. The connections are replaced. Each crash costs an attempt:
 	// with a low Lock.MaxAttempts, the work may end FAILED, which is reported.
 	Worker worker.Options
+	// Declines is the code of the error with which the work must end FAILED, to test that your Run
+	// declines it. Empty: the work must end READY.
+	Declines string
+	// Acts is the number of acts that the work does without a fault. Zero: one or more, or, with
+	// Declines, any number. Negative: none.
+	Acts int
+	// Other is the input of another work, for Run. Its acts must not have the Idempotency-Keys of the
+	// first one. Nil: the same input, in a document with another id.
+	Other any
 	// Schedules is the number of schedules. All those with one fault are tried, even if they are more.
 	// Each other one has up to four faults, which Seed draws. Zero: 200.
 	Schedules int
 	Seed      uint64 // of the faults that are drawn: the same Seed draws the same
-	// Repeatable reports whether an act may be done again, and late, because its receiver does it once,
-	// or because that is harmless. It is called concurrently. Nil: none may.
+	// Repeatable reports whether an act may be done again, or late, or only after a fault, because its
+	// receiver does it once, or because that is harmless. It is called concurrently. Nil: none may.
 	Repeatable func(act string) bool
 }
 
@@ -57,12 +67,17 @@ func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) 
 
 		ctx, cancel := context.WithTimeout(s.t.Context(), 24*time.Hour)
 		defer cancel()
-		if _, err := worker.Submit(ctx, client, kind, "work", input); err != nil {
-			s.t.Fatal(err)
-		}
-		for range 2 { // a delivery beside those of the queue may book another
-			_ = s.rig.Tasks.Idle(ctx) // else the work is not finished
-			s.extra.Wait()
+		for id, given := "work", input; s.next(); id = "other" {
+			if other := s.options.Other; s.works > 1 && other != nil {
+				given = other
+			}
+			if _, err := worker.Submit(ctx, client, kind, id, given); err != nil {
+				s.t.Fatal(err)
+			}
+			for range 2 { // a delivery beside those of the queue may book another
+				_ = s.rig.Tasks.Idle(ctx) // else the work is not finished
+				s.extra.Wait()
+			}
 		}
 	}
 }
@@ -79,15 +94,21 @@ func RunHandler(t *testing.T, service func(acts *Acts) (start func(*worker.Guard
 // requests returns the work of a handler: to repeat the request until it is answered.
 func requests(service func(*Acts) func(*worker.Guard) http.Handler, request func() *http.Request) func(*schedule) {
 	return func(s *schedule) {
-		s.open = service(s.acts)
-		for range 40 {
-			w, err := s.deliver(request())
-			if err == nil && w.Code != http.StatusConflict && w.Code < http.StatusInternalServerError {
-				break
+		s.open, s.asks = service(s.acts), true
+		for s.next() {
+			for range 40 {
+				r := request()
+				if key := r.Header.Get("Idempotency-Key"); s.works > 1 && key != "" {
+					r.Header.Set("Idempotency-Key", key+"-other")
+				}
+				w, err := s.deliver(r)
+				if err == nil && w.Code != http.StatusConflict && w.Code < http.StatusInternalServerError {
+					break
+				}
+				time.Sleep(30 * time.Second)
 			}
-			time.Sleep(30 * time.Second)
+			s.extra.Wait()
 		}
-		s.extra.Wait()
 	}
 }
 
@@ -103,32 +124,55 @@ func run(t *testing.T, o Options, work func(*schedule)) {
 func search(t *testing.T, o Options, work func(*schedule)) *schedule {
 	t.Helper()
 	o.Worker, o.Schedules = o.Worker.Filled(), cmp.Or(o.Schedules, 200)
-	base := &schedule{options: o, work: work}
+	base, pair := &schedule{options: o, work: work}, &schedule{options: o, work: work, pair: true}
 	if base.run(t); len(base.wrong) > 0 {
 		return base
 	}
+	switch n := base.acts.total(); {
+	case n == 0 && o.Acts == 0 && o.Declines == "":
+		base.fail("no act was recorded: use Acts, or set Options.Acts to -1 if there is none")
+		return base
+	case o.Acts != 0 && n != max(0, o.Acts):
+		base.fail("%d acts were done, want %d: %q", n, max(0, o.Acts), slices.Sorted(maps.Keys(base.acts.counts)))
+		return base
+	}
+	if pair.run(t); len(pair.wrong) > 0 {
+		return pair
+	}
+
 	if text := os.Getenv(variable); text != "" {
 		return base.repeat(t, text)
 	}
 
-	var all []*schedule
-	for _, step := range base.steps {
-		for _, fault := range faults(step.kind) {
-			all = append(all, base.with("", step.key+": "+fault))
+	all, single := base.faultySchedules()
+	t.Logf("workertest: %d acts; %d schedules with one fault, and %d others", base.acts.total(), single, len(all)-single)
+	runAll(t, all)
+	for _, s := range all[:single] {
+		if len(s.faulty()) == 0 {
+			s.fail("the step of a fault did not happen: %s. A run must do the same steps each time", s.plan[0])
+			return s
 		}
 	}
-	single := len(all)
-	for n := single; n < o.Schedules; n++ {
-		all = append(all, base.with(fmt.Sprint(o.Seed, " ", n)))
-	}
-	t.Logf("workertest: %d acts; %d schedules with one fault, and %d others", base.acts.total(), single, len(all)-single)
-
-	runAll(t, all)
 	n := slices.IndexFunc(all, func(s *schedule) bool { return len(s.wrong) > 0 })
 	if n < 0 {
 		return nil
 	}
 	return all[n].shortest(t)
+}
+
+// faultySchedules returns the schedules with one fault, and how many these are, and then those whose faults
+// are drawn.
+func (s *schedule) faultySchedules() (all []*schedule, single int) {
+	for _, step := range s.steps {
+		for _, fault := range faults(step.kind) {
+			all = append(all, s.with("", step.key+": "+fault))
+		}
+	}
+	single = len(all)
+	for n := single; n < s.options.Schedules; n++ {
+		all = append(all, s.with(fmt.Sprint(s.options.Seed, " ", n)))
+	}
+	return all, single
 }
 
 // repeat runs the one schedule that the variable names, and returns it if it has a problem.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/proof"
+	"taskguard/lease/analysislock"
 	"taskguard/worker"
 )
 
@@ -30,6 +31,7 @@ const (
 	replyLost   = "reply lost"
 	lateDuring  = "late, during the next run"
 	lateAfter   = "late, after the next run"
+	gateway     = "answered 504"
 	stopped     = "SIGTERM"
 	doubled     = "delivered twice"
 )
@@ -52,7 +54,11 @@ func faults(kind string) []string {
 	case book, string(proof.Create):
 		return []string{crashBefore, crashAfter, replyLost, stopped}
 	}
-	return []string{crashBefore, crashAfter, replyLost, lateDuring, lateAfter, stopped}
+	all := []string{crashBefore, crashAfter, replyLost, lateDuring, lateAfter, stopped}
+	if kind == act {
+		return append(all, gateway)
+	}
+	return all
 }
 
 // maxFaults limits the faults that a schedule draws.
@@ -62,7 +68,8 @@ const maxFaults = 4
 type schedule struct {
 	options Options
 	work    func(*schedule) // opens the service, and does the work
-	base    *schedule       // the one without a fault; nil: this one
+	base    *schedule       // the one without a fault; nil: this one, or the pair
+	pair    bool            // another work follows, in a document of its own
 	plan    []string        // faults, each as "KEY: FAULT"
 	draw    string          // unless empty, faults are drawn by it
 
@@ -79,12 +86,28 @@ type schedule struct {
 	mu        sync.Mutex
 	processes []*process
 	steps     []*step
-	document  string
-	writes    []proof.Write // to the document, as they were applied
-	end       string        // the status that has finished the document
-	uncertain bool          // the document has an open act
-	token     int64         // of the last acquisition
-	wrong     []string
+	works     int  // that have begun, one or two
+	asks      bool // an uncertain act leaves the work unfinished: its client gets the error
+	record
+	wrong []string
+}
+
+// record is what the processes have written to the document of one work.
+type record struct {
+	document string
+	writes   []proof.Write // as they were applied
+	token    int64         // of the last acquisition
+	end      ending
+	// uncertain are the acts that have begun and are not recorded as done.
+	uncertain []string
+}
+
+// ending is how a work has ended. The zero ending is none.
+type ending struct{ status, code, message string }
+
+// String returns the status, and the error if there is one.
+func (e ending) String() string {
+	return strings.TrimRight(e.status+": "+e.code+": "+e.message, ": ")
 }
 
 // step is a step of a process. Its key has the process, the kind, and the number of that kind.
@@ -125,11 +148,10 @@ func (s *schedule) run(t *testing.T) {
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		s.t, s.begun, s.over = t, time.Now(), make(chan struct{})
-		s.acts = &Acts{t, s, map[string]int{}, map[string]int64{}, map[string]bool{}}
+		s.acts = &Acts{t, s, map[string]int{}, map[string]int64{}, map[string]request{}}
 		s.rig = newRig(t, nil, s)
 
 		s.work(s)
-		s.judge()
 
 		close(s.over)
 		for _, p := range s.processes {
@@ -259,10 +281,28 @@ func (p *process) redeliver(after time.Duration) {
 	})
 }
 
+// next begins the next work, and judges the one before it. It reports false after the last.
+func (s *schedule) next() bool {
+	if s.works > 0 {
+		s.judge()
+	}
+	if s.works == 1 && !s.pair || s.works == 2 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.works++
+	s.record, s.acts.tokens = record{}, map[string]int64{}
+	return true
+}
+
 // judge checks the promises of the guard, and the acts.
 func (s *schedule) judge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.asks && s.works > 1 && len(s.writes) == 0 { // the second request has got the answer of the first
+		return
+	}
 	var history proof.History
 	if len(s.writes) > 0 {
 		history.Token = s.writes[0].Token - 1 // the first need not be 1
@@ -272,18 +312,24 @@ func (s *schedule) judge() {
 	}
 	s.wrong = append(s.wrong, history.Wrong...)
 
-	base, finished := s.base, cmp.Or(s.fields.Finished, "READY")
-	complete := !s.uncertain || s.end == finished // else an operator answers an open act
-	switch {
-	case s.end == "" && complete:
-		s.fail("the work is not finished, and no delivery is left")
-	case base == nil && (s.uncertain || s.end == cmp.Or(s.fields.Failed, "FAILED")):
-		s.fail("without a fault, the work ends %s", s.end)
-	case base != nil && s.end != base.end && complete:
-		s.fail("the work ends %s, want %s", s.end, base.end)
+	want, failed := ending{status: cmp.Or(s.fields.Finished, "READY")}, cmp.Or(s.fields.Failed, "FAILED")
+	if s.options.Declines != "" {
+		want = ending{status: failed, code: s.options.Declines}
 	}
-	if base != nil {
-		s.acts.judge(base.acts.counts, complete)
+	got := ending{status: s.end.status, code: s.end.code}
+	asked := s.base != nil && len(s.uncertain) > 0 && // an operator, or the client
+		(got == ending{failed, analysislock.EffectUncertain, ""} || s.asks && got == ending{})
+	switch {
+	case asked:
+	case got == ending{}:
+		s.fail("the work is not finished, and no delivery is left")
+	case len(s.uncertain) > 0:
+		s.fail("the work ends %s, but nothing says whether act %q was done", s.end, strings.Join(s.uncertain, ", "))
+	case got != want:
+		s.fail("the work ends %s, want %s", s.end, want)
+	}
+	if s.base != nil {
+		s.acts.judge(s.base.acts.counts, !asked)
 	}
 }
 

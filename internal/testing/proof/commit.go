@@ -43,6 +43,24 @@ func (c Commit) Finished() string {
 	return ""
 }
 
+// Failure returns the code and the message of the error that the commit sets.
+func (c Commit) Failure() (code, message string) {
+	failure := c.GetUpdate().GetFields()[cmp.Or(c.Fields.Error, "error")].GetMapValue().GetFields()
+	return failure["code"].GetStringValue(), failure["message"].GetStringValue()
+}
+
+// Open returns the names of the acts that have begun and are not recorded as done, if the commit
+// writes the acts.
+func (c Commit) Open() (names []string) {
+	for name, act := range c.GetUpdate().GetFields()["effects"].GetMapValue().GetFields() {
+		if act.GetMapValue().GetFields()["state"].GetStringValue() != analysislock.EffectDone {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // kind returns the kind of the commit.
 func (c Commit) kind() Kind {
 	fields := c.GetUpdate().GetFields()
@@ -70,7 +88,7 @@ func (c Commit) Step() string {
 	kind := c.kind()
 	switch {
 	case kind != Heartbeat:
-	case c.Names("effects") && c.GetUpdate().GetFields()["openEffects"] != nil:
+	case c.Names("effects") && len(c.Open()) > 0:
 		return "marker"
 	case c.Names("effects"):
 		return "outcome"

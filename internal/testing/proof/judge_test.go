@@ -22,6 +22,8 @@ func TestAHistoryIsJudged(t *testing.T) {
 	running, mixed := release(5), finish(2)
 	running.Running = true
 	mixed.Token = 1
+	foreign, early, live := finish(1), finish(1), beat(5)
+	foreign.Owner, early.Running, live.Running = "another", true, true
 	for name, c := range map[string]struct {
 		writes        []Write
 		wrong, steals int
@@ -46,6 +48,12 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"a result after a cancel":      {[]Write{acquire(1, 0), write(Cancel, 2, 5), finish(1)}, 2, 0},
 		"a cancel that takes no token": {[]Write{acquire(1, 0), write(Cancel, 1, 5)}, 1, 0},
 		"a cancel of the finished":     {[]Write{acquire(1, 0), finish(1), write(Cancel, 2, 5)}, 1, 0},
+		"giving up a held lock":        {[]Write{acquire(1, 0), write(GiveUp, 2, 5)}, 1, 1},
+		"an answer during a run":       {[]Write{acquire(1, 0), {Kind: Resolve, At: at(5)}}, 1, 0},
+		"a finish after an unlock":     {[]Write{acquire(1, 0), unlock, finish(1)}, 1, 0},
+		"another owner's finish":       {[]Write{acquire(1, 0), foreign}, 1, 0},
+		"a finish during a run":        {[]Write{acquire(1, 0), early}, 1, 0},
+		"a heartbeat during a run":     {[]Write{acquire(1, 0), live}, 0, 0},
 		"an unknown write":             {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
 	} {
 		var h History
