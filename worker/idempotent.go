@@ -172,7 +172,8 @@ func recordKey(scope, sent string) (key string, ok bool) {
 func IdempotencyRecord(operation, scope, key string) (id string, err error) {
 	hash, ok := recordKey(scope, key)
 	if !ok {
-		return "", fmt.Errorf("worker: the Idempotency-Key %q is no quoted string or token of 1 to 255 bytes of ASCII", key)
+		return "", fmt.Errorf("worker: the Idempotency-Key %q is no quoted string or token "+
+			"of 1 to 255 bytes of ASCII", key)
 	}
 	return cmp.Or(operation, httpOperation) + ":" + hash, nil
 }
@@ -353,7 +354,7 @@ var problems = map[string]struct {
 	"scope-missing":   {403, "The request has no account that the Idempotency-Key could belong to."},
 	"body-incomplete": {400, "The body of the request did not arrive in full."},
 	"body-too-large":  {413, "The body of a request with an Idempotency-Key has at most 1 MiB."},
-	"body-read":       {500, "The request was not processed: another handler has read its body, or it is chunked and empty."},
+	"body-read":       {500, "The request was not processed: its body was read before, or is chunked and empty."},
 	"key-reused":      {422, "The Idempotency-Key was used with another method, URL, Content-Type or body."},
 	"in-progress":     {409, "A request with this Idempotency-Key is in progress. Repeat it to get its response."},
 	"not-processed":   {503, "The request was not processed. Repeat it with the same Idempotency-Key."},

@@ -106,7 +106,8 @@ func (s *selection) parse(c *cli.Call) error {
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
-		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --summary and a filter exclude each other")
+		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --summary and a filter " +
+			"exclude each other")
 	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
 	case keyed && c.Given("kind"):
@@ -134,8 +135,9 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case s.id != "":
 		err := cl.showOne(ctx, c, &s)
 		if s.key != "" && errors.Is(err, lease.ErrNotFound) {
-			return fmt.Errorf("no record of the Idempotency-Key %q in collection %s of project %s: check --scope and --operation; "+
-				"or the key was never used, or its record has expired", s.key, cl.place.Collection, cl.place.Project)
+			return fmt.Errorf("no record of the Idempotency-Key %q in collection %s of project %s: check --scope and "+
+				"--operation; or the key was never used, or its record has expired",
+				s.key, cl.place.Collection, cl.place.Project)
 		}
 		return cl.explain(s.id, err)
 	case s.summary:
