@@ -438,6 +438,48 @@ func TestALateResultIsRefused(t *testing.T) {
 	})
 }
 
+// A commit is made, its reply is lost, and a third party changes the record before this call knows.
+func TestALostReplyIsNoLeaveToOverwriteAThirdParty(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit int // whose reply is lost: the second acquires the record, the third finishes it
+		wait   time.Duration
+		ran    bool
+		want   string // of the call whose reply was lost
+		err    error
+	}{
+		"of the acquisition": {2, time.Hour, false, "", worker.ErrNotRun},
+		"of the finish":      {3, 0, true, "own", lease.ErrLost},
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, commits, ran := ahead(t), 0, false
+			other := open(t, b, nil)
+			g := open(t, b, func(o *worker.Options) {
+				o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					err := invoke(ctx, m, req, reply, cc, opts...)
+					if commits++; err != nil || commits != c.commit || !strings.HasSuffix(m, "/Commit") {
+						return err
+					}
+					time.Sleep(c.wait)
+					theirs := context.WithoutCancel(ctx)
+					if err := worker.Reset(theirs, other, "op", "key", worker.DoOptions{}); err != nil {
+						t.Error(err)
+					}
+					finish(t, other, "", nil)
+					return status.Error(codes.Unavailable, "lost")
+				}))
+			})
+			got, err := doWith(t.Context(), g, "key", worker.DoOptions{}, func(context.Context, worker.Job) (string, error) {
+				ran = true
+				return "own", nil
+			})
+			checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "READY", "result": "other", "lockOwner": nil})
+			if ran != c.ran || got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("Do = %q, %v, ran: %v; want %q, %v", got, err, ran, c.want, c.err)
+			}
+		})
+	}
+}
+
 func TestDoWithoutFirestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, w, runs := ahead(t), &worker.Wall{}, 0
