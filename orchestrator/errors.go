@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 )
 
@@ -20,6 +21,12 @@ const (
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
 
+// Text returns the text of an error for a document, an answer or a program: the names of packages at
+// its beginning say nothing to their readers.
+func Text(err error) string { return packages.ReplaceAllString(err.Error(), "") }
+
+var packages = regexp.MustCompile(`^(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
+
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
 // Code and Message in its document.
 type PermanentError struct {
@@ -28,7 +35,7 @@ type PermanentError struct {
 	Err     error // may be nil
 }
 
-func (e *PermanentError) Error() string { return "orchestrator: " + e.Code + ": " + e.Message }
+func (e *PermanentError) Error() string { return e.Code + ": " + e.Message }
 
 // Unwrap returns Err.
 func (e *PermanentError) Unwrap() error { return e.Err }
@@ -81,7 +88,7 @@ type PanicError struct {
 
 // Error returns a message without the stack.
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("orchestrator: the analyzer panicked: %v", e.Value)
+	return fmt.Sprintf("the analyzer panicked: %v", e.Value)
 }
 
 // contextError returns an error that wraps the error and the cause of ctx, or nil if

@@ -25,7 +25,7 @@ func ExampleAnalyzer() {
 	fmt.Println(err)
 	// Output:
 	// map[double:42] <nil>
-	// orchestrator: invalid_input: want {n}
+	// invalid_input: want {n}
 }
 
 // pages continues where an earlier attempt was interrupted.

@@ -59,7 +59,7 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 		err = p.job.Reporter.Commit(p.ctx, r)
 	}
 	if err != nil {
-		answer.Error = strings.TrimPrefix(err.Error(), "orchestrator: ")
+		answer.Error = Text(err)
 	}
 	switch {
 	case l.Ack != nil:
@@ -151,7 +151,7 @@ type UncertainError struct {
 }
 
 func (e *UncertainError) Error() string {
-	return fmt.Sprintf("orchestrator: the act %q of %q may have been done: an attempt began it at %s, with lock token %d",
+	return fmt.Sprintf("the act %q of %q may have been done: an attempt began it at %s, with lock token %d",
 		e.Name, e.Key, e.Since.UTC().Format(time.RFC3339), e.Token)
 }
 

@@ -124,10 +124,10 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 		`{"message":1,"result":7}`:        {result: "7"},
 		`{"checkpoint":[[1]],"result":7}`: {result: "7"},
 		`{"checkpoint":"` + strings.Repeat("x", 256<<10) + `","result":7}`: {result: "7"},
-		`{"error":{"message":"no such page","permanent":true}}`:            {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"no such page","permanent":true}}`:            {err: "analyzer_rejected: no such page"},
 		`{"error":{"message":"busy"}}`:                                     {err: "reported an error: busy"},
-		`{"error":{"code":"no_page","message":"m","permanent":true}}`:      {err: "orchestrator: no_page: m"},
-		`{"error":{"code":"not valid","message":"m","permanent":true}}`:    {err: "orchestrator: analyzer_rejected: m"},
+		`{"error":{"code":"no_page","message":"m","permanent":true}}`:      {err: "no_page: m"},
+		`{"error":{"code":"not valid","message":"m","permanent":true}}`:    {err: "analyzer_rejected: m"},
 		`{"error":"busy"}`:      {err: "reported an error"},
 		`{"progress":0.7}`:      {err: "answered without a result"},
 		"{\"result\":\"\xff\"}": {err: "result_invalid: result is not valid UTF-8"},
@@ -208,7 +208,7 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 119`, `1 "orchestrator: a chec" of 58`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 105`, `1 "orchestrator: a chec" of 58`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

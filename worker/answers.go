@@ -13,6 +13,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/lease/iso8601"
+	"taskguard/orchestrator"
 )
 
 // answers has the answer to each outcome. A 2xx status deletes the task, so a delivery gets one
@@ -103,7 +104,7 @@ func answerTo(r delivery.Record) (code int, a answer) {
 		a.RetryAt = iso8601.Format(r.RetryAt)
 	}
 	if row.error && r.Err != nil {
-		a.Error = delivery.Bounded(r.Err.Error())
+		a.Error = delivery.Bounded(orchestrator.Text(r.Err))
 	}
 	if row.counts {
 		a.Recovery = &r.Recovery

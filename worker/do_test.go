@@ -81,7 +81,7 @@ func returns(value string, err error) func() (json.RawMessage, error) {
 func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	permanent := &orchestrator.PermanentError{Code: "bad", Message: "no"}
 	long := &orchestrator.PermanentError{Code: strings.Repeat("c", 65), Message: strings.Repeat("m", 4095) + "€"}
-	bounded := "worker: failed: " + strings.Repeat("c", 64) + ": " + strings.Repeat("m", 4095)
+	bounded := "failed: " + strings.Repeat("c", 64) + ": " + strings.Repeat("m", 4095)
 	large := `"` + strings.Repeat("x", 1<<20-100) + `"`
 	done := call{fn: returns(`"again"`, nil), want: `"x"`}
 	for name, calls := range map[string][]call{
@@ -93,16 +93,16 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 		"no value":                   {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
 		"an error":                   {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
 		"a panic":                    {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
-		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
-			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
-		"a permanent error without a code": {{fn: returns("", &orchestrator.PermanentError{Err: errBroken}), ran: true, err: "worker: failed: analyzer_rejected: broken", is: errBroken},
-			{err: "worker: failed: analyzer_rejected: broken"}},
+		"a permanent error": {{fn: returns("", permanent), ran: true, err: "failed: bad: no", is: permanent},
+			{fn: returns(`"again"`, nil), err: "failed: bad: no"}},
+		"a permanent error without a code": {{fn: returns("", &orchestrator.PermanentError{Err: errBroken}), ran: true, err: "failed: analyzer_rejected: broken", is: errBroken},
+			{err: "failed: analyzer_rejected: broken"}},
 		"a permanent error that is too long": {{fn: returns("", long), ran: true, err: bounded, is: long}, {err: bounded}},
-		"a permanent error with a value":     {{fn: returns(`"x"`, permanent), ran: true, want: `"x"`, err: "worker: failed: bad: no"}, {err: "worker: failed: bad: no"}},
-		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, want: "[[1]]", err: "worker: failed: result_invalid: "},
-			{fn: returns(`"again"`, nil), err: "worker: failed: result_invalid: "}},
-		"a result too large beside the other fields": {{fn: returns(large, nil), ran: true, want: large, err: "worker: failed: result_too_large: "},
-			{fn: returns(`"again"`, nil), err: "worker: failed: result_too_large: "}},
+		"a permanent error with a value":     {{fn: returns(`"x"`, permanent), ran: true, want: `"x"`, err: "failed: bad: no"}, {err: "failed: bad: no"}},
+		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, want: "[[1]]", err: "failed: result_invalid: "},
+			{fn: returns(`"again"`, nil), err: "failed: result_invalid: "}},
+		"a result too large beside the other fields": {{fn: returns(large, nil), ran: true, want: large, err: "failed: result_too_large: "},
+			{fn: returns(`"again"`, nil), err: "failed: result_too_large: "}},
 		"more failures than MaxAttempts": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns("", errBroken), ran: true, err: "broken", is: errBroken},
 			{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"again"`, nil), ran: true, want: `"again"`}},
 		"other parameters": {{params: map[string]int{"a": 1, "b": 2}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: struct{ A int }{1}, err: "other parameters", is: worker.ErrParams},
@@ -251,7 +251,7 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 			is  error
 		}{
 			"a stored result of another type": {key: "text", err: `worker: the stored result of "op:text" is no int: json: `},
-			"a failure without a cause":       {key: "failed", err: "worker: failed: "},
+			"a failure without a cause":       {key: "failed", err: "failed: "},
 			"a malformed record":              {key: "malformed", err: notCalled + `repo: record "op:malformed": `, is: lease.ErrMalformed},
 			"no key":                          {key: "", is: lease.ErrInvalidKey},
 			"a key that is no id":             {key: "a/b", is: lease.ErrInvalidKey},
@@ -436,6 +436,48 @@ func TestALateResultIsRefused(t *testing.T) {
 			t.Errorf("a result that another program has stored: Do = %q, %v", got, err)
 		}
 	})
+}
+
+// A commit is made, its reply is lost, and a third party changes the record before this call knows.
+func TestALostReplyIsNoLeaveToOverwriteAThirdParty(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit int // whose reply is lost: the second acquires the record, the third finishes it
+		wait   time.Duration
+		ran    bool
+		want   string // of the call whose reply was lost
+		err    error
+	}{
+		"of the acquisition": {2, time.Hour, false, "", worker.ErrNotRun},
+		"of the finish":      {3, 0, true, "own", lease.ErrLost},
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, commits, ran := ahead(t), 0, false
+			other := open(t, b, nil)
+			g := open(t, b, func(o *worker.Options) {
+				o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					err := invoke(ctx, m, req, reply, cc, opts...)
+					if commits++; err != nil || commits != c.commit || !strings.HasSuffix(m, "/Commit") {
+						return err
+					}
+					time.Sleep(c.wait)
+					theirs := context.WithoutCancel(ctx)
+					if err := worker.Reset(theirs, other, "op", "key", worker.DoOptions{}); err != nil {
+						t.Error(err)
+					}
+					finish(t, other, "", nil)
+					return status.Error(codes.Unavailable, "lost")
+				}))
+			})
+			got, err := doWith(t.Context(), g, "key", worker.DoOptions{}, func(context.Context, worker.Job) (string, error) {
+				ran = true
+				return "own", nil
+			})
+			checkRecord(t, collection(t, b, "idempotency").Doc("op:key"), map[string]any{"status": "READY", "result": "other", "lockOwner": nil})
+			if ran != c.ran || got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("Do = %q, %v, ran: %v; want %q, %v", got, err, ran, c.want, c.err)
+			}
+		})
+	}
 }
 
 func TestDoWithoutFirestore(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"regexp"
 	"slices"
@@ -32,10 +33,12 @@ type IdempotentOptions struct {
 	Operation string
 	Methods   []string // of the requests that are guarded; others pass. Nil: POST and PATCH
 	Optional  bool     // requests without a key pass; otherwise they are answered 400
-	// Headers of the response that are stored with it, beside Cache-Control, Content-Disposition,
-	// Content-Encoding, Content-Language, Content-Location, Content-Type, ETag, Last-Modified,
-	// Link, Location and Retry-After. A replayed response has no other headers of the handler. It
-	// also has those that outer handlers set for its own request, except the stored ones.
+	// Headers of the response that are stored with it, beside those that describe its body and
+	// those of CORS: Access-Control-Allow-Credentials, Access-Control-Allow-Origin,
+	// Access-Control-Expose-Headers, Cache-Control, Content-Disposition, Content-Encoding,
+	// Content-Language, Content-Location, Content-Type, ETag, Last-Modified, Link, Location,
+	// Retry-After and Vary. A replayed response has no other headers of the handler. Outer handlers
+	// set their own headers for each request; a stored header replaces theirs, but adds to Vary.
 	Headers []string
 	// Stored reports whether a response with this status is stored. After another one the next
 	// request with the key runs the handler again. Nil: below 500, but not 408, 409, 425 and 429.
@@ -56,17 +59,26 @@ const maxResponse = 512 << 10
 // Idempotent returns a middleware that runs a handler once for the header Idempotency-Key of a
 // request, as draft-ietf-httpapi-idempotency-key-header describes, and stores its response with
 // DoOutcome. Later requests with the key, in any process, get that response, with the header
-// Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of
-// ASCII. A repeated request must have the same method, path, query, Content-Type and body, byte by
-// byte. The body has at most 1 MiB, and Idempotent must be the first that reads it: if another
-// handler has read it, for example by FormValue, Idempotent answers 500 and does not call the handler.
+// Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of ASCII.
 //
-// The response is sent after it has been stored. So the handler cannot stream: its ResponseWriter
-// is no http.Flusher and no http.Hijacker. A response of more than 512 KiB, or one that
-// http.ResponseController is to flush, is replaced by a problem, which is stored: each repetition
-// gets it too, and the handler does not run again. A response that Stored refuses is sent and not
-// stored. If the handler panics, Idempotent panics with the same value. After each of these, and
-// after a crash or a lost lock, the next request runs the handler again, as with Do.
+// A repeated request must have the same method, path, query, Content-Type and body. Idempotent
+// compares the bytes of the body, but of a multipart form the headers and the content of its parts,
+// without the boundary. The body has at most 1 MiB, and Idempotent must be the first that reads it:
+// if another handler has read it, for example by FormValue, Idempotent answers 500 and does not
+// call the handler. It takes a chunked body that is empty for one that was read. It cannot notice
+// that another handler has read only a part of a chunked body.
+//
+// The response is sent after it has been stored. So Flush has no effect, and nothing can be
+// hijacked. A response of more than 512 KiB, a text/event-stream, and 101 are replaced by a problem,
+// which is stored: each repetition gets it too, and the handler does not run again. A response that
+// Stored refuses is sent and not stored. If the handler panics, or writes less than its
+// Content-Length, the response is not stored, and Idempotent panics as the handler, or as net/http
+// with http.ErrAbortHandler. After each of these, and after a crash or a lost lock, the next request
+// runs the handler again, as with Do.
+//
+// The handler is asked for Accept-Encoding: identity, because a later client may not accept a
+// compressed response. An http.TimeoutHandler inside Idempotent answers only when the handler that
+// it has given up has returned, so that no repetition runs at the same time.
 //
 // The handler goes on when the client hangs up. Shutdown and Do.RunTimeout end its context, which
 // has the job; see JobFromContext.
@@ -82,7 +94,7 @@ func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler 
 	if o.Scope == nil {
 		panic("worker: idempotent: no Scope")
 	}
-	o.Operation = cmp.Or(o.Operation, "http")
+	o.Operation = cmp.Or(o.Operation, httpOperation)
 	o.ProblemType = cmp.Or(o.ProblemType, "urn:problem-type:idempotency:")
 	o.Do.Lock = cmp.Or(o.Do.Lock, lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second})
 	if o.Methods == nil {
@@ -135,10 +147,51 @@ type idempotent struct {
 	next  http.Handler
 }
 
+// httpOperation is the operation of IdempotentOptions without another.
+const httpOperation = "http"
+
 // sentKey matches a string of RFC 8941, or a token without quotes, commas, semicolons and
 // backslashes, as many clients send it.
 var sentKey = regexp.MustCompile(
 	`^(?:"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\]){1,255})"|([\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]{1,255}))$`)
+
+// recordKey returns the key of Do for a scope and the Idempotency-Key that was sent. ok is false if
+// that is malformed.
+func recordKey(scope, sent string) (key string, ok bool) {
+	found := sentKey.FindStringSubmatch(sent)
+	if found == nil {
+		return "", false
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", scope, cmp.Or(found[1], found[2])))
+	return fmt.Sprintf("%x", sum), true
+}
+
+// IdempotencyRecord returns the id of the document of a client's Idempotency-Key, with or without
+// its quotes. scope is what IdempotentOptions.Scope returns for the client. An empty operation is
+// that of IdempotentOptions. The error is that the key is malformed.
+func IdempotencyRecord(operation, scope, key string) (id string, err error) {
+	hash, ok := recordKey(scope, key)
+	if !ok {
+		return "", fmt.Errorf("worker: the Idempotency-Key %q is no quoted string or token "+
+			"of 1 to 255 bytes of ASCII", key)
+	}
+	return cmp.Or(operation, httpOperation) + ":" + hash, nil
+}
+
+// Lookup returns the response that Idempotent has stored for a client's Idempotency-Key, and runs
+// nothing. The arguments are those of IdempotencyRecord, o is IdempotentOptions.Do. Its errors are
+// those of the function Lookup, and that of IdempotencyRecord.
+func (g *Guard) Lookup(
+	ctx context.Context, operation, scope, key string, o DoOptions,
+) (out Outcome[StoredResponse], err error) {
+	id, err := IdempotencyRecord(operation, scope, key)
+	if err != nil {
+		return out, err
+	}
+	operation, hash, _ := strings.Cut(id, ":")
+	o.Params = nil
+	return Lookup[StoredResponse](ctx, g, operation, hash, o)
+}
 
 // ServeHTTP checks a request. It lets those pass that are not guarded.
 func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -147,17 +200,29 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(w, r)
 		return
 	}
-	key := sentKey.FindStringSubmatch(strings.Join(keys, ",")) // no two keys match
 	scope := h.Scope(r)
-	body, err := readBody(w, r)
+	key, ok := recordKey(scope, strings.Join(keys, ",")) // no two keys match
 
 	switch {
 	case len(keys) == 0:
 		h.refuse(w, "key-missing")
-	case key == nil:
+	case !ok:
 		h.refuse(w, "key-malformed")
 	case scope == "":
 		h.refuse(w, "scope-missing")
+	default:
+		h.read(w, r, key)
+	}
+}
+
+// read reads and checks the body of a request.
+func (h *idempotent) read(w http.ResponseWriter, r *http.Request, key string) {
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	body, err := readBody(w, r)
+
+	switch {
 	case errors.Is(err, errIncomplete):
 		h.refuse(w, "body-incomplete")
 	case err != nil:
@@ -165,8 +230,7 @@ func (h *idempotent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case readBefore(r, body):
 		h.refuse(w, "body-read")
 	default:
-		id := sha256.Sum256(fmt.Appendf(nil, "%q %q", scope, cmp.Or(key[1], key[2])))
-		h.serve(w, r, fmt.Sprintf("%x", id), body)
+		h.serve(w, r, key, body)
 	}
 }
 
@@ -175,31 +239,36 @@ func readBefore(r *http.Request, body []byte) bool {
 	if r.ContentLength > 0 && r.Header.Get("Content-Encoding") == "" { // else a handler may have decompressed it
 		return int64(len(body)) != r.ContentLength
 	}
-	return r.MultipartForm != nil || len(body) == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0)
+	return r.MultipartForm != nil || len(body) == 0 && (r.ContentLength != 0 || len(r.PostForm) > 0)
 }
 
-// serve answers with the stored response of the record id, or with the handler's, which it stores.
-func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, id string, body []byte) {
+// serve answers with the stored response of a key, or with the handler's, which it stores.
+func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, key string, body []byte) {
 	ctx, options := r.Context(), h.Do
 	target := cmp.Or(r.RequestURI, r.URL.RequestURI()) // as sent, also behind http.StripPrefix
-	options.Params = []any{r.Method, target, r.Header.Get("Content-Type"), sha256.Sum256(body)}
+	contentType, sum := fingerprint(r.Header.Get("Content-Type"), body)
+	options.Params = []any{r.Method, target, contentType, sum}
 	if !h.EndWithClient {
 		ctx = context.WithoutCancel(ctx)
 	}
 
-	var live *recorder
-	_, inEcho := w.(*echo.Response)
-	out, err := DoOutcome(ctx, h.guard, h.Operation, id, options, func(ctx context.Context, job Job) (response, error) {
-		live = &recorder{response: response{Header: w.Header().Clone()}}
-		request := r.WithContext(context.WithValue(ctx, jobKey{}, job))
-		request.Body = io.NopCloser(bytes.NewReader(body))
-		live.record(h.next, request, inEcho)
-		return h.stored(live, w.Header())
-	})
+	var live StoredResponse
+	out, err := DoOutcome(ctx, h.guard, h.Operation, key, options,
+		func(ctx context.Context, job Job) (stored StoredResponse, err error) {
+			request := r.WithContext(context.WithValue(ctx, jobKey{}, job))
+			request.Body, request.Header = io.NopCloser(bytes.NewReader(body)), r.Header.Clone()
+			request.Header.Set("Accept-Encoding", "identity") // clients of the stored response may accept no other
+			if live, err = runHandler(h.next, request, w); err != nil {
+				return stored, err
+			}
+			return h.stored(live, w.Header())
+		})
 
 	switch panicked, ok := errors.AsType[*orchestrator.PanicError](err); {
 	case ok:
 		panic(panicked.Value)
+	case errors.Is(err, errAborted):
+		panic(http.ErrAbortHandler)
 	case errors.Is(err, errNotStored), err == nil && !out.Replayed:
 		clear(w.Header()) // live has its own copy
 		live.send(w)
@@ -215,35 +284,50 @@ func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, id string, bo
 	}
 }
 
-// errNotStored makes DoOutcome release the lock after a response that is not to be stored.
-var errNotStored = errors.New("worker: the response is not stored")
-
-// response is a response as it is stored.
-type response struct {
-	Status int         `json:"status"` // zero: not yet written
-	Header http.Header `json:"header"`
-	Body   []byte      `json:"body"`
-}
-
-func (r *response) send(w http.ResponseWriter) {
-	maps.Copy(w.Header(), r.Header)
-	w.WriteHeader(r.Status)
-	_, _ = w.Write(r.Body) // the client may have gone
-}
-
-// stored returns the part of a response that is stored, without the header of outer handlers. An
-// error of another type than errNotStored is stored in its place.
-func (h *idempotent) stored(live *recorder, outer http.Header) (response, error) {
-	if live.refused != "" {
-		return response{}, &orchestrator.PermanentError{Code: live.refused, Message: problems[live.refused].detail}
+// fingerprint returns what a repeated request must have: its Content-Type in one form, and a hash of
+// its body. A client encodes a multipart form with a new boundary each time, so it is not compared.
+func fingerprint(contentType string, body []byte) (media string, sum [sha256.Size]byte) {
+	sum = sha256.Sum256(body)
+	media, parameters, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return contentType, sum
 	}
+
+	if strings.HasPrefix(media, "multipart/") {
+		if parts, ok := hashParts(parameters["boundary"], body); ok {
+			delete(parameters, "boundary")
+			sum = parts
+		}
+	}
+	return cmp.Or(mime.FormatMediaType(media, parameters), contentType), sum
+}
+
+// hashParts returns a hash of the headers and the contents of a form's parts. ok is false if the form
+// is malformed.
+func hashParts(boundary string, body []byte) (sum [sha256.Size]byte, ok bool) {
+	hash, form := sha256.New(), multipart.NewReader(bytes.NewReader(body), boundary)
+	for {
+		part, err := form.NextRawPart()
+		if err != nil { // a form without its end wraps io.EOF
+			return [sha256.Size]byte(hash.Sum(nil)), errors.Is(err, io.EOF) && errors.Unwrap(err) == nil
+		}
+		content, err := io.ReadAll(part)
+		if err != nil {
+			return sum, false
+		}
+		_, _ = fmt.Fprintf(hash, "%q %x ", part.Header, sha256.Sum256(content)) // a hash does not fail
+	}
+}
+
+// stored returns the part of a response that is stored, without the headers of outer handlers.
+func (h *idempotent) stored(live StoredResponse, outer http.Header) (StoredResponse, error) {
 	if !h.Stored(live.Status) {
-		return response{}, errNotStored
+		return StoredResponse{}, errNotStored
 	}
 
 	header := http.Header{}
 	for _, name := range slices.Concat(storedHeaders, h.Headers) {
-		values, before := live.Header().Values(name), outer.Values(name)
+		values, before := live.Header.Values(name), outer.Values(name)
 		if n := len(before); len(values) >= n && slices.Equal(values[:n], before) {
 			values = values[n:]
 		}
@@ -251,62 +335,13 @@ func (h *idempotent) stored(live *recorder, outer http.Header) (response, error)
 			header[http.CanonicalHeaderKey(name)] = values
 		}
 	}
-	return response{live.Status, header, live.Body}, nil
+	return StoredResponse{live.Status, header, live.Body}, nil
 }
 
 var storedHeaders = []string{
+	"Access-Control-Allow-Credentials", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers",
 	"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
-	"Content-Type", "ETag", "Last-Modified", "Link", "Location", "Retry-After",
-}
-
-// recorder is a ResponseWriter that keeps the response of a handler in memory.
-type recorder struct {
-	response
-
-	refused string // the problem that replaces the response; empty: none
-}
-
-// record calls the handler. A handler that has written nothing has the status 200, except in Echo,
-// where it has returned an error instead.
-func (r *recorder) record(handler http.Handler, request *http.Request, inEcho bool) {
-	defer func() {
-		if r.refused != "" {
-			_ = recover() // many handlers panic after a failed Write or Flush
-		}
-	}()
-	handler.ServeHTTP(r, request)
-
-	if r.Status == 0 && inEcho {
-		r.refused = "response-missing"
-	}
-	r.WriteHeader(http.StatusOK)
-}
-
-// Header returns the header of the response.
-func (r *recorder) Header() http.Header { return r.response.Header }
-
-// WriteHeader sets the status, unless it is set already, or informational.
-func (r *recorder) WriteHeader(status int) {
-	if r.Status == 0 && status >= http.StatusOK {
-		r.Status = status
-	}
-}
-
-// Write appends to the body. Beyond maxResponse, it fails and refuses the response.
-func (r *recorder) Write(p []byte) (int, error) {
-	r.WriteHeader(http.StatusOK)
-	if len(r.Body)+len(p) > maxResponse {
-		r.refused = "response-too-large"
-		return 0, errNotStored
-	}
-	r.Body = append(r.Body, p...)
-	return len(p), nil
-}
-
-// FlushError refuses the response. http.ResponseController calls it.
-func (r *recorder) FlushError() error {
-	r.refused = "response-streamed"
-	return http.ErrNotSupported
+	"Content-Type", "ETag", "Last-Modified", "Link", "Location", "Retry-After", "Vary",
 }
 
 // problems are the answers of Idempotent itself, by the last part of their type.
@@ -319,7 +354,7 @@ var problems = map[string]struct {
 	"scope-missing":   {403, "The request has no account that the Idempotency-Key could belong to."},
 	"body-incomplete": {400, "The body of the request did not arrive in full."},
 	"body-too-large":  {413, "The body of a request with an Idempotency-Key has at most 1 MiB."},
-	"body-read":       {500, "The request was not processed: a handler before Idempotent has read its body."},
+	"body-read":       {500, "The request was not processed: its body was read before, or is chunked and empty."},
 	"key-reused":      {422, "The Idempotency-Key was used with another method, URL, Content-Type or body."},
 	"in-progress":     {409, "A request with this Idempotency-Key is in progress. Repeat it to get its response."},
 	"not-processed":   {503, "The request was not processed. Repeat it with the same Idempotency-Key."},

@@ -138,6 +138,9 @@ func TestIdempotentKeys(t *testing.T) {
 			{with(func(r *http.Request) { r.Method = http.MethodPut }), "201 8x"}, // not guarded
 			{with(func(r *http.Request) { r.Method = http.MethodPut }), "201 9x"},
 		} {
+			if strings.HasPrefix(c.want, "400") || strings.HasPrefix(c.want, "403") {
+				c.r.Body = io.NopCloser(unread{t})
+			}
 			answer(t, h, c.r, c.want)
 		}
 
@@ -147,11 +150,74 @@ func TestIdempotentKeys(t *testing.T) {
 			r.Method = http.MethodPut
 			return r
 		}
+		empty := put("")
+		empty.Header.Set("Idempotency-Key", "") // a client that has lost its key
+		answer(t, other, empty, "400 key-malformed")
 		answer(t, other, put(""), "201 10x")
 		answer(t, other, put(""), "201 11x")
 		answer(t, other, put("a"), "201 12x")
 		answer(t, other, put("a"), "201 replayed 12x")
 		answer(t, other, order(t, "a", "x"), "201 13x")
+		without := order(t, "without a body", "")
+		without.Header.Set("Idempotency-Key", "none")
+		without.Body = nil
+		answer(t, h, without, "201 14")
+	})
+}
+
+// unread is a body that must not be read.
+type unread struct{ t testing.TB }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body is read before the key and the scope are checked")
+	return 0, io.EOF
+}
+
+// A form that is sent again has another boundary.
+func TestIdempotentComparesThePartsOfAForm(t *testing.T) {
+	form := func(boundary string, replaced ...string) string {
+		const parts = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n" +
+			"--B\r\nContent-Disposition: form-data; name=\"b\"; filename=\"b.txt\"\r\nContent-Type: text/csv\r\n\r\n2\r\n" +
+			"--B--\r\n"
+		return strings.ReplaceAll(strings.NewReplacer(replaced...).Replace(parts), "--B", "--"+boundary)
+	}
+	const data, same, differs = "multipart/form-data; boundary=", "201 replayed 1", "422 key-reused"
+	type sent struct{ contentType, body string }
+	first := sent{data + "B", form("B")}
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), nil)
+		for name, c := range map[string]struct {
+			first, again sent
+			want         string
+		}{
+			"a new boundary":           {first, sent{data + "C", form("C")}, same},
+			"its type otherwise":       {first, sent{`Multipart/Form-Data;BOUNDARY="C"`, form("C")}, same},
+			"other content":            {first, sent{data + "C", form("C", "\r\n2", "\r\n3")}, differs},
+			"another name":             {first, sent{data + "C", form("C", `"b"`, `"c"`)}, differs},
+			"another file":             {first, sent{data + "C", form("C", "b.txt", "c.txt")}, differs},
+			"another type of a part":   {first, sent{data + "C", form("C", "csv", "tsv")}, differs},
+			"content changed places":   {first, sent{data + "C", form("C", "\r\n1", "\r\n2", "\r\n2", "\r\n1")}, differs},
+			"another type of form":     {first, sent{"multipart/mixed; boundary=C", form("C")}, differs},
+			"another parameter":        {first, sent{data + "C; charset=utf-8", form("C")}, differs},
+			"without its end":          {first, sent{data + "C", form("C", "--B--\r\n", "")}, differs},
+			"in no form":               {sent{data + "D", form("B")}, sent{data + "D", form("B", "csv", "tsv")}, differs},
+			"not as a form":            {sent{"text/plain", form("B")}, sent{"text/plain", form("C")}, differs},
+			"text, its type otherwise": {sent{"text/plain; charset=utf-8", "x"}, sent{"TEXT/plain;charset=utf-8", "x"}, same},
+			"of no type":               {sent{"a b", "x"}, sent{"a b", "x"}, same},
+			"of another no type":       {sent{"a b", "x"}, sent{"A b", "x"}, differs},
+		} {
+			calls := 0
+			h := g.Idempotent(worker.IdempotentOptions{Scope: account})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				calls++
+				w.WriteHeader(http.StatusCreated)
+				_, _ = fmt.Fprint(w, calls)
+			}))
+			for i, sent := range []sent{c.first, c.again} {
+				r := order(t, `"`+name+`"`, sent.body)
+				r.Header.Set("Content-Type", sent.contentType)
+				answer(t, h, r, []string{"201 1", c.want}[i])
+			}
+		}
 	})
 }
 
@@ -181,6 +247,8 @@ func TestIdempotentRefusesABodyThatWasReadBefore(t *testing.T) {
 		}{
 			"a form":            {form, "500 body-read"},
 			"a chunked form":    {func(r *http.Request) { r.ContentLength = -1; form(r) }, "500 body-read"},
+			"a chunked body":    {func(r *http.Request) { r.ContentLength = -1; _, _ = io.ReadAll(r.Body) }, "500 body-read"},
+			"chunked, not read": {func(r *http.Request) { r.ContentLength = -1 }, "201 1b=1"},
 			"a byte":            {func(r *http.Request) { _, _ = r.Body.Read(make([]byte, 1)) }, "500 body-read"},
 			"only the query":    {func(r *http.Request) { r.Header.Set("Content-Type", "application/json"); _ = r.FormValue("a") }, "201 1b=1"},
 			"all, and put back": {func(r *http.Request) { form(r); r.Body = io.NopCloser(strings.NewReader("b=1")) }, "201 1b=1"},
@@ -231,15 +299,21 @@ func TestIdempotentStoresResponses(t *testing.T) {
 				}
 			}
 		}, "500 response-too-large", "500 response-too-large", 1, nil},
-		"flushed": {func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprint(w, "x")
-			if _, ok := w.(http.Flusher); ok {
-				t.Error("the response can be flushed")
+		"a stream of events": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
+			flusher, ok := w.(http.Flusher) // many handlers ask so
+			if !ok {
+				t.Error("no http.Flusher")
+				return
 			}
-			if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
-				t.Errorf("Flush: %v", err)
-			}
+			flusher.Flush()
+			<-r.Context().Done() // as a handler that looks at no error of Write
 		}, "500 response-streamed", "500 response-streamed", 1, nil},
+		"no stream of events": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-streams")
+			_, _ = fmt.Fprint(w, "x")
+		}, "200 x", "200 replayed x", 1, nil},
+		"another protocol": {write(101, 0), "500 response-streamed", "500 response-streamed", 1, nil},
 		"not hijacked": {func(w http.ResponseWriter, _ *http.Request) {
 			if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, http.ErrNotSupported) {
 				t.Errorf("Hijack: %v", err)
@@ -429,7 +503,7 @@ func TestIdempotentInEcho(t *testing.T) {
 		for wrapped, wants := range map[string][]string{
 			"returns": {"400 {\"message\":\"no\"}\n", "400 replayed {\"message\":\"no\"}\n"},
 			"writes":  {"201 x", "201 replayed x"},
-			"flushes": {"500 response-streamed", "500 response-streamed"},
+			"flushes": {"200 {\"message\":\"no\"}\n", "200 replayed {\"message\":\"no\"}\n"}, // as without the guard
 			"wrapped": {"500 response-missing", "500 response-missing"},
 			"panics":  {"500 {\"message\":\"Internal Server Error\"}\n", "500 {\"message\":\"Internal Server Error\"}\n"},
 		} {

@@ -57,7 +57,7 @@ type FailedError struct {
 	Err           error  // returned by the function, if this call ran it
 }
 
-func (e *FailedError) Error() string { return "worker: failed: " + e.Code + ": " + e.Message }
+func (e *FailedError) Error() string { return "failed: " + e.Code + ": " + e.Message }
 
 // Unwrap returns an *orchestrator.PermanentError that wraps Err.
 func (e *FailedError) Unwrap() error {

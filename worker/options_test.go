@@ -218,7 +218,7 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			{"stalls", 30 * time.Second, 90 * time.Second, `"reason":"retry"`},
 			{"slow", 2 * time.Minute, 90 * time.Second, `"reason":"retry"`},
 			{"stalls", 30 * time.Second, 0, `"status":"FAILED","error":"attempt 3 was the last`},
-			{"old", 0, 0, `"status":"FAILED","error":"worker: the analysis took longer`},
+			{"old", 0, 0, `"status":"FAILED","error":"the analysis took longer`},
 		} {
 			began, commits := time.Now(), b.Calls.Count("Commit")
 			if _, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"`+c.id+`"}`); !strings.Contains(answer, c.answer) || time.Since(began).Round(3*time.Second) != c.took {

@@ -124,7 +124,7 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"analyzer_failed"`},
 		"its result fits no document": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return []any{[]any{}}, nil },
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"result_invalid"`},
-		"it takes too long": {endless, 500, map[string]any{"reason": "self_test_failed", "error": "worker: the run passed its deadline"}, `"level":"WARN"`},
+		"it takes too long": {endless, 500, map[string]any{"reason": "self_test_failed", "error": "the run passed its deadline"}, `"level":"WARN"`},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			w := start(t, b, c.analyze)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -41,6 +42,26 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine(env), "held by w/1, ", "free", "QUEUED")
 	taskguard(t, env, "status", "held").want(t, cli.ExitDone, "id        held\n", "lock      held by w/1", "\ncreated   ", "\nupdated   ")
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
+}
+
+// The id is that of records that are stored already.
+func TestStatusShowsTheResponseToAnIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	id := fmt.Sprintf("refund:%x", sha256.Sum256([]byte(`"acct 7" "k"`)))
+	record := map[string]any{"status": "READY", "result": map[string]any{"status": 201, "header": map[string]any{}, "body": "eyJpZCI6MX0="}}
+	put(t, env, "idempotency/"+id, record)
+	asked := func(env vars, key, scope string) outcome {
+		return taskguard(t, env, "status", "--idempotency-key", key, "--scope", scope, "--operation", "refund")
+	}
+	for _, key := range []string{"k", `"k"`} {
+		asked(env, key, "acct 7").want(t, cli.ExitDone, "id        "+id+"\n", "status    READY\n", "response 201\n{\"id\":1}\n")
+	}
+	asked(env, "k", "acct").want(t, cli.ExitFailed, `no record of the Idempotency-Key "k" in collection idempotency of project demo-test: check --scope`)
+	elsewhere := env.with("KINDS", `[{}, {"name": "do", "collection": "keys"}]`)
+	asked(elsewhere, "k", "acct 7").want(t, cli.ExitFailed, "in collection keys of")
+	put(t, env, "keys/"+id, map[string]any{"status": "FAILED", "error": map[string]any{"code": "response-streamed"}})
+	asked(elsewhere, "k", "acct 7").want(t, cli.ExitDone, "response-streamed")
 }
 
 func TestTextOfDocumentsReachesTheTerminalEscaped(t *testing.T) {

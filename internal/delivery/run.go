@@ -66,7 +66,7 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 		}
 		return a.lockLost(ctx, r.err)
 	case errors.As(r.err, &uncertain) && uncertain.Key == a.AnalysisID: // not that of a call of Do
-		message := strings.TrimPrefix(uncertain.Error(), "orchestrator: ")
+		message := uncertain.Error()
 		if a.Answers {
 			return a.retry(ctx, analysislock.EffectUncertain, message, 0)
 		}
@@ -74,7 +74,7 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 	case errors.As(r.err, &permanent):
 		message := permanent.Message
 		if message == "" && permanent.Err != nil {
-			message = permanent.Err.Error()
+			message = orchestrator.Text(permanent.Err)
 		}
 		code := cmp.Or(analysislock.BoundCode(permanent.Code), orchestrator.CodeAnalyzerRejected)
 		return a.fail(ctx, code, message)
@@ -88,7 +88,7 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 		return Outcome{Case: FinishUnknown, Err: r.err}
 	case errors.Is(r.cause, errRunTime):
 		a.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(analysislock.RunTimeExhausted))
-		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(r.cause.Error(), "worker: "))
+		return a.fail(ctx, analysislock.RunTimeExhausted, orchestrator.Text(r.cause))
 	case errors.Is(r.cause, errDeadline):
 		if o, ended := a.continued(ctx); ended {
 			return o
@@ -140,7 +140,7 @@ func (a *attempt) failure(ctx context.Context, r run) (code, message string) {
 		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.AnalysisID, "stack", stack)
 	}
-	return cmp.Or(code, CodeFailed), strings.TrimPrefix(r.err.Error(), "orchestrator: ") // the document is for users
+	return cmp.Or(code, CodeFailed), orchestrator.Text(r.err) // the document is for users
 }
 
 // wait returns the wait that the analyzer has asked for; zero: none. An analyzer that was ended by

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 
 	"taskguard/orchestrator"
 )
@@ -28,7 +27,7 @@ func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, in
 		err = cause
 	}
 
-	message := strings.TrimPrefix(err.Error(), "orchestrator: ")
+	message := orchestrator.Text(err)
 	o := Outcome{Case: SelfTestFailed, Err: errors.New(message), Code: CodeFailed, Reason: reasonOf(err)}
 	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
 		o.Code = permanent.Code

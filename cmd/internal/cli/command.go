@@ -52,7 +52,8 @@ type Call struct {
 	Flags  *flag.FlagSet
 	JSON   bool
 
-	kind string // the value of --kind
+	kind    string // the value of --kind
+	records bool   // see UseRecords
 }
 
 // UsageError reports wrong arguments in one line.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"taskguard/internal/env"
+	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -44,7 +45,7 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 			err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, all[same].Name)
 		}
 		if err != nil {
-			problem := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "worker: "), "\n", "; ")
+			problem := strings.ReplaceAll(orchestrator.Text(err), "\n", "; ")
 			e.Problem("KINDS", "the kind at index %d: %s", i, problem)
 		}
 		all = append(all, k)
@@ -77,10 +78,21 @@ func (c *Call) TakesKind(without string) {
 	c.Flags.StringVar(&c.kind, "kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
 }
 
+// UseRecords makes Places return the place of the records of Do and Idempotent: that of the kind do,
+// or else the collection that they have by default.
+func (c *Call) UseRecords() { c.records = true }
+
+// records is the kind of the records of Do.
+var records = worker.Kind{Name: "do", Collection: "idempotency"}
+
 // Places returns the place of the kind that --kind names, or else the places of all kinds.
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
+	if c.records {
+		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
+		kinds = append(named, records)[:1]
+	}
 	e.Refuse(store.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
 	if err := Check(e); err != nil {
 		return nil, err

@@ -283,7 +283,7 @@ func TestEachRefusedReadingIsAnError(t *testing.T) {
 	operator := consoleOperator{cl, slog.New(slog.DiscardHandler)}
 	for name, read := range map[string]func(context.Context) error{
 		"bulk":    func(ctx context.Context) error { return all.run(ctx, c, cl, console.Requeue) },
-		"one":     func(ctx context.Context) error { return cl.showOne(ctx, c, "x") },
+		"one":     func(ctx context.Context) error { return cl.showOne(ctx, c, &selection{id: "x"}) },
 		"unfound": func(ctx context.Context) error { return reportUnfound(ctx, c, cl) },
 		"submit":  func(ctx context.Context) error { _, err := cl.submit(ctx, Document{ID: "x", Input: 2}); return err },
 		"operator": func(ctx context.Context) error {

@@ -20,7 +20,9 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/orchestrator"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
@@ -53,6 +55,7 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 type selection struct {
 	filter
 	id                             string
+	key, scope, operation          string // of a client's request; then id is that of its record
 	unfinished, uncertain, summary bool
 	filtered                       bool
 	limit                          int
@@ -69,6 +72,9 @@ func (s *selection) parse(c *cli.Call) error {
 	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list only those with an act that may have been done, and that resolve answers")
 	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
+	c.Flags.StringVar(&s.key, "idempotency-key", "", "show the stored response of this `KEY`; also give --scope")
+	c.Flags.StringVar(&s.scope, "scope", "", "the `SCOPE` of --idempotency-key, such as the client's account")
+	c.Flags.StringVar(&s.operation, "operation", "", "the `OPERATION` of --idempotency-key (default: http)")
 	s.flags(c)
 	args, err := c.Parse(0, 1)
 	if err != nil {
@@ -81,9 +87,15 @@ func (s *selection) parse(c *cli.Call) error {
 		}
 	}
 
-	chosen := 0
+	chosen, keyed := 0, c.Given("idempotency-key")
+	if keyed {
+		c.UseRecords()
+		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
+			return cli.UsageError("--idempotency-key: " + orchestrator.Text(err))
+		}
+	}
 	s.filtered, err = s.given(c)
-	for _, given := range []bool{len(args) == 1, s.unfinished, s.uncertain, s.summary, s.filtered} {
+	for _, given := range []bool{len(args) == 1, keyed, s.unfinished, s.uncertain, s.summary, s.filtered} {
 		if given {
 			chosen++
 		}
@@ -94,7 +106,12 @@ func (s *selection) parse(c *cli.Call) error {
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
-		return cli.UsageError("an ID, --unfinished, --uncertain, --summary and a filter exclude each other")
+		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --summary and a filter " +
+			"exclude each other")
+	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
+		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
+	case keyed && c.Given("kind"):
+		return cli.UsageError("--idempotency-key and --kind exclude each other: name the kind do in KINDS")
 	case s.filtered && !c.Given("limit"):
 		s.limit = math.MaxInt
 	}
@@ -116,7 +133,13 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 
 	switch {
 	case s.id != "":
-		return cl.showOne(ctx, c, s.id)
+		err := cl.showOne(ctx, c, &s)
+		if s.key != "" && errors.Is(err, lease.ErrNotFound) {
+			return fmt.Errorf("no record of the Idempotency-Key %q in collection %s of project %s: check --scope and "+
+				"--operation; or the key was never used, or its record has expired",
+				s.key, cl.place.Collection, cl.place.Project)
+		}
+		return cl.explain(s.id, err)
 	case s.summary:
 		return cl.summarize(ctx, c)
 	}
@@ -137,10 +160,10 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 	return slices.Concat(dated, undated), nil
 }
 
-func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
-	a, err := cl.Analyses.Get(ctx, id)
+func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection) error {
+	a, err := cl.Analyses.Get(ctx, selected.id)
 	if err != nil {
-		return cl.explain(id, err)
+		return err
 	}
 	s := cl.summaryOf(&a)
 	s.History = a.History
@@ -158,7 +181,12 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 
 	printFields(c, &s)
 	printHistory(c, &s)
-	if s.Result == nil {
+	var response worker.StoredResponse
+	switch {
+	case s.Result == nil:
+		return nil
+	case selected.key != "" && json.Unmarshal(s.Result, &response) == nil:
+		cli.Print(c.Out, "response %d\n%s\n", response.Status, printable.Lines(string(response.Body)))
 		return nil
 	}
 	var result bytes.Buffer

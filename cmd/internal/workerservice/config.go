@@ -46,7 +46,7 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 			"%q is not a variable's name, or the beginning of one and a *", name)
 	}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
-		e.Problem("ANALYZER", "%s", strings.TrimPrefix(err.Error(), "orchestrator: "))
+		e.Problem("ANALYZER", "%s", orchestrator.Text(err))
 	}
 	return c, e.Err()
 }

@@ -139,6 +139,7 @@ func answer(w http.ResponseWriter, r provider.Receipt, err error) {
 	case err == nil:
 		_ = json.NewEncoder(w).Encode(r) // the sender may have gone
 		return
+	case errors.As(err, new(*worker.NotStoredError)): // the act was done: the next request finds it
 	case errors.As(err, new(*worker.PermanentError)):
 		code = http.StatusPaymentRequired
 	}

@@ -1,0 +1,27 @@
+package orchestrator_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+func TestTheTextOfAnErrorNamesNoPackage(t *testing.T) {
+	declined := &orchestrator.PermanentError{Code: "declined", Message: "no worker: none"}
+	for want, err := range map[string]error{
+		"declined: no worker: none":          declined,
+		"the analyzer panicked: oh":          &orchestrator.PanicError{Value: "oh"},
+		"exit status 1":                      &orchestrator.FailureError{Reason: "exit status 1"},
+		"the act is done":                    errors.New("worker: the act is done"),
+		"the lock is lost":                   fmt.Errorf("worker: %w", errors.New("lease: the lock is lost")),
+		"my worker: it is down":              errors.New("my worker: it is down"),
+		"workers: all busy":                  errors.New("workers: all busy"),
+		`act "a": declined: no worker: none`: fmt.Errorf("worker: act %q: %w", "a", declined),
+	} {
+		if got := orchestrator.Text(err); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
