@@ -234,6 +234,34 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 	}
 }
 
+// While an operator answers, a later attempt begins the act again, and dies too.
+func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
+	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.None} {
+		inBubble(t, queued(), func(w *fixture) {
+			d := queued()
+			d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 1}}
+			w.Put("x", d)
+			later := func() {
+				d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 2}}
+				w.Put("x", d)
+			}
+			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
+				if c == (leasetest.Call{Op: leasetest.Swap, N: 1}) && fault != leasetest.DropAfter {
+					later()
+				}
+				if c == (leasetest.Call{Op: leasetest.Load, N: 2}) && fault == leasetest.DropAfter {
+					later()
+				}
+				return map[leasetest.Call]leasetest.Fault{{Op: leasetest.Swap, N: 1}: fault}[c]
+			})
+			_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", analysislock.Answer{}, "")
+			if got := w.doc().Effects["charge"]; err != nil || got.Token != 2 {
+				w.Errorf("%v: %v, the act is %+v", fault, err, got)
+			}
+		})
+	}
+}
+
 func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		d := queued()
