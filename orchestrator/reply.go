@@ -150,13 +150,6 @@ type Marker interface {
 	End(ctx context.Context, name string, done *Effect) error
 }
 
-// Codes of a PermanentError about an act. The run ends with it, even if the analyzer ignores the error.
-const (
-	CodeActReused     = "act_name_reused"  // two acts with one name in one run
-	CodeActsFull      = "acts_full"        // no room for the act or its result
-	CodeActInSelfTest = "act_in_self_test" // the input of a self-test must not lead to an act
-)
-
 // Errors of acts.
 var (
 	// ErrNoGuard reports that no guard made the job, so that nothing can be recorded.
@@ -167,7 +160,10 @@ var (
 )
 
 // NoResultError reports that an act is recorded as done, but without its result.
-type NoResultError struct{ Name, Reason string }
+type NoResultError struct {
+	Name   string // of the act
+	Reason string // why its result cannot be stored
+}
 
 func (e *NoResultError) Error() string {
 	return fmt.Sprintf("orchestrator: the act %q is recorded as done, without its result: %s", e.Name, e.Reason)

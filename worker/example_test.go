@@ -266,3 +266,26 @@ func ExampleOnce() {
 	fmt.Println(receipt, err)
 	// Output: receipt for 4200 cents <nil>
 }
+
+// A long loop is a document for each item, whose Run does the one act of the item. An attempt that dies on
+// the way is repeated, and submits the rest.
+func ExampleSubmit_forEachItem() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	payout := func(ctx context.Context, job worker.Job) (any, error) {
+		for _, account := range []string{"acct_7", "acct_8"} {
+			id := job.AnalysisID + "-" + account // the same in each attempt
+			if _, err := worker.Submit(ctx, guard, words, id, text{account}); err != nil {
+				return nil, err
+			}
+		}
+		return "submitted", nil
+	}
+	for range 2 {
+		fmt.Println(payout(ctx, worker.Job{AnalysisID: "payout-7"}))
+	}
+	// Output:
+	// submitted <nil>
+	// submitted <nil>
+}

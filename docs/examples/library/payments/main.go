@@ -92,7 +92,11 @@ func (s service) once(operation string, f run) http.Handler {
 			http.Error(w, "cents must be a positive integer", http.StatusBadRequest)
 			return
 		}
-		job, _ := worker.JobFromContext(r.Context())
+		job, ok := worker.JobFromContext(r.Context())
+		if !ok {
+			http.Error(w, "this route is not behind Idempotent", http.StatusInternalServerError)
+			return
+		}
 		receipt, err := f(r.Context(), p, job)
 		answer(w, receipt, err)
 	}))
@@ -131,15 +135,16 @@ func (s service) webhook(w http.ResponseWriter, r *http.Request) {
 	answer(w, out.Value, err)
 }
 
-// answer answers 402 if the act is refused for good. After 503 the sender repeats its request; then
-// the act is found, or done, or still runs.
+// answer answers 402 only if the provider has declined the act. Other permanent errors do not mean that
+// it was not done. After 503 the sender repeats its request; then the act is found, or done, or still runs.
 func answer(w http.ResponseWriter, r provider.Receipt, err error) {
 	code := http.StatusServiceUnavailable
+	refused, permanent := errors.AsType[*worker.PermanentError](err)
 	switch {
 	case err == nil:
 		_ = json.NewEncoder(w).Encode(r) // the sender may have gone
 		return
-	case errors.As(err, new(*worker.PermanentError)):
+	case permanent && refused.Code == "declined":
 		code = http.StatusPaymentRequired
 	}
 	log.Print(err)
