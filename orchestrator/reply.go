@@ -108,11 +108,11 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 		return nil, err
 	case effect == nil:
 		return &effectReply{name: name, State: "go", Key: p.job.Key(name)}, nil
-	case effect.Done:
+	case effect.Done():
 		return &effectReply{State: "done", Result: effect.Result, ResultError: effect.ResultError}, nil
 	default:
 		p.uncertain[name] = effect
-		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.Since, Token: effect.Token}, nil
+		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.At, Token: effect.Token}, nil
 	}
 }
 
@@ -129,12 +129,15 @@ func (p *replies) unanswered(err error) error {
 
 // Effect is the record of a marked act: a side effect elsewhere that must not be repeated.
 type Effect struct {
-	Done        bool            // else it has begun, and may have been done
+	State       string          // "done", else it has begun, and may have been done
+	Token       int64           // the LockToken of the attempt that has written the record
+	At          time.Time       // the time of the record, by the store's clock
 	Result      json.RawMessage // of an act that is done
 	ResultError string          // why an act that is done has no Result
-	Token       int64           // the LockToken of the attempt that has written the record
-	Since       time.Time       // the time of the record, by the store's clock
 }
+
+// Done reports whether the act is done.
+func (e *Effect) Done() bool { return e.State == "done" }
 
 // Marker is a Reporter that also records acts. Both methods return when the record is
 // committed. They return an error if that is impossible, or when ctx ends.
@@ -144,7 +147,8 @@ type Marker interface {
 	// a PermanentError, with which the run must end, if this attempt has recorded the act
 	// (CodeActReused), or if there is no room for the act or its result (CodeActsFull).
 	Begin(ctx context.Context, name string, again bool) (*Effect, error)
-	// End records an act that is done, or nil: it removes the record of one that was not done.
+	// End records the Result or the ResultError of an act that is done; nil removes the record of one
+	// that was not done.
 	// If ctx ends first, the record is committed with the lock's release. An act that is done
 	// stays so, with its first result. ErrNoRoom: the result is too large; the act is still open.
 	End(ctx context.Context, name string, done *Effect) error
@@ -234,14 +238,14 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 
 	text, problem := encodeLine(result)
 	if problem == nil {
-		problem = m.End(ctx, name, &Effect{Done: true, Result: text})
+		problem = m.End(ctx, name, &Effect{Result: text})
 		if !errors.Is(problem, ErrNoRoom) {
 			return problem
 		}
 	}
 
 	reason := legible(cutHead(strings.TrimPrefix(problem.Error(), "orchestrator: "), maxResultError))
-	if err := m.End(ctx, name, &Effect{Done: true, ResultError: reason}); err != nil {
+	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
 		return err
 	}
 	return &NoResultError{name, reason}
@@ -252,5 +256,5 @@ const maxResultError = 256
 
 // Uncertain returns the UncertainError of an act with the record e.
 func (j Job) Uncertain(name string, e *Effect) *UncertainError {
-	return &UncertainError{Key: j.AnalysisID, Name: name, Token: e.Token, Since: e.Since}
+	return &UncertainError{Key: j.AnalysisID, Name: name, Token: e.Token, Since: e.At}
 }

@@ -28,11 +28,11 @@ func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrato
 	case m.err != nil || again:
 		return nil, errors.Join(m.err, ctxEnded(again))
 	case name == "done":
-		return &orchestrator.Effect{Done: true, Result: json.RawMessage(`{"receipt":7}`), Token: 1, Since: since}, nil
+		return &orchestrator.Effect{State: "done", Result: json.RawMessage(`{"receipt":7}`), Token: 1, At: since}, nil
 	case name == "lost":
-		return &orchestrator.Effect{Done: true, ResultError: "NaN", Token: 1, Since: since}, nil
+		return &orchestrator.Effect{State: "done", ResultError: "NaN", Token: 1, At: since}, nil
 	case name == "unknown":
-		return &orchestrator.Effect{Token: 3, Since: since}, nil
+		return &orchestrator.Effect{Token: 3, At: since}, nil
 	}
 	return nil, nil
 }

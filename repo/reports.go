@@ -96,11 +96,12 @@ func decodeEffects(v any) analysislock.Effects {
 		e := analysislock.Effect{State: analysislock.EffectStarted}
 		fields, _ := record.(map[string]any)
 		if fields["state"] == analysislock.EffectDone {
-			e.State, e.ResultError = analysislock.EffectDone, cut(fields["resultError"])
-			e.Result = decodeResult(fields)
-		}
-		if e.State == analysislock.EffectDone && e.Result == nil {
-			e.ResultError = cmp.Or(e.ResultError, "the record has no result")
+			e.State = analysislock.EffectDone
+			if result, exists := fields["result"]; exists {
+				e.Result = decodeResult(result)
+			} else {
+				e.ResultError = cmp.Or(cut(fields["resultError"]), "the record has no result")
+			}
 		}
 		e.Token, _ = parseInt(fields["token"])
 		e.At, _ = parseTime(fields["at"])
@@ -109,15 +110,11 @@ func decodeEffects(v any) analysislock.Effects {
 	return effects
 }
 
-// decodeResult returns the result of an act, or nil if there is none. Earlier versions stored it as a
-// value, and not as the text of its JSON.
-func decodeResult(fields map[string]any) json.RawMessage {
-	v, exists := fields["result"]
+// decodeResult returns the result of an act. Earlier versions stored it as a value, and not as the text
+// of its JSON.
+func decodeResult(v any) json.RawMessage {
 	if text, ok := v.(string); ok && json.Valid([]byte(text)) {
 		return json.RawMessage(text)
-	}
-	if !exists {
-		return nil
 	}
 	text, _ := Plain(v) // a decoded value is JSON
 	return text

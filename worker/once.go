@@ -93,7 +93,7 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	}
 
 	earlier := effect != nil
-	if earlier && !effect.Done {
+	if earlier && !effect.Done() {
 		if len(find) == 0 {
 			return result, job.Uncertain(name, effect)
 		}

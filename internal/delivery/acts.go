@@ -73,22 +73,6 @@ func RefusedAct(name string, err error) *orchestrator.PermanentError {
 	return &orchestrator.PermanentError{Code: code, Message: message, Err: err}
 }
 
-// EarlierAct converts the record of an act.
-func EarlierAct(e *analysislock.Effect) *orchestrator.Effect {
-	return &orchestrator.Effect{
-		Done: e.State == analysislock.EffectDone, Result: e.Result, ResultError: e.ResultError,
-		Token: e.Token, Since: e.At,
-	}
-}
-
-// ActEnd converts the end of an act; nil: it was not done.
-func ActEnd(done *orchestrator.Effect) *analysislock.Effect {
-	if done == nil {
-		return nil
-	}
-	return &analysislock.Effect{Result: done.Result, ResultError: done.ResultError}
-}
-
 // EndError returns the error err of an act's end for its caller.
 func EndError(err error) error {
 	if errors.Is(err, analysislock.ErrFull) || errors.Is(err, lease.ErrRefused) {

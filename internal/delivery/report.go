@@ -84,7 +84,7 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	case err != nil:
 		return nil, r.refuse(RefusedAct(name, err))
 	case !begun:
-		return EarlierAct(earlier), nil
+		return (*orchestrator.Effect)(earlier), nil
 	}
 
 	if err = r.await(ctx, written); err != nil { // the caller does not act, so this attempt leaves no marker
@@ -100,7 +100,7 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
 	r.ask(name)
 	written := make(chan error, 1)
-	err := r.hold.End(name, ActEnd(done), func(err error) { written <- err })
+	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
 	if err == nil {
 		err = r.await(ctx, written)
 	}

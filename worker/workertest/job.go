@@ -2,7 +2,6 @@ package workertest
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"testing"
 	"time"
@@ -13,9 +12,9 @@ import (
 	"taskguard/worker"
 )
 
-// Job returns a job for a unit test of a function that calls [worker.Once], Job.Key, Job.Checkpoint or
-// Job.Report. It records acts in memory, by the rules that hold for a document. With the job of an earlier
-// attempt, Job returns that of the next one, which finds its acts and its last checkpoint:
+// Job returns a job for a unit test of a function that calls [worker.Once] or Job.Key. It records acts in
+// memory, by the rules that hold for a document, and drops reports. With the job of an earlier attempt,
+// Job returns that of the next one, which finds its acts:
 //
 //	first := workertest.Job(t)
 //	_, err := charge(t.Context(), first) // the provider charges, but its reply is lost
@@ -28,12 +27,12 @@ func Job(t testing.TB, earlier ...worker.Job) worker.Job {
 		if !ok {
 			t.Fatal("workertest: the earlier job is not one of workertest.Job")
 		}
-		job, m.acts, m.checkpoint = earlier[0], before.acts, before.checkpoint
+		job, m.acts = earlier[0], before.acts
 	}
 
 	job.Attempt++
 	job.LockToken++
-	m.token, job.Reporter, job.Resume = job.LockToken, m, m.checkpoint
+	m.token, job.Reporter = job.LockToken, m
 	return job
 }
 
@@ -41,34 +40,13 @@ func Job(t testing.TB, earlier ...worker.Job) worker.Job {
 type memory struct {
 	token int64
 
-	mu         sync.Mutex
-	acts       analysislock.Effects
-	checkpoint json.RawMessage
+	mu   sync.Mutex
+	acts analysislock.Effects
 }
 
-func (*memory) Invalid(string) {}
-
-// Report keeps the checkpoint of r.
-func (m *memory) Report(r orchestrator.Report) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case r.Checkpoint == nil:
-	case r.Checkpoint.Value == nil:
-		m.checkpoint = nil
-	default:
-		m.checkpoint, _ = json.Marshal(r.Checkpoint) // it was JSON before
-	}
-}
-
-// Commit implements [orchestrator.Reporter].
-func (m *memory) Commit(ctx context.Context, r orchestrator.Report) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	m.Report(r)
-	return nil
-}
+func (*memory) Invalid(string)                                    {}
+func (*memory) Report(orchestrator.Report)                        {}
+func (*memory) Commit(context.Context, orchestrator.Report) error { return nil }
 
 // Begin implements [orchestrator.Marker].
 func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
@@ -79,7 +57,7 @@ func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestra
 	case err != nil:
 		return nil, guard.RefusedAct(name, err)
 	case changed == nil:
-		return guard.EarlierAct(earlier), nil
+		return (*orchestrator.Effect)(earlier), nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
@@ -91,7 +69,7 @@ func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestra
 func (m *memory) End(_ context.Context, name string, done *orchestrator.Effect) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	changed, err := m.acts.End(name, m.token, time.Now(), guard.ActEnd(done))
+	changed, err := m.acts.End(name, m.token, time.Now(), (*analysislock.Effect)(done))
 	if changed != nil {
 		m.acts = changed
 	}
