@@ -304,10 +304,13 @@ func orders(once bool) func(*Acts) func(*worker.Guard) http.Handler {
 			order := func(w http.ResponseWriter, r *http.Request) {
 				charge := func(ctx context.Context) (int, error) { return ask(ctx, client, http.MethodPost, "") }
 				job, _ := worker.JobFromContext(r.Context())
-				if !once {
-					job = worker.Job{} // without a marker
+				var err error
+				if once {
+					_, err = worker.Once(r.Context(), job, "charge", charge)
+				} else {
+					_, err = charge(r.Context())
 				}
-				if _, err := worker.Once(r.Context(), job, "charge", charge); err != nil {
+				if err != nil {
 					w.WriteHeader(http.StatusInternalServerError)
 				}
 			}
