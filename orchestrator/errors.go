@@ -17,6 +17,13 @@ const (
 	CodeResultTooLarge   = "result_too_large"  // the result is too large for a document
 )
 
+// The codes of a [PermanentError] about an act. The run ends with it, even if the analyzer ignores the error.
+const (
+	CodeActReused     = "act_name_reused"  // two acts with one name in one run
+	CodeActsFull      = "acts_full"        // no room for the act or its result
+	CodeActInSelfTest = "act_in_self_test" // the input of a self-test must not lead to an act
+)
+
 // CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded,
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"

@@ -18,6 +18,8 @@ type Job struct {
 	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt
 	Attempt    int             `json:"attempt"`     // from 1
 	Input      json.RawMessage `json:"input"`       // nil or empty is encoded as null
+	// SelfTest is true in a self-test, which has no document: its input must not lead to an act.
+	SelfTest bool `json:"self_test,omitempty"`
 	// Resume is the newest checkpoint that an earlier attempt reported; nil: none.
 	Resume json.RawMessage `json:"checkpoint,omitempty"`
 
@@ -26,7 +28,7 @@ type Job struct {
 	Stderr io.Writer `json:"-"`
 	// Scope makes the Keys of equal ids of different collections differ; for the rest it is any text.
 	Scope string `json:"-"`
-	// Reporter receives the reports of the run; nil drops them.
+	// Reporter receives the reports of the run. A guard sets it; nil drops them, and permits no act.
 	Reporter Reporter `json:"-"`
 }
 
@@ -70,13 +72,20 @@ func (j Job) encode() ([]byte, error) {
 	if len(j.Input) == 0 {
 		j.Input = nil
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // not for a browser: leave < and & readable
-	if err := e.Encode(j); err != nil {
+	line, err := encodeLine(j)
+	if err != nil {
 		return nil, invalidInput("the input is not JSON", err)
 	}
-	return b.Bytes(), nil
+	return append(line, '\n'), nil
+}
+
+// encodeLine returns v as JSON on one line. It leaves < and & readable: it is not for a browser.
+func encodeLine(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // traceHeaders returns the span of ctx as W3C's traceparent and tracestate. It is

@@ -34,8 +34,10 @@ type effectReply struct {
 	State  string          `json:"state"`         // go, done or uncertain
 	Key    string          `json:"key,omitempty"` // of go and uncertain: Job.Key
 	Result json.RawMessage `json:"result,omitempty"`
-	Since  time.Time       `json:"since,omitzero"`
-	Token  int64           `json:"token,omitempty"`
+	// ResultError tells why an act that is done has no result.
+	ResultError string    `json:"result_error,omitempty"`
+	Since       time.Time `json:"since,omitzero"`
+	Token       int64     `json:"token,omitempty"`
 }
 
 // answer handles what the program awaits of a line: an act, and the commit of the report r. problem
@@ -88,8 +90,12 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 	}
 	if done || l.NotDone != nil {
 		err := p.job.End(p.ctx, name, done, l.Done)
-		if err == nil {
+		lost, recorded := errors.AsType[*NoResultError](err)
+		if err == nil || recorded {
 			delete(p.uncertain, name)
+		}
+		if recorded { // an error would mean that the act is not recorded
+			return &effectReply{State: "done", ResultError: lost.Reason}, nil
 		}
 		return nil, err
 	}
@@ -102,11 +108,11 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 		return nil, err
 	case effect == nil:
 		return &effectReply{name: name, State: "go", Key: p.job.Key(name)}, nil
-	case effect.Done:
-		return &effectReply{State: "done", Result: effect.Result}, nil
+	case effect.Done():
+		return &effectReply{State: "done", Result: effect.Result, ResultError: effect.ResultError}, nil
 	default:
 		p.uncertain[name] = effect
-		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.Since, Token: effect.Token}, nil
+		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.At, Token: effect.Token}, nil
 	}
 }
 
@@ -123,22 +129,48 @@ func (p *replies) unanswered(err error) error {
 
 // Effect is the record of a marked act: a side effect elsewhere that must not be repeated.
 type Effect struct {
-	Done   bool            // else it has begun, and may have been done
-	Result json.RawMessage // of an act that is done
-	Token  int64           // the LockToken of the attempt that has written the record
-	Since  time.Time       // the time of the record, by the store's clock
+	State       string          // "done", else it has begun, and may have been done
+	Token       int64           // the LockToken of the attempt that has written the record
+	At          time.Time       // the time of the record, by the store's clock
+	Result      json.RawMessage // of an act that is done
+	ResultError string          // why an act that is done has no Result
 }
+
+// Done reports whether the act is done.
+func (e *Effect) Done() bool { return e.State == "done" }
 
 // Marker is a Reporter that also records acts. Both methods return when the record is
 // committed. They return an error if that is impossible, or when ctx ends.
 type Marker interface {
-	// Begin records that the act begins. If an attempt has recorded the act before, Begin
-	// changes nothing and returns that record; with again, only if the act is done.
+	// Begin records that the act begins. If an earlier attempt has recorded the act, Begin
+	// changes nothing and returns that record; with again, only if the act is done. It returns
+	// a PermanentError, with which the run must end, if this attempt has recorded the act
+	// (CodeActReused), or if there is no room for the act or its result (CodeActsFull).
 	Begin(ctx context.Context, name string, again bool) (*Effect, error)
-	// End records the result of an act that is done, a value as Storable returns it, or removes
-	// the record of one that was not done. If ctx ends first, the record is committed with
-	// the lock's release. An act that is done stays so, with its first result.
-	End(ctx context.Context, name string, done bool, result any) error
+	// End records the Result or the ResultError of an act that is done; nil removes the record of one
+	// that was not done.
+	// If ctx ends first, the record is committed with the lock's release. An act that is done
+	// stays so, with its first result. ErrNoRoom: the result is too large; the act is still open.
+	End(ctx context.Context, name string, done *Effect) error
+}
+
+// Errors of acts.
+var (
+	// ErrNoGuard reports that no guard made the job, so that nothing can be recorded.
+	ErrNoGuard = errors.New("orchestrator: no guard made this job, so nothing would keep its acts from being repeated: " +
+		"check the ok of JobFromContext; in a unit test, use workertest.Job")
+	// ErrNoRoom reports that there is no room for the result of an act.
+	ErrNoRoom = errors.New("orchestrator: there is no room for the result")
+)
+
+// NoResultError reports that an act is recorded as done, but without its result.
+type NoResultError struct {
+	Name   string // of the act
+	Reason string // why its result cannot be stored
+}
+
+func (e *NoResultError) Error() string {
+	return fmt.Sprintf("orchestrator: the act %q is recorded as done, without its result: %s", e.Name, e.Reason)
 }
 
 // UncertainError reports an act that an attempt has begun and may have done. A run that returns it
@@ -156,48 +188,73 @@ func (e *UncertainError) Error() string {
 }
 
 // Key returns an idempotency key for an act of the job: the same for all attempts, and another for
-// each job and act. A provider that gets it with each request does the act once.
+// each job and act. A provider that gets it with each request does the act once. Key panics with
+// ErrNoGuard if no guard made the job: all such jobs would have one key.
 func (j Job) Key(act string) string {
+	if j.Reporter == nil {
+		panic(ErrNoGuard)
+	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{j.Scope, j.AnalysisID, act}, "\x00")))
 	return fmt.Sprintf("%x", sum[:16])
 }
 
-func checkAct(name string) error {
-	if !validCode.MatchString(name) {
-		return errors.New("orchestrator: the name of an act is not 1 to 64 letters, digits, _ and -")
+// CheckAct returns an error if name cannot be the name of an act.
+func CheckAct(name string) error {
+	if !validCode.MatchString(name) || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
+		return errors.New("orchestrator: the name of an act is not 1 to 64 letters, digits, _ and -, or it is like __x__")
 	}
 	return nil
 }
 
-// Begin calls the Marker of the job. name has up to 64 letters, digits, "_" and "-". Without a
-// Marker nothing is recorded.
+// marker returns the Marker of the job for an act of this name.
+func (j Job) marker(name string) (Marker, error) {
+	m, ok := j.Reporter.(Marker)
+	if !ok {
+		return nil, ErrNoGuard
+	}
+	return m, CheckAct(name)
+}
+
+// Begin calls the Marker of the job. name has up to 64 letters, digits, "_" and "-". ErrNoGuard: the job
+// has no Marker.
 func (j Job) Begin(ctx context.Context, name string, again bool) (*Effect, error) {
-	if err := checkAct(name); err != nil {
+	m, err := j.marker(name)
+	if err != nil {
 		return nil, err
 	}
-	if m, ok := j.Reporter.(Marker); ok {
-		return m.Begin(ctx, name, again)
-	}
-	return nil, nil //nolint:nilnil // there was no record
+	return m.Begin(ctx, name, again)
 }
 
-// End calls the Marker of the job. Result is anything that encoding/json can encode, within
-// Storable's limits.
+// End calls the Marker of the job. The result is stored as encoding/json encodes it. If that fails, or
+// if there is no room for it, the act is recorded as done without it, and End returns a *NoResultError.
 func (j Job) End(ctx context.Context, name string, done bool, result any) error {
-	if err := checkAct(name); err != nil {
+	m, err := j.marker(name)
+	if err != nil {
 		return err
 	}
-	value, err := Storable(result)
-	if err != nil {
-		return fmt.Errorf("orchestrator: the result of act %q cannot be stored: %w", name, err)
+	if !done {
+		return m.End(ctx, name, nil)
 	}
-	if m, ok := j.Reporter.(Marker); ok {
-		return m.End(ctx, name, done, value)
+
+	text, problem := encodeLine(result)
+	if problem == nil {
+		problem = m.End(ctx, name, &Effect{Result: text})
+		if !errors.Is(problem, ErrNoRoom) {
+			return problem
+		}
 	}
-	return nil
+
+	reason := legible(cutHead(Text(problem), maxResultError))
+	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
+		return err
+	}
+	return &NoResultError{name, reason}
 }
+
+// maxResultError is the longest ResultError, in bytes.
+const maxResultError = 256
 
 // Uncertain returns the UncertainError of an act with the record e.
 func (j Job) Uncertain(name string, e *Effect) *UncertainError {
-	return &UncertainError{Key: j.AnalysisID, Name: name, Token: e.Token, Since: e.Since}
+	return &UncertainError{Key: j.AnalysisID, Name: name, Token: e.Token, Since: e.At}
 }

@@ -79,16 +79,19 @@ func (j Job) Report(progress float64, message string) {
 
 // Checkpoint commits v, the state from which a later attempt continues: that attempt gets
 // v as its Resume. Nil clears the checkpoint. It blocks until v is committed. Errors: v
-// cannot be stored (see [Storable] and [MaxCheckpointBytes]), the lock is lost, or ctx has
-// ended.
+// cannot be stored (see [Storable] and [MaxCheckpointBytes]), the lock is lost, ctx has
+// ended, or no guard made the job ([ErrNoGuard]).
 func (j Job) Checkpoint(ctx context.Context, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	checkpoint, err := newCheckpoint(text)
-	if err != nil || j.Reporter == nil {
+	switch {
+	case err != nil:
 		return err
+	case j.Reporter == nil:
+		return ErrNoGuard
 	}
 	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
 }

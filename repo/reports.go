@@ -1,6 +1,10 @@
 package repo
 
 import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease/analysislock"
@@ -83,13 +87,21 @@ func checkpointValue(c *analysislock.Checkpoint) any {
 
 // decodeEffects decodes the field effects. An act that it cannot read may have been done.
 func decodeEffects(v any) analysislock.Effects {
-	m, _ := v.(map[string]any)
+	m, ok := v.(map[string]any)
+	if !ok && v != nil {
+		m = map[string]any{analysislock.Unreadable: nil}
+	}
 	effects := make(analysislock.Effects, len(m))
 	for name, record := range m {
 		e := analysislock.Effect{State: analysislock.EffectStarted}
 		fields, _ := record.(map[string]any)
 		if fields["state"] == analysislock.EffectDone {
-			e.State, e.Result = analysislock.EffectDone, fields["result"]
+			e.State = analysislock.EffectDone
+			if result, exists := fields["result"]; exists {
+				e.Result = decodeResult(result)
+			} else {
+				e.ResultError = cmp.Or(cut(fields["resultError"]), "the record has no result")
+			}
 		}
 		e.Token, _ = parseInt(fields["token"])
 		e.At, _ = parseTime(fields["at"])
@@ -98,17 +110,35 @@ func decodeEffects(v any) analysislock.Effects {
 	return effects
 }
 
+// decodeResult returns the result of an act. Earlier versions stored it as a value, and not as the text
+// of its JSON.
+func decodeResult(v any) json.RawMessage {
+	if text, ok := v.(string); ok && json.Valid([]byte(text)) {
+		return json.RawMessage(text)
+	}
+	text, _ := Plain(v) // a decoded value is JSON
+	return text
+}
+
+// reserve fills the room that the result of an open act may need, so that no other field takes it.
+var reserve = strings.Repeat(" ", analysislock.ActRoom)
+
 func effectsValue(effects analysislock.Effects) any {
 	if len(effects) == 0 {
 		return firestore.Delete
 	}
 	m := make(map[string]any, len(effects))
 	for name, e := range effects {
-		record := present(map[string]any{"state": e.State, "token": e.Token, "at": timeValue(e.At)})
-		if e.State == analysislock.EffectDone {
-			record["result"] = e.Result
+		record := map[string]any{"state": e.State, "token": e.Token, "at": timeValue(e.At)}
+		switch {
+		case e.State != analysislock.EffectDone:
+			record["reserve"] = reserve
+		case e.Result != nil:
+			record["result"] = strings.ToValidUTF8(string(e.Result), "\uFFFD")
+		default:
+			record["resultError"] = e.ResultError
 		}
-		m[name] = record
+		m[name] = present(record)
 	}
 	return m
 }

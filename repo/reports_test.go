@@ -207,3 +207,29 @@ func TestProgressAndHistoryAreReadAsTheyWereWritten(t *testing.T) {
 		}
 	}
 }
+
+// Earlier versions stored the result itself. A record that is done has a result, or tells why not.
+func TestTheResultsOfActsAreDecoded(t *testing.T) {
+	done := func(fields map[string]any) map[string]any { fields["state"] = "done"; return fields }
+	for name, tc := range map[string]struct {
+		record  any
+		state   string
+		result  string
+		problem string
+	}{
+		"text":                       {done(map[string]any{"result": `{"id":[[1]]}`}), "done", `{"id":[[1]]}`, ""},
+		"a string, as text":          {done(map[string]any{"result": `"ch_7"`}), "done", `"ch_7"`, ""},
+		"a string, as it was":        {done(map[string]any{"result": "ch_7"}), "done", `"ch_7"`, ""},
+		"a number, as it was":        {done(map[string]any{"result": int64(7)}), "done", "7", ""},
+		"a map, as it was":           {done(map[string]any{"result": map[string]any{"a": []any{1.5}}}), "done", `{"a":[1.5]}`, ""},
+		"null, as it was":            {done(map[string]any{"result": nil}), "done", "null", ""},
+		"none":                       {done(map[string]any{"resultError": "NaN"}), "done", "", "NaN"},
+		"lost":                       {done(map[string]any{}), "done", "", "the record has no result"},
+		"of an act that is not done": {map[string]any{"state": "started", "result": "1", "resultError": "x"}, "started", "", ""},
+	} {
+		got := decodeEffects(map[string]any{"a": tc.record})["a"]
+		if got.State != tc.state || string(got.Result) != tc.result || got.ResultError != tc.problem {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -140,7 +140,11 @@ func ExampleGuard_Idempotent() {
 }
 
 func createOrder(w http.ResponseWriter, r *http.Request) {
-	job, _ := worker.JobFromContext(r.Context())
+	job, ok := worker.JobFromContext(r.Context())
+	if !ok {
+		http.Error(w, "this route is not behind Idempotent", http.StatusInternalServerError)
+		return
+	}
 	w.WriteHeader(http.StatusCreated)
 	_, _ = fmt.Fprint(w, "attempt ", job.Attempt)
 }
@@ -249,14 +253,39 @@ func (p payments) Find(_ context.Context, key string) (receipt string, found boo
 }
 
 func ExampleOnce() {
-	provider := payments{}
-	pay := func(ctx context.Context, job worker.Job) (any, error) {
+	ctx, provider := context.Background(), payments{}
+	guard, done := embedded(ctx)
+	defer done()
+	pay := func(ctx context.Context, job worker.Job) (string, error) {
 		charge := func(ctx context.Context) (string, error) { return provider.Charge(ctx, job.Key("charge"), 4200) }
 		find := func(ctx context.Context) (string, bool, error) { return provider.Find(ctx, job.Key("charge")) }
 		receipt, err := worker.Once(ctx, job, "charge", charge, worker.Find(find))
 		return receipt, err
 	}
-	receipt, err := pay(context.Background(), worker.Job{AnalysisID: "order-7"})
+	receipt, err := worker.Do(ctx, guard, "pay", "acct_7:order-7", pay)
 	fmt.Println(receipt, err)
 	// Output: receipt for 4200 cents <nil>
+}
+
+// A long loop is a document for each item, whose Run does the one act of the item. An attempt that dies on
+// the way is repeated, and submits the rest.
+func ExampleSubmit_forEachItem() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	payout := func(ctx context.Context, job worker.Job) (any, error) {
+		for _, account := range []string{"acct_7", "acct_8"} {
+			id := job.AnalysisID + "-" + account // the same in each attempt
+			if _, err := worker.Submit(ctx, guard, words, id, text{account}); err != nil {
+				return nil, err
+			}
+		}
+		return "submitted", nil
+	}
+	for range 2 {
+		fmt.Println(payout(ctx, worker.Job{AnalysisID: "payout-7"}))
+	}
+	// Output:
+	// submitted <nil>
+	// submitted <nil>
 }

@@ -25,6 +25,7 @@ import (
 //	Attempt    int             // from 1
 //	Input      json.RawMessage // of the document; see Typed
 //	Resume     json.RawMessage // the newest checkpoint of an earlier attempt; nil: none
+//	SelfTest   bool            // it is a self-test, without a document: no act can begin
 //
 // The guard sets Stderr, Scope and Reporter. Its methods are:
 //

@@ -64,10 +64,10 @@ func (e *FailedError) Unwrap() error {
 	return &orchestrator.PermanentError{Code: e.Code, Message: e.Message, Err: e.Err}
 }
 
-// NotStoredError reports that the function has returned a value in this call, and that the value
-// is not known to be stored. Err is the reason: lease.ErrLost if the lock was lost;
-// lease.ErrUnavailable, after which the value may be stored; a *FailedError if Firestore cannot
-// hold the value.
+// NotStoredError reports that the function, or the act of Once, has returned a value in this call, and
+// that the value is not known to be stored. Err is the reason: lease.ErrLost if the lock was lost;
+// lease.ErrUnavailable, after which the value may be stored; of Do, a *FailedError if Firestore cannot
+// hold the value. An act whose result cannot be stored is recorded as done: do not do it again.
 type NotStoredError struct {
 	Value any // as the function returned it
 	Err   error
@@ -78,11 +78,12 @@ func (e *NotStoredError) Error() string { return "worker: the value is not store
 // Unwrap returns Err.
 func (e *NotStoredError) Unwrap() error { return e.Err }
 
-// ResultError reports that the stored result does not decode as the type of the caller.
+// ResultError reports that the stored result does not decode as the type of the caller, or that an act is
+// recorded as done without its result.
 type ResultError struct {
 	Record string // operation:key, or the name of an act of Once
 	Type   string // of Go
-	Err    error  // of encoding/json
+	Err    error  // of encoding/json, or why there is no result
 }
 
 func (e *ResultError) Error() string {

@@ -3,8 +3,10 @@ package worker
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"taskguard/orchestrator"
 )
@@ -32,6 +34,10 @@ func Find[T any](find func(ctx context.Context) (result T, found bool, err error
 	return Finder[T]{find}
 }
 
+// ErrNoGuard reports that no guard made the job: the request is not behind Idempotent, for example, or its
+// key is Optional and missing. Check the ok of JobFromContext. In a unit test, use workertest.Job.
+var ErrNoGuard = orchestrator.ErrNoGuard
+
 // notDone is the error of an act that surely was not done.
 type notDone struct {
 	error
@@ -43,7 +49,7 @@ type notDone struct {
 func (e notDone) Unwrap() error { return e.error }
 
 // NotDone returns err for an act of Once that has surely not been done, for example because its
-// receiver has refused it. Once removes the marker, so that a later attempt does the act. If an
+// receiver has refused it. Once removes the marker, so that a later call does the act. If an
 // outer act returns the error of an inner Once, NotDone counts only for the inner one.
 func NotDone(err error) error {
 	return notDone{cmp.Or(err, errors.New("worker: the act was not done")), false}
@@ -51,32 +57,43 @@ func NotDone(err error) error {
 
 // Once calls act, a side effect that must not be repeated, such as a charge. It commits a marker
 // with the name of the act to the document before the call, and the result after it. Both
-// commits are conditional on the lock. name has up to 64 letters, digits, "_" and "-". encoding/json
-// must be able to encode the result.
+// commits are conditional on the lock. name has up to 64 letters, digits, "_" and "-", and is not like
+// __x__. Once returns the result as decoded from JSON, in the first call too.
 //
-// If an earlier call has recorded the result, Once returns it without calling act, as decoded
-// from JSON. If an earlier call has left only the marker, because its process died or act returned
+// If an earlier attempt has recorded the result, Once returns it without calling act. If an earlier
+// attempt has left only the marker, because its process died or act returned
 // an error that is not from NotDone, the act may have been done. Then Once uses Find, or returns an
 // *UncertainError. A run that returns it becomes FAILED with the code effect_uncertain; Do returns
 // it to its caller. An operator answers by taskguard resolve.
 //
-// Other errors: that of act; a *ResultError if the result that another version of the program or an
-// operator has stored cannot be decoded as a T (a run of a Kind that returns this error becomes FAILED
-// with the code effect_result_invalid); lease.ErrLost if the lock was lost; lease.ErrRefused or another
-// error if the marker or the result cannot be stored: a document has at most 16 acts, and 64 KiB of
-// their results. act is called only after its marker has been committed. A document must not have two
-// calls of Once with the same name at the same time. For a job without a Reporter, as in a test,
-// Once only calls act.
+// In one run, each act needs its own name: number those of a loop, or add the ids of their items. Retry
+// inside act, not around Once. Only after NotDone can the run call Once with the same name again.
+//
+// Once returns these errors without calling act. ErrNoGuard: no guard made the job. A *PermanentError:
+// the run has used the name before (act_name_reused), the document has no room for another act and its
+// result (acts_full: 16 acts, 64 KiB of results, and 4 KiB for each open act), the run is a self-test
+// (act_in_self_test), or encoding/json can encode no T. After the first three, the run ends with that
+// code even if it ignores the error.
+//
+// After act, Once returns the error of act; or, if act returned none, a *NotStoredError with its value.
+// That one wraps lease.ErrLost if the lock was lost. If the result cannot be stored, because encoding/json
+// refuses it or the document has no room, the act is recorded as done: act is not called again, and each
+// later call returns a *ResultError. So does a call with a stored result that does not decode as a T. A
+// run of a Kind that returns a *ResultError becomes FAILED with the code effect_result_invalid.
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),
 	find ...Finder[T],
 ) (result T, err error) {
+	if err := encodable[T](); err != nil {
+		message := fmt.Sprintf("the result of the act %q cannot be stored: %v", name, err)
+		return result, Permanent(orchestrator.CodeResultInvalid, message, err)
+	}
 	effect, err := job.Begin(ctx, name, false)
 	if err != nil {
 		return result, fmt.Errorf("worker: act %q: %w", name, err)
 	}
 
 	earlier := effect != nil
-	if earlier && !effect.Done {
+	if earlier && !effect.Done() {
 		if len(find) == 0 {
 			return result, job.Uncertain(name, effect)
 		}
@@ -85,10 +102,15 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 			return result, fmt.Errorf("worker: find act %q: %w", name, err)
 		}
 		if found {
-			return result, ended(name, job.End(ctx, name, true, result))
+			return done(ctx, job, name, result)
 		}
 		if effect, err = job.Begin(ctx, name, true); err != nil {
 			return result, fmt.Errorf("worker: act %q: %w", name, err)
+		}
+	}
+	if effect != nil && effect.ResultError != "" {
+		return result, &ResultError{
+			Record: name, Type: reflect.TypeFor[T]().String(), Err: errors.New("it was not stored: " + effect.ResultError),
 		}
 	}
 	if effect != nil {
@@ -99,23 +121,46 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	case ctx.Err() != nil && earlier: // its request may still arrive
 		return result, context.Cause(ctx)
 	case ctx.Err() != nil:
-		return result, errors.Join(context.Cause(ctx), ended(name, job.End(ctx, name, false, nil)))
+		return result, errors.Join(context.Cause(ctx), undo(ctx, job, name))
 	}
 	result, err = act(ctx)
 	var undone notDone
 	switch {
 	case err == nil:
-		return result, ended(name, job.End(ctx, name, true, result))
+		return done(ctx, job, name, result)
 	case errors.As(err, &undone) && !undone.cleared:
-		return result, errors.Join(notDone{err, true}, ended(name, job.End(ctx, name, false, nil)))
+		return result, errors.Join(notDone{err, true}, undo(ctx, job, name))
 	}
 	return result, err
 }
 
-// ended returns the error of the record of an act's end.
-func ended(name string, err error) error {
-	if err != nil {
-		return fmt.Errorf("worker: record the end of act %q: %w", name, err)
+// done records the result of an act, and returns it as decoded from JSON.
+func done[T any](ctx context.Context, job Job, name string, result T) (T, error) {
+	if err := job.End(ctx, name, true, result); err != nil {
+		return result, &NotStoredError{Value: result, Err: fmt.Errorf("act %q: %w", name, err)}
+	}
+	return decode[T](name, result)
+}
+
+// undo removes the marker of an act that was not done.
+func undo(ctx context.Context, job Job, name string) error {
+	if err := job.End(ctx, name, false, nil); err != nil {
+		return fmt.Errorf("worker: remove the marker of act %q: %w", name, err)
+	}
+	return nil
+}
+
+// encodable returns an error for a T that encoding/json cannot encode, such as a channel, a function or a
+// complex number, or a struct with one.
+func encodable[T any]() (err error) {
+	t := reflect.TypeFor[T]()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	defer func() { _ = recover() }() // a method MarshalJSON may not expect the zero value
+	_, err = json.Marshal(reflect.New(t).Interface())
+	if errors.As(err, new(*json.UnsupportedTypeError)) {
+		return err
 	}
 	return nil
 }

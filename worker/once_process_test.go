@@ -129,7 +129,7 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 				}
 				reply := analysislock.Answer{Done: charges() > 0}
 				if answered += "not done"; reply.Done {
-					answered, reply.Result = "done", map[string]any{"charged": int64(4200)}
+					answered, reply.Result = "done", []byte(`{"charged":4200}`)
 				}
 				if _, err := operator.Analyses.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
 					t.Fatal(err)

@@ -2,8 +2,12 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"math/big"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,15 +72,15 @@ func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 		result  any
 		open    any
 	}{
-		"done, then a failure":         {after: errBroken, charges: 1, status: "READY", state: "done", result: int64(1)},
-		"surely not done":              {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: int64(2)},
-		"not done, wrapped":            {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: int64(2)},
-		"not done, without a reason":   {act: worker.NotDone(nil), charges: 2, status: "READY", state: "done", result: int64(2)},
+		"done, then a failure":         {after: errBroken, charges: 1, status: "READY", state: "done", result: "1"},
+		"surely not done":              {act: worker.NotDone(errDropped), charges: 2, status: "READY", state: "done", result: "2"},
+		"not done, wrapped":            {act: fmt.Errorf("provider: %w", worker.NotDone(errDropped)), charges: 2, status: "READY", state: "done", result: "2"},
+		"not done, without a reason":   {act: worker.NotDone(nil), charges: 2, status: "READY", state: "done", result: "2"},
 		"unknown, nobody to ask":       {act: errDropped, charges: 1, status: "FAILED", code: "effect_uncertain", state: "started", open: int64(1)},
-		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: int64(7)},
-		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: int64(2)},
+		"unknown, found":               {act: errDropped, find: []worker.Finder[int]{found}, charges: 1, status: "READY", state: "done", result: "7"},
+		"unknown, not found":           {act: errDropped, find: []worker.Finder[int]{lost}, charges: 2, status: "READY", state: "done", result: "2"},
 		"unknown, cannot be asked":     {act: errDropped, find: []worker.Finder[int]{broken}, charges: 1, status: "QUEUED", state: "started", open: int64(1)},
-		"unknown, and the run is over": {after: &worker.UncertainError{Key: "1", Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: int64(1)},
+		"unknown, and the run is over": {after: &worker.UncertainError{Key: "1", Name: "other"}, charges: 1, status: "FAILED", code: "effect_uncertain", state: "done", result: "1"},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -173,33 +177,259 @@ func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 	}
 }
 
-func TestTheLimitsOfActsAreKeptBeforeTheAct(t *testing.T) {
-	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
-		var problems []error
-		act := func(ctx context.Context, job worker.Job, name, result string) (called bool) {
-			_, err := worker.Once(ctx, job, name, func(context.Context) (string, error) { called = true; return result, nil })
-			problems = append(problems, err)
-			return called
-		}
-		before := b.Server.Usage().Writes
-		got := runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
-			for i := range 16 {
-				if !act(ctx, job, fmt.Sprintf("act-%02d", i), "x") || problems[i] != nil {
-					t.Errorf("act %d: %v", i, problems[i])
+// No retry can help an act that cannot begin. So the run has failed, also if it ignores the error.
+func TestAnActThatCannotBeginFailsItsRun(t *testing.T) {
+	none := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
+	found := worker.Find(func(context.Context) (int, bool, error) { return 7, true, nil })
+	for name, tc := range map[string]struct {
+		acts string // each "name" or "name:error"
+		find []worker.Finder[int]
+		more map[string]any // of the record
+		code string         // empty: it becomes READY
+		done string
+	}{
+		"one name":                       {acts: "mail mail", code: "act_name_reused", done: "mail"},
+		"one name, with Find":            {acts: "mail mail", find: []worker.Finder[int]{found}, code: "act_name_reused", done: "mail"},
+		"one name, the first is unknown": {acts: "mail:broken mail", find: []worker.Finder[int]{none}, code: "act_name_reused", done: "mail"},
+		"a name that another begins":     {acts: "mail mail-1 mai", done: "mail mail-1 mai"},
+		"again after NotDone":            {acts: "mail:not mail", done: "mail mail"},
+		"found from an earlier attempt": {acts: "mail mail", find: []worker.Finder[int]{found}, code: "act_name_reused",
+			more: map[string]any{"lockToken": 1, "effects": map[string]any{"mail": map[string]any{"state": "started", "token": 1}}}},
+		"not found, begun again": {acts: "mail", find: []worker.Finder[int]{none}, done: "mail",
+			more: map[string]any{"lockToken": 1, "effects": map[string]any{"mail": map[string]any{"state": "started", "token": 1}}}},
+		"16":               {acts: "a b c d e f g h i j k l m n o p", done: "a b c d e f g h i j k l m n o p"},
+		"17":               {acts: "a b c d e f g h i j k l m n o p q", code: "acts_full", done: "a b c d e f g h i j k l m n o p"},
+		"no room":          {acts: "mail", more: map[string]any{"theirs": strings.Repeat("x", 1<<20-4000)}, code: "acts_full"},
+		"not a name":       {acts: "a/b"},
+		"a reserved name":  {acts: "__x__"},
+		"close to the one": {acts: "__x _x__", done: "__x _x__"},
+	} {
+		for _, ignored := range []bool{false, true} {
+			worker.Subtest(t, fmt.Sprintf("%s, ignored %v", name, ignored), func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				var done []string
+				set(t, collection(t, b, "jobs").Doc("1"), tc.more)
+				got := runJob(t, b, open(t, b, nil), 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+					for _, act := range strings.Fields(tc.acts) {
+						name, fault, _ := strings.Cut(act, ":")
+						_, err := worker.Once(ctx, job, name, func(context.Context) (int, error) {
+							done = append(done, name)
+							return 1, map[string]error{"not": worker.NotDone(errDropped), "broken": errBroken}[fault]
+						}, tc.find...)
+						if err != nil && fault == "" && !ignored && tc.code != "" {
+							return nil, err
+						}
+					}
+					return nil, nil
+				})
+				failure, _ := got["error"].(map[string]any)
+				if state := map[bool]string{true: "DONE", false: "ERROR"}[tc.code == ""]; got["state"] != state {
+					t.Errorf("state %v, want %s", got["state"], state)
 				}
-			}
-			if act(ctx, job, "one-more", "") || act(ctx, job, "a/b", "") {
-				t.Error("an act was done without a marker")
+				if code, _ := failure["code"].(string); code != tc.code || strings.Join(done, " ") != tc.done {
+					t.Errorf("error %v after %q, want %s after %q", failure, done, tc.code, tc.done)
+				}
+			})
+		}
+	}
+}
+
+func TestAnActCostsTwoWrites(t *testing.T) {
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+		before := b.Server.Usage().Writes
+		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			for i := range 16 {
+				if _, err := worker.Once(ctx, job, fmt.Sprint("act-", i), (&charges{}).charge); err != nil {
+					t.Error(err)
+				}
 			}
 			return nil, nil
 		})
-		if got["state"] != "DONE" || got["openEffects"] != nil {
-			t.Errorf("state %v, openEffects %v", got["state"], got["openEffects"])
-		}
 		if n := b.Server.Usage().Writes - before; n != 1+2+2*16 {
 			t.Errorf("%d writes; want 1 of the test, 2 of the lock, and 2 of each act", n)
 		}
 	})
+}
+
+// receipt returns a run whose act returns v. It counts the calls of the act.
+func receipt[T any](v T) func(ctx context.Context, job worker.Job, calls *int) (any, error) {
+	return func(ctx context.Context, job worker.Job, calls *int) (any, error) {
+		return worker.Once(ctx, job, "charge", func(context.Context) (T, error) { *calls++; return v, nil })
+	}
+}
+
+// The first attempt fails after the act. The first call returns what later ones return.
+func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
+	type secret struct {
+		ID     string
+		Hidden string `json:"-"`
+	}
+	type broken struct{ Reply chan int }
+	large, _ := new(big.Int).SetString("123456789012345678901234567890", 10)
+	for name, tc := range map[string]struct {
+		once   func(ctx context.Context, job worker.Job, calls *int) (any, error)
+		more   map[string]any // of the record
+		calls  int
+		first  string // in the value or the error of the first attempt
+		second string // likewise; empty: the same
+		code   string // of the document's error
+	}{
+		"an array in an array": {once: receipt([][]int{{1}, {2, 3}}), calls: 1, first: "[[1] [2 3]]"},
+		"a large integer":      {once: receipt(uint64(math.MaxUint64)), calls: 1, first: "18446744073709551615"},
+		"odd names":            {once: receipt(map[string]int{"": 1, "__x__": 2}), calls: 1, first: "map[:1 __x__:2]"},
+		"a field without JSON": {once: receipt(secret{"ch_7", "pin"}), calls: 1, first: "{ch_7 }"},
+		"a big.Int":            {once: receipt(large), calls: 1, first: large.String()},
+		"a decimal":            {once: receipt(json.Number("1234567890123456.78")), calls: 1, first: "1234567890123456.78"},
+		"markup":               {once: receipt("<a>&\xff"), calls: 1, first: "<a>&\uFFFD"},
+		"nothing":              {once: receipt[*secret](nil), calls: 1, first: "<nil>"},
+		"NaN":                  {once: receipt(math.NaN()), calls: 1, first: "unsupported value: NaN", second: "was not stored: json: unsupported value: NaN", code: "effect_result_invalid"},
+		"over 64 KiB": {once: receipt(strings.Repeat("x", 64<<10)), calls: 1, first: "no room for the result", second: "was not stored: there is no room",
+			code: "effect_result_invalid"},
+		"no room for it": {once: receipt(strings.Repeat("x", 20<<10)), more: map[string]any{"theirs": strings.Repeat("x", 1<<20-16<<10)}, calls: 1,
+			first: "no room for the result", second: "was not stored: there is no room", code: "effect_result_invalid"},
+		"room for it":             {once: receipt(strings.Repeat("x", 4<<10-2)), more: map[string]any{"theirs": strings.Repeat("x", 1<<20-6000)}, calls: 1, first: "xxx"},
+		"a channel":               {once: receipt(make(chan int)), first: "cannot be stored", code: "result_invalid"},
+		"a function":              {once: receipt(func() {}), first: "cannot be stored", code: "result_invalid"},
+		"a complex number":        {once: receipt(1i), first: "cannot be stored", code: "result_invalid"},
+		"a pointer to a channel":  {once: receipt(&broken{}), first: "cannot be stored", code: "result_invalid"},
+		"a channel in a variable": {once: receipt[any](make(chan int)), calls: 1, first: "unsupported type: chan int", second: "was not stored", code: "effect_result_invalid"},
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			var seen []string
+			calls := 0
+			set(t, collection(t, b, "jobs").Doc("1"), tc.more)
+			got := runJob(t, b, open(t, b, nil), 2, pending, func(ctx context.Context, job worker.Job) (any, error) {
+				value, err := tc.once(ctx, job, &calls)
+				if seen = append(seen, fmt.Sprint(value)); err != nil {
+					seen[len(seen)-1] = err.Error()
+				}
+				if lost, ok := errors.AsType[*worker.NotStoredError](err); ok && (errors.As(err, new(*worker.PermanentError)) || lost.Value == nil) {
+					t.Errorf("the error %#v has no value, or is permanent", err)
+				}
+				if err == nil && len(seen) == 1 {
+					err = errBroken
+				}
+				return "done", err
+			})
+
+			failure, _ := got["error"].(map[string]any)
+			if code, _ := failure["code"].(string); code != tc.code || calls != tc.calls || (charged(got) != nil) != (calls > 0) {
+				t.Errorf("%v after %d calls, record %v", failure, calls, charged(got))
+			}
+			if tc.calls > 0 && tc.second == "" && (len(seen) != 2 || seen[0] != seen[1]) {
+				t.Errorf("later calls return another value: %q", seen)
+			}
+			if !strings.Contains(seen[0], tc.first) || !strings.Contains(seen[len(seen)-1], tc.second) {
+				t.Errorf("%q, want %q, then %q", seen, tc.first, tc.second)
+			}
+		})
+	}
+}
+
+// An act that was renamed is done twice. A run that continues from a checkpoint may have passed it.
+func TestAnActThatIsNotAskedForIsReported(t *testing.T) {
+	done := map[string]any{"state": "done", "token": 1, "result": "1"}
+	for name, tc := range map[string]struct {
+		effects    map[string]any
+		checkpoint any
+		ask        string
+		err        error
+		want       string // effects in the line; empty: no line
+	}{
+		"renamed":              {map[string]any{"charge": done}, nil, "charge-1", nil, "[charge]"},
+		"two of three":         {map[string]any{"b": done, "a": done, "charge": done}, nil, "charge", nil, `"[a b]"`},
+		"asked for":            {map[string]any{"charge": done}, nil, "charge", nil, ""},
+		"it fails":             {map[string]any{"charge": done}, nil, "charge-1", errBroken, ""},
+		"after a checkpoint":   {map[string]any{"charge": done}, 5, "charge-1", nil, ""},
+		"open, which is worse": {map[string]any{"charge": map[string]any{"state": "started", "token": 1}}, nil, "charge-1", nil, ""},
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g, lines := openLogged(t, b, nil)
+			record := map[string]any{"state": "PENDING", "lockToken": 1, "effects": tc.effects, "checkpoint": tc.checkpoint}
+			runJob(t, b, g, 1, record, func(ctx context.Context, job worker.Job) (any, error) {
+				_, err := worker.Once(ctx, job, tc.ask, (&charges{}).charge)
+				return nil, errors.Join(err, tc.err)
+			})
+			line := `level=WARN msg="acts of an earlier attempt were not asked for" analysis_id=1 lock_token=2 effects=` + tc.want
+			if n := strings.Count(lines.String(), "not asked for"); n != min(1, len(tc.want)) || tc.want != "" && !strings.Contains(lines.String(), line) {
+				t.Errorf("want %q in\n%s", line, lines)
+			}
+		})
+	}
+}
+
+// A job that no guard made has the constant key of all such jobs, and no marker.
+func TestWithoutAGuardNoActBegins(t *testing.T) {
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+		provider := &charges{}
+		handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			job, ok := worker.JobFromContext(r.Context())
+			_, err := worker.Once(r.Context(), job, "charge", provider.charge)
+			if ok || !errors.Is(err, worker.ErrNoGuard) {
+				t.Errorf("%v, %v", ok, err)
+			}
+			checkPanic(t, "no guard made this job", func() { job.Key("charge") })
+			if err := job.Checkpoint(r.Context(), 1); !errors.Is(err, worker.ErrNoGuard) {
+				t.Errorf("a checkpoint: %v", err)
+			}
+		})
+		optional := g.Idempotent(worker.IdempotentOptions{Optional: true, Scope: func(*http.Request) string { return "a" }})
+		for _, h := range []http.Handler{handler, optional(handler)} {
+			post(t, h, "/charges", "{}")
+		}
+		if provider.n != 0 {
+			t.Errorf("%d charges", provider.n)
+		}
+	})
+}
+
+// Two kinds, and a record of Do, may have documents with one id.
+func TestTheKeyOfAnActIsThatOfItsCollection(t *testing.T) {
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+		keys := map[string]bool{}
+		note := func(_ context.Context, job worker.Job) (any, error) {
+			keys[job.Key("charge")] = true
+			keys[job.Key("refund")] = true
+			return nil, nil
+		}
+		other := jobs(note)
+		other.Name, other.Collection, other.Path = "refund", "refunds", "/tasks/refund"
+		for _, kind := range []worker.Kind{jobs(note), other} {
+			set(t, collection(t, b, kind.Collection).Doc("op:1"), pending)
+			post(t, g.Handler(kind), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
+		}
+		if _, err := worker.Do(t.Context(), g, "op", "1", note); err != nil || len(keys) != 6 {
+			t.Errorf("%d keys, %v", len(keys), err)
+		}
+	})
+}
+
+// Another program has written to the document. The act may have been done.
+func TestADamagedRecordIsNotTakenForNone(t *testing.T) {
+	for name, effects := range map[string]any{
+		"a string":            map[string]any{"charge": "done"},
+		"an array":            map[string]any{"charge": []any{map[string]any{"state": "done"}}},
+		"null":                map[string]any{"charge": nil},
+		"no state":            map[string]any{"charge": map[string]any{"token": 1, "result": "1"}},
+		"another state":       map[string]any{"charge": map[string]any{"state": "DONE", "token": 1, "result": "1"}},
+		"a state of a number": map[string]any{"charge": map[string]any{"state": 1, "token": "x", "result": "1"}},
+		"all: a string":       "charge",
+		"all: an array":       []any{"charge"},
+		"all: a number":       1,
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			provider := &charges{}
+			got := runJob(t, b, open(t, b, nil), 1, map[string]any{"state": "PENDING", "lockToken": 5, "effects": effects}, func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "charge", provider.charge)
+			})
+			if failure, _ := got["error"].(map[string]any); provider.n != 0 || failure["code"] != "effect_uncertain" {
+				t.Errorf("%d charges, error %v", provider.n, failure)
+			}
+		})
+	}
 }
 
 // The inner act was surely not done; of the outer one nobody knows, unless it returns NotDone too.
@@ -233,7 +463,8 @@ func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 // An act that has not begun leaves no marker of its attempt, and the marker of an earlier one.
 func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
-	before := map[string]any{"state": "started", "token": int64(1), "at": "1999-01-01T00:00:00.000Z"}
+	reserve := strings.Repeat(" ", 4096)
+	before := map[string]any{"state": "started", "token": int64(1), "at": "1999-01-01T00:00:00.000Z", "reserve": reserve}
 	for name, c := range map[string]struct {
 		earlier, want map[string]any // the record
 		marked        bool           // the context ends once the marker is committed
@@ -241,7 +472,7 @@ func TestAnActThatCouldNotBeginIsNotUncertain(t *testing.T) {
 		"the first attempt":         {},
 		"a later attempt":           {earlier: before, want: before},
 		"the first attempt, marked": {marked: true},
-		"a later attempt, marked":   {before, map[string]any{"state": "started", "token": int64(6), "at": "2000-01-01T00:00:00.000Z"}, true},
+		"a later attempt, marked":   {before, map[string]any{"state": "started", "token": int64(6), "at": "2000-01-01T00:00:00.000Z", "reserve": reserve}, true},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -294,7 +525,7 @@ func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
 			return worker.Once(ctx, job, "charge", func(context.Context) (int, error) { t.Error("the act is repeated"); return 0, nil })
 		}
 		job, record := collection(t, b, "jobs").Doc("1"), collection(t, b, "idempotency").Doc("op:key")
-		effects := map[string]any{"charge": map[string]any{"state": "done", "token": 1, "result": "ch_7"}}
+		effects := map[string]any{"charge": map[string]any{"state": "done", "token": 1, "result": `"ch_7"`}}
 		set(t, job, map[string]any{"state": "PENDING", "lockToken": 1, "effects": effects})
 		set(t, record, map[string]any{"status": "QUEUED", "lockToken": 1, "effects": effects})
 
@@ -319,7 +550,7 @@ func TestAnActThatIsDoneStaysDone(t *testing.T) {
 			}
 			return nil, nil
 		}))
-		if act["state"] != "done" || act["result"] != int64(1) {
+		if act["state"] != "done" || act["result"] != "1" {
 			t.Errorf("the act is %v", act)
 		}
 	})

@@ -104,6 +104,8 @@ func TestRetryAfterIsRoundedUpWithinBounds(t *testing.T) {
 	}
 }
 
+const actInSelfTest = `act_in_self_test: the input of a self-test must not lead to an act, here "charge": each self-test would do it again`
+
 func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 	for name, c := range map[string]struct {
 		analyze orchestrator.AnalyzerFunc
@@ -113,7 +115,7 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 	}{
 		"it succeeds": {func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			job.Report(0.5, "half")
-			if string(job.Input) != `{"text":"s3cret"}` || job.AnalysisID != "self-test" || job.Attempt != 1 {
+			if string(job.Input) != `{"text":"s3cret"}` || !job.SelfTest || job.AnalysisID != "self-test" || job.Attempt != 1 {
 				return nil, errors.New("another job")
 			}
 			return "done", job.Checkpoint(context.Background(), "c")
@@ -124,6 +126,15 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"analyzer_failed"`},
 		"its result fits no document": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return []any{[]any{}}, nil },
 			500, map[string]any{"reason": "self_test_failed"}, `"code":"result_invalid"`},
+		"it reaches an act": {func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return Once(ctx, job, "charge", func(context.Context) (int, error) { t.Error("the act is done"); return 0, nil })
+		}, 500, map[string]any{"reason": "self_test_failed", "error": actInSelfTest}, `"code":"act_in_self_test"`},
+		"it ignores that": {func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if job.End(ctx, "charge", true, 1) == nil || job.Key("charge") == "" {
+				t.Error("the end of an act is recorded")
+			}
+			return "done", nil
+		}, 500, map[string]any{"reason": "self_test_failed", "error": actInSelfTest}, `"code":"act_in_self_test"`},
 		"it takes too long": {endless, 500, map[string]any{"reason": "self_test_failed", "error": "the run passed its deadline"}, `"level":"WARN"`},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {

@@ -90,7 +90,7 @@ variable "firestore_transactions" {
 }
 
 variable "smoke_input" {
-  description = "SMOKE_INPUT: a small input of the analyzer, as JSON. A release runs the analyzer on it, without a document, before any traffic; empty: it does not."
+  description = "SMOKE_INPUT: a small input of the analyzer, as JSON. A release runs the analyzer on it, without a document, before any traffic; empty: it does not. It must not lead to an act, such as a charge."
   type        = string
   default     = "{\"text\":\"a test\"}"
 }

@@ -139,6 +139,8 @@ type attempt struct {
 	acq      analysislock.Acquisition
 	hold     *analysislock.Hold // once acquired
 	measured Measures
+
+	skipped []string // acts of earlier attempts that the run has not asked for
 }
 
 // deliver acquires the lock and runs the analyzer, or handles the refusal.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -27,6 +26,8 @@ type reporter struct {
 	*attempt
 	ctx   context.Context // of the log
 	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
+
+	acts
 
 	mu       sync.Mutex
 	warnings int
@@ -76,49 +77,34 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
-	before, exists := r.hold.Effect(name)
-	done := before.State == analysislock.EffectDone
-	if exists && (done || !again) {
-		result, err := json.Marshal(before.Result)
-		return &orchestrator.Effect{Done: done, Result: result, Token: before.Token, Since: before.At}, err
+	written := make(chan error, 1)
+	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
+	r.ask(name)
+	switch {
+	case err != nil:
+		return nil, r.refuse(RefusedAct(name, err))
+	case !begun:
+		return (*orchestrator.Effect)(earlier), nil
 	}
 
-	committed, err := r.mark(name, &analysislock.Effect{State: analysislock.EffectStarted})
-	if err != nil {
-		return nil, err
+	if err = r.await(ctx, written); err != nil { // the caller does not act, so this attempt leaves no marker
+		r.hold.Mark(name, earlier)
 	}
-	if err = r.await(ctx, committed); err != nil { // the caller does not act, so this attempt leaves no marker
-		var previous *analysislock.Effect
-		if exists {
-			previous = &before
-		}
-		_, _ = r.mark(name, previous)
+	if errors.Is(err, lease.ErrRefused) {
+		return nil, r.refuse(RefusedAct(name, err))
 	}
 	return nil, err
 }
 
 // End implements orchestrator.Marker.
-func (r *reporter) End(ctx context.Context, name string, done bool, result any) error {
-	var effect *analysislock.Effect
-	switch before, _ := r.hold.Effect(name); {
-	case before.State == analysislock.EffectDone && done:
-		return nil
-	case before.State == analysislock.EffectDone:
-		return fmt.Errorf("worker: the act %q is done", name)
-	case done:
-		effect = &analysislock.Effect{State: analysislock.EffectDone, Result: result}
+func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
+	r.ask(name)
+	written := make(chan error, 1)
+	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
+	if err == nil {
+		err = r.await(ctx, written)
 	}
-	committed, err := r.mark(name, effect)
-	if err != nil {
-		return err
-	}
-	return r.await(ctx, committed)
-}
-
-// mark records an act, and returns the outcome of the commit.
-func (r *reporter) mark(name string, effect *analysislock.Effect) (<-chan error, error) {
-	committed := make(chan error, 1)
-	return committed, r.hold.Mark(name, effect, func(err error) { committed <- err })
+	return EndError(err)
 }
 
 // receive restarts the timer of StallTimeout, and converts the report for the lock.

@@ -33,6 +33,7 @@ func (a *attempt) run(ctx context.Context) Outcome {
 		o = a.adopt(ctx, o)
 	}
 	a.reportOpen(ctx, o)
+	a.reportForgotten(ctx, o)
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
 }
@@ -213,10 +214,23 @@ func (a *attempt) analyze(ctx context.Context) (r run) {
 func (a *attempt) call(ctx context.Context, stop context.CancelCauseFunc, w analysislock.Work) (any, error) {
 	reports := a.newReporter(ctx, stop)
 	defer reports.close()
-	return orchestrator.Run(ctx, a.Analyzer, orchestrator.Job{
+	result, err := orchestrator.Run(ctx, a.Analyzer, orchestrator.Job{
 		AnalysisID: a.AnalysisID, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
 		Input: w.Input, Resume: w.Checkpoint, Scope: a.Scope, Reporter: reports,
 	})
+	if w.Checkpoint == nil { // else the run may have continued after them
+		a.skipped = reports.forgotten(w.Effects)
+	}
+	return result, reports.judge(err)
+}
+
+// reportForgotten warns of acts that earlier attempts have done, and that a run has not asked for before
+// it became READY: a release may have renamed an act, and done it again under its new name.
+func (a *attempt) reportForgotten(ctx context.Context, o Outcome) {
+	if o.Case == Ran && len(a.skipped) > 0 {
+		a.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
+			"analysis_id", a.AnalysisID, "lock_token", a.acq.Grant.Token, "effects", a.skipped)
+	}
 }
 
 // renewed measures a heartbeat; see lease.Renewed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"taskguard/orchestrator"
 )
@@ -12,12 +13,16 @@ import (
 const selfTestID = "self-test"
 
 // SelfTest runs the analyzer once on input, without a document, a lock or a retry. A release
-// calls it before a revision gets traffic.
+// calls it before a revision gets traffic. Without a document no act can be marked, so an act fails it.
 func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage) Outcome {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
 	defer cancel()
 
-	_, err := orchestrator.Run(ctx, analyzer, orchestrator.Job{AnalysisID: selfTestID, Attempt: 1, Input: input})
+	tester := &tester{}
+	_, err := orchestrator.Run(ctx, analyzer, orchestrator.Job{
+		AnalysisID: selfTestID, Attempt: 1, Input: input, SelfTest: true, Reporter: tester,
+	})
+	err = tester.judge(err)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		return Outcome{Case: SelfTested}
@@ -27,10 +32,30 @@ func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, in
 		err = cause
 	}
 
-	message := orchestrator.Text(err)
-	o := Outcome{Case: SelfTestFailed, Err: errors.New(message), Code: CodeFailed, Reason: reasonOf(err)}
+	o := Outcome{Case: SelfTestFailed, Code: CodeFailed, Reason: reasonOf(err)}
 	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
-		o.Code = permanent.Code
+		o.Code, err = permanent.Code, permanent
 	}
+	o.Err = errors.New(orchestrator.Text(err))
 	return o
+}
+
+// tester is the Reporter of a self-test: it drops reports, and refuses acts.
+type tester struct{ acts }
+
+func (*tester) Report(orchestrator.Report)                        {}
+func (*tester) Commit(context.Context, orchestrator.Report) error { return nil }
+func (*tester) Invalid(string)                                    {}
+
+func (t *tester) Begin(_ context.Context, name string, _ bool) (*orchestrator.Effect, error) {
+	return nil, t.refuseAct(name)
+}
+
+func (t *tester) End(_ context.Context, name string, _ *orchestrator.Effect) error {
+	return t.refuseAct(name)
+}
+
+func (t *tester) refuseAct(name string) error {
+	return t.refuse(&orchestrator.PermanentError{Code: orchestrator.CodeActInSelfTest, Message: fmt.Sprintf(
+		"the input of a self-test must not lead to an act, here %q: each self-test would do it again", name)})
 }

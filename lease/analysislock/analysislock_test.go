@@ -81,7 +81,7 @@ func queued() analysislock.Analysis {
 
 func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 	x := queued()
-	x.Checkpoint, x.Effects = &analysislock.Checkpoint{Value: "c"}, analysislock.Effects{"a": *done(nil)}
+	x.Checkpoint, x.Effects = &analysislock.Checkpoint{Value: "c"}, analysislock.Effects{"a": *done("null")}
 	inBubble(t, x, func(w *fixture) {
 		acq, refreshes := w.acquire("w/1"), 0
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last || acq.RunTime != 0 {

@@ -21,7 +21,21 @@ const (
 // The limits of the marked acts of one analysis.
 const (
 	maxEffects     = 16
-	maxEffectBytes = 64 << 10 // of all of them, as JSON
+	maxEffectBytes = 64 << 10 // of all results
+	// ActRoom is how much room a marker keeps free for the result of its act, in bytes.
+	ActRoom = 4 << 10
+)
+
+// Unreadable is the name of an act that stands for all acts of an analysis whose field effects
+// another program has replaced by something else: each may have been done.
+const Unreadable = "*"
+
+// Errors of Effects.Begin.
+var (
+	// ErrReused reports that this attempt has begun or recorded an act of that name before.
+	ErrReused = errors.New("analysislock: one attempt has begun two acts with one name")
+	// ErrFull reports that the acts of an analysis have reached a limit.
+	ErrFull = errors.New("analysislock: there is no room for another act or its result")
 )
 
 // EffectUncertain is the code of an analysis that became FAILED because one of its acts may
@@ -31,10 +45,21 @@ const EffectUncertain = "effect_uncertain"
 // Effect is the record of a marked act: a side effect elsewhere. An attempt writes the record
 // before it does the act.
 type Effect struct {
-	State  string    `json:"state"`            // EffectStarted or EffectDone
-	Token  int64     `json:"token"`            // of the attempt that has written the record
-	At     time.Time `json:"at,omitzero"`      // of the record, by the store's clock
-	Result any       `json:"result,omitempty"` // of an act that is done
+	State string    `json:"state"`       // EffectStarted or EffectDone
+	Token int64     `json:"token"`       // of the attempt that has written the record
+	At    time.Time `json:"at,omitzero"` // of the record, by the store's clock
+	// Result is that of an act that is done.
+	Result json.RawMessage `json:"result,omitempty"`
+	// ResultError tells why an act that is done has no Result.
+	ResultError string `json:"result_error,omitempty"`
+}
+
+// bytes returns the size of the act's result, or of the room that is kept for it.
+func (e *Effect) bytes() int {
+	if e.State != EffectDone {
+		return ActRoom
+	}
+	return len(e.Result) + len(e.ResultError)
 }
 
 // Effects are the marked acts of an analysis by name. A change makes another map.
@@ -51,39 +76,75 @@ func (e Effects) Open() (names []string) {
 	return names
 }
 
+// Begin returns e with the marker of an act that the attempt with this token begins now. If an earlier
+// attempt has recorded the act, Begin returns its record; unless again is true and the act is not done,
+// there is no change then, and changed is nil. Errors: ErrReused, ErrFull.
+func (e Effects) Begin(name string, token int64, now time.Time, again bool,
+) (changed Effects, earlier *Effect, err error) {
+	record, exists := e[name]
+	if !exists {
+		record, exists = e[Unreadable]
+	}
+	switch {
+	case exists && record.Token == token:
+		return nil, nil, ErrReused
+	case exists && (record.State == EffectDone || !again):
+		return nil, &record, nil
+	case exists:
+		earlier = &record
+	}
+	changed, err = e.with(name, &Effect{State: EffectStarted, Token: token, At: now})
+	return changed, earlier, err
+}
+
+// End returns e with the result of an act that is done, or with nil without the record of one that was
+// not. An act that is done stays so with its first result: changed is nil. ErrFull: the result is too large.
+func (e Effects) End(name string, token int64, now time.Time, done *Effect) (changed Effects, err error) {
+	switch before := e[name]; {
+	case before.State == EffectDone && done != nil:
+		return nil, nil
+	case before.State == EffectDone:
+		return nil, fmt.Errorf("analysislock: the act %q is done", name)
+	case done == nil:
+		return e.with(name, nil)
+	}
+	return e.with(name, &Effect{
+		State: EffectDone, Token: token, At: now, Result: done.Result, ResultError: done.ResultError,
+	})
+}
+
 // with returns e with the record of one act; nil removes it.
 func (e Effects) with(name string, effect *Effect) (Effects, error) {
 	changed := Effects{}
 	maps.Copy(changed, e)
+	delete(changed, name)
 	if effect == nil {
-		delete(changed, name)
 		return changed, nil
 	}
 
-	changed[name] = *effect
-	text, err := json.Marshal(changed)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("analysislock: the result of act %q: %w", name, err)
-	case len(changed) > maxEffects:
-		return nil, fmt.Errorf("analysislock: act %q would be the %dth; an analysis has at most %d",
-			name, len(changed), maxEffects)
-	case len(text) > maxEffectBytes:
-		return nil, fmt.Errorf("analysislock: the acts and their results would have %d bytes as JSON; at most %d are stored",
-			len(text), maxEffectBytes)
+	size := effect.bytes()
+	for _, other := range changed {
+		size += other.bytes()
 	}
+	switch {
+	case len(changed) >= maxEffects:
+		return nil, fmt.Errorf("%w: an analysis has at most %d acts", ErrFull, maxEffects)
+	case size > maxEffectBytes:
+		return nil, fmt.Errorf("%w: the results of its acts have at most %d bytes, with %d for each open act",
+			ErrFull, maxEffectBytes, ActRoom)
+	}
+	changed[name] = *effect
 	return changed, nil
 }
 
 // mark sets the marked acts of the analysis.
 func (d *Analysis) mark(e Effects) { d.Effects, d.OpenEffects = e, len(e.Open()) }
 
-// Effect returns the record of an act, also one that Mark has not committed yet.
-func (h *Hold) Effect(name string) (e Effect, exists bool) {
+// Effects returns the records of the acts, also those that are not committed yet.
+func (h *Hold) Effects() Effects {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e, exists = h.effects[name]
-	return e, exists
+	return h.effects
 }
 
 // OpenEffects returns the names of the acts that have started and are not done: all, or those that
@@ -96,25 +157,54 @@ func (h *Hold) OpenEffects(before int64) []string {
 	})
 }
 
-// Mark writes the record of an act with the lock's next refresh, which it brings forward to now,
-// or with what ends the Hold; nil removes the record. One without a token gets this attempt's and
-// the present time. Mark calls done as Report does: with nil once the record is committed.
-// An error means that nothing changes, because a limit is reached.
-func (h *Hold) Mark(name string, effect *Effect, done func(error)) error {
+// Begin is Effects.Begin for this attempt. Its marker is written like a record of Mark; begun is
+// false if there is none.
+func (h *Hold) Begin(name string, again bool, done func(error)) (earlier *Effect, begun bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if effect != nil && effect.Token == 0 {
-		effect.Token, effect.At = h.lease.Grant().Token, h.lease.Now().Truncate(time.Millisecond)
+	changed, earlier, err := h.effects.Begin(name, h.lease.Grant().Token, h.now(), again)
+	if changed != nil {
+		h.mark(changed, done)
 	}
+	return earlier, changed != nil, err
+}
 
-	changed, err := h.effects.with(name, effect)
-	if err != nil {
+// End is Effects.End for this attempt. The change is written like a record of Mark; if there is none,
+// done is called at once.
+func (h *Hold) End(name string, end *Effect, done func(error)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed, err := h.effects.End(name, h.lease.Grant().Token, h.now(), end)
+	switch {
+	case err != nil:
 		return err
+	case changed == nil:
+		done(nil)
+	default:
+		h.mark(changed, done)
 	}
-	h.effects, h.marks = changed, h.marks+1
-	h.carry(0, waiter{mark: true, done: done})
 	return nil
 }
+
+// Mark restores the record of an act with the lock's next refresh, which it brings forward to now,
+// or with what ends the Hold; nil removes the record.
+func (h *Hold) Mark(name string, effect *Effect) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if changed, err := h.effects.with(name, effect); err == nil {
+		h.mark(changed, nil)
+	}
+}
+
+// mark writes the records with the lock's next refresh, which it brings forward to now, or with what
+// ends the Hold. It calls done as Report does: with nil once they are committed. The caller holds h.mu.
+func (h *Hold) mark(changed Effects, done func(error)) {
+	h.effects, h.marks = changed, h.marks+1
+	h.carry(0, waiter{mark: true, done: done})
+}
+
+// now estimates the store's present time, as documents have it.
+func (h *Hold) now() time.Time { return h.lease.Now().Truncate(time.Millisecond) }
 
 // ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
 var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
@@ -124,8 +214,8 @@ var ErrUncertain = errors.New("analysislock: an act is uncertain")
 
 // Answer is what an operator has found out about an uncertain act.
 type Answer struct {
-	Done   bool // else it was certainly not done
-	Result any  // of an act that was done, as orchestrator.Storable returns it
+	Done   bool            // else it was certainly not done
+	Result json.RawMessage // of an act that was done
 }
 
 // Resolve records the answer about an uncertain act, and opens the analysis again, as Requeue

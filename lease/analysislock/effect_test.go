@@ -1,8 +1,9 @@
 package analysislock_test
 
 import (
+	"encoding/json"
 	"errors"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -12,10 +13,16 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-func started() *analysislock.Effect { return &analysislock.Effect{State: analysislock.EffectStarted} }
+// begin begins an act, whose marker done waits for.
+func begin(w *fixture, h *analysislock.Hold, name string, done func(error)) {
+	w.Helper()
+	if earlier, begun, err := h.Begin(name, false, done); earlier != nil || !begun || err != nil {
+		w.Fatalf("%s: %v, begun %v, %v", name, earlier, begun, err)
+	}
+}
 
-func done(result any) *analysislock.Effect {
-	return &analysislock.Effect{State: analysislock.EffectDone, Result: result}
+func done(result string) *analysislock.Effect {
+	return &analysislock.Effect{State: analysislock.EffectDone, Result: json.RawMessage(result)}
 }
 
 // A record that the document has no room for is not believed to be there.
@@ -24,24 +31,23 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			w.check(h.Mark("first", started(), got.done("first")))
+			begin(w, h, "first", got.done("first"))
 			time.Sleep(time.Second)
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-			w.check(h.Mark("second", started(), got.done("second")))
+			begin(w, h, "second", got.done("second"))
 			time.Sleep(time.Second)
 			got.want(w, "first", "second refused")
-			_, first := h.Effect("first")
-			if _, second := h.Effect("second"); !first || second {
-				w.Errorf("first %v, second %v", first, second)
+			if marked := slices.Collect(maps.Keys(h.Effects())); !slices.Equal(marked, []string{"first"}) {
+				w.Errorf("marked are %q", marked)
 			}
 			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
 				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
 					return leasetest.None
 				}
-				w.check(h.Mark("fourth", started(), nil)) // during the commit
+				begin(w, h, "fourth", nil) // during the commit
 				return leasetest.Refuse
 			})
-			w.check(h.Mark("third", started(), nil))
+			begin(w, h, "third", nil)
 			time.Sleep(time.Second)
 			if open := h.OpenEffects(0); !slices.Equal(open, []string{"first", "fourth", "third"}) {
 				w.Errorf("%q are open", open)
@@ -59,12 +65,12 @@ func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			w.check(h.Mark("charge", started(), nil))
+			begin(w, h, "charge", nil)
 			before := h.OpenEffects(0)
 			time.Sleep(time.Second)
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "large"}}, time.Minute, got.done("checkpoint"))
-			w.check(h.Mark("charge", done(7), got.done("mark")))
+			w.check(h.End("charge", done("7"), got.done("mark")))
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint refused", "mark")
 			if open := h.OpenEffects(0); len(before) != 1 || len(open) > 0 {
@@ -77,17 +83,97 @@ func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
 	})
 }
 
-func TestTheResultsOfActsHave64KiB(t *testing.T) {
+// A marker that the document has no room for must not take a checkpoint with it that fits.
+func TestACheckpointIsWrittenWithoutARefusedMark(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
-		const others = len(`{"a":{"state":"done","token":1,"at":"2000-01-01T00:07:00Z","result":""}}`)
-		largest := strings.Repeat("x", 64<<10-others)
-		for result, fits := range map[any]bool{largest: true, largest + "x": false, math.Inf(1): false} {
-			if err := h.Mark("a", done(result), nil); (err == nil) != fits {
-				w.Errorf("%T: %v", result, err)
-			}
+		w.run(h, nil, func() {
+			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse)) // both, and the marker alone
+			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "small"}}, time.Minute, got.done("checkpoint"))
+			begin(w, h, "charge", got.done("mark"))
+			time.Sleep(time.Second)
+			got.want(w, "checkpoint", "mark refused")
+		})
+		if d := w.doc(); len(h.Effects()) != 0 || d.OpenEffects != 0 || d.Checkpoint == nil || !h.Advanced() {
+			w.Errorf("%+v", d)
 		}
 	})
+}
+
+// An open act counts with the room that is kept for its result.
+func TestTheResultsOfActsHave64KiB(t *testing.T) {
+	large := func(n int) analysislock.Effect { return *done(strings.Repeat("7", n)) }
+	for name, tc := range map[string]struct {
+		acts  analysislock.Effects
+		n     int // bytes of the result of another act, or 0 to begin one
+		room  bool
+		error string
+	}{
+		"a result":                    {analysislock.Effects{}, 64 << 10, true, ""},
+		"a result of more":            {analysislock.Effects{}, 64<<10 + 1, false, "65536 bytes"},
+		"beside a result":             {analysislock.Effects{"a": large(60 << 10)}, 4 << 10, true, ""},
+		"beside an open act":          {analysislock.Effects{"a": {State: analysislock.EffectStarted}}, 60 << 10, true, ""},
+		"no room for an open act":     {analysislock.Effects{"a": {State: analysislock.EffectStarted}}, 60<<10 + 1, false, "65536 bytes"},
+		"to begin":                    {analysislock.Effects{"a": large(60 << 10)}, 0, true, ""},
+		"to begin, without its room":  {analysislock.Effects{"a": large(60<<10 + 1)}, 0, false, "65536 bytes"},
+		"why there is no result":      {analysislock.Effects{"a": {State: analysislock.EffectDone, ResultError: strings.Repeat("7", 60<<10+1)}}, 0, false, "65536 bytes"},
+		"in place of its own reserve": {analysislock.Effects{"x": {State: analysislock.EffectStarted}}, 64 << 10, true, ""},
+	} {
+		var err error
+		if tc.n == 0 {
+			_, _, err = tc.acts.Begin("x", 2, time.Time{}, false)
+		} else {
+			_, err = tc.acts.End("x", 2, time.Time{}, done(strings.Repeat("7", tc.n)))
+		}
+		if errors.Is(err, analysislock.ErrFull) == tc.room || err != nil && !strings.Contains(err.Error(), tc.error) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// One attempt begins two acts with one name: the second would get the result of the first.
+func TestAnAttemptBeginsAnActOnce(t *testing.T) {
+	started := func(token int64) analysislock.Effect {
+		return analysislock.Effect{State: analysislock.EffectStarted, Token: token}
+	}
+	full := analysislock.Effects{}
+	for i := range 16 {
+		full[strings.Repeat("x", i+1)] = analysislock.Effect{State: analysislock.EffectDone, Token: 1}
+	}
+	for name, tc := range map[string]struct {
+		acts    analysislock.Effects
+		act     string
+		again   bool
+		begun   bool
+		earlier int64 // its token
+		err     error
+	}{
+		"the first":                {nil, "a", false, true, 0, nil},
+		"beside others":            {analysislock.Effects{"ab": started(5)}, "a", false, true, 0, nil},
+		"begun by this attempt":    {analysislock.Effects{"a": started(5)}, "a", false, false, 0, analysislock.ErrReused},
+		"begun by it, again":       {analysislock.Effects{"a": started(5)}, "a", true, false, 0, analysislock.ErrReused},
+		"done by it":               {analysislock.Effects{"a": {State: analysislock.EffectDone, Token: 5}}, "a", false, false, 0, analysislock.ErrReused},
+		"begun earlier":            {analysislock.Effects{"a": started(4)}, "a", false, false, 4, nil},
+		"begun earlier, and again": {analysislock.Effects{"a": started(4)}, "a", true, true, 4, nil},
+		"done earlier":             {analysislock.Effects{"a": {State: analysislock.EffectDone, Token: 4}}, "a", true, false, 4, nil},
+		"of an unreadable record":  {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", false, false, 0, nil},
+		"unreadable, not found":    {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", true, true, 0, nil},
+		"the 17th":                 {full, "a", false, false, 0, analysislock.ErrFull},
+	} {
+		before := len(tc.acts)
+		changed, earlier, err := tc.acts.Begin(tc.act, 5, time.Time{}, tc.again)
+		if !errors.Is(err, tc.err) || (err != nil) != (tc.err != nil) || (changed != nil) != tc.begun || len(tc.acts) != before {
+			t.Errorf("%s: %v, %v", name, changed, err)
+		}
+		unreadable := tc.acts["*"].State != ""
+		if (earlier != nil) != (tc.earlier != 0 || unreadable) || earlier != nil && earlier.Token != tc.earlier {
+			t.Errorf("%s: earlier %+v", name, earlier)
+		}
+		if tc.begun && (changed[tc.act].Token != 5 || changed[tc.act].State != analysislock.EffectStarted) {
+			t.Errorf("%s: %+v", name, changed)
+		}
+	}
 }
 
 // Each case begins with an act that an attempt has begun, and with one that is done.
@@ -104,13 +190,13 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 		status string
 		open   int
 	}{
-		"done":      {failed, "charge", analysislock.Answer{Done: true, Result: "r"}, nil, analysislock.Queued, 0},
+		"done":      {failed, "charge", analysislock.Answer{Done: true, Result: []byte(`"r"`)}, nil, analysislock.Queued, 0},
 		"not done":  {failed, "charge", analysislock.Answer{}, nil, analysislock.Queued, 0},
 		"of READY":  {func(d *analysislock.Analysis) { d.Status, d.Lock.Finished = analysislock.Ready, true }, "charge", analysislock.Answer{}, nil, analysislock.Ready, 0},
 		"cancelled": {func(d *analysislock.Analysis) { failed(d); d.Error.Code = analysislock.Cancelled }, "charge", analysislock.Answer{}, nil, analysislock.Failed, 0},
 		"unknown":   {failed, "refund", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
 		"done act":  {failed, "mail", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
-		"too large": {failed, "charge", analysislock.Answer{Done: true, Result: strings.Repeat("x", 64<<10)}, nil, analysislock.Failed, 1},
+		"too large": {failed, "charge", analysislock.Answer{Done: true, Result: []byte(strings.Repeat("7", 64<<10+1))}, nil, analysislock.Failed, 1},
 		"held": {func(d *analysislock.Analysis) {
 			d.Lock.Owner, d.Lock.ExpiresAt = "w/1", time.Now().Add(ahead+time.Minute)
 		}, "charge", analysislock.Answer{}, nil, analysislock.Queued, 1},
@@ -137,7 +223,7 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 				if booked := !refused && tc.status == analysislock.Queued; booked != (got.BookedTask == "task") {
 					w.Errorf("booked task %q", got.BookedTask)
 				}
-				if e := got.Effects["charge"]; !refused && tc.answer.Done != (e.State == analysislock.EffectDone) || e.Result != nil && e.Result != "r" {
+				if e := got.Effects["charge"]; !refused && tc.answer.Done != (e.State == analysislock.EffectDone) || e.Result != nil && string(e.Result) != `"r"` {
 					w.Errorf("the act is %+v", e)
 				}
 				if _, err = w.locks.Resolve(w.Context(), "x", seen, tc.act, tc.answer, "task"); err == nil {
@@ -148,10 +234,38 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 	}
 }
 
+// While an operator answers, a later attempt begins the act again, and dies too.
+func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
+	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.None} {
+		inBubble(t, queued(), func(w *fixture) {
+			d := queued()
+			d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 1}}
+			w.Put("x", d)
+			later := func() {
+				d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 2}}
+				w.Put("x", d)
+			}
+			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
+				if c == (leasetest.Call{Op: leasetest.Swap, N: 1}) && fault != leasetest.DropAfter {
+					later()
+				}
+				if c == (leasetest.Call{Op: leasetest.Load, N: 2}) && fault == leasetest.DropAfter {
+					later()
+				}
+				return map[leasetest.Call]leasetest.Fault{{Op: leasetest.Swap, N: 1}: fault}[c]
+			})
+			_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", analysislock.Answer{}, "")
+			if got := w.doc().Effects["charge"]; err != nil || got.Token != 2 {
+				w.Errorf("%v: %v, the act is %+v", fault, err, got)
+			}
+		})
+	}
+}
+
 func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		d := queued()
-		d.Effects, d.OpenEffects = analysislock.Effects{"charge": *started()}, 1
+		d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted}}, 1
 		w.Put("x", d)
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act: %v", err)

@@ -72,43 +72,44 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
-	marked := false // by the last of these changes that was tried, which is the one in the commit
-	progressOnly := func(d *Analysis) {
-		marked = false
-		if !progress.At.IsZero() {
-			d.Progress = &progress
+	var marked, kept bool // whether the last change that was tried, which is the one in the commit, has them
+	change := func(withMarks, withCheckpoint bool) func(*Analysis) {
+		return func(d *Analysis) {
+			if marked, kept = withMarks, withCheckpoint; marked {
+				d.mark(effects)
+			}
+			if kept {
+				d.Checkpoint = checkpoint
+			}
+			if !progress.At.IsZero() {
+				d.Progress = &progress
+			}
 		}
 	}
-	withMarks := func(d *Analysis) {
-		progressOnly(d)
-		if marked = marks > 0; marked {
-			d.mark(effects)
-		}
-	}
-	everything := func(d *Analysis) {
-		withMarks(d)
-		if checkpoint != nil {
-			d.Checkpoint = checkpoint
-		}
-	}
-	less := []func(*Analysis){progressOnly}
+	less := []func(*Analysis){change(false, false)}
 	if checkpoint != nil && marks > 0 {
-		less = []func(*Analysis){withMarks, progressOnly}
+		less = []func(*Analysis){change(true, false), change(false, true), change(false, false)}
 	}
-	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, err) }
-	h.lease.Carry(every, written, everything, less...)
+	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, kept, err) }
+	h.lease.Carry(every, written, change(marks > 0, checkpoint != nil), less...)
 }
 
 // written is called after a commit that was to contain checkpoint, the effects as they were after the
 // given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
-// had no room for all of these, and marked is true if it had room for the effects but not for the
-// checkpoint. If it had room for neither, the Hold returns to the effects of the last commit, unless
-// Mark was called since.
-func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked bool, err error) {
+// had no room for all of these; marked and kept tell whether it had room for the effects, or for the
+// checkpoint. If it had none for the effects, the Hold returns to those of the last commit, unless they
+// have changed since.
+func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked, kept bool, err error) {
 	h.mu.Lock()
-	refused := errors.Is(err, lease.ErrRefused)
+	refused, ofMark, ofReport := errors.Is(err, lease.ErrRefused), err, err
+	if refused && marked {
+		ofMark = nil
+	}
+	if refused && kept {
+		ofReport = nil
+	}
 	switch {
-	case err == nil || refused && marked:
+	case ofMark == nil:
 		h.stored = effects
 	case refused && marks == h.marks:
 		h.effects = h.stored
@@ -121,20 +122,20 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, ma
 		h.checkpoint = nil
 	}
 	again := checkpoint == h.committed
-	if err == nil && checkpoint != nil {
+	if ofReport == nil && checkpoint != nil {
 		h.committed = checkpoint
 	}
 	h.mu.Unlock()
 
 	for _, w := range done {
-		if refused && marked && w.mark {
-			w.done(nil)
+		if w.mark {
+			w.done(ofMark)
 			continue
 		}
-		w.done(err)
+		w.done(ofReport)
 	}
 	if h.Written != nil && !again {
-		h.Written(checkpoint, err)
+		h.Written(checkpoint, ofReport)
 	}
 }
 

@@ -684,3 +684,39 @@ func TestARigDeliversWhatIsSubmittedInABubbleAndOutside(t *testing.T) {
 	work(t)
 	synctest.Test(t, work)
 }
+
+// A unit test has the attempts of one job, which keep the rules of a document.
+func TestAJobOfAUnitTestKeepsItsActs(t *testing.T) {
+	first, calls := Job(t), 0
+	once := func(job worker.Job, name string, err error) (int, error) {
+		return worker.Once(t.Context(), job, name, func(context.Context) (int, error) { calls++; return calls, err })
+	}
+	lost := errors.New("the reply is lost")
+	_, err := once(first, "charge", nil)
+	_, unknown := once(first, "mail", lost)
+	_, again := once(first, "charge", nil)
+	refused, _ := errors.AsType[*worker.PermanentError](again)
+	if err != nil || !errors.Is(unknown, lost) || refused == nil || refused.Code != "act_name_reused" {
+		t.Errorf("%v, %v, %v", err, unknown, again)
+	}
+
+	second := Job(t, first)
+	result, err := once(second, "charge", nil)
+	_, uncertain := once(second, "mail", nil)
+	if result != 1 || err != nil || !errors.As(uncertain, new(*worker.UncertainError)) || calls != 2 {
+		t.Errorf("%d, %v, %v after %d calls", result, err, uncertain, calls)
+	}
+	if second.Attempt != 2 || second.LockToken <= first.LockToken || second.Key("a") != first.Key("a") {
+		t.Errorf("%+v", second)
+	}
+	_, err = worker.Once(t.Context(), second, "large", func(context.Context) (string, error) { return strings.Repeat("x", 64<<10), nil })
+	_, replay := worker.Once(t.Context(), Job(t, second), "large", func(context.Context) (string, error) { return "", nil })
+	if !errors.As(err, new(*worker.NotStoredError)) || !errors.As(replay, new(*worker.ResultError)) {
+		t.Errorf("%v, %v", err, replay)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := worker.Once(ended, second, "late", func(context.Context) (int, error) { t.Error("it began"); return 0, nil }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -14,7 +15,6 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
@@ -254,8 +254,7 @@ func Done(result string) (analysislock.Answer, error) {
 	if !json.Valid([]byte(result)) {
 		return analysislock.Answer{}, errors.New("the result is not JSON")
 	}
-	value, err := orchestrator.Storable(json.RawMessage(result))
-	return analysislock.Answer{Done: true, Result: value}, err
+	return analysislock.Answer{Done: true, Result: json.RawMessage(strings.TrimSpace(result))}, nil
 }
 
 // askAgain shows the page of what has changed since it was confirmed.

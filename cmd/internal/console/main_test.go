@@ -229,7 +229,7 @@ func (h *recorder) Change(ctx context.Context, c console.Change) (console.Delive
 	defer h.mu.Unlock()
 	did := fmt.Sprint(c.Verb, " ", c.ID, " by ", c.Who)
 	if c.Act != "" {
-		did += fmt.Sprint(": ", c.Act, " ", c.Answer)
+		did += fmt.Sprintf(": %s {%v %s}", c.Act, c.Answer.Done, c.Answer.Result)
 	}
 	h.did, h.seen = append(h.did, did), *c.Seen
 	return console.Booked, h.fail

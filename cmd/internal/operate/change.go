@@ -317,5 +317,9 @@ func printUncertain(c *cli.Call, all []analysislock.Analysis) {
 
 // effectText describes an act for people.
 func effectText(name string, e analysislock.Effect) string {
-	return fmt.Sprintf("%s: %s at %s with lock token %d", printable.Line(name), e.State, iso8601.Format(e.At), e.Token)
+	text := fmt.Sprintf("%s: %s at %s with lock token %d", printable.Line(name), e.State, iso8601.Format(e.At), e.Token)
+	if e.ResultError != "" {
+		text += ", its result is not stored: " + printable.Line(e.ResultError)
+	}
+	return text
 }

@@ -31,7 +31,8 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	c.Flags.StringVar(&o.Indexes, "indexes", "",
 		"the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
 	input := c.Flags.String("smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for "+
-		"its log lines; with another flag after a check of the settings that finds no problem")
+		"its log lines; with another flag after a check of the settings that finds no problem. "+
+		"The analyzer really runs: choose an input that charges nobody and sends nothing")
 	c.TakesJSON("print what was read, found and not checked as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err

@@ -181,7 +181,7 @@ func (c *chaos) answerActs(ctx context.Context) {
 			answer := analysislock.Answer{}
 			c.locked(func() {
 				if c.charges[d.ID] > 0 {
-					answer = analysislock.Answer{Done: true, Result: true}
+					answer = analysislock.Answer{Done: true, Result: []byte("true")}
 				} else {
 					c.denied[d.ID]++
 				}

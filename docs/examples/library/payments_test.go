@@ -105,7 +105,7 @@ func TestEachPaymentIsMadeOnce(t *testing.T) {
 		{"/refunds", "a", "k", `{"cents": 4200, "charge": "/charges-0"}`, `200 replayed {"id":"/refunds-2"}`},
 		{"/charges", "a", "declined", `{"cents": 402}`, "402 Payment Required"},
 		{"/charges", "a", "declined", `{"cents": 402}`, "402 replayed Payment Required"},
-		{"/charges", "a", "none", `{}`, "400 cents must be a positive integer"},
+		{"/charges", "a", "none", `{}`, "400 send an Idempotency-Key, and cents that are a positive integer"},
 		{"/webhooks/payment", "", "", event, `200 {"id":"/mails-3"}`},
 		{"/webhooks/payment", "", "", event, `200 {"id":"/mails-3"}`},
 		{"/webhooks/payment", "", "", `{}`, "400 this is no event"},

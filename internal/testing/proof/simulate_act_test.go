@@ -2,9 +2,11 @@ package proof
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -41,12 +43,12 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenEffects, r.effects)
 	case p.operates == Resolve && *p.seen != analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}:
 		m.fail("%s: %s answered an act of %s, and saw %+v", r.doc.ID, p, m.show(r.doc), p.seen)
-	case p.operates != Resolve && p.operates != "" && before.State == analysislock.EffectStarted && before != after:
+	case p.operates != Resolve && p.operates != "" && before.State == analysislock.EffectStarted && !reflect.DeepEqual(before, after):
 		m.fail("%s: %s dropped an uncertain act", r.doc.ID, p)
 	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.effects.Open()) > 0:
 		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
 	}
-	if existed == exists && before == after {
+	if existed == exists && reflect.DeepEqual(before, after) {
 		return
 	}
 
@@ -56,7 +58,7 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 	}
 	if exists {
 		step.State, step.Token = after.State, after.Token
-		step.Receipt, _ = after.Result.(string)
+		_ = json.Unmarshal(after.Result, &step.Receipt) // a marker has none
 	}
 	r.acts = append(r.acts, step)
 	m.note("%s: act %+v", p, step)
@@ -189,7 +191,7 @@ func (w *simulation) answerActs() {
 				r := w.records[id]
 				p.seen = &analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}
 				if p.answer.Done = len(r.charges) > 0; p.answer.Done {
-					p.answer.Result = r.charges[0]
+					p.answer.Result, _ = json.Marshal(r.charges[0])
 				}
 				w.count(map[bool]string{true: "answered done", false: "answered not done"}[p.answer.Done])
 			})

@@ -88,11 +88,11 @@ func (s service) once(operation string, f run) http.Handler {
 	o := worker.IdempotentOptions{Operation: operation, Scope: account, Do: worker.DoOptions{Keep: 87600 * time.Hour}}
 	return s.guard.Idempotent(o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var p provider.Payment
-		if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Cents <= 0 {
-			http.Error(w, "cents must be a positive integer", http.StatusBadRequest)
+		job, ok := worker.JobFromContext(r.Context()) // not ok: Optional is set, and the request has no key
+		if err := json.NewDecoder(r.Body).Decode(&p); !ok || err != nil || p.Cents <= 0 {
+			http.Error(w, "send an Idempotency-Key, and cents that are a positive integer", http.StatusBadRequest)
 			return
 		}
-		job, _ := worker.JobFromContext(r.Context())
 		receipt, err := f(r.Context(), p, job)
 		answer(w, receipt, err)
 	}))
@@ -131,16 +131,15 @@ func (s service) webhook(w http.ResponseWriter, r *http.Request) {
 	answer(w, out.Value, err)
 }
 
-// answer answers 402 if the act is refused for good. After 503 the sender repeats its request; then
-// the act is found, or done, or still runs.
+// answer answers 402 only if the provider has declined the act. Other permanent errors do not mean that
+// it was not done. After 503 the sender repeats its request; then the act is found, or done, or still runs.
 func answer(w http.ResponseWriter, r provider.Receipt, err error) {
-	code := http.StatusServiceUnavailable
-	switch {
-	case err == nil:
+	if err == nil {
 		_ = json.NewEncoder(w).Encode(r) // the sender may have gone
 		return
-	case errors.As(err, new(*worker.NotStoredError)): // the act was done: the next request finds it
-	case errors.As(err, new(*worker.PermanentError)):
+	}
+	code := http.StatusServiceUnavailable
+	if refused, ok := errors.AsType[*worker.PermanentError](err); ok && refused.Code == "declined" {
 		code = http.StatusPaymentRequired
 	}
 	log.Print(err)
