@@ -355,6 +355,22 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 	}
 }
 
+// The source finds the last updated first.
+func TestTheActsThatHaveWaitedLongestAreListed(t *testing.T) {
+	source := newSource()
+	for i := range 60 {
+		a := at(acting(fmt.Sprintf("a%02d", i), "FAILED"), time.Duration(60-i)*time.Minute)
+		a.Effects["charge"] = analysislock.Effect{State: analysislock.EffectStarted, At: storeNow().Add(time.Duration(-i) * time.Hour)}
+		source.put(a)
+	}
+	text := page(t, open(t, source, console.Options{}), "/failures")
+	got := regexp.MustCompile(`data-id="a\d\d"`).FindAllString(text, -1)
+	if len(got) != 50 || got[0] != `data-id="a59"` || got[49] != `data-id="a10"` {
+		t.Errorf("listed are %s", got)
+	}
+	has(t, text, "10 more are left out")
+}
+
 // Another instance may have answered it, or a run may have begun.
 func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
 	cancelled := acting("cancelled", "FAILED")

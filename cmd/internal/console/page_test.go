@@ -82,7 +82,7 @@ func TestAnAddressFiltersTheListByTheStoresTime(t *testing.T) {
 			"":                           {},
 			"?code=a%26b":                {Code: "a&b"},
 			"?state=QUEUED":              {Status: "QUEUED"},
-			"?code=c&state=FAILED":       {Status: "FAILED", Code: "c", ErrorOnly: true},
+			"?code=c&state=FAILED":       {Status: "FAILED", Code: "c"}, // as the commands do
 			"?since=150m&older=1h":       {Since: now.Add(-150 * time.Minute), Before: now.Add(-time.Hour)},
 			"?since=2006-01-02T15:04:05": {Since: fixed},
 			"?q=al&state=READY":          {Prefix: "al", Status: "READY"},

@@ -218,6 +218,9 @@ func (o consoleOperator) ChangeAll(
 	if err != nil {
 		return result, err
 	}
+	if len(found) < limit { // the count may have some that Find leaves out
+		result.Matched = int64(len(found))
+	}
 
 	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}
 	uninterrupted := context.WithoutCancel(ctx)
