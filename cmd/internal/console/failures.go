@@ -179,7 +179,7 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 // before then, until its time is up or the server stops, even if the operator leaves the page
 // during it. Without a number it makes a dry run.
 func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
-	filter, err := chosen(c)
+	filter, err := s.chosen(c)
 	switch {
 	case err != nil:
 		return err

@@ -26,17 +26,25 @@ type choice struct {
 }
 
 // chosen returns the choice of a request. It refuses values that no analysis has.
-func chosen(c echo.Context) (choice, error) {
+func (s *Server) chosen(c echo.Context) (choice, error) {
 	q := c.QueryParam
 	ch := choice{
 		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"),
 	}
+	wrong := badValue
 	for _, text := range []string{ch.Since, ch.Older} {
 		if _, err := cli.ParseTime(text); err != nil && text != "" {
-			r := badValue
-			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
-			return ch, r
+			wrong.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
+			return ch, wrong
 		}
+	}
+	if ch.State != "" && len(ch.State) <= maxValue {
+		status, err := cli.ParseStatus(s.o.Fields, ch.State)
+		if err != nil {
+			wrong.message = printable.Line(err.Error()) + "."
+			return ch, wrong
+		}
+		ch.State = status
 	}
 
 	switch {
@@ -117,7 +125,7 @@ type totals struct {
 
 // list handles GET /.
 func (s *Server) list(c echo.Context) error {
-	ch, err := chosen(c)
+	ch, err := s.chosen(c)
 	if err != nil {
 		return err
 	}

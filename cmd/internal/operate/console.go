@@ -152,7 +152,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	kinds := s.options.Kinds
 	for i, cl := range s.clients {
 		o := s.options
-		o.Place, o.Root = cl.place.String(), kinds[i].Root
+		o.Place, o.Root, o.Fields = cl.place.String(), kinds[i].Root, cl.place.Fields
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
