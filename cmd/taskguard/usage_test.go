@@ -123,7 +123,8 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		want string
 	}{
 		"no project":            {env.without("GOOGLE_CLOUD_PROJECT"), "status", "GOOGLE_CLOUD_PROJECT: must be set"},
-		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"no exports":            {vars{}, "status", "GOOGLE_CLOUD_PROJECT: must be set; to try taskguard here, start `taskguard local`"},
+		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set; to try taskguard here, start `taskguard local`"},
 		"no project for hold":   {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, "hold --project p -- true", "GOOGLE_CLOUD_PROJECT: must be set"},
 		"a document's path":     {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
 		"a rooms' path":         {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},

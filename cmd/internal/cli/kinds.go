@@ -81,7 +81,7 @@ func (c *Call) TakesKind(without string) {
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
-	e.Refuse(store.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
+	needProject(e, store)
 	if err := Check(e); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,8 @@
 //     in the state that this page showed. If the state has changed since, or the lock has
 //     another holder, has expired, or was renewed after it had expired, the operator must
 //     confirm again.
+//   - An unlock is offered if the lock has expired, or if its owner has sent no heartbeat for longer
+//     than a heartbeat interval and the margin. Its page says how long two runs may overlap.
 //   - A requeue or a cancellation of all that a filter selects is confirmed with their number,
 //     after a dry run. It takes no more than this number, none that was updated since, and none
 //     that is held. Each is changed only if it is as it was listed. The changes are made during

@@ -124,6 +124,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
 		Limit: o.Limit, User: operator(), Books: all[0].books, Every: o.Every, Log: o.Log,
+		Lock: all[0].lock,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}
