@@ -71,7 +71,9 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 			t.Errorf("read %d times, want every 16 s", n)
 		}
 		own := &source.failures[1]
-		own.Newest = append(own.Newest, failed("own", time.Hour, "cancelled", "by the customer"))
+		byCustomer := failed("own", time.Hour, "cancelled", "by the customer")
+	byCustomer.Lock.FinishedBy = "w/1"
+	own.Newest = append(own.Newest, byCustomer)
 		time.Sleep(time.Minute)
 		text = page(t, shared, "/failures")
 		has(t, text, "<code>cancelled</code>")
