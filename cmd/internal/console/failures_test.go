@@ -72,8 +72,8 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 		}
 		own := &source.failures[1]
 		byCustomer := failed("own", time.Hour, "cancelled", "by the customer")
-	byCustomer.Lock.FinishedBy = "w/1"
-	own.Newest = append(own.Newest, byCustomer)
+		byCustomer.Lock.FinishedBy = "w/1"
+		own.Newest = append(own.Newest, byCustomer)
 		time.Sleep(time.Minute)
 		text = page(t, shared, "/failures")
 		has(t, text, "<code>cancelled</code>")
