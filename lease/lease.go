@@ -74,6 +74,10 @@ func (p Policy) Check() error {
 // trusts its lease although the store still shows it as held.
 func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
 
+// Silence returns the longest time without a heartbeat of a holder that lives: a heartbeat and the
+// margin. Such a holder notices within it that its lease was taken.
+func (p Policy) Silence() time.Duration { return p.filled().Heartbeat + p.Margin() }
+
 // KillAfter returns how long after a loss a run that ignores its cancellation may
 // continue, so that it ends before another can take over.
 func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }

@@ -24,6 +24,9 @@ var denied = dropped(codes.PermissionDenied)
 // errorOf returns the second result of a function.
 func errorOf[T any](_ T, err error) error { return err }
 
+// errorAfter returns the second and the third result of a function.
+func errorAfter[T, U any](_ T, second U, err error) (U, error) { return second, err }
+
 // Each call that Firestore refuses is an error of the operation, whichever it is.
 func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 	type operation = func(ctx context.Context, a *worker, r onRooms) error
@@ -50,7 +53,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned, "Unfound": unfound,
 			"Find":       func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Find(ctx, Filter{}, "", 1)) },
 			"Uncertain":  func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Uncertain(ctx, 1)) },
-			"Failures":   func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Failures(ctx, 1)) },
+			"Failures":   func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(errorAfter(a.Failures(ctx, 1))) },
 			"Unfinished": func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Unfinished(ctx, 1)) },
 			"OldestUnfinished": func(ctx context.Context, a *worker, _ onRooms) error {
 				_, _, err := a.OldestUnfinished(ctx)

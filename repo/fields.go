@@ -84,6 +84,26 @@ func (f Fields) final(v any) bool {
 // statuses lists the statuses that every vocabulary has a word for.
 var statuses = []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}
 
+// Statuses lists what a status can be called: the statuses of analyses, the words of f for them, and
+// Final.
+func (f Fields) Statuses() []string {
+	all := slices.Clone(statuses)
+	for _, word := range f.filled().known() {
+		if !slices.Contains(all, word) {
+			all = append(all, word)
+		}
+	}
+	return all
+}
+
+// Named returns the status that one of Statuses stands for.
+func (f Fields) Named(word string) string {
+	if slices.Contains(statuses, word) {
+		return word
+	}
+	return f.filled().status(word)
+}
+
 func (f Fields) filled() Fields {
 	f.Status, f.Input = cmp.Or(f.Status, "status"), cmp.Or(f.Input, "input")
 	f.Result, f.Error = cmp.Or(f.Result, "result"), cmp.Or(f.Error, "error")

@@ -22,7 +22,7 @@ import (
 type Filter struct {
 	Status        string    // empty: any
 	Code          string    // of Error or LastError
-	ErrorOnly     bool      // compare Code only with Error's
+	Cause         bool      // compare Code only with that of Analysis.Cause
 	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
 	// compared, and those without updatedAt are selected too.
@@ -56,15 +56,19 @@ const findPage = 1000
 // Errors: those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
 	var all []analysislock.Analysis
-	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
 	for more := true; more && len(all) < limit; more = after != "" {
-		found, next, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
+		found, next, err := a.page(ctx, &f, after, min(limit-len(all), findPage), a.listed())
 		if err != nil {
 			return nil, err
 		}
 		all, after = append(all, found...), next
 	}
 	return all, nil
+}
+
+// listed lists the fields that Find reads.
+func (a *Analyses) listed() []string {
+	return slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
 }
 
 // Page reads, without inputs and results, up to limit analyses that f selects, and
@@ -128,12 +132,18 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 	}
 
 	q, code := a.withStatus(f.Status), a.codec.fields.Error+".code"
+	last := property("lastError.code", "==", f.Code)
 	switch {
 	case f.Code == "":
-	case f.ErrorOnly:
+	case f.Cause && f.Code == analysislock.AttemptsExhausted: // excludes leaves out those with a last error
 		q = q.Where(code, "==", f.Code)
+	case f.Cause:
+		last = firestore.AndFilter{Filters: []firestore.EntityFilter{
+			property(code, "==", analysislock.AttemptsExhausted), last,
+		}}
+		fallthrough
 	default:
-		q = anyOf(q, []firestore.EntityFilter{property(code, "==", f.Code), property("lastError.code", "==", f.Code)})
+		q = anyOf(q, []firestore.EntityFilter{property(code, "==", f.Code), last})
 	}
 
 	return anyOf(q, within("updatedAt", f.Since, f.Before)).
@@ -164,14 +174,16 @@ func property(path, operator string, v any) firestore.EntityFilter {
 	return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
 }
 
-// excludes reports whether d, which the query of f has found, is outside the times of f. The
-// query compares strings as strings, so it can find times with a zone's offset that are outside.
+// excludes reports whether d, which the query of f has found, has another Cause, or is outside the
+// times of f. The query compares strings as strings, so it can find times with a zone's offset that
+// are outside.
 func (f *Filter) excludes(d analysislock.Analysis) bool {
 	if f.byID() {
 		return false
 	}
 	late := !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before)
-	return late || d.UpdatedAt.Before(f.Since)
+	other := f.Cause && d.Cause() != nil && d.Cause().Code != f.Code
+	return late || other || d.UpdatedAt.Before(f.Since)
 }
 
 // place is the position of a document in the order of Page.

@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		const all = "x42 x41 x40 z1 z0 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
 		for want, f := range map[string]Filter{
 			all: {},
-			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):         {Status: "FAILED", Code: "c", ErrorOnly: true},
+			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):         {Status: "FAILED", Code: "c", Cause: true},
 			all[len("x42 x41 x40 z1 z0 "):]:                                  {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
 			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 x😀": {Prefix: "x", Status: "READY"},
 			"x😀": {Prefix: "x😀"},
@@ -145,7 +146,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		if got, err := a.Find(t.Context(), within, "", 100); err != nil || len(got) != 13 {
 			t.Errorf("%d are found beside one that is excluded, %v; want 13", len(got), err)
 		}
-		for _, f := range []Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
+		for _, f := range []Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", Cause: true}} {
 			_, _, _, err := a.Page(t.Context(), f, "", 1)
 			_, findErr := a.Find(t.Context(), f, "", 1)
 			_, countErr := a.Count(t.Context(), f)
@@ -180,9 +181,9 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
 			}
 		}
-		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3 m2 m0, ", 4: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, "} {
+		for limit, want := range map[int]string{50: "b 3 m3 m2 m0, a 1 m1, é \U0010FFFF 1 m5, 0", 2: "b 3 m3 m2 m0, a 1 m1, 1", 1: "b 3 m3 m2 m0, 2"} {
 			got := ""
-			all, err := a.Failures(t.Context(), limit)
+			all, left, err := a.Failures(t.Context(), limit)
 			for _, f := range all {
 				got += fmt.Sprint(f.Code, " ", f.N)
 				for i := range f.Newest {
@@ -194,15 +195,41 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 				}
 				got += ", "
 			}
-			if got != want || err != nil {
+			if got += fmt.Sprint(left); got != want || err != nil {
 				t.Errorf("at most %d: %s, %v; want %s", limit, got, err, want)
 			}
 		}
 		for i := range 101 {
 			b.Put(t, fmt.Sprint("y", i), map[string]any{"updatedAt": time.Now(), "status": "FAILED", "error": map[string]any{"code": "a"}})
 		}
-		if all, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 20 {
+		if all, _, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 20 {
 			t.Errorf("of many: %d, %v", len(all), err)
+		}
+	})
+}
+
+// Three have run out of attempts: two with a last error, one as a worker in another language leaves it.
+func TestAFailureWithoutAttemptsLeftIsGroupedByItsLastError(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for id, codes := range map[string][2]any{
+			"own": {"declined", nil}, "out": {"attempts_exhausted", "declined"}, "down": {"attempts_exhausted", "away"}, "bare": {"attempts_exhausted", nil},
+			"repeated": {"final", "declined"}, "near": {"attempts_exhausted_2", "declined"},
+		} {
+			b.Put(t, id, map[string]any{"updatedAt": time.Now(), "status": "FAILED", "error": map[string]any{"code": codes[0]}, "lastError": map[string]any{"code": codes[1]}})
+		}
+		b.Put(t, "opened", map[string]any{"updatedAt": time.Now(), "status": "QUEUED", "error": map[string]any{"code": "attempts_exhausted"}, "lastError": map[string]any{"code": "declined"}})
+		all, left, err := a.Failures(t.Context(), 9)
+		got := map[string]string{}
+		for _, f := range all {
+			got[f.Code] = fmt.Sprint(f.N, " ", foundIDs(t, a, Filter{Status: "FAILED", Code: f.Code, Cause: true}, 9))
+			if len(f.Newest) != int(f.N) {
+				t.Errorf("%s: %d are read of %d", f.Code, len(f.Newest), f.N)
+			}
+		}
+		want := map[string]string{"declined": "2 [out own]", "away": "1 [down]", "attempts_exhausted": "1 [bare]", "final": "1 [repeated]", "attempts_exhausted_2": "1 [near]"}
+		if !maps.Equal(got, want) || left != 0 || err != nil {
+			t.Errorf("%v, %d left, %v; want %v", got, left, err, want)
 		}
 	})
 }

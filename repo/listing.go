@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -263,42 +264,68 @@ func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2
 	}
 }
 
-// Failure is a Code of Error, with the number N of FAILED analyses that have it and the Newest
-// of them, by UpdatedAt.
+// Failure is a Code of Analysis.Cause, with the number N of FAILED analyses that have it and the
+// Newest of them, by UpdatedAt.
 type Failure struct {
 	Code   string
 	N      int64
 	Newest []analysislock.Analysis // the newest first; at least one
 }
 
-// sample is how many analyses Failures reads of each code.
-const sample = 20
+// Failures counts up to maxFailures codes of Error and as many of LastError, and reads up to sample
+// analyses of each group that it returns.
+const maxFailures, sample = 200, 20
 
-// Failures reads up to limit codes, sorted, and up to 20 FAILED analyses of each, as Find does. It
-// makes two queries and a count for each code, each within 15 s. It needs the indexes of a Filter with
-// Status and Code. Errors: those of Page.
-func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
-	codes, err := a.codes(ctx, a.codec.fields.Error, limit)
+// Failures returns the groups of FAILED analyses by their code, the largest first, and up to 20
+// analyses of each, as Find does. It returns up to limit groups, and how many it leaves out. Of more
+// than 200 codes, it counts the first 200 by name; of those that ran out of attempts, it looks among
+// the newest 1,000 for those without a last error.
+//
+// It makes a query and a count for each code, and a query for each group, each within 15 s. It needs
+// the indexes of a Filter with Status and Code. Errors: those of Page.
+func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, left int, err error) {
+	codes, err := a.Codes(ctx, maxFailures)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	for _, code := range codes {
+		all = append(all, Failure{Code: code})
+	}
+	each := func(read func(ctx context.Context, f *Failure, group *Filter) error) error {
+		reads, ctx := errgroup.WithContext(ctx)
+		reads.SetLimit(8)
+		for i := range all {
+			group := &Filter{Status: analysislock.Failed, Code: all[i].Code, Cause: true}
+			reads.Go(func() error { return read(ctx, &all[i], group) })
+		}
+		return reads.Wait()
 	}
 
-	all = make([]Failure, len(codes))
-	reads, ctx := errgroup.WithContext(ctx)
-	reads.SetLimit(8)
-	for i, code := range codes {
-		reads.Go(func() (err error) {
-			f := Filter{Status: analysislock.Failed, Code: code, ErrorOnly: true}
-			all[i].Code = code
-			if all[i].Newest, err = a.Find(ctx, f, "", sample); err != nil {
-				return err
-			}
-			all[i].N, err = a.Count(ctx, f)
+	err = each(func(ctx context.Context, f *Failure, group *Filter) (err error) {
+		if f.Code != analysislock.AttemptsExhausted {
+			f.N, err = a.Count(ctx, *group)
 			return err
-		})
+		}
+		f.Newest, _, err = a.page(ctx, group, "", findPage, a.listed())
+		f.N = int64(len(f.Newest))
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
 	}
-	err = reads.Wait()
-	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
+
+	all = slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 })
+	slices.SortStableFunc(all, func(x, y Failure) int { return cmp.Compare(y.N, x.N) })
+	left = max(0, len(all)-limit)
+	all = all[:len(all)-left]
+	err = each(func(ctx context.Context, f *Failure, group *Filter) (err error) {
+		if len(f.Newest) == 0 {
+			f.Newest, err = a.Find(ctx, *group, "", sample)
+		}
+		f.Newest = f.Newest[:min(sample, len(f.Newest))]
+		return err
+	})
+	return slices.DeleteFunc(all, func(f Failure) bool { return len(f.Newest) == 0 }), left, err
 }
 
 // Codes reads up to limit codes of Error and as many of LastError, sorted, in a query for each. It

@@ -73,7 +73,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 			time.Sleep(time.Until(end))
 			return "done", nil
 		})
-		w.guard.Log = telemetry.NewLogger(w.log, "json", 0)
+		w.guard.Log, w.guard.Instance = telemetry.NewLogger(w.log, "json", 0), "taskguard-worker-00042-abc/0123456789abcdef"
 		measured := map[string]bool{}
 		measure := func(what string, minus []string, times int, do func()) {
 			t.Helper()
@@ -96,11 +96,15 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 				t.Errorf("%s: %v, docs/adopt.md has %v", what, got, row)
 			}
 		}
-		for id := range lasts {
-			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i"})
+		deliver := func(id string) { // as Cloud Tasks and Cloud Run do
+			w.line(t, deliveryRoute, id, nil, "X-CloudTasks-TaskName: "+taskqueue.Name("submit", id), "X-CloudTasks-TaskRetryCount: 0",
+				"Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		}
-		b.Put(t, "large", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 64<<10)})
-		b.Put(t, "failing", map[string]any{"status": "QUEUED"})
+		for id := range lasts {
+			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i", "createdAt": time.Now()})
+		}
+		b.Put(t, "large", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 64<<10), "createdAt": time.Now()})
+		b.Put(t, "failing", map[string]any{"status": "QUEUED", "createdAt": time.Now()})
 		g, err := Open(t.Context(), Options{Project: b.Project, Auth: CheckedByProxy(), FirestoreOptions: b.Client(t), QueueOptions: []option.ClientOption{option.WithGRPCConn(q.Conn)}, Queue: Queue{Name: queuePath, TargetURL: "https://worker.example", Caller: "a@b.c"}, Log: slog.New(slog.NewJSONHandler(w.log, nil))})
 		if err != nil {
 			t.Fatal(err)
@@ -125,16 +129,16 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		b.Merge(t, "new", map[string]any{"status": "READY"})
 		submission(needless, "i", Submission{Status: "READY"}, nil)
 		b.Delete(t, "new")
-		measure("run of less than a heartbeat", nil, 1, func() { w.deliver(t, "short") })
-		measure("the same, with an input and a checkpoint of more than 64 KiB", nil, 1, func() { w.deliver(t, "large") })
-		measure("heartbeat, each 100 s of a run", []string{"run of less than a heartbeat"}, 3, func() { w.deliver(t, "long") })
-		measure("interval of 10 s with reports, instead of a heartbeat", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "reporting") })
-		measure("checkpoint of an analyzer in Go", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "checkpointing") })
-		measure("delivery of a finished analysis", nil, 1, func() { w.deliver(t, "short") })
-		measure("attempt that fails temporarily", nil, 1, func() { w.deliver(t, "failing") })
+		measure("run of less than a heartbeat", nil, 1, func() { deliver("short") })
+		measure("the same, with an input and a checkpoint of more than 64 KiB", nil, 1, func() { deliver("large") })
+		measure("heartbeat, each 100 s of a run", []string{"run of less than a heartbeat"}, 3, func() { deliver("long") })
+		measure("interval of 10 s with reports, instead of a heartbeat", []string{"run of less than a heartbeat"}, 10, func() { deliver("reporting") })
+		measure("checkpoint of an analyzer in Go", []string{"run of less than a heartbeat"}, 10, func() { deliver("checkpointing") })
+		measure("delivery of a finished analysis", nil, 1, func() { deliver("short") })
+		measure("attempt that fails temporarily", nil, 1, func() { deliver("failing") })
 		b.Delete(t, "failing")
 		held(t, b, "held", time.Hour)
-		measure("delivery while another worker has the lock", nil, 1, func() { w.deliver(t, "held") })
+		measure("delivery while another worker has the lock", nil, 1, func() { deliver("held") })
 		b.Delete(t, "held")
 		recovery := func() { w.call(t, "POST", "/internal/tasks/recover", "") }
 		measure("call of recovery", nil, 1, recovery)

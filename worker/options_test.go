@@ -15,6 +15,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"google.golang.org/api/option"
 
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/worker"
 )
@@ -148,6 +149,20 @@ func TestTheDefaultsOfOptions(t *testing.T) {
 	if got, _ := worker.Filled(worker.Options{Project: "own"}); got.Project != "own" {
 		t.Errorf("the project %s", got.Project)
 	}
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "")
+	b, emulated := emulatortest.Embedded(t), worker.Queue{Name: queue.Name, TargetURL: queue.TargetURL, EmulatorHost: "127.0.0.1:1"}
+	g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, Queue: emulated, FirestoreOptions: b.Client(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Shutdown(t.Context())                                                    //nolint:errcheck // nothing runs
+	checkPanic(t, "nothing checks the callers", func() { g.Handler(jobs(succeed)) }) // the documents are Google's
+	checkPanic(t, "nothing checks the callers", func() { g.Recovery() })
+	_, err = worker.FromEnv(lookup("TASK_AUTH=none", "TASK_QUEUE="+queue.Name, "TASK_TARGET_URL="+queue.TargetURL, "CLOUD_TASKS_EMULATOR_HOST=h:1"))
+	if err == nil || !strings.Contains(err.Error(), "TASK_AUTH: none is for emulators") {
+		t.Errorf("an emulated queue, and Google's Firestore: %v", err)
+	}
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "h:2")
 	t.Setenv("K_SERVICE", "s")
 	if _, err := worker.Open(t.Context(), worker.Options{Project: "p"}); err == nil || !strings.Contains(err.Error(), "an emulator is named on Cloud Run") {
 		t.Errorf("an emulator on Cloud Run: %v", err)

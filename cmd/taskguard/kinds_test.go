@@ -79,8 +79,11 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 	step(task("held"), "unlock --kind order held", "held is QUEUED", "kind=order")
 	named("held")
 	step("", "cancel --kind order held --json", `"status":"FAILED"`)
-	step(task("held"), "requeue --kind order --status FAILED", "1 matched, 1 changed")
+	step(task("held"), "requeue --kind order --status ERROR", "1 matched, 1 changed") // its own word
 	named("held")
+	step(task("held")+"; "+task("x"), "requeue --kind order --status PENDING", "2 matched, 2 changed") // also what is QUEUED
+	taskguard(t, q.env, "status", "--kind", "order", "--status", "PENDNG").want(t, cli.ExitUsage,
+		`unknown status "PENDNG": want QUEUED, PROCESSING, READY, FAILED, PENDING, RUNNING, DONE or ERROR (did you mean PENDING?)`).wantOneErrorLine(t)
 	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "requeue", "--kind", "order", "--status", "QUEUED").
 		want(t, cli.ExitFailed, "taskguard requeue: taskguard requeue --kind order --status QUEUED --since 20")
 	step("", "status", "demo-test / (default) / analyses")
@@ -127,8 +130,8 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 	} {
 		taskguard(t, env.with("KINDS", text), "status").want(t, cli.ExitUsage, "taskguard status: KINDS: ", want).wantOneErrorLine(t)
 	}
-	taskguard(t, env.with("KINDS", kinds(t)), "status", "--kind", "orders").want(t, cli.ExitUsage, `--kind "orders": the known kinds are analysis, order; KINDS names them`).wantOneErrorLine(t)
-	taskguard(t, env, "status", "--kind", "order").want(t, cli.ExitUsage, `the known kinds are analysis`)
+	taskguard(t, env.with("KINDS", kinds(t)), "status", "--kind", "orders").want(t, cli.ExitUsage, `unknown kind "orders": want analysis or order (did you mean order?)`).wantOneErrorLine(t)
+	taskguard(t, env, "status", "--kind", "order").want(t, cli.ExitUsage, `unknown kind "order": want analysis (see`)
 }
 
 // The first kind is the default, and KINDS names all kinds, so that a service without analyses

@@ -200,6 +200,7 @@ func TestTheSummaryShowsTheBacklogOfAKind(t *testing.T) {
 			}
 		}
 	}
+	taskguard(t, env, "status", "--summary").want(t, cli.ExitDone, "0 running, 0 waiting, 0 stuck\nnothing waits\n0 ended", "  0         0       0  \n") // the first kind has nothing
 	summary(env, "0 running, 4 waiting, 0 stuck\nthe oldest was created 2h30m", " ago\ndrained in about ", "\n8 ended, 5 were created since ", "  8         6       2  "+strings.Repeat("#", 30)+"xxxxxxxxxx\n")
 	summary(env.with("LOCK_TTL", "30m"), "0 running, 0 waiting, 4 stuck\n")
 

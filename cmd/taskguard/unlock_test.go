@@ -21,7 +21,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	a := analyses(t, q.env)
 	locked(t, a, "x")
 	locked(t, a, "y")
-	o := taskguard(t, q.env, "unlock", "x", "--json").want(t, cli.ExitDone, "changed by an operator", "command=unlock", "analysis_id=x", "lock_owner=w/1", "by=")
+	o := taskguard(t, q.env, "unlock", "x", "--json").want(t, cli.ExitDone, "changed by an operator", "command=unlock", "analysis_id=x", "lock_owner=w/1", "by=", "taskguard unlock: x was locked: if its worker is alive, its run and the next one overlap for up to 2m10s\n")
 	if got := wantKeys(t, o.out, changedKeys...); got["was"] != "PROCESSING" || got["status"] != "QUEUED" || got["delivery"] != "booked" {
 		t.Errorf("%s, want PROCESSING, QUEUED, booked", o.out)
 	}
@@ -35,7 +35,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 
 	without := q.env.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
 	o = taskguard(t, without, "unlock", "y").want(t, cli.ExitDone)
-	if o.out != "y is QUEUED; no delivery is booked, as TASK_QUEUE is not set, or as this is a record of Do\n" || strings.Count(o.err, "\n") != 1 {
+	if o.out != "y is QUEUED; no delivery is booked, as TASK_QUEUE is not set, or as this is a record of Do\n" || strings.Count(o.err, "\n") != 2 {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
 	taskguard(t, without, "unlock", "y", "--json").want(t, cli.ExitDone, `"delivery":"none"`, "TASK_QUEUE is not set", "no delivery was booked")

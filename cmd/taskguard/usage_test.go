@@ -79,6 +79,9 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"hold --project p --frob -- true":                "-frob",
 		"hold --project p --ttl 10ms true":               "--ttl",
 		"hold --project p --wait -1s true":               "--wait",
+		"cancel --status FAILD":                          `unknown status "FAILD": want QUEUED, PROCESSING, READY or FAILED (did you mean FAILED?)`,
+		"requeue --status failed":                        "(did you mean FAILED?)",
+		"status --status UNKNOWN":                        `unknown status "UNKNOWN": want QUEUED, PROCESSING, READY or FAILED (see`,
 	} {
 		t.Run(args, func(t *testing.T) {
 			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)
@@ -126,7 +129,8 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		want string
 	}{
 		"no project":            {env.without("GOOGLE_CLOUD_PROJECT"), "status", "GOOGLE_CLOUD_PROJECT: must be set"},
-		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"no exports":            {vars{}, "status", "GOOGLE_CLOUD_PROJECT: must be set; to try taskguard here, start `taskguard local`"},
+		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set; to try taskguard here, start `taskguard local`"},
 		"no project for hold":   {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, "hold --project p -- true", "GOOGLE_CLOUD_PROJECT: must be set"},
 		"a document's path":     {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
 		"a rooms' path":         {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},

@@ -106,6 +106,15 @@ func (d *Analysis) failedWith(code string) bool {
 	return d.Status == Failed && d.Error != nil && d.Error.Code == code
 }
 
+// Cause returns the error by which failures are grouped: the last attempt's where the attempts ran
+// out, else Error. Nil: there is none.
+func (d *Analysis) Cause() *Error {
+	if d.failedWith(AttemptsExhausted) && d.LastError != nil && d.LastError.Code != "" {
+		return d.LastError
+	}
+	return d.Error
+}
+
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error = Failed, newError(code, message)

@@ -29,6 +29,16 @@ func Check(e *env.Environment) error {
 	return nil
 }
 
+// needProject refuses an environment without a project. Without an emulator either, its problem names
+// the way to try the commands.
+func needProject(e *env.Environment, f env.Firestore) {
+	want := "must be set"
+	if f.Emulator == "" {
+		want += "; to try taskguard here, start `taskguard local`, and run the exports it prints"
+	}
+	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "%s", want)
+}
+
 // Place is the collection of a kind of work in a database.
 type Place struct {
 	env.Firestore
@@ -66,7 +76,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {
 	f := e.Firestore()
 	collection := e.Checked("DOCUMENT_LOCKS_COLLECTION", "documentLocks", repo.CheckCollection)
 	f.Database = cmp.Or(e.Checked("DOCLOCK_DATABASE", "", env.CheckName), f.Database)
-	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
+	needProject(e, f)
 	if err := Check(e); err != nil {
 		return nil, f, err
 	}

@@ -93,7 +93,7 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
 		kinds = append(named, records)[:1]
 	}
-	e.Refuse(store.Project == "", "GOOGLE_CLOUD_PROJECT", "must be set")
+	needProject(e, store)
 	if err := Check(e); err != nil {
 		return nil, err
 	}
@@ -106,8 +106,34 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 		}
 	}
 	if len(all) == 0 {
-		names := strings.Join(known, ", ")
-		return nil, UsageError(fmt.Sprintf("--kind %q: the known kinds are %s; KINDS names them", c.kind, names))
+		return nil, unknown("kind", c.kind, known)
 	}
 	return all, nil
+}
+
+// ParseStatus returns the status that text names in the kind of --kind, or else in the first.
+func (c *Call) ParseStatus(text string) (string, error) {
+	kinds := append(Kinds(c.Environment()), worker.Kind{}) // Places reports what is wrong with them
+	i := slices.IndexFunc(kinds, func(k worker.Kind) bool { return k.Name == c.kind })
+	return ParseStatus(kinds[max(0, i)].Fields, text)
+}
+
+// ParseStatus returns the status that text names in a vocabulary.
+func ParseStatus(f worker.Fields, text string) (string, error) {
+	if all := f.Statuses(); !slices.Contains(all, text) {
+		return "", unknown("status", text, all)
+	}
+	return f.Named(text), nil
+}
+
+// unknown refuses a value that is none of known.
+func unknown(what, value string, known []string) UsageError {
+	last := len(known) - 1
+	want := strings.TrimPrefix(strings.Join(known[:last], ", ")+" or "+known[last], " or ")
+	text := fmt.Sprintf("unknown %s %q: want %s", what, value, want)
+	similar := func(k string) bool { return Similar(strings.ToUpper(k), strings.ToUpper(value)) }
+	if i := slices.IndexFunc(known, similar); i >= 0 {
+		text += " (did you mean " + known[i] + "?)"
+	}
+	return UsageError(text)
 }

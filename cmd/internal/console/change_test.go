@@ -75,11 +75,12 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/")
-	has(t, rowOf(t, text, "held"), "/unlock?id=held", "/cancel?id=held")
+	has(t, rowOf(t, text, "held"), "/cancel?id=held")
 	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	hasNot(t, rowOf(t, text, "held"), "/unlock?") // it had a heartbeat just now
 	text = page(t, s, "/analysis?id=held")
-	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
-	hasNot(t, text, "/requeue?id=held")
+	has(t, text, "Requeue is refused while it is locked: cancel it first", "Unlock appears if its worker is silent for 2 min 10 s")
+	hasNot(t, text, "/requeue?id=held", "/unlock?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
 
 	// Each address is below the root of the kind.
@@ -352,6 +353,51 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		h.want(t, want)
+	}
+}
+
+// The source finds the last updated first.
+func TestTheActsThatHaveWaitedLongestAreListed(t *testing.T) {
+	source := newSource()
+	for i := range 60 {
+		a := at(acting(fmt.Sprintf("a%02d", i), "FAILED"), time.Duration(60-i)*time.Minute)
+		a.Effects["charge"] = analysislock.Effect{State: analysislock.EffectStarted, At: storeNow().Add(time.Duration(-i) * time.Hour)}
+		source.put(a)
+	}
+	text := page(t, open(t, source, console.Options{}), "/failures")
+	got := regexp.MustCompile(`data-id="a\d\d"`).FindAllString(text, -1)
+	if len(got) != 50 || got[0] != `data-id="a59"` || got[49] != `data-id="a10"` {
+		t.Errorf("listed are %s", got)
+	}
+	has(t, text, "10 more are left out")
+}
+
+// The workers renew each 10 s, and have a margin of 3 s.
+func TestAnUnlockIsOfferedWhenTheOwnerIsSilentAndNamesTheOverlap(t *testing.T) {
+	policy := lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}
+	for name, tc := range map[string]struct {
+		silent, left time.Duration
+		offered      bool
+	}{
+		"late":       {12 * time.Second, time.Hour, false},
+		"silent":     {14 * time.Second, time.Hour, true},
+		"expired":    {12 * time.Second, -time.Second, true},
+		"no time":    {0, time.Hour, false},
+		"from ahead": {-time.Hour, time.Hour, false},
+	} {
+		a := heldBy("a", "w/1", 3, tc.left)
+		if a.Lock.HeartbeatAt = storeNow().Add(-tc.silent); tc.silent == 0 {
+			a.Lock.HeartbeatAt = time.Time{}
+		}
+		s := open(t, newSource(a), console.Options{Operator: &recorder{}, Lock: policy, Every: quick})
+		for _, text := range []string{rowOf(t, page(t, s, "/"), "a"), page(t, s, "/analysis?id=a")} {
+			if got := strings.Contains(text, `href="/unlock?id=a"`); got != tc.offered {
+				t.Errorf("%s: offered is %v", name, got)
+			}
+		}
+		const overlap = "two runs overlap</strong> until its next heartbeat, for up to 13 s"
+		contains(t, page(t, s, "/unlock?id=a"), tc.left > 0, []string{overlap})
+		hasNot(t, page(t, s, "/cancel?id=a"), overlap) // no other run begins
 	}
 }
 

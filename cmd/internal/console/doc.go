@@ -18,7 +18,9 @@
 //   - The backlog on the first page without a filter is counted at most every 32 s, and less
 //     often if it costs more than a read a second. If a read fails, it keeps its last state.
 //   - The numbers of the states and of the codes count all analyses. The lines of the failures
-//     are those of the newest twenty of each code.
+//     are those of the newest twenty of each code. An analysis that ran out of attempts counts
+//     with the code of its last error. The page has the fifty codes with the most analyses, and
+//     says how many are left out.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
 //     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
@@ -27,6 +29,8 @@
 //     in the state that this page showed. If the state has changed since, or the lock has
 //     another holder, has expired, or was renewed after it had expired, the operator must
 //     confirm again.
+//   - An unlock is offered if the lock has expired, or if its owner has sent no heartbeat for longer
+//     than a heartbeat interval and the margin. Its page says how long two runs may overlap.
 //   - A requeue or a cancellation of all that a filter selects is confirmed with their number,
 //     after a dry run. It takes no more than this number, none that was updated since, and none
 //     that is held. Each is changed only if it is as it was listed. The changes are made during
@@ -41,6 +45,7 @@
 //
 //   - The backlog's intervals do not count what was requeued or deleted since, and its number of
 //     stuck analyses may be too low: those that wait for their next attempt may hide some.
+//   - Of more than 200 codes, only the first 200 by name are counted.
 //   - An analysis without updatedAt is found only by its id.
 //   - What has changed is shown up to twelve seconds later, in the backlog half a minute or
 //     more, but at once after a change on this console.

@@ -14,15 +14,18 @@ import (
 	"taskguard/repo"
 )
 
-// maxCodes is how many codes the page of failures lists.
-const maxCodes = 50
+// maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
+// Of the latter it reads maxUncertain, and lists those that have waited longest.
+const maxCodes, maxUncertain = 50, 1000
 
 // failuresPage is the page of the uncertain acts, and of the failures by code and line.
 type failuresPage struct {
 	frame
 	Uncertain []row
 	Groups    []group
-	Rest      int64 // how many have another code or none
+	Left      int   // how many groups are not shown
+	LeftActs  int   // how many analyses with uncertain acts are not shown
+	Rest      int64 // how many are in those groups or have no code
 }
 
 // group is a code with the lines that the messages of its newest analyses have.
@@ -54,7 +57,7 @@ func (s *Server) grouped(f *repo.Failure, now time.Time) group {
 	for i := range f.Newest {
 		a := &f.Newest[i]
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
-		text := headline(a.Error.Message)
+		text := headline(a.Cause().Message)
 		at := slices.IndexFunc(g.Lines, func(l line) bool { return l.Text == text })
 		if at < 0 {
 			at = len(g.Lines)
@@ -70,8 +73,19 @@ func (s *Server) grouped(f *repo.Failure, now time.Time) group {
 // problems is what the page of the failures shows, as it was read at once.
 type problems struct {
 	failures  []repo.Failure
+	left      int // groups
 	uncertain []analysislock.Analysis
 	at        time.Time
+}
+
+// uncertainSince returns when the first of the open acts of a began.
+func uncertainSince(a *analysislock.Analysis) (first time.Time) {
+	for _, name := range a.Effects.Open() {
+		if at := a.Effects[name].At; first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
 }
 
 // problems reads the failures, and the uncertain acts.
@@ -79,10 +93,13 @@ func (s *Server) problems(ctx context.Context) (p problems, err error) {
 	if p.at, err = s.source.Now(ctx); err != nil {
 		return p, err
 	}
-	if p.uncertain, err = s.source.Uncertain(ctx, maxCodes); err != nil {
+	if p.uncertain, err = s.source.Uncertain(ctx, maxUncertain); err != nil {
 		return p, err
 	}
-	p.failures, err = s.source.Failures(ctx, maxCodes)
+	slices.SortStableFunc(p.uncertain, func(a, b analysislock.Analysis) int {
+		return uncertainSince(&a).Compare(uncertainSince(&b))
+	})
+	p.failures, p.left, err = s.source.Failures(ctx, maxCodes)
 	return p, err
 }
 
@@ -99,7 +116,8 @@ func (s *Server) failed(c echo.Context) error {
 		c.Response().Header().Set("Refresh", "2")
 	}
 
-	for i := range found.uncertain {
+	p.Left, p.LeftActs = found.left, max(0, len(found.uncertain)-maxCodes)
+	for i := range found.uncertain[:len(found.uncertain)-p.LeftActs] {
 		r := s.newRow(&found.uncertain[i], now)
 		r.Section = "uncertain" // its other acts are not shown
 		p.Uncertain = append(p.Uncertain, r)
@@ -161,12 +179,12 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 // before then, until its time is up or the server stops, even if the operator leaves the page
 // during it. Without a number it makes a dry run.
 func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
-	filter, err := chosen(c)
+	filter, err := s.chosen(c)
 	switch {
 	case err != nil:
 		return err
 	case c.Path() == failuresPath && filter.Code != "":
-		filter = choice{State: analysislock.Failed, Code: filter.Code}
+		filter = choice{State: analysislock.Failed, Code: filter.Code, Cause: true}
 	case c.Path() == failuresPath || !filter.narrow():
 		return noFilter
 	}

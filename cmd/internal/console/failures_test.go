@@ -30,14 +30,16 @@ func failed(id string, ago time.Duration, code, message string) analysislock.Ana
 func failing() *memorySource {
 	const crash = "Traceback (most recent call last):\r\n  File \"x.py\"\n\traise E\nValueError: <b>the cause</b>\n"
 	source := newSource()
-	source.failed = 1291
+	source.failed, source.left = 1291, 7
+	older := failed("older", 3*time.Minute, "attempts_exhausted", "gave up after 3 attempts")
+	older.LastError = &analysislock.Error{Code: "a&b", Message: crash}
 	cancelled := failed("c", time.Hour, "cancelled", "cancelled by me")
 	cancelled.Lock.FinishedBy = "operator"
 	source.failures = []repo.Failure{
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
 		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{cancelled}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
-			failed("newest", 2*time.Minute, "a&b", crash), failed("other", 3*time.Minute, "a&b", "\n another"), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
+			failed("newest", 2*time.Minute, "a&b", crash), failed("other", 3*time.Minute, "a&b", "\n another"), older, failed("mute", time.Hour, "a&b", ""),
 		}},
 	}
 	return source
@@ -50,7 +52,7 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 		text := page(t, server, "/failures")
 		has(t, text, `<h2><code>a&amp;b</code> <b class="n">1,234</b></h2>`, `<h3>ValueError: &lt;b&gt;the cause&lt;/b&gt; <b class="n">2</b></h3>`, `<h3>another <b class="n">1</b></h3>`, "<h3>no message",
 			`href="/analysis?id=newest"`, ">2 min ago</time>", "These are the messages of the last 4.", `href="/?state=FAILED&amp;code=a%26b"`, `href="/failures/requeue?code=a%26b"`,
-			"<h3>panic: x ", "<div>panic: x\n\nthe end</div>", "Cancelled by operators", "3 more are FAILED with none of these codes.")
+			"<h3>panic: x ", "<div>panic: x\n\nthe end</div>", "Cancelled by operators", "3 more are FAILED with none of these codes. 7 more codes are left out")
 		hasNot(t, text, `\n`, `\r`, `\t`, "id=older")
 		order := regexp.MustCompile(`data-code="([^"]*)"|<h3>(\w+)`).FindAllString(text, -1)
 		if got, want := strings.Join(order, " "), `data-code="a&amp;b" <h3>ValueError <h3>another <h3>no data-code="a" <h3>panic data-code="cancelled" <h3>cancelled`; got != want {
@@ -69,7 +71,9 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 			t.Errorf("read %d times, want every 16 s", n)
 		}
 		own := &source.failures[1]
-		own.Newest = append(own.Newest, failed("own", time.Hour, "cancelled", "by the customer"))
+		byCustomer := failed("own", time.Hour, "cancelled", "by the customer")
+		byCustomer.Lock.FinishedBy = "w/1"
+		own.Newest = append(own.Newest, byCustomer)
 		time.Sleep(time.Minute)
 		text = page(t, shared, "/failures")
 		has(t, text, "<code>cancelled</code>")
@@ -203,7 +207,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 		t.Errorf("all are unlocked: %d", w.Code)
 	}
 	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
-	if want := (repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}); h.filter != want {
+	if want := (repo.Filter{Status: "FAILED", Code: "c", Cause: true}); h.filter != want {
 		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)
 	}
 	h.did = nil

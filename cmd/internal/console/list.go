@@ -19,21 +19,32 @@ import (
 // choice selects the analyses that a page shows, as its address does.
 type choice struct {
 	State, Code  string // empty: all
+	Cause        bool   // Code is that of a group of the page of failures
 	Since, Older string // as cli.ParseTime reads them
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
 	After        string // the next of the page before; empty: the first page
 }
 
 // chosen returns the choice of a request. It refuses values that no analysis has.
-func chosen(c echo.Context) (choice, error) {
+func (s *Server) chosen(c echo.Context) (choice, error) {
 	q := c.QueryParam
-	ch := choice{q("state"), q("code"), q("since"), q("older"), q("q"), q("after")}
+	ch := choice{
+		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"),
+	}
+	wrong := badValue
 	for _, text := range []string{ch.Since, ch.Older} {
 		if _, err := cli.ParseTime(text); err != nil && text != "" {
-			r := badValue
-			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
-			return ch, r
+			wrong.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
+			return ch, wrong
 		}
+	}
+	if ch.State != "" && len(ch.State) <= maxValue {
+		status, err := cli.ParseStatus(s.o.Fields, ch.State)
+		if err != nil {
+			wrong.message = printable.Line(err.Error()) + "."
+			return ch, wrong
+		}
+		ch.State = status
 	}
 
 	switch {
@@ -66,7 +77,7 @@ func (c choice) query() string {
 
 // at returns the filter of c at now.
 func (c choice) at(now time.Time) repo.Filter {
-	f := repo.Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
+	f := repo.Filter{Status: c.State, Code: c.Code, Prefix: c.Search, Cause: c.Cause}
 	if since, err := cli.ParseTime(c.Since); err == nil {
 		f.Since = since(now)
 	}
@@ -114,7 +125,7 @@ type totals struct {
 
 // list handles GET /.
 func (s *Server) list(c echo.Context) error {
-	ch, err := chosen(c)
+	ch, err := s.chosen(c)
 	if err != nil {
 		return err
 	}

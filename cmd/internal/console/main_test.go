@@ -36,6 +36,7 @@ type memorySource struct {
 	delay       time.Duration    // of each call of Page, Failures and Summary
 	errs        map[string]error // of a method
 	failures    []repo.Failure
+	left        int // groups of failures
 	backlog     repo.Backlog
 	failed      int64       // more that are counted
 	filter      repo.Filter // of the last Page, which finds all
@@ -163,16 +164,17 @@ func (s *memorySource) OldestUnfinished(context.Context) (oldest analysislock.An
 	return slices.MinFunc(all, func(a, b analysislock.Analysis) int { return a.CreatedAt.Compare(b.CreatedAt) }), true, err
 }
 
-func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure, error) {
+func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure, int, error) {
 	if err := s.wait(ctx); err != nil || limit != 50 {
-		return nil, errUnavailable
+		return nil, 0, errUnavailable
 	}
 	_, err := s.read("Failures", nil)
-	return s.failures, err
+	return s.failures, s.left, err
 }
 
-func (s *memorySource) Uncertain(context.Context, int) ([]analysislock.Analysis, error) {
-	return s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt) })
+func (s *memorySource) Uncertain(_ context.Context, limit int) ([]analysislock.Analysis, error) {
+	found, err := s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt) })
+	return found[:min(limit, len(found))], err
 }
 
 func (s *memorySource) Count(_ context.Context, f repo.Filter) (int64, error) {

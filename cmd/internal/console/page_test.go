@@ -82,7 +82,7 @@ func TestAnAddressFiltersTheListByTheStoresTime(t *testing.T) {
 			"":                           {},
 			"?code=a%26b":                {Code: "a&b"},
 			"?state=QUEUED":              {Status: "QUEUED"},
-			"?code=c&state=FAILED":       {Status: "FAILED", Code: "c", ErrorOnly: true},
+			"?code=c&state=FAILED":       {Status: "FAILED", Code: "c"}, // as the commands do
 			"?since=150m&older=1h":       {Since: now.Add(-150 * time.Minute), Before: now.Add(-time.Hour)},
 			"?since=2006-01-02T15:04:05": {Since: fixed},
 			"?q=al&state=READY":          {Prefix: "al", Status: "READY"},
@@ -125,7 +125,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w}})
 	}
 	s, _ := writable(t, source)
-	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}
+	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state=READY&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state=READY"), ask(t, s, http.MethodGet, "/?state="+url.QueryEscape(hostileTexts[1]), "").Body.String()}
 	for _, text := range hostileTexts {
 		q := url.QueryEscape(text)
 		resolve := "/resolve?id=act+" + q + "&name=" + q

@@ -152,7 +152,7 @@ type Source interface {
 	Count(ctx context.Context, f repo.Filter) (int64, error)
 	OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
 	Backlog(ctx context.Context, stuck int) (repo.Backlog, error)
-	Failures(ctx context.Context, limit int) ([]repo.Failure, error)
+	Failures(ctx context.Context, limit int) (all []repo.Failure, left int, err error)
 	Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error)
 	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)

@@ -46,14 +46,15 @@ type row struct {
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
-	Write     bool // changes may be made
+	Write     bool          // changes may be made
+	Silence   time.Duration // of a lock's owner, after which it seems to be dead
 }
 
 // newRow returns the row of a at now, the store's time.
 func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
 		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status),
-		LockState: lockState(a, now), Write: s.o.Operator != nil,
+		LockState: lockState(a, now), Write: s.o.Operator != nil, Silence: s.o.Lock.Silence(),
 	}
 	r.ReadAt = now
 	if a.Status == analysislock.Ready { // another program may not have deleted it
@@ -94,9 +95,11 @@ func (r row) Took() time.Duration {
 	return max(r.UpdatedAt.Sub(r.StartedAt), time.Nanosecond)
 }
 
-// Unlockable reports whether there is a lock to remove.
+// Unlockable reports whether there is a lock to remove whose owner seems to be dead. Without a time
+// of its heartbeat, it does not until the lock expires.
 func (r row) Unlockable() bool {
-	return r.Write && (r.LockState == lockHeld || r.LockState == lockStale)
+	silent := !r.Lock.HeartbeatAt.IsZero() && r.Since(r.Lock.HeartbeatAt) > r.Silence
+	return r.Write && (r.LockState == lockStale || r.LockState == lockHeld && silent)
 }
 
 // Requeueable reports whether the analysis may be requeued, and its acts resolved.

@@ -22,6 +22,8 @@ import (
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskauth"
+	"taskguard/lease"
+	"taskguard/repo"
 )
 
 // DefaultLimit is how many analyses a page lists.
@@ -32,6 +34,8 @@ type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
 	Root     string        // of the addresses of this Server's pages, which its caller strips; empty: /
 	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
+	Lock     lease.Policy  // of the workers
+	Fields   repo.Fields   // the vocabulary of the documents
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody under the name User, on the loopback interface alone
 	User     string        // without an Identity

@@ -144,6 +144,7 @@ func seeded() []misconfiguration {
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
+		{"a longer caller", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"serviceAccount:" + caller + ".example"} }},
 		{"newest revision without traffic", "traffic", problem, func(f *doctor.Facts) { f.Worker.Serving, f.Worker.Newest = "w-1", "w-2" }},
 		{"paused queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "PAUSED" }},
 		{"as many dispatches as places", "dispatches", problem, func(f *doctor.Facts) { f.Queue.Concurrent = 100 }},

@@ -82,7 +82,7 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	run(a.Page(ctx, repo.Filter{Prefix: "a"}, "", 10))
 	run(a.Active(ctx, 10))
 	run(a.Failures(ctx, 10))
-	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}))
+	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed, Code: "c", Cause: true}))
 	run(a.UnknownStatus(ctx, 10))
 	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed}))
 	run(a.Find(ctx, repo.Filter{Status: analysislock.Failed, Code: "c"}, "", 10))

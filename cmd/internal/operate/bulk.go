@@ -295,6 +295,12 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
 		}
 	}
+	if c.Given("status") {
+		var err error
+		if f.status, err = c.ParseStatus(f.status); err != nil {
+			return true, err
+		}
+	}
 	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
 }
 
@@ -313,10 +319,12 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	}
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
-	if err == nil && len(found) == 0 && f.status+f.code != "" {
+	if err == nil && len(found) == 0 && f.code != "" {
 		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails
-		c.Notice("no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, the codes: %s",
-			printable.Line(strings.Join(codes, ", ")))
+		if len(codes) >= maxCodes {                  // of one of two lists, or of both
+			codes = append(codes, "and perhaps others")
+		}
+		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
 }

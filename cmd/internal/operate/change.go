@@ -138,6 +138,10 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, what console.Chang
 	case c.JSON && done.Delivery == console.None:
 		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
 	}
+	if what.Verb == console.Unlock && done.Lock.Held {
+		c.Notice("%s was locked: if its worker is alive, its run and the next one overlap for up to %v",
+			printable.Line(what.ID), cl.lock.Silence())
+	}
 
 	if c.JSON {
 		return c.PrintJSON(done)

@@ -32,6 +32,7 @@ type Client struct {
 	place      cli.Place
 	books      bool          // TASK_QUEUE names a queue
 	runTimeout time.Duration // the worker's
+	lock       lease.Policy  // likewise
 }
 
 // firstKind describes the kind that a command uses without --kind.
@@ -100,7 +101,7 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 		if err != nil {
 			return nil, errors.Join(cli.EnvironmentError{Err: err}, guard.Shutdown(ctx))
 		}
-		all = append(all, &Client{operator, guard, places[i], o.Queue.Name != "", runTimeout})
+		all = append(all, &Client{operator, guard, places[i], o.Queue.Name != "", runTimeout, o.Lock})
 	}
 	return all, nil
 }

@@ -124,6 +124,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 
 	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
 		Limit: o.Limit, User: operator(), Books: all[0].books, Every: o.Every, Log: o.Log,
+		Lock: all[0].lock,
 	}}
 	for i, cl := range all {
 		kind := console.Kind{Name: cl.place.Name}
@@ -152,7 +153,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	kinds := s.options.Kinds
 	for i, cl := range s.clients {
 		o := s.options
-		o.Place, o.Root = cl.place.String(), kinds[i].Root
+		o.Place, o.Root, o.Fields = cl.place.String(), kinds[i].Root, cl.place.Fields
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
@@ -217,6 +218,9 @@ func (o consoleOperator) ChangeAll(
 	found, err := o.Analyses.Find(ctx, selected, "", limit)
 	if err != nil {
 		return result, err
+	}
+	if len(found) < limit { // the count may have some that Find leaves out
+		result.Matched = int64(len(found))
 	}
 
 	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}

@@ -237,11 +237,12 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 	}{
 		{console.Cancel, repo.Filter{Status: "QUEUED"}, none, ago(-1), console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
 		{console.Cancel, repo.Filter{Status: "PROCESSING"}, none, none, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
-		{console.Cancel, repo.Filter{Code: "c"}, none, none, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Cancel, repo.Filter{Code: "c"}, none, none, console.Bulk{Matched: 4, Changed: 2, Skipped: 2}, "q1 q2"},
 		{console.Cancel, repo.Filter{}, none, ago(2.5), console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
-		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, none, none, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: "c", Cause: true}, none, none, console.Bulk{Matched: 2, Changed: 2}, "failed out"},
+		{console.Requeue, repo.Filter{Status: "FAILED", Code: analysislock.AttemptsExhausted, Cause: true}, none, none, console.Bulk{}, ""},
 		{console.Requeue, repo.Filter{Status: "QUEUED"}, none, none, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
-		{console.Requeue, repo.Filter{}, ago(1.1), none, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, repo.Filter{}, ago(1.1), none, console.Bulk{Matched: 4, Changed: 2, Skipped: 2}, "failed out"},
 		{console.Requeue, repo.Filter{Status: "READY"}, none, none, console.Bulk{Matched: 1, Changed: 1}, "ready"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -259,6 +260,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			put("held", "PROCESSING", 1, map[string]any{"lockOwner": "w", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
 			put("left", "PROCESSING", 2, nil)
 			put("failed", "FAILED", 1, map[string]any{"error": code})
+			put("out", "FAILED", 1, map[string]any{"error": map[string]any{"code": analysislock.AttemptsExhausted}, "lastError": code})
 			put("ready", "READY", 1, nil)
 			filter := func(now time.Time) repo.Filter {
 				f := tc.filter

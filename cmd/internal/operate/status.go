@@ -429,7 +429,8 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")
-	scaled := func(n int64) int { return int((n*plotWidth + b.Top - 1) / max(1, b.Top)) }
+	top := max(1, b.Top) // nothing may have started or ended
+	scaled := func(n int64) int { return int((n*plotWidth + top - 1) / top) }
 	for _, i := range b.Intervals {
 		failed := scaled(i.Failed) // one is visible beside thousands
 		bar := strings.Repeat("#", scaled(i.Finished+i.Failed)-failed)
