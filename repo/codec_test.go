@@ -45,6 +45,8 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		maps.Copy(all, more)
 		return all
 	}
+	forget := func(a *analysislock.Analysis) { a.LastError = nil }
+	acts := map[string]any{"charge": map[string]any{"state": "started"}, "mail": map[string]any{"state": "done"}}
 	for name, tc := range map[string]struct {
 		before  map[string]any
 		change  func(*analysislock.Analysis)
@@ -122,6 +124,17 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		"updatedAt stays a Timestamp": {
 			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
 			map[string]any{"status": "QUEUED", "updatedAt": now.Truncate(time.Millisecond)},
+		},
+		"a count of acts that is missing, and one that is too large": {
+			with(map[string]any{"effects": acts, "unfinishedEffects": 7.0}), forget, false,
+			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": 1, "unfinishedEffects": deleted, "expireAt": deleted},
+		},
+		"counts without acts": {
+			with(map[string]any{"openEffects": int64(7), "unfinishedEffects": "many"}), forget, false,
+			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": deleted, "unfinishedEffects": deleted},
+		},
+		"counts of acts that are right": {
+			with(map[string]any{"effects": acts, "openEffects": 1.0}), forget, false, map[string]any{"lastError": deleted, "updatedAt": stamp, "expireAt": deleted},
 		},
 		"an unusable token alone is not replaced": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, false, map[string]any{}},
 		"an unusable token is replaced by unlock": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, true, map[string]any{

@@ -56,7 +56,7 @@ const findPage = 1000
 // Errors: those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
 	var all []analysislock.Analysis
-	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
+	fields := slices.DeleteFunc(a.codec.fields.summary(), func(field string) bool { return field == "history" })
 	for more := true; more && len(all) < limit; more = after != "" {
 		found, next, err := a.page(ctx, &f, after, min(limit-len(all), findPage), fields)
 		if err != nil {
@@ -84,7 +84,7 @@ func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) 
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (
 	found []analysislock.Analysis, next string, at time.Time, err error,
 ) {
-	found, next, err = a.page(ctx, &f, after, limit, a.codec.mask())
+	found, next, err = a.page(ctx, &f, after, limit, a.codec.fields.summary())
 	if len(found) > 0 {
 		return found, next, found[0].ReadAt, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 
 	list := func(q firestore.Query, field string, limit int) (found []analysislock.Analysis) {
 		if err == nil {
-			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
+			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.fields.summary()...)
 			found, err = a.summaries(ctx, "find active analyses", q)
 		}
 		return found
@@ -93,7 +94,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 // and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	q := a.documents.collection.Where("openEffects", ">", 0).Select(append(a.codec.mask(), "effects")...)
+	q := a.documents.collection.Where("openEffects", ">", 0).Select(a.codec.mask()...)
 
 	var found []analysislock.Analysis
 	for snap, err := range eachDocument(ctx, "list uncertain acts", q) {
@@ -140,7 +141,7 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 func (a *Analyses) oldest(
 	ctx context.Context, limit int, field string, at func(d *analysislock.Analysis) time.Time,
 ) (all []analysislock.Analysis, err error) {
-	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
+	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.fields.summary()...)
 	for _, epoch := range storedForms(time.UnixMilli(0)) {
 		found, err := a.summaries(ctx, "list unfinished analyses", q.Where(field, ">=", epoch))
 		if err != nil {
@@ -236,7 +237,12 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 
 // decode returns the analysis that a query has found; Malformed is set as by Page.
 func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
-	d, _ := a.codec.decode(snapshot(snap)) // the error is d.Malformed
+	r := snapshot(snap)
+	d, _ := a.codec.decode(r) // the error is d.Malformed
+	if d.Effects == nil {     // not read: their count is shown, and decides nothing
+		open, _ := parseInt(r.fields[openEffects])
+		d.OpenEffects = int(max(0, min(open, math.MaxInt32)))
+	}
 	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)
 	return d
 }
