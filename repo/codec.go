@@ -72,10 +72,12 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.OpenEffects = len(a.Effects.Open())
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	a.StartedAt, _ = parseTime(data["startedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
+	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // else the next acquisition sets it
+		a.StartedAt = started
+	}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
-	if !lease.Credible(a.CreatedAt, r.at) {
+	if !lease.Credible(a.CreatedAt, r.at) || !a.CreatedAt.IsZero() && a.CreatedAt.Before(earliest) {
 		a.CreatedAt = r.created
 	}
 
@@ -349,6 +351,10 @@ func parseTime(v any) (t time.Time, ok bool) {
 
 // maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
 const maxMillis = 253402300799999
+
+// earliest is before any time that a program of ours or of an application's has written. 0, and a
+// number of seconds, are read as a time in early 1970.
+var earliest = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func fromEpoch(n float64) (time.Time, bool) {
 	if !(n >= 0 && n <= maxMillis*1e6) { // also NaN

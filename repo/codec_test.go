@@ -167,6 +167,30 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 	}
 }
 
+// An acquisition would fail for ever with a run time of centuries, and a metric with such an age.
+func TestTimesThatAreNotCredibleAreUnreadable(t *testing.T) {
+	now, created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		value             any
+		started, creation time.Time
+	}{
+		{timeValue(now.Add(-time.Hour)), now.Add(-time.Hour), now.Add(-time.Hour)},
+		{now.Add(24 * time.Hour), now.Add(24 * time.Hour), now.Add(24 * time.Hour)},
+		{now.Add(24*time.Hour + 1), time.Time{}, created},
+		{"2500-01-01T00:00:00.000Z", time.Time{}, created},
+		{int64(0), time.UnixMilli(0), created},
+		{timeValue(earliest.Add(-time.Millisecond)), earliest.Add(-time.Millisecond), created},
+		{timeValue(earliest), earliest, earliest},
+		{"soon", time.Time{}, time.Time{}},
+	} {
+		fields := map[string]any{"startedAt": tc.value, "createdAt": tc.value}
+		d, err := analysisCodec{fields: Fields{}.filled()}.decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
+		if err != nil || !d.StartedAt.Equal(tc.started) || !d.CreatedAt.Equal(tc.creation) {
+			t.Errorf("%v: started at %v, created at %v, %v", tc.value, d.StartedAt, d.CreatedAt, err)
+		}
+	}
+}
+
 func TestSizeCountsValues(t *testing.T) {
 	for want, v := range map[int]any{1: "x", 2: []any{nil}, 6: map[string]any{"a": []any{1, 2}, "b": map[string]any{"c": true}}} {
 		if got := size(v); got != want {
