@@ -52,10 +52,10 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 // selection is the flags of status that select what it shows.
 type selection struct {
 	filter
-	id                             string
-	unfinished, uncertain, summary bool
-	filtered                       bool
-	limit                          int
+	id                                        string
+	unfinished, uncertain, abandoned, summary bool
+	filtered                                  bool
+	limit                                     int
 }
 
 // parse reads the command line. It refuses flags that exclude each other.
@@ -68,6 +68,8 @@ func (s *selection) parse(c *cli.Call) error {
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list only those with an act that may have been done, and that resolve answers")
+	c.Flags.BoolVar(&s.abandoned, "abandoned", false,
+		"with --kind do: list the unfinished records with an act whose callers have not come back")
 	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
 	s.flags(c)
 	args, err := c.Parse(0, 1)
@@ -83,7 +85,7 @@ func (s *selection) parse(c *cli.Call) error {
 
 	chosen := 0
 	s.filtered, err = s.given(c)
-	for _, given := range []bool{len(args) == 1, s.unfinished, s.uncertain, s.summary, s.filtered} {
+	for _, given := range []bool{len(args) == 1, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered} {
 		if given {
 			chosen++
 		}
@@ -94,7 +96,7 @@ func (s *selection) parse(c *cli.Call) error {
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
-		return cli.UsageError("an ID, --unfinished, --uncertain, --summary and a filter exclude each other")
+		return cli.UsageError("an ID, --unfinished, --uncertain, --abandoned, --summary and a filter exclude each other")
 	case s.filtered && !c.Given("limit"):
 		s.limit = math.MaxInt
 	}
@@ -264,6 +266,8 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 		all, err = cl.unfinished(ctx, c, more)
 	case s.uncertain:
 		all, err = cl.Analyses.Uncertain(ctx, more)
+	case s.abandoned:
+		all, err = cl.Analyses.Abandoned(ctx, more)
 	case s.filtered:
 		all, _, err = cl.find(ctx, c, &s.filter, more)
 	default:
@@ -285,7 +289,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 			}
 		}
 	case s.uncertain:
-		printUncertain(c, all)
+		printActs(c, all, analysislock.Effects.Open)
+	case s.abandoned:
+		printActs(c, all, func(acts analysislock.Effects) []string { return slices.Sorted(maps.Keys(acts)) })
 	default:
 		printTable(c, all)
 	}
