@@ -87,7 +87,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	params, _ := data["params"].(string)
 	a.Stored = stored{
 		updatedAt: data["updatedAt"], tokenAssumed: err != nil, params: params, work: r.encoded,
-		derived: map[string]any{openEffects: derived(data[openEffects]), unfinishedEffects: derived(data[unfinishedEffects])},
+		derived: map[string]any{
+			openEffects: derived(data[openEffects]), unfinishedEffects: derived(data[unfinishedEffects]),
+		},
 	}
 	if err == nil || a.Lock.Finished {
 		return a, nil
