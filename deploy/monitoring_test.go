@@ -118,6 +118,8 @@ func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
 		{line{"message": "listening"}, nil},
 		{line{"message": "recovery", "found": 0}, []string{"recoveries"}},
 		{line{"message": "recovery", "found": 3, "stuck": 1}, []string{"recoveries", "stuck"}},
+		{line{"message": "recovery", "found": 0, "abandoned": 1}, []string{"abandoned", "recoveries"}},
+		{line{"message": "recovery", "found": 0, "abandoned": 0}, []string{"recoveries"}},
 		{line{"message": "delivery"}, []string{"deliveries"}},
 		{line{"message": "delivery", "analysis_id": "a", "acquire_ms": 0, "run_ms": 0, "attempt": 1}, []string{"acquire_ms", "attempts", "deliveries", "run_ms"}},
 		{line{"message": "delivery", "time_to_start_ms": 300_000, "time_to_ready_ms": 1}, []string{"deliveries", "time_to_ready_ms", "time_to_start_ms"}},

@@ -36,6 +36,24 @@ func (c *cloud) follow(sections ...string) (calls [][]string) {
 	return calls
 }
 
+// The project had a database and Cloud Build's bucket before.
+func TestTheRemovalLeavesWhatThePageHasNotMade(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	const before = "+firestore databases:(default)\n+storage buckets:my-project_cloudbuild\n"
+	c.write("cloud", before)
+	_, removal, _ := strings.Cut(read(t, "README.md"), "\n## Remove it\n")
+	removal, _, _ = strings.Cut(removal, "\n### The database, if nothing else uses it\n")
+	script := "PROJECT=my-project REGION=r CHANNEL=7 SERVICES='taskguard-worker taskguard-doclock'\n"
+	for _, block := range shellBlock.FindAllStringSubmatch(removal, -1) {
+		script += block[1]
+	}
+	c.bash("", "-c", script)
+	if calls := c.calls(); c.read("cloud") != before || !strings.Contains(calls, "gcloud run services delete taskguard-worker") || !strings.Contains(calls, "gcloud storage rm") {
+		t.Errorf("it deletes %q by\n%s", c.read("cloud"), calls)
+	}
+}
+
 var databaseCondition = regexp.MustCompile(`resource\.name == '([^']*)'`)
 
 // granted returns the grants of gcloud's calls, one of a line: role, member, resource.
@@ -67,9 +85,9 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	const api, oncall = "serviceAccount:api", "group:oncall@example.com"
 	want := []string{
 		"artifactregistry.writer build repositories taskguard",
-		"storage.objectViewer build buckets my-project_cloudbuild",
+		"storage.objectViewer build buckets my-project-build",
 		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project", "projects/my-project/taskguardOperations " + oncall + " projects my-project",
-		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project_cloudbuild",
+		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project-build",
 		"run.developer build services worker", "run.developer build services doclock",
 		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",
 		"iam.serviceAccountOpenIdTokenCreator build service-accounts caller",
@@ -107,7 +125,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	calls := c.follow("First, on either path", "With Terraform", "With Cloud Build")
 	given := callsModule(t, filepath.Join(c.folder, "production", "main.tf"))
 	for variable, want := range map[string]string{
-		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project_cloudbuild",
+		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project-taskguard-build",
 		"submitters": "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
 	} {
 		if !strings.Contains(given[variable], want) {

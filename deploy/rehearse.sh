@@ -193,6 +193,7 @@ remove() {
   trap - EXIT
   follow "Made with ${paths[$way]/With /}"
   follow "On either path"
+  follow "The database, if nothing else uses it"
   log '' "== Permissions"
   sleep "$PAUSE"
   gcloud logging read "logName:\"cloudaudit.googleapis.com\" AND timestamp>=\"$start\"" --project="$PROJECT" --flatten='protoPayload.authorizationInfo[]' \

@@ -97,7 +97,7 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	a := must(repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour}, b.Client(t)...))(t)
+	a := must(repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour, KeepAll: true}, b.Client(t)...))(t)
 	fields := map[string]bool{}
 	step := func(err error) {
 		t.Helper()

@@ -61,7 +61,7 @@ func (o *Options) fill(collection string) error {
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // also reads acts and accepts an unusable lockToken; see Unlock
+	unlocking  *analysislock.Locks // also accepts an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
 	// stopped contains the documents after which the queries of Orphaned continue.
@@ -191,7 +191,7 @@ func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, e
 // Summary reads one analysis with its checkpoint and acts, without its input and result:
 // lease.ErrNotFound if there is none.
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
-	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint", "effects"))
+	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint"))
 	if errors.Is(err, lease.ErrMalformed) {
 		err = nil
 	}
@@ -201,7 +201,7 @@ func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysi
 // Outcome reads one analysis with its result and the params of CreateWith, without its
 // input and checkpoint. It makes one read. Errors: those of Get.
 func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analysis, params string, err error) {
-	d, err = a.get(ctx, id, append(a.codec.mask(), a.codec.fields.Result, "params"))
+	d, err = a.get(ctx, id, append(a.codec.fields.summary(), a.codec.fields.Result, "params"))
 	s, _ := d.Stored.(stored)
 	return d, s.params, err
 }
@@ -263,7 +263,7 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
 	}
-	if c.Doc.OpenEffects > 0 { // if it were created again, the act could be repeated
+	if len(c.Doc.Effects.Open()) > 0 { // if it were created again, the act could be repeated
 		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 
@@ -283,8 +283,8 @@ func (a *Analyses) Ping(ctx context.Context) error {
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
 
-// workFields lists the fields that an attempt gets.
-func (f Fields) workFields() []string { return []string{f.Input, "checkpoint", "effects"} }
+// workFields lists the fields that an attempt gets, besides the acts.
+func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
 // work returns the input and the checkpoint as JSON. It takes them from the reading on which the
 // acquisition was decided, if that has them: the commit has proved that they had not changed.
@@ -296,6 +296,7 @@ func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysi
 	} else {
 		w, err = a.readWork(ctx, d.ID)
 	}
+	w.Effects = d.Effects
 	if err != nil && !errors.Is(err, lease.ErrLost) {
 		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
 	}
@@ -324,6 +325,5 @@ func (a *Analyses) decodeWork(encoded map[string]*firestorepb.Value) (w analysis
 	if checkpoint := decodeValue(encoded["checkpoint"]); checkpoint != nil {
 		w.Checkpoint, err = Plain(checkpoint)
 	}
-	w.Effects = decodeEffects(decodeValue(encoded["effects"]))
 	return w, err
 }

@@ -29,7 +29,7 @@ type analysisCodec struct {
 	fields       Fields
 	keep         time.Duration // see Options
 	keepAll      bool
-	replaceToken bool // for operators: accept an unusable lockToken, write a usable one, and read the acts
+	replaceToken bool // for operators: accept an unusable lockToken, and write a usable one
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
@@ -44,17 +44,16 @@ type lockCodec struct {
 // stored is the value in Analysis.Stored.
 type stored struct {
 	updatedAt    any                           // as the document has it: a commit keeps its type
+	derived      map[string]any                // counts of acts, as the document has them: a commit corrects them
 	tokenAssumed bool                          // the document's lockToken is unusable; Lock.Token replaces it
 	unleased     bool                          // no acquisition has written a lockToken
 	params       string                        // if the call reads it; see CreateWith
 	work         map[string]*firestorepb.Value // if the reading has it; see Analyses.work
 }
 
+// mask adds the acts to what a list shows: their counts only serve queries, and may be wrong.
 func (c analysisCodec) mask() []string {
-	if c.replaceToken { // an operator's change may answer an act
-		return append(c.fields.decision(), "effects")
-	}
-	return c.fields.decision()
+	return append(c.fields.summary(), "effects", unfinishedEffects)
 }
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
@@ -68,17 +67,18 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
 	}
-	if v := data["effects"]; v != nil { // likewise
+	if v := data["effects"]; v != nil {
 		a.Effects = decodeEffects(v)
 	}
-	open, _ := parseInt(data["openEffects"])
-	a.OpenEffects = int(max(0, min(open, math.MaxInt32)))
+	a.OpenEffects = len(a.Effects.Open())
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	a.StartedAt, _ = parseTime(data["startedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
+	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // else the next acquisition sets it
+		a.StartedAt = started
+	}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
-	if !lease.Credible(a.CreatedAt, r.at) {
+	if !lease.Credible(a.CreatedAt, r.at) || !a.CreatedAt.IsZero() && a.CreatedAt.Before(earliest) {
 		a.CreatedAt = r.created
 	}
 
@@ -92,6 +92,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	params, _ := data["params"].(string)
 	a.Stored = stored{
 		updatedAt: data["updatedAt"], tokenAssumed: err != nil, unleased: unleased, params: params, work: r.encoded,
+		derived: map[string]any{
+			openEffects: derived(data[openEffects]), unfinishedEffects: derived(data[unfinishedEffects]),
+		},
 	}
 	if err == nil || a.Lock.Finished {
 		return a, nil
@@ -183,8 +186,8 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
-		"bookedTask": orDelete(d.BookedTask), "openEffects": orDelete(d.OpenEffects),
-		"progress":   progressValue(d.Progress),
+		"bookedTask": orDelete(d.BookedTask), "progress": progressValue(d.Progress),
+		openEffects: orDelete(d.OpenEffects), unfinishedEffects: orDelete(c.atRisk(d)),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
@@ -220,7 +223,10 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	if freed {
 		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
 	}
-	updates := differences(c.values(&prev), c.values(next), always...)
+	origin, _ := prev.Stored.(stored)
+	before := c.values(&prev)
+	maps.Copy(before, origin.derived)
+	updates := differences(before, c.values(next), always...)
 
 	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
 	if !slices.Equal(prev.History, next.History) {
@@ -238,7 +244,6 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	if next.Effects != nil && !reflect.DeepEqual(prev.Effects, next.Effects) {
 		set("effects", effectsValue(next.Effects))
 	}
-	origin, _ := prev.Stored.(stored)
 	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(updates) > 0 || c.replaceToken) {
 		set("lockToken", next.Lock.Token)
 	}
@@ -252,11 +257,11 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	} else {
 		set("updatedAt", timeValue(next.UpdatedAt))
 	}
+	origin.derived = nil // the values of next, from now on
+	next.Stored = origin
 	switch {
-	case next.OpenEffects > 0: // nobody would know that an act may have been done
-		if prev.OpenEffects == 0 || freed {
-			set("expireAt", firestore.Delete)
-		}
+	case next.OpenEffects > 0 || c.atRisk(next) > 0: // nobody would know that an act was, or may have been, done
+		set("expireAt", firestore.Delete)
 	case c.keepAll, c.keep > 0 && finished && (freed || prev.OpenEffects > 0):
 		set("expireAt", now.Add(c.keep))
 	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
@@ -264,6 +269,30 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 		set("expireAt", firestore.Delete)
 	}
 	return updates
+}
+
+// The fields that count acts. They only serve queries: a decision reads the acts.
+const (
+	openEffects       = "openEffects"       // acts that have started and are not done
+	unfinishedEffects = "unfinishedEffects" // all acts of an unfinished record of Do
+)
+
+// derived returns the count in a document, as values returns it. What is no count differs from all.
+func derived(v any) any {
+	n, ok := parseInt(v)
+	if !ok {
+		return v
+	}
+	return orDelete(int(n))
+}
+
+// atRisk returns how many acts an unfinished record has. No queue brings its caller back, so the
+// record does not expire before an end of it is recorded.
+func (c analysisCodec) atRisk(d *analysislock.Analysis) int {
+	if !c.keepAll || d.Finished() {
+		return 0
+	}
+	return len(d.Effects)
 }
 
 func errorValue(e *analysislock.Error) any {
@@ -329,6 +358,10 @@ func parseTime(v any) (t time.Time, ok bool) {
 
 // maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
 const maxMillis = 253402300799999
+
+// earliest is before any time that a program of ours or of an application's has written. 0, and a
+// number of seconds, are read as a time in early 1970.
+var earliest = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func fromEpoch(n float64) (time.Time, bool) {
 	if !(n >= 0 && n <= maxMillis*1e6) { // also NaN

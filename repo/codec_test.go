@@ -45,6 +45,8 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		maps.Copy(all, more)
 		return all
 	}
+	forget := func(a *analysislock.Analysis) { a.LastError = nil }
+	acts := map[string]any{"charge": map[string]any{"state": "started"}, "mail": map[string]any{"state": "done"}}
 	for name, tc := range map[string]struct {
 		before  map[string]any
 		change  func(*analysislock.Analysis)
@@ -123,6 +125,17 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
 			map[string]any{"status": "QUEUED", "updatedAt": now.Truncate(time.Millisecond)},
 		},
+		"a count of acts that is missing, and one that is too large": {
+			with(map[string]any{"effects": acts, "unfinishedEffects": 7.0}), forget, false,
+			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": 1, "unfinishedEffects": deleted, "expireAt": deleted},
+		},
+		"counts without acts": {
+			with(map[string]any{"openEffects": int64(7), "unfinishedEffects": "many"}), forget, false,
+			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": deleted, "unfinishedEffects": deleted},
+		},
+		"counts of acts that are right": {
+			with(map[string]any{"effects": acts, "openEffects": 1.0}), forget, false, map[string]any{"lastError": deleted, "updatedAt": stamp, "expireAt": deleted},
+		},
 		"an unusable token alone is not replaced": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, false, map[string]any{}},
 		"an unusable token is replaced by unlock": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, true, map[string]any{
 			"lockToken": lease.Fresh(now).Token, "updatedAt": stamp,
@@ -150,6 +163,30 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
 				same(t, kind.Translated(t, tc.want), got)
 			})
+		}
+	}
+}
+
+// An acquisition would fail for ever with a run time of centuries, and a metric with such an age.
+func TestTimesThatAreNotCredibleAreUnreadable(t *testing.T) {
+	now, created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		value             any
+		started, creation time.Time
+	}{
+		{timeValue(now.Add(-time.Hour)), now.Add(-time.Hour), now.Add(-time.Hour)},
+		{now.Add(24 * time.Hour), now.Add(24 * time.Hour), now.Add(24 * time.Hour)},
+		{now.Add(24*time.Hour + 1), time.Time{}, created},
+		{"2500-01-01T00:00:00.000Z", time.Time{}, created},
+		{int64(0), time.UnixMilli(0), created},
+		{timeValue(earliest.Add(-time.Millisecond)), earliest.Add(-time.Millisecond), created},
+		{timeValue(earliest), earliest, earliest},
+		{"soon", time.Time{}, time.Time{}},
+	} {
+		fields := map[string]any{"startedAt": tc.value, "createdAt": tc.value}
+		d, err := analysisCodec{fields: Fields{}.filled()}.decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
+		if err != nil || !d.StartedAt.Equal(tc.started) || !d.CreatedAt.Equal(tc.creation) {
+			t.Errorf("%v: started at %v, created at %v, %v", tc.value, d.StartedAt, d.CreatedAt, err)
 		}
 	}
 }

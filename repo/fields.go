@@ -42,7 +42,7 @@ func (f Fields) Check() error {
 	taken := []string{
 		"attempts", "bookedTask", "checkpoint", "createdAt", "effects", "expireAt", "finishedBy", "history",
 		"lastError", "lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "openEffects",
-		"params", "progress", "startedAt", "updatedAt",
+		"params", "progress", "startedAt", "unfinishedEffects", "updatedAt",
 	}
 	for i, name := range names {
 		switch {
@@ -122,14 +122,14 @@ func (f Fields) Document(input any) map[string]any {
 	}
 }
 
-// decision lists the fields that a decision reads. It leaves out the input, the result
+// summary lists the fields that a list shows. It leaves out the input, the result, the acts
 // and the fields of other programs.
-func (f Fields) decision() []string {
+func (f Fields) summary() []string {
 	return []string{
 		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt", "bookedTask",
 		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
-		"progress.fraction", "progress.message", "progress.at", "history", "openEffects",
+		"progress.fraction", "progress.message", "progress.at", "history", openEffects,
 	}
 }
 

@@ -80,7 +80,7 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 	if err := (Fields{Final: strings.Fields("a b c d e f g")}).Check(); err == nil || err.Error() != tooMany {
 		t.Errorf("%v, want %s", err, tooMany)
 	}
-	for _, name := range strings.Fields("attempts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt updatedAt status input result") {
+	for _, name := range strings.Fields("attempts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
 		if err := (Fields{Error: name}).Check(); err == nil {
 			t.Errorf("the error in the field %s: no error", name)
 		}
@@ -104,23 +104,29 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 		a.Effects, a.OpenEffects = analysislock.Effects{"act": {State: analysislock.EffectDone}}, 0
 	}
 	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
+	open, done := analysislock.EffectStarted, analysislock.EffectDone
 	for name, tc := range map[string]struct {
 		change                           func(*analysislock.Analysis)
 		status                           string
-		open                             int // acts, before the change
-		withoutKeep, withKeep, ofKeepAll any // expireAt
+		act                              string // its state before the change, which no count shows
+		withoutKeep, withKeep, ofKeepAll any    // expireAt
 	}{
-		"finish":                        {finish, "PROCESSING", 0, nil, later, later},
-		"cancel":                        {cancel, "QUEUED", 0, nil, later, later},
-		"reopen":                        {reopen, "FAILED", 0, gone, gone, later},
-		"acquire":                       {acquire, "QUEUED", 0, gone, gone, later}, // another program may have opened it again, of a worker with Keep
-		"renew":                         {renew, "PROCESSING", 0, nil, nil, later},
-		"begin an act":                  {begin, "PROCESSING", 0, gone, gone, gone},
-		"renew with an act open":        {renew, "PROCESSING", 1, nil, nil, nil},
-		"acquire with an act open":      {acquire, "QUEUED", 1, nil, nil, nil},
-		"finish with an act open":       {finish, "PROCESSING", 1, gone, gone, gone},
-		"answer an act of the finished": {end, "READY", 1, nil, later, later},
-		"nothing":                       {nothing, "READY", 0, nil, nil, nil},
+		"finish":                        {finish, "PROCESSING", "", nil, later, later},
+		"cancel":                        {cancel, "QUEUED", "", nil, later, later},
+		"reopen":                        {reopen, "FAILED", "", gone, gone, later},
+		"acquire":                       {acquire, "QUEUED", "", gone, gone, later}, // another program may have opened it again, of a worker with Keep
+		"renew":                         {renew, "PROCESSING", "", nil, nil, later},
+		"begin an act":                  {begin, "PROCESSING", "", gone, gone, gone},
+		"renew with an act open":        {renew, "PROCESSING", open, gone, gone, gone},
+		"acquire with an act open":      {acquire, "QUEUED", open, gone, gone, gone},
+		"finish with an act open":       {finish, "PROCESSING", open, gone, gone, gone},
+		"answer an act of the finished": {end, "READY", open, nil, later, later},
+		"end an act":                    {end, "PROCESSING", open, nil, nil, gone},
+		"renew with an act done":        {renew, "PROCESSING", done, nil, nil, gone},
+		"acquire with an act done":      {acquire, "QUEUED", done, gone, gone, gone},
+		"finish with an act done":       {finish, "PROCESSING", done, nil, later, later},
+		"reopen with an act done":       {reopen, "READY", done, gone, gone, gone},
+		"nothing":                       {nothing, "READY", "", nil, nil, nil},
 	} {
 		for _, k := range []struct {
 			keep time.Duration
@@ -128,7 +134,11 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			want any
 		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
 			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
-			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status, "openEffects": int64(tc.open)}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
+			fields := map[string]any{"status": tc.status}
+			if tc.act != "" {
+				fields["effects"] = map[string]any{"act": map[string]any{"state": tc.act}}
+			}
+			prev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
 			fatal(t, err)
 			next := prev
 			tc.change(&next)

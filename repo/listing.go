@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -39,7 +40,7 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 
 	list := func(q firestore.Query, field string, limit int) (found []analysislock.Analysis) {
 		if err == nil {
-			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
+			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.fields.summary()...)
 			found, err = a.summaries(ctx, "find active analyses", q)
 		}
 		return found
@@ -94,14 +95,34 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 // and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	q := a.documents.collection.Where("openEffects", ">", 0).Select(append(a.codec.mask(), "effects")...)
+	return a.withActs(ctx, openEffects, limit, func(d *analysislock.Analysis) bool {
+		return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt)
+	})
+}
 
-	var found []analysislock.Analysis
-	for snap, err := range eachDocument(ctx, "list uncertain acts", q) {
+// abandonedAfter is the time, besides the TTL, that a caller of Do has to call again.
+const abandonedAfter = 10 * time.Minute
+
+// Abandoned is like Uncertain, of the unfinished records of Options.KeepAll with an act, done or
+// not, whose lock is not held and whose last update is more than one TTL and ten minutes ago.
+// Only their callers can finish them, and have not come back.
+func (a *Analyses) Abandoned(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	return a.withActs(ctx, unfinishedEffects, limit, func(d *analysislock.Analysis) bool {
+		return len(d.Effects) > 0 && lease.Orphaned(d.Lock, d.ReadAt) &&
+			lease.Late(d.UpdatedAt, d.ReadAt, a.TTL()+abandonedAfter)
+	})
+}
+
+// withActs reads the analyses with such a count of acts until it has limit for which keep returns true.
+func (a *Analyses) withActs(
+	ctx context.Context, count string, limit int, keep func(d *analysislock.Analysis) bool,
+) (found []analysislock.Analysis, err error) {
+	q := a.documents.collection.Where(count, ">", 0).Select(a.codec.mask()...)
+	for snap, err := range eachDocument(ctx, "list acts", q) {
 		if err != nil || len(found) == limit {
 			return found, err
 		}
-		if d := a.decode(snap); !lease.Held(d.Lock, d.ReadAt) {
+		if d := a.decode(snap); keep(&d) {
 			found = append(found, d)
 		}
 	}
@@ -110,49 +131,74 @@ func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Ana
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
 // PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
-// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt, each within
-// 15 s.
+// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt and each
+// thousand that it omits, each within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	return a.oldest(ctx, limit, "updatedAt", func(d *analysislock.Analysis) time.Time { return d.UpdatedAt })
+	updated := func(d *analysislock.Analysis) time.Time { return d.UpdatedAt }
+	return a.oldest(ctx, limit, "updatedAt", time.UnixMilli(0), updated)
 }
 
 // OldestUnfinished reads, without input and result, the analysis that is QUEUED or
 // PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
 // Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
-// without a createdAt that can be read.
+// without a createdAt that can be read, or with one before 1971, such as 0.
 //
-// It makes one query for each type of createdAt, of one document, each within 15 s. It needs
-// the index of status and createdAt. Errors: those of Orphaned.
+// It makes one query for each type of createdAt, of one document, and one for each thousand whose
+// createdAt cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
+// those of Orphaned.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
-	all, err := a.oldest(ctx, 1, "createdAt", created)
+	all, err := a.oldest(ctx, 1, "createdAt", earliest, created)
 	if len(all) == 0 {
 		return oldest, false, err
 	}
 	return all[0], true, nil
 }
 
-// oldest reads up to limit unfinished analyses that have a time in a field, the earliest first. at
-// returns that time. A query for each type of the field has a lower bound, which restricts it to
-// that type. Without the bound, Firestore sorts all numbers before all Timestamps, and these before
-// all strings, so that within a limit one type could leave no room for another.
-func (a *Analyses) oldest(
-	ctx context.Context, limit int, field string, at func(d *analysislock.Analysis) time.Time,
+// oldest reads up to limit unfinished analyses that have a time in a field, from first on, the earliest
+// first. at returns that time. A query for each type of the field has a lower bound, which restricts
+// it to that type. Without the bound, Firestore sorts all numbers before all Timestamps, and these
+// before all strings, so that within a limit one type could leave no room for another.
+func (a *Analyses) oldest(ctx context.Context, limit int, field string, first time.Time,
+	at func(d *analysislock.Analysis) time.Time,
 ) (all []analysislock.Analysis, err error) {
-	q := a.unfinished().OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.mask()...)
-	for _, epoch := range storedForms(time.UnixMilli(0)) {
-		found, err := a.summaries(ctx, "list unfinished analyses", q.Where(field, ">=", epoch))
+	q := a.unfinished().OrderBy(field, firestore.Asc).Select(a.codec.fields.summary()...)
+	for _, lowest := range storedForms(first) {
+		found, err := a.readable(ctx, limit, q.Where(field, ">=", lowest), at)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, found...)
 	}
 
-	all = slices.DeleteFunc(all, func(d analysislock.Analysis) bool { return at(&d).IsZero() })
 	slices.SortStableFunc(all, func(x, y analysislock.Analysis) int { return at(&x).Compare(at(&y)) })
 	return all[:min(limit, len(all))], nil
+}
+
+// readable reads the first limit analyses of q for which at returns a time. Those without one leave
+// room for others.
+func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
+	at func(d *analysislock.Analysis) time.Time,
+) (found []analysislock.Analysis, err error) {
+	for size := limit; ; size = orphanPage {
+		n := 0
+		var last *firestore.DocumentSnapshot
+		for snap, err := range eachDocument(ctx, "list unfinished analyses", q.Limit(size)) {
+			if err != nil {
+				return nil, err
+			}
+			n, last = n+1, snap
+			if d := a.decode(snap); !at(&d).IsZero() && len(found) < limit {
+				found = append(found, d)
+			}
+		}
+		if n < size || len(found) == limit {
+			return found, nil
+		}
+		q = q.StartAfter(last)
+	}
 }
 
 // maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
@@ -237,7 +283,12 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 
 // decode returns the analysis that a query has found; Malformed is set as by Page.
 func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
-	d, _ := a.codec.decode(snapshot(snap)) // the error is d.Malformed
+	r := snapshot(snap)
+	d, _ := a.codec.decode(r) // the error is d.Malformed
+	if d.Effects == nil {     // not read: their count is shown, and decides nothing
+		open, _ := parseInt(r.fields[openEffects])
+		d.OpenEffects = int(max(0, min(open, math.MaxInt32)))
+	}
 	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)
 	return d
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,10 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 		put("other", "ANALYZING", timeValue(on(1)))
 		put("empty", analysislock.Queued, "")
 		put("text", analysislock.Queued, "yesterday")
+		put("no number", analysislock.Queued, math.NaN())
+		for i, never := range []any{0, 1.7e9, "", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", time.UnixMilli(0), time.Time{}, "1998/12/31", "1998-99-99"} {
+			put(fmt.Sprint("never", i), analysislock.Queued, never) // each sorts before those that are credible
+		}
 		b.Put(t, "undated", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(on(1))})
 		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || found {
 			t.Errorf("%+v, %v, %v; want none", d, found, err)

@@ -68,6 +68,31 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
 		},
+		"TheActsDecideAndNotTheirCount": func(t *testing.T, b *emulatortest.Backend, a *worker) {
+			act := map[string]any{"charge": map[string]any{"state": "started", "token": 1}}
+			for _, tc := range []struct {
+				effects, count any
+				want           error
+			}{{act, nil, analysislock.ErrUncertain}, {act, 0, analysislock.ErrUncertain}, {act, "one", analysislock.ErrUncertain}, {nil, 7, nil}, {nil, true, nil}} {
+				doc := map[string]any{"status": analysislock.Failed, "openEffects": tc.count}
+				if tc.effects != nil {
+					doc["effects"] = tc.effects
+				}
+				b.Put(t, "x", doc)
+				if d, err := a.Summary(t.Context(), "x"); err != nil || (d.OpenEffects > 0) != (tc.want != nil) {
+					t.Errorf("%v: %d acts are open, %v", doc, d.OpenEffects, err)
+				}
+				_, fresh := a.Requeue(t.Context(), "x", nil, true, "")
+				_, resolved := a.Resolve(t.Context(), "x", nil, "charge", analysislock.Answer{}, "")
+				if left := b.Fields(t, "x"); !errors.Is(fresh, tc.want) || (resolved == nil) != (tc.want != nil) || left["effects"] != nil || left["openEffects"] != nil && left["openEffects"] != int64(0) {
+					t.Errorf("%v: requeue --fresh: %v, resolve: %v, and then %v", doc, fresh, resolved, left)
+				}
+				b.Put(t, "x", doc)
+				if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, tc.want) {
+					t.Errorf("%v: delete: %v, want %v", doc, err, tc.want)
+				}
+			}
+		},
 		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			was := analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 6}}
 			for name, change := range operatorsChanges {

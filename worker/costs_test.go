@@ -18,6 +18,7 @@ import (
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
+	"taskguard/repo"
 )
 
 // costs returns the rows of the first table of docs/adopt.md: reads, writes, calls to
@@ -140,6 +141,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		held(t, b, "held", time.Hour)
 		measure("delivery while another worker has the lock", nil, 1, func() { deliver("held") })
 		b.Delete(t, "held")
+		w.reported = map[string]*repo.Analyses{"records": w.guard.Orphans.(*repo.Analyses)}
 		recovery := func() { w.call(t, "POST", "/internal/tasks/recover", "") }
 		measure("call of recovery", nil, 1, recovery)
 		for i := range 10 {

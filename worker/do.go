@@ -27,8 +27,8 @@ type DoOptions struct {
 	Params any
 	// Keep is the time that a record is kept after its last change. Each change sets the
 	// Timestamp expireAt, for which the collection needs a TTL policy. Firestore deletes the
-	// record up to a day later; until then the key has its result. Zero: 24 h. Keep must be at
-	// least 1 h and longer than the lock's TTL.
+	// record up to a day later; until then the key has its result. An unfinished record with an
+	// act has no expireAt. Zero: 24 h. Keep must be at least 1 h and longer than the lock's TTL.
 	Keep time.Duration
 	// Lock is the policy of the lock. After a crash, the function can run again when the TTL has
 	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: that of the Guard.

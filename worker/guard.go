@@ -48,10 +48,11 @@ type Guard struct {
 	background sync.WaitGroup
 	ready      sync.Once
 
-	mu      sync.Mutex
-	kinds   map[string]*guarded       // by name
-	records map[string]*repo.Analyses // of Do, by collection
-	handled []*delivery.Guard         // of the kinds that have a handler
+	mu       sync.Mutex
+	kinds    map[string]*guarded       // by name
+	records  map[string]bool           // the collections of Do
+	reported map[string]*repo.Analyses // those, and the default one
+	handled  []*delivery.Guard         // of the kinds that have a handler
 }
 
 // guarded is a kind with its documents and the guard of its deliveries.
@@ -76,7 +77,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	}
 	g := &Guard{
 		options: o, instance: instance(ctx),
-		kinds: map[string]*guarded{}, records: map[string]*repo.Analyses{},
+		kinds: map[string]*guarded{}, records: map[string]bool{}, reported: map[string]*repo.Analyses{},
 	}
 	if g.auth, err = o.authenticator(); err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
@@ -101,6 +102,9 @@ func (g *Guard) connect(ctx context.Context) (err error) {
 	}
 	if g.probe, err = g.db.Analyses(g.store(Kind{})); err != nil {
 		return errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
+	}
+	if g.reported[recordsCollection], err = g.db.Analyses(g.store(Kind{Collection: recordsCollection})); err != nil {
+		return errors.Join(err, g.db.Close())
 	}
 	if o.Queue == (Queue{}) {
 		return nil
@@ -161,7 +165,7 @@ func (g *Guard) register(k Kind) (*guarded, error) {
 			return nil, fmt.Errorf("worker: kind %q has the path or the collection of kind %q", k.Name, other.Name)
 		}
 	}
-	if g.records[k.Collection] != nil {
+	if g.records[k.Collection] {
 		return nil, fmt.Errorf("worker: kind %q has the collection of records of Do", k.Name)
 	}
 	o := g.options

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
+	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -182,13 +183,13 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 	return d, err
 }
 
-// recordsName is the name of the kind of all records of Do.
-const recordsName = "do"
+// recordsName is the name of the kind of all records of Do, recordsCollection their collection by default.
+const recordsName, recordsCollection = "do", "idempotency"
 
 // recordsOf returns the guarded records of o. They are a kind without a name of its own.
 func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	k := Kind{
-		Name: recordsName, Collection: cmp.Or(o.Collection, "idempotency"),
+		Name: recordsName, Collection: cmp.Or(o.Collection, recordsCollection),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
 	store := g.store(k)
@@ -215,28 +216,38 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 			return nil, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
 		}
 	}
-	g.records[k.Collection] = kind.analyses
+	g.records[k.Collection], g.reported[k.Collection] = true, kind.analyses
 	return kind, nil
 }
 
-// maxUncertain limits the records of one collection that one report counts.
-const maxUncertain = 1000
+// maxReported limits the records of one collection that one report counts.
+const maxReported = 1000
 
-// reportUncertain logs, for each collection that this process uses, how many records of Do have no
-// lock and an act that may have been done. Their callers may never call again.
-func (g *Guard) reportUncertain(ctx context.Context) {
+// reportRecords logs, for each collection of Do, how many records have no lock and an act that may
+// have been done. Their callers may never call again. It returns how many records with an act are
+// abandoned. It reports the default collection also before this process has called Do: the process
+// that has called it may have died.
+func (g *Guard) reportRecords(ctx context.Context) (abandoned int) {
 	g.mu.Lock()
-	records := maps.Clone(g.records)
+	records := maps.Clone(g.reported)
 	g.mu.Unlock()
 	for collection, analyses := range records {
-		found, err := analyses.Uncertain(ctx, maxUncertain)
-		switch {
-		case err != nil:
-			g.options.Log.WarnContext(ctx, "records of Do not counted", "collection", collection, "error", err)
-		case len(found) > 0:
-			g.options.Log.WarnContext(ctx, "acts of Do are uncertain", "collection", collection, "records", len(found))
+		log := g.options.Log.With("collection", collection)
+		uncertain, err := analyses.Uncertain(ctx, maxReported)
+		left, leftErr := analyses.Abandoned(ctx, maxReported)
+		if err = errors.Join(err, leftErr); err != nil {
+			log.WarnContext(ctx, "records of Do not counted", "error", err)
 		}
+		if len(uncertain) > 0 {
+			log.WarnContext(ctx, "acts of Do are uncertain", "records", len(uncertain))
+		}
+		if len(left) > 0 {
+			log.WarnContext(ctx, "records of Do are abandoned", "records", len(left))
+		}
+		abandoned += len(left)
 	}
+	g.telemetry.Record(ctx, telemetry.AbandonedRecords, float64(abandoned))
+	return abandoned
 }
 
 // hash returns a hash of params as JSON with sorted fields, or "" for nil.

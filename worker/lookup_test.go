@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -237,8 +238,8 @@ func TestRecoveryReportsTheRecordsWithAnActThatMayHaveBeenDone(t *testing.T) {
 			slices.Sort(lines)
 			return lines
 		}
-		if got := reports(); len(got) > 0 {
-			t.Errorf("without a call of Do: %q", got)
+		if got := reports(); !slices.Equal(got, []string{"collection=idempotency records=2"}) {
+			t.Errorf("without a call of Do: %q, want those of the default collection", got)
 		}
 		for _, used := range []string{"", "others", "none"} {
 			if _, err := worker.Lookup[int](t.Context(), g, "op", "new", worker.DoOptions{Collection: used}); !errors.Is(err, lease.ErrNotFound) {
@@ -248,5 +249,60 @@ func TestRecoveryReportsTheRecordsWithAnActThatMayHaveBeenDone(t *testing.T) {
 		if got, want := reports(), []string{"collection=idempotency records=2", "collection=others records=1"}; !slices.Equal(got, want) {
 			t.Errorf("reported %q, want %q", got, want)
 		}
+	})
+}
+
+// The process is killed after the charge, and the client never repeats its request. Only its own call
+// could finish the record.
+func TestARecordWithAnActIsKeptAndReportedUntilItsCallerComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := ahead(t)
+		g, record := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key")
+		charge := func(then error) error {
+			_, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (int, error) {
+				receipt, err := worker.Once(ctx, job, "charge", func(context.Context) (int, error) { return 7, nil })
+				checkRecord(t, record, map[string]any{"expireAt": nil, "unfinishedEffects": int64(1)})
+				return receipt, errors.Join(err, then)
+			})
+			return err
+		}
+		recovered := func(after time.Duration, abandoned int) {
+			t.Helper()
+			time.Sleep(after)
+			other, log := openLogged(t, b, nil)
+			_, err := worker.Lookup[int](t.Context(), other, "op", "x", worker.DoOptions{Collection: "others"}) // has another
+			if !errors.Is(err, worker.ErrUnfinished) {
+				t.Error(err)
+			}
+			_, answer := post(t, other.Recovery(), "/", "")
+			var got struct{ Abandoned int }
+			if err := json.Unmarshal([]byte(answer), &got); err != nil || got.Abandoned != abandoned+1 ||
+				strings.Contains(log.String(), `msg="records of Do are abandoned" collection=idempotency records=1`) != (abandoned > 0) ||
+				!strings.Contains(log.String(), "stuck=0 abandoned="+strconv.Itoa(abandoned+1)) {
+				t.Errorf("%s, %v, want %d abandoned: %s", answer, err, abandoned, log)
+			}
+		}
+		set(t, collection(t, b, "others").Doc("op:x"), map[string]any{
+			"status": "QUEUED", "unfinishedEffects": 1, "effects": map[string]any{"charge": map[string]any{"state": "done"}},
+		})
+		if err := charge(errBroken); !errors.Is(err, errBroken) { // as a killed process leaves it, but for the lock
+			t.Error(err)
+		}
+		released := fields(t, record)
+		recovered(lease.DefaultTTL+10*time.Minute-time.Second, 0)
+		recovered(time.Second, 1)
+		released["lockOwner"], released["lockExpiresAt"] = "o", time.Now().Add(clockAhead+time.Hour)
+		set(t, record, released)
+		recovered(0, 0)
+		set(t, collection(t, b, "idempotency").Doc("op:no act"), map[string]any{"status": "QUEUED", "unfinishedEffects": 7})
+		recovered(time.Hour, 1)
+		if err := charge(nil); err != nil {
+			t.Error(err)
+		}
+		checkRecord(t, record, map[string]any{"status": "READY", "unfinishedEffects": nil})
+		if fields(t, record)["expireAt"] == nil {
+			t.Error("it does not expire")
+		}
+		recovered(time.Hour, 0)
 	})
 }

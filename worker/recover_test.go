@@ -269,6 +269,30 @@ func TestARecoveryIsBounded(t *testing.T) {
 	}
 }
 
+// patient is a backlog whose marks outlast the call.
+type patient struct{ overdue }
+
+func (patient) MarkDue(_ context.Context, _ lease.Cell[analysislock.Analysis], task func(time.Time) string) (string, error) {
+	return task(time.Unix(0, 0)), nil
+}
+
+// deaf is a queue that books each task after a minute, also when the call has ended.
+type deaf struct{ recordingQueue }
+
+func (d *deaf) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+	time.Sleep(time.Minute)
+	return d.recordingQueue.Book(context.WithoutCancel(ctx), t)
+}
+
+func TestARecoveryThatRunsOutOfTimeLeavesMoreAlsoWithoutAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := (&delivery.Guard{Orphans: patient{1000}, Queue: &deaf{}}).Recover(t.Context())
+		if err != nil || !r.More || r.Found != r.Booked || r.Found >= 1000 {
+			t.Errorf("%+v, %v; want more", r, err)
+		}
+	})
+}
+
 // All in the queue have the name of their document.
 func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 	const before = "1999-01-01T00:00:00.000Z"

@@ -189,9 +189,12 @@ func (c *call) recover() delivery.Outcome {
 	guards := slices.Clone(c.handled)
 	c.mu.Unlock()
 	var report sync.WaitGroup
-	report.Go(func() { c.reportUncertain(c.context()) })
-	defer report.Wait()
+	abandoned := 0
+	report.Go(func() { abandoned = c.reportRecords(c.context()) })
 	r, err := delivery.RecoverAll(c.context(), guards)
+	report.Wait()
+	r.Abandoned = abandoned
+
 	o := delivery.Outcome{Case: delivery.Recovered, Recovery: r, Err: err}
 	switch {
 	case errors.Is(err, delivery.ErrNoQueue):

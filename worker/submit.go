@@ -175,6 +175,7 @@ type Operator struct {
 //	Booked  int           // deliveries that this call booked for them
 //	Waiting int           // those whose booked task is in the queue: no other was booked for them
 //	More    bool          // there may be others, for the next call
+//	Abandoned int         // 0: only the route counts the records of Do
 //	Oldest  time.Duration // the age of the oldest unfinished document; zero: none, or unknown
 type Recovery = delivery.Recovery
 

@@ -146,9 +146,9 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	put(t, q.env, "shops/s/orders/other", map[string]any{"state": "PENDING"})
 
 	list := taskguard(t, q.env, "status", "--kind", "order", "--uncertain").want(t, cli.ExitDone)
-	const want = "ID                                    ACT               SINCE                     TOKEN\n" +
-		"done                                  charge            2026-01-02T03:04:05.000Z  3\n" +
-		"not-done                              charge            2026-01-02T03:04:05.000Z  3\n"
+	const want = "ID                                    ACT               SINCE                     TOKEN    STATE\n" +
+		"done                                  charge            2026-01-02T03:04:05.000Z  3        started\n" +
+		"not-done                              charge            2026-01-02T03:04:05.000Z  3        started\n"
 	if list.out != want {
 		t.Errorf("status prints\n%s, want\n%s", list.out, want)
 	}
@@ -168,7 +168,8 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "--not-done", "--done", "1", "done", "charge")
 	resolve(cli.ExitUsage, "the result is not JSON", "--done", "{", "done", "charge")
 	resolve(cli.ExitFailed, `no order "missing"`, "--not-done", "missing", "charge")
-	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "refund")
+	resolve(cli.ExitFailed, `"done" has no such act that is uncertain: "chrge"; those that are: charge`, "--not-done", "done", "chrge")
+	resolve(cli.ExitFailed, "those that are: none", "--not-done", "other", "charge")
 	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
 	resolve(cli.ExitFailed, "with lock token 3, not with 2", "--not-done", "--token", "2", "done", "charge")
 	if books := q.booked(t); books != "" {
@@ -198,21 +199,29 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	taskguard(t, q.env, "requeue", "--kind", "order", "unbooked").want(t, cli.ExitDone, "a delivery is booked")
 }
 
-// No task can run the function of a record of Do; and the record still expires.
+// No task can run the function of a record of Do. It is kept for its acts until it is cancelled.
 func TestARecordOfDoIsResolvedWithoutADelivery(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.env["KINDS"] = `[{}, {"name": "do", "collection": "idempotency"}]`
 	for _, id := range []string{"charge:1", "charge:2"} {
 		put(t, q.env, "idempotency/"+id, map[string]any{
-			"status": "QUEUED", "lockToken": 3, "openEffects": 1, "updatedAt": "2026-01-02T03:04:05.000Z",
-			"effects": map[string]any{"charge": map[string]any{"state": "started", "token": 3}},
+			"status": "QUEUED", "lockToken": 3, "openEffects": 1, "unfinishedEffects": 2, "updatedAt": "2026-01-02T03:04:05.000Z",
+			"effects": map[string]any{"charge": map[string]any{"state": "started", "token": 3}, "mail": map[string]any{"state": "done", "token": 3}},
 		})
+	}
+	list := taskguard(t, q.env, "status", "--kind", "do", "--abandoned", "--limit", "1").want(t, cli.ExitDone, "the first 1; --limit shows more")
+	if got := strings.Fields(list.out)[5:]; len(got) != 10 || got[0] != "charge:1" || got[1]+got[4] != "chargestarted" || got[6]+got[9] != "maildone" {
+		t.Errorf("status lists %q", got)
 	}
 	taskguard(t, q.env, "resolve", "--kind", "do", "--not-done", "charge:1", "charge").want(t, cli.ExitDone, "no delivery is booked")
 	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "found 0, booked 0")
 	if books := q.booked(t); books != "" {
 		t.Errorf("it books %q", books)
+	}
+	taskguard(t, q.env, "cancel", "--kind", "do", "charge:1").want(t, cli.ExitDone)
+	if list := taskguard(t, q.env, "status", "--kind", "do", "--abandoned").want(t, cli.ExitDone); strings.Contains(list.out, "charge:1") {
+		t.Errorf("a cancelled record is abandoned: %s", list.out)
 	}
 	record, err := fieldsOf(t, q.env, "idempotency/charge:1").Get(t.Context())
 	if err != nil || record.Data()["expireAt"] == nil {

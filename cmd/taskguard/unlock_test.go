@@ -82,11 +82,10 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	if got := wantKeys(t, o.out, changedKeys...); got["id"] != "done" || got["was"] != "READY" || got["status"] != "DELETED" || got["delivery"] != "not_needed" || strings.Contains(o.out+o.err, "personal") {
 		t.Errorf("%s%s, want done alone, without its contents", o.out, o.err)
 	}
-	again := taskguard(t, q.env, "delete", "done", "--json").want(t, cli.ExitDone)
-	if got := wantKeys(t, again.out, changedKeys...); got["was"] != "MISSING" || got["status"] != "DELETED" || again.err != "" {
-		t.Errorf("%s%s, want a second deletion to change and log nothing", again.out, again.err)
+	missing := taskguard(t, q.env, "delete", "done", "nosuch", "--json").want(t, cli.ExitFailed, `delete: no analysis "done" in`, `delete: no analysis "nosuch" in`)
+	if missing.out != "" || strings.Contains(missing.err, "changed by") {
+		t.Errorf("%s%s, want nothing changed and logged", missing.out, missing.err)
 	}
-	taskguard(t, q.env, "delete", "done").want(t, cli.ExitDone, "done is DELETED; no document had this id\n")
 	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")

@@ -26,7 +26,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"status a b":                                     `taskguard status: unexpected argument "b"`,
 		"status --limit 0":                               "--limit must be at least 1",
 		"status --summary --since 1h":                    "exclude each other",
-		"status x --unfinished":                          "an ID, --idempotency-key, --unfinished, --uncertain, --summary and a filter exclude each other",
+		"status x --unfinished":                          "an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary and a filter exclude each other",
 		"status --idempotency-key k":                     "--idempotency-key needs --scope",
 		"status --scope a":                               "need --idempotency-key",
 		"status --operation o":                           "need --idempotency-key",
@@ -82,6 +82,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"cancel --status FAILD":                          `unknown status "FAILD": want QUEUED, PROCESSING, READY or FAILED (did you mean FAILED?)`,
 		"requeue --status failed":                        "(did you mean FAILED?)",
 		"status --status UNKNOWN":                        `unknown status "UNKNOWN": want QUEUED, PROCESSING, READY or FAILED (see`,
+		"status --abandoned --summary":                   "exclude each other",
 	} {
 		t.Run(args, func(t *testing.T) {
 			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)

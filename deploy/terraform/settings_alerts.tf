@@ -156,6 +156,14 @@ locals {
       query    = "sum(increase(${local.logged.uncertain}{${local.logs}}[15m])) > 0"
     }
 
+    # Recovery counts a record until its caller comes back or an operator cancels it.
+    "Taskguard: records are abandoned" = {
+      severity = "ERROR"
+      means    = "a record of Do has an act, and its caller has not come back"
+      lasting  = "0s"
+      query    = "sum(increase(${local.logged.abandoned}_count{${local.logs}}[15m])) > 0"
+    }
+
     # An answer of the worker itself has a log line: the others are crashes, instances
     # that never started, and requests past their timeout. Five minutes late, when both
     # kinds of metric have arrived; a tenth of the answers may differ.

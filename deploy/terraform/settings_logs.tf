@@ -26,6 +26,7 @@ locals {
     losses           = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
     follow_ups       = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
     recoveries       = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
+    abandoned        = { of = "Unfinished records of Do with an act, whose callers have not come back", filter = "${local.recovery} AND jsonPayload.abandoned>0", labels = [], value = "abandoned" }
     stuck            = { of = "Orphaned analyses that do not wait in the queue", filter = "${local.recovery} AND jsonPayload.stuck>0", labels = [], value = "stuck" }
   }
 

@@ -161,7 +161,7 @@ variable "responders" {
 }
 
 variable "build_source_bucket" {
-  description = "Bucket that `gcloud builds submit` puts the source into, such as my-project_cloudbuild, which exists already; null: triggers alone build."
+  description = "Bucket that `gcloud builds submit` puts the source into, such as my-project-taskguard-build, which exists already; null: triggers alone build."
   type        = string
   default     = null
 }

@@ -87,6 +87,8 @@ func LogFields() []Field {
 			func(r Record) any { return known(r.recovers(), r.Waiting) }},
 		{"stuck", "integer", "`found` without `waiting`",
 			func(r Record) any { return known(r.recovers(), r.Found-r.Waiting) }},
+		{"abandoned", "integer", "number of unfinished records of `Do` with an act, whose callers have not come back",
+			func(r Record) any { return known(r.recovers(), r.Abandoned) }},
 		{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. " +
 			"Absent if there is none with a `createdAt`, or if it is unknown",
 			func(r Record) any { return known(r.Oldest > 0, r.Oldest) }},

@@ -47,6 +47,9 @@ type Recovery struct {
 	// Waiting counts those whose booked task is in the queue: no other was booked for them.
 	Waiting int  `json:"waiting"`
 	More    bool `json:"more"` // there may be others, for the next call
+	// Abandoned is the number of records of Do with an act whose callers have not come back. Only
+	// the route counts them.
+	Abandoned int `json:"abandoned,omitzero"`
 	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
 	Oldest time.Duration `json:"-"`
 }

@@ -149,13 +149,18 @@ func ValidName(name string) bool { return taskName.MatchString(name) }
 // Presence is the state of a task in the queue.
 type Presence int
 
-// The states of a task. An Absent one is not in the queue, or its delivery is unanswered for over
-// 30 s: its worker may be dead, and the queue waits for the answer until the dispatch deadline.
+// The states of a task. An Absent one is not in the queue, or is due later than any wait that a worker
+// books: it is another program's. Or its delivery is unanswered for over 30 s: its worker may be dead,
+// and the queue waits for the answer until the dispatch deadline.
 const (
 	Absent Presence = iota
 	Waiting
 	Underway // it is being delivered
 )
+
+// longestWait is the most that a worker books a delivery ahead: the longest TTL, and the longest wait
+// that an analyzer asks for, are 12 h. The rest is for the clocks of Firestore and of the queue.
+const longestWait = 12*time.Hour + time.Minute
 
 // unanswered is the age of a delivery from which its task counts as Absent. A worker acquires
 // the lock, or answers, within 20 s.
@@ -177,6 +182,8 @@ func (q *Queue) Find(ctx context.Context, name string, now time.Time) (Presence,
 		return Absent, nil
 	case err != nil:
 		return Absent, fmt.Errorf("taskqueue: find a task: %w", err)
+	case task.GetScheduleTime().AsTime().Sub(now) > longestWait:
+		return Absent, nil
 	case last.GetDispatchTime() == nil || last.GetResponseTime() != nil || last.GetResponseStatus() != nil:
 		return Waiting, nil
 	case now.Sub(last.GetDispatchTime().AsTime()) > unanswered:

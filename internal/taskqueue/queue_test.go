@@ -241,6 +241,7 @@ func TestFindDistinguishesWhatWaitsFromWhatNoWorkerAnswers(t *testing.T) {
 		c.delay, c.answer = 2*time.Minute, http.StatusConflict
 		q, now := c.queue(t, taskqueue.Config{}), time.Now()
 		book(t, q, taskqueue.Task{Name: "later", At: now.Add(time.Hour)})
+		book(t, q, taskqueue.Task{Name: "far", At: now.Add(12*time.Hour + 2*time.Minute)})
 		book(t, q, taskqueue.Task{Name: "slow"})
 		synctest.Wait()
 		for _, tc := range []struct {
@@ -249,6 +250,8 @@ func TestFindDistinguishesWhatWaitsFromWhatNoWorkerAnswers(t *testing.T) {
 			want  taskqueue.Presence
 		}{
 			{"later", 0, taskqueue.Waiting},
+			{"far", 0, taskqueue.Absent},
+			{"far", 2 * time.Minute, taskqueue.Waiting},
 			{"slow", 30 * time.Second, taskqueue.Underway},
 			{"slow", 30*time.Second + 1, taskqueue.Absent},
 			{"never", 0, taskqueue.Absent},

@@ -65,6 +65,7 @@ const (
 	ReadyDuration
 	OldestAge
 	UncertainActs
+	AbandonedRecords
 )
 
 // Metrics returns the table of all instruments.
@@ -107,6 +108,8 @@ func Metrics() []Metric {
 			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
 		UncertainActs: counter("effects.uncertain", "{act}",
 			"Acts that may have been done, and that an operator must answer."),
+		AbandonedRecords: gauge("records.abandoned", "{record}",
+			"Unfinished records of Do with an act, whose callers had not come back at the last recovery."),
 	}
 }
 

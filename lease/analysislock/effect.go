@@ -254,10 +254,10 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 	}
 
 	return l.edit(ctx, id, seen, resolve, func(_, after Analysis) bool {
-		act := after.Effects[name]
+		act, exists := after.Effects[name]
 		if answer.Done {
 			return act.State == EffectDone && act.Token == resolved.Token
 		}
-		return act.Token != resolved.Token
+		return !exists || act.Token != resolved.Token
 	})
 }

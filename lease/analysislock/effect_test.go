@@ -3,12 +3,14 @@ package analysislock_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
 )
@@ -262,6 +264,50 @@ func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
 	}
 }
 
+// After the answer, whose reply is lost, a newer attempt begins the act again: its marker stays. The
+// record of an act may lack the token of the attempt.
+func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		token  int64
+		answer analysislock.Answer
+		others func(d *analysislock.Analysis)
+		left   int64 // the token of the act afterwards; -1: it has none
+	}{
+		"no other program":       {1, analysislock.Answer{}, func(*analysislock.Analysis) {}, -1},
+		"without a token":        {0, analysislock.Answer{}, func(*analysislock.Analysis) {}, -1},
+		"begun again":            {1, analysislock.Answer{}, begunAgain, 2},
+		"without one, and again": {0, analysislock.Answer{}, begunAgain, 2},
+		"done":                   {1, analysislock.Answer{Done: true}, func(*analysislock.Analysis) {}, 1},
+	} {
+		for _, running := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", running ", running), func(t *testing.T) {
+				d := queued()
+				d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: tc.token}}, 1
+				inBubble(t, d, func(w *fixture) {
+					w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) {
+						if tc.others(d); running {
+							d.Lock.Owner, d.Lock.ExpiresAt = "w/2", w.now().Add(time.Minute)
+						}
+					}}, lease.Policy{}, 0, nil)
+					_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", tc.answer, "")
+					left := int64(-1)
+					if act, exists := w.doc().Effects["charge"]; exists {
+						left = act.Token
+					}
+					if err != nil || left != tc.left {
+						w.Errorf("%v; the act has the token %d, want %d", err, left, tc.left)
+					}
+				})
+			})
+		}
+	}
+}
+
+func begunAgain(d *analysislock.Analysis) {
+	d.Lock.Token, d.Lock.Attempts = 2, 1
+	d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 2}}, 1
+}
+
 func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		d := queued()
@@ -270,9 +316,14 @@ func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act: %v", err)
 		}
+		d.OpenEffects = 0 // whatever the count says
+		w.Put("x", d)
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
+			w.Errorf("fresh, with an uncertain act that is not counted: %v", err)
+		}
 		_, err := w.locks.Requeue(w.Context(), "x", nil, false, "")
 		w.check(err)
-		if got := w.doc(); got.OpenEffects != 1 || len(got.Effects) != 1 {
+		if got := w.doc(); len(got.Effects) != 1 {
 			w.Errorf("after a requeue: %+v", got.Effects)
 		}
 	})

@@ -53,7 +53,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 		if err != nil {
 			return err
 		}
-		if fresh && d.OpenEffects > 0 {
+		if fresh && len(d.Effects.Open()) > 0 {
 			return fmt.Errorf("%w: %q", ErrUncertain, id)
 		}
 		if fresh || d.Closed() { // another program may have finished it

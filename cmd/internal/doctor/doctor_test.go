@@ -154,6 +154,7 @@ func seeded() []misconfiguration {
 		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
 		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
 		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
+		{"indexed acts", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/effects") }},
 		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
 		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) {
 			orders(f)
@@ -189,7 +190,7 @@ func orders(f *doctor.Facts) {
 	} {
 		f.Indexes.Composite["orders: "+needed] = "READY"
 	}
-	for _, name := range []string{"payload", "result", "failure", "lastError", "progress", "checkpoint", "history"} {
+	for _, name := range []string{"payload", "result", "failure", "lastError", "progress", "checkpoint", "effects", "history"} {
 		f.Indexes.Fields["orders/"+name] = false
 	}
 }

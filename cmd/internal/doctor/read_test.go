@@ -59,7 +59,7 @@ func newCloud(t *testing.T) *cloud {
 		groups + "-/fields": fieldsJSON(map[string]string{
 			"__default__/fields/*": `{"indexes":[{"queryScope":"COLLECTION"}]}`, "analyses/fields/input": `{}`, "analyses/fields/result": `{}`,
 			"analyses/fields/error": `{}`, "analyses/fields/lastError": `{}`, "analyses/fields/progress": `{}`, "analyses/fields/checkpoint": `{}`,
-			"analyses/fields/history": `{}`, "analyses/fields/expireAt": `{"usesAncestorConfig":true},"ttlConfig":{"state":"ACTIVE"}`,
+			"analyses/fields/effects": `{}`, "analyses/fields/history": `{}`, "analyses/fields/expireAt": `{"usesAncestorConfig":true},"ttlConfig":{"state":"ACTIVE"}`,
 		}),
 		"/v2/" + queueName + "/tasks": `{"tasks":[{"name":"` + queueName + `/tasks/1a2b","dispatchDeadline":"1560s","view":"FULL",
 			"httpRequest":{"url":"` + workerURL + `/internal/tasks/analysis","httpMethod":"POST",
@@ -225,7 +225,7 @@ func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "index-missing field-indexed field-indexed field-indexed"
+	want := "index-missing field-indexed field-indexed field-indexed field-indexed"
 	found := doctor.Check(f)
 	if rules := rulesOf(found); rules != want || slices.ContainsFunc(found, func(one doctor.Finding) bool { return !strings.Contains(one.Problem, "orders") }) {
 		t.Errorf("%+v, want %q", found, want)
@@ -312,10 +312,10 @@ func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
 	}{
 		"database exempts all": {map[string]string{"__default__/fields/*": none}, 0},
 		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 0},
-		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 3},
-		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 3},
+		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 4},
+		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 4},
 		"one field is indexed": {map[string]string{"__default__/fields/*": none, "analyses/fields/input": some}, 1},
-		"no setting":           {nil, 3},
+		"no setting":           {nil, 4},
 	} {
 		c := newCloud(t)
 		c.answers[groups+"-/fields"] = fieldsJSON(tc.settings)

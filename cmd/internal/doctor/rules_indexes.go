@@ -31,7 +31,7 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
-	for _, name := range []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result"), "checkpoint"} {
+	for _, name := range []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result"), "checkpoint", "effects"} {
 		if d.Indexes.indexed(group, name) {
 			d.problem("field-indexed",
 				"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.", name, group).

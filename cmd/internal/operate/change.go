@@ -1,23 +1,25 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os/user"
+	"slices"
+	"strings"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/worker"
 )
 
-// Statuses in the output of delete.
-const deleted, missing = "DELETED", "MISSING"
+// deleted is the status in the output of delete.
+const deleted = "DELETED"
 
 // changed is the output of unlock, requeue, cancel, resolve and delete with --json.
 type changed struct {
@@ -76,8 +78,8 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 	return changeAll(ctx, c, console.Cancel, ids, &b)
 }
 
-// Delete deletes the documents of analyses. It is refused while one is locked. A missing one
-// counts as deleted.
+// Delete deletes the documents of analyses. It is refused while one is locked, and fails for a
+// missing one.
 func Delete(ctx context.Context, c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print a JSON line for each analysis")
@@ -125,9 +127,6 @@ func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string
 // changeOne makes one change and prints it.
 func (cl *Client) changeOne(ctx context.Context, c *cli.Call, what console.Change, log *slog.Logger) error {
 	done, err := cl.change(ctx, what, log)
-	if what.Verb == console.Delete && errors.Is(err, lease.ErrNotFound) { // as after a first attempt
-		done, err = changed{ID: what.ID, Was: missing, Status: deleted, Delivery: console.NotNeeded}, nil
-	}
 	switch {
 	case errors.Is(err, console.ErrNotBooked) && what.Verb == console.Resolve: // again it would be refused
 		return fmt.Errorf("%w; taskguard requeue%s %s books it", err, cl.place.Flag(), printable.Line(what.ID))
@@ -158,8 +157,6 @@ func (done *changed) note(verb console.Verb) string {
 		return "it was cancelled before: nothing is changed"
 	case verb == console.Cancel && done.Lock.Held:
 		return "its run ends at its next heartbeat"
-	case done.Was == missing:
-		return "no document had this id"
 	case verb == console.Cancel || verb == console.Delete:
 		return "it was " + statusOrNone(done.Was)
 	case done.Delivery == console.Booked:
@@ -303,18 +300,24 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change,
 		}
 		c.Notice("%s: the act %s", printable.Line(what.ID), effectText(what.Act, act))
 	}
+	if open := read.Effects.Open(); !slices.Contains(open, what.Act) {
+		names := cmp.Or(strings.Join(open, ", "), "none")
+		return fmt.Errorf("%q has no such act that is uncertain: %q; those that are: %s",
+			what.ID, what.Act, printable.Line(names))
+	}
 	what.Seen = console.StateOf(&read)
 	return cl.changeOne(ctx, c, what, c.Log())
 }
 
-// printUncertain prints the acts of analyses that have started and are not done, a row each.
-func printUncertain(c *cli.Call, all []analysislock.Analysis) {
-	const row = "%-36s  %-16s  %-24s  %v\n"
-	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN")
+// printActs prints the acts that names returns of each analysis, a row each.
+func printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Effects) []string) {
+	const row = "%-36s  %-16s  %-24s  %-7v  %s\n"
+	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN", "STATE")
 	for i := range all {
-		for _, name := range all[i].Effects.Open() {
+		for _, name := range names(all[i].Effects) {
 			act := all[i].Effects[name]
-			cli.Print(c.Out, row, printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token)
+			cli.Print(c.Out, row,
+				printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token, act.State)
 		}
 	}
 }

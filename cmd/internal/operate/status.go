@@ -54,11 +54,11 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 // selection is the flags of status that select what it shows.
 type selection struct {
 	filter
-	id                             string
-	key, scope, operation          string // of a client's request; then id is that of its record
-	unfinished, uncertain, summary bool
-	filtered                       bool
-	limit                          int
+	id                                        string
+	key, scope, operation                     string // of a client's request; then id is that of its record
+	unfinished, uncertain, abandoned, summary bool
+	filtered                                  bool
+	limit                                     int
 }
 
 // parse reads the command line. It refuses flags that exclude each other.
@@ -71,6 +71,8 @@ func (s *selection) parse(c *cli.Call) error {
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list only those with an act that may have been done, and that resolve answers")
+	c.Flags.BoolVar(&s.abandoned, "abandoned", false,
+		"with --kind do: list the unfinished records with an act whose callers have not come back")
 	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
 	c.Flags.StringVar(&s.key, "idempotency-key", "", "show the stored response of this `KEY`; also give --scope")
 	c.Flags.StringVar(&s.scope, "scope", "", "the `SCOPE` of --idempotency-key, such as the client's account")
@@ -95,7 +97,9 @@ func (s *selection) parse(c *cli.Call) error {
 		}
 	}
 	s.filtered, err = s.given(c)
-	for _, given := range []bool{len(args) == 1, keyed, s.unfinished, s.uncertain, s.summary, s.filtered} {
+	for _, given := range []bool{
+		len(args) == 1, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered,
+	} {
 		if given {
 			chosen++
 		}
@@ -106,7 +110,7 @@ func (s *selection) parse(c *cli.Call) error {
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
-		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --summary and a filter " +
+		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary and a filter " +
 			"exclude each other")
 	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
@@ -292,6 +296,8 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 		all, err = cl.unfinished(ctx, c, more)
 	case s.uncertain:
 		all, err = cl.Analyses.Uncertain(ctx, more)
+	case s.abandoned:
+		all, err = cl.Analyses.Abandoned(ctx, more)
 	case s.filtered:
 		all, _, err = cl.find(ctx, c, &s.filter, more)
 	default:
@@ -313,7 +319,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 			}
 		}
 	case s.uncertain:
-		printUncertain(c, all)
+		printActs(c, all, analysislock.Effects.Open)
+	case s.abandoned:
+		printActs(c, all, func(acts analysislock.Effects) []string { return slices.Sorted(maps.Keys(acts)) })
 	default:
 		printTable(c, all)
 	}
