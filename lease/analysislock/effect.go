@@ -112,7 +112,7 @@ func (h *Hold) Mark(name string, effect *Effect, done func(error)) error {
 		return err
 	}
 	h.effects, h.marks = changed, h.marks+1
-	h.carry(0, waiter{mark: true, done: done})
+	h.carry(0, waiter{withMarks, done})
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"taskguard/lease"
@@ -54,12 +55,26 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 		h.checkpoint = r.Checkpoint
 	}
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
-	h.carry(every, waiter{done: done})
+	w := waiter{withProgress, done}
+	if r.Checkpoint != nil {
+		w.part = withCheckpoint
+	}
+	h.carry(every, w)
 }
+
+// part is how much of what is carried a commit has: each part includes those before it.
+type part int
+
+const (
+	withNothing part = iota
+	withProgress
+	withMarks
+	withCheckpoint
+)
 
 // waiter waits for the commit of a mark, or of a report.
 type waiter struct {
-	mark bool
+	part part
 	done func(error) // nil: nobody waits
 }
 
@@ -72,43 +87,38 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
-	marked := false // by the last of these changes that was tried, which is the one in the commit
-	progressOnly := func(d *Analysis) {
-		marked = false
-		if !progress.At.IsZero() {
-			d.Progress = &progress
+	var tried part // by the last of these changes that was tried, which is the one in the commit
+	with := func(p part) func(*Analysis) {
+		return func(d *Analysis) {
+			tried = p
+			if p >= withProgress && !progress.At.IsZero() {
+				d.Progress = &progress
+			}
+			if p >= withMarks && marks > 0 {
+				d.mark(effects)
+			}
+			if p == withCheckpoint && checkpoint != nil {
+				d.Checkpoint = checkpoint
+			}
 		}
 	}
-	withMarks := func(d *Analysis) {
-		progressOnly(d)
-		if marked = marks > 0; marked {
-			d.mark(effects)
-		}
-	}
-	everything := func(d *Analysis) {
-		withMarks(d)
-		if checkpoint != nil {
-			d.Checkpoint = checkpoint
-		}
-	}
-	less := []func(*Analysis){progressOnly}
+	less := []func(*Analysis){with(withProgress), with(withNothing)}
 	if checkpoint != nil && marks > 0 {
-		less = []func(*Analysis){withMarks, progressOnly}
+		less = slices.Insert(less, 0, with(withMarks))
 	}
-	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, err) }
-	h.lease.Carry(every, written, everything, less...)
+	written := func(err error) { h.written(checkpoint, effects, marks, n, tried, err) }
+	h.lease.Carry(every, written, with(withCheckpoint), less...)
 }
 
 // written is called after a commit that was to contain checkpoint, the effects as they were after the
 // given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
-// had no room for all of these, and marked is true if it had room for the effects but not for the
-// checkpoint. If it had room for neither, the Hold returns to the effects of the last commit, unless
-// Mark was called since.
-func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked bool, err error) {
+// had no room for all of these, and tried is the part for which it had room. If that is without the
+// effects, the Hold returns to those of the last commit, unless Mark was called since.
+func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, tried part, err error) {
 	h.mu.Lock()
 	refused := errors.Is(err, lease.ErrRefused)
 	switch {
-	case err == nil || refused && marked:
+	case err == nil || refused && tried >= withMarks:
 		h.stored = effects
 	case refused && marks == h.marks:
 		h.effects = h.stored
@@ -127,7 +137,7 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, ma
 	h.mu.Unlock()
 
 	for _, w := range done {
-		if refused && marked && w.mark {
+		if refused && tried >= w.part {
 			w.done(nil)
 			continue
 		}
