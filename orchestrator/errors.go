@@ -51,6 +51,10 @@ func (e *FailureError) Error() string {
 // Unwrap returns Err.
 func (e *FailureError) Unwrap() error { return e.Err }
 
+// ErrUnknown reports that nobody can know yet whether a change was committed, for example because
+// its caller stopped waiting. An error of a commit that does not match it means: certainly not.
+var ErrUnknown = errors.New("orchestrator: unknown whether this was committed")
+
 // MaxRetryAfter is the longest wait that a RetryAfterError can ask for.
 const MaxRetryAfter = 12 * time.Hour
 

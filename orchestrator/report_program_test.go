@@ -32,7 +32,7 @@ func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, t
 
 func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "reports")
-	longest := `{"progress":0.7}` + strings.Repeat(" ", 272<<10-16)
+	longest := `{"progress":0.7}` + strings.Repeat(" ", 1<<20-16)
 	if err := os.WriteFile(file, []byte(reportLines()+longest+" \n"+longest), 0o600); err != nil {
 		t.Fatal(err)
 	}

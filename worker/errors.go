@@ -20,6 +20,9 @@ var (
 	ErrNotFound = lease.ErrNotFound
 	// ErrRefused reports that Firestore refuses a write or a query, so that no later try can succeed.
 	ErrRefused = lease.ErrRefused
+	// ErrUnknown reports that a checkpoint, or the record of an act's end, may be committed or not: the
+	// context ended, or the lock was lost, before Firestore had answered. Do not undo the act.
+	ErrUnknown = orchestrator.ErrUnknown
 )
 
 // Policy configures a lock; see Options.Lock:
