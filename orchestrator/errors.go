@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -55,17 +56,33 @@ func (e *FailureError) Unwrap() error { return e.Err }
 // its caller stopped waiting. An error of a commit that does not match it means: certainly not.
 var ErrUnknown = errors.New("orchestrator: unknown whether this was committed")
 
-// MaxRetryAfter is the longest wait that a RetryAfterError can ask for.
-const MaxRetryAfter = 12 * time.Hour
+// The shortest and the longest wait that a RetryAfterError can ask for.
+const (
+	MinRetryAfter = time.Second
+	MaxRetryAfter = 12 * time.Hour
+)
+
+// retryAfter is the rule of all waits that are asked for: within the two limits. It returns 0, the usual
+// wait, for what is no time to come: zero, a negative number or NaN.
+func retryAfter(seconds float64) time.Duration {
+	if !(seconds > 0) {
+		return 0
+	}
+	within := min(max(seconds, MinRetryAfter.Seconds()), MaxRetryAfter.Seconds())
+	return time.Duration(math.Round(within * float64(time.Second)))
+}
 
 // RetryAfterError is the temporary failure Err with the wait until the next attempt. The failed
-// attempt is not counted.
+// attempt is not counted, at most 100 times in a row.
 type RetryAfterError struct {
-	// Wait is used exactly. More than MaxRetryAfter is MaxRetryAfter; if it is not positive, the
-	// error is like Err alone.
+	// Wait is what is asked for; see After.
 	Wait time.Duration
 	Err  error // may be nil
 }
+
+// After returns the Wait within MinRetryAfter and MaxRetryAfter, or 0 if it is not positive: then the
+// error is like Err alone.
+func (e *RetryAfterError) After() time.Duration { return retryAfter(e.Wait.Seconds()) }
 
 func (e *RetryAfterError) Error() string {
 	if e.Err == nil {

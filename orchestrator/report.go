@@ -256,7 +256,7 @@ func (j Job) reports(answers *replies) *reports {
 	r.lines = lines{limit: maxReportLine, take: func(text []byte, tooLong bool) {
 		l := j.report(text, tooLong, answers)
 		if l.RetryAfter != nil {
-			r.failure.wait = seconds(*l.RetryAfter)
+			r.failure.wait = retryAfter(*l.RetryAfter)
 		}
 		switch {
 		case l.Error == nil:
@@ -274,12 +274,7 @@ type failure struct {
 	code      string // empty: missing or invalid
 	message   string
 	permanent bool
-	wait      time.Duration // until the next attempt, unless permanent; not positive: the usual
-}
-
-// seconds returns n seconds, or MaxRetryAfter if they are more.
-func seconds(n float64) time.Duration {
-	return time.Duration(min(n, MaxRetryAfter.Seconds()) * float64(time.Second))
+	wait      time.Duration // until the next attempt, unless permanent; zero: the usual
 }
 
 // validCode matches the codes that an analyzer may use.
