@@ -54,7 +54,7 @@ func (o *output) result(job Job) (Result, error) {
 	case !utf8.Valid(o.text):
 		return nil, notUTF8()
 	case json.Valid(unmarked):
-		return json.RawMessage(unmarked), nil
+		return printed{unmarked}, nil
 	case len(bytes.TrimSpace(unmarked)) == 0:
 		return nil, nil
 	}

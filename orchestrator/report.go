@@ -107,19 +107,19 @@ func (j Job) Checkpoint(ctx context.Context, v any) error {
 	if err != nil {
 		return err
 	}
-	checkpoint, err := newCheckpoint(text)
+	checkpoint, err := newCheckpoint(&decoder{root: checkpointRoot}, text)
 	if err != nil || j.Reporter == nil {
 		return err
 	}
 	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
 }
 
-// newCheckpoint decodes a checkpoint. Its error may quote text.
-func newCheckpoint(text json.RawMessage) (*Checkpoint, error) {
+// newCheckpoint decodes a checkpoint with d. Its error may quote text.
+func newCheckpoint(d *decoder, text json.RawMessage) (*Checkpoint, error) {
 	if len(text) > MaxCheckpointBytes {
 		return nil, fmt.Errorf("orchestrator: a checkpoint of %d bytes is over 256 KiB", len(text))
 	}
-	v, err := Storable(text)
+	v, err := d.decode(text)
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: the checkpoint cannot be stored: %w", err)
 	}
@@ -154,6 +154,7 @@ type line struct {
 	NotDone *bool           `json:"not_done"`
 
 	unreadable bool // no field can be read
+	rounded    bool // a number of the checkpoint is not as it was written
 }
 
 // reports reports whether a line has a part that is for a Report, an error or a wait.
@@ -187,9 +188,11 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 
 	r = Report{Progress: l.Progress, Message: l.Message}
 	if l.Checkpoint != nil {
-		if r.Checkpoint, err = newCheckpoint(l.Checkpoint); err != nil {
+		d := &decoder{root: checkpointRoot, rounds: true}
+		if r.Checkpoint, err = newCheckpoint(d, l.Checkpoint); err != nil {
 			return l, Report{}, "a checkpoint cannot be stored in a document" // err may quote it
 		}
+		l.rounded = d.rounded
 	}
 	problem = r.check() // before r is returned, since it may change r
 	return l, r, problem
@@ -232,6 +235,9 @@ func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
 	if l.unreadable = tooLong; !tooLong {
 		l, r, problem = parseLine(text)
+	}
+	if l.rounded {
+		j.warn(roundedProblem)
 	}
 	switch {
 	case answers != nil && answers.answer(l, r, problem):
@@ -345,7 +351,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	case !utf8.Valid(result):
 		return nil, notUTF8()
 	case result != nil:
-		return result, nil
+		return printed{result}, nil
 	}
 	var f failure
 	f.parse(s.last.Error) // an error of another form is a temporary one
