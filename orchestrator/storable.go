@@ -121,7 +121,12 @@ type decoder struct {
 	rounded bool   // one was
 	json    *json.Decoder
 	size    int
+	dry     bool // only checks: it makes no arrays and maps
 }
+
+// largeText is the length of JSON that is checked before it is decoded: a value that is refused because
+// of its last byte may take a hundred times its bytes in memory.
+const largeText = 64 << 10
 
 // decode converts r as Storable does.
 func (d *decoder) decode(r any) (any, error) {
@@ -133,7 +138,18 @@ func (d *decoder) decode(r any) (any, error) {
 		}
 	}
 
-	d.json = json.NewDecoder(bytes.NewReader(text))
+	if d.dry = len(text) > largeText; d.dry {
+		if _, err := d.walk(text); err != nil {
+			return nil, err
+		}
+		d.dry = false
+	}
+	return d.walk(text)
+}
+
+// walk reads text, or only checks it.
+func (d *decoder) walk(text []byte) (any, error) {
+	d.json, d.size = json.NewDecoder(bytes.NewReader(text)), 0
 	d.json.UseNumber()
 	v, refused := d.value(1, len(d.root), false)
 	if refused != nil {
@@ -205,31 +221,45 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentErro
 }
 
 func (d *decoder) array(level, pathBytes int) (any, *PermanentError) {
-	values := []any{}
-	for d.json.More() {
+	var values []any
+	if !d.dry {
+		values = []any{}
+	}
+	n := 0
+	for ; d.json.More(); n++ {
 		v, refused := d.value(level+1, pathBytes, true)
 		if refused != nil {
-			return nil, locate("["+strconv.Itoa(len(values))+"]", refused)
+			return nil, locate("["+strconv.Itoa(n)+"]", refused)
 		}
-		values = append(values, v)
+		if !d.dry {
+			values = append(values, v)
+		}
 	}
-	return values, d.close(len(values))
+	return values, d.close(n)
 }
 
 func (d *decoder) object(level, pathBytes int) (any, *PermanentError) {
-	fields := map[string]any{}
-	for d.json.More() {
+	var fields map[string]any
+	if !d.dry {
+		fields = map[string]any{}
+	}
+	n := 0
+	for ; d.json.More(); n++ {
 		t, refused := d.token()
 		if refused != nil {
 			return nil, refused
 		}
 
 		name, _ := t.(string) // the decoder accepts only strings as names
-		if fields[name], refused = d.field(name, level, pathBytes+1+len(name)); refused != nil {
+		v, refused := d.field(name, level, pathBytes+1+len(name))
+		if refused != nil {
 			return nil, locate(fieldStep(name), refused)
 		}
+		if !d.dry {
+			fields[name] = v
+		}
 	}
-	return fields, d.close(len(fields))
+	return fields, d.close(n)
 }
 
 // field checks the name of a field, and reads its value.

@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"encoding/json"
 	"math"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -172,5 +173,18 @@ func TestStorableInputNamesTheInput(t *testing.T) {
 	}
 	if got, err := orchestrator.StorableInput(map[string]int{"n": 1}); err != nil || !cmp.Equal(got, any(map[string]any{"n": int64(1)})) {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Without a check before it, this took 140 MiB for each run.
+func TestALargeResultIsRefusedBeforeItIsDecoded(t *testing.T) {
+	text := json.RawMessage("[" + strings.Repeat("{},", 2<<20) + "{}]")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := orchestrator.Storable(text)
+	runtime.ReadMemStats(&after)
+	wantPermanent(t, err, orchestrator.CodeResultTooLarge, "result[1040384] does not fit")
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 {
+		t.Errorf("%d bytes were allocated for %d of JSON", grown, len(text))
 	}
 }
