@@ -21,10 +21,15 @@ import (
 type marker struct {
 	recorder
 	ends []string
-	err  error // of each call
+	err  error  // of each call
+	late error  // of each end
+	stop func() // called by each begin
 }
 
 func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	if m.stop != nil {
+		m.stop()
+	}
 	switch since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC); {
 	case m.err != nil || again:
 		return nil, errors.Join(m.err, ctxEnded(again))
@@ -49,7 +54,7 @@ func (m *marker) Commit(ctx context.Context, r orchestrator.Report) error {
 
 func (m *marker) End(_ context.Context, name string, done bool, result any) error {
 	m.ends = append(m.ends, fmt.Sprint(name, " ", done, " ", result))
-	return m.err
+	return errors.Join(m.err, m.late)
 }
 
 // Each line is written and, if it has an ack, its reply is printed.
@@ -125,7 +130,7 @@ func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
 		"succeeded":                {ask + "echo 1", false},
 		"printed too much":         {ask + "head -c 9000000 /dev/zero | tr '\\0' 1", true},
 	} {
-		m := &marker{}
+		m := &marker{late: orchestrator.ErrUnknown} // what ends the run commits the answer
 		_, err := script(t.Context(), t, m, tc.script)
 		var uncertain *orchestrator.UncertainError
 		if got := errors.As(err, &uncertain); len(m.invalid) > 0 != (name == "begun without an ack") || got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
@@ -190,6 +195,16 @@ func TestAStoppedProgramGetsRepliesButNoGo(t *testing.T) {
 	want := "ready\n{\"ack\":1}\n{\"ack\":2}\n{\"ack\":3,\"error\":\"the run is stopping: no act begins\"}\n"
 	if got := waitForLine(t, ready, "ready"); err == nil || got != want || !slices.Equal(m.ends, []string{"charge true 7"}) {
 		t.Errorf("%v; got %swant %s; ended %q", err, got, want, m.ends)
+	}
+}
+
+// The marker was committed at the moment of the stop.
+func TestAnActThatBeginsWithTheStopIsTakenBack(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	m := &marker{stop: stop}
+	_, err := script(ctx, t, m, `echo '{"effect":"charge","ack":1}' >&"$REPORT_FD"; read -r reply <&4; sleep 60`)
+	if !errors.Is(err, context.Canceled) || !slices.Equal(m.ends, []string{"charge false <nil>"}) {
+		t.Errorf("%v; ended %q", err, m.ends)
 	}
 }
 

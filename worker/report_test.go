@@ -227,6 +227,10 @@ func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
 	for name, commit := range map[string]func(ctx context.Context, job orchestrator.Job) error{
 		"Checkpoint":  func(ctx context.Context, job orchestrator.Job) error { return job.Checkpoint(ctx, 1) },
 		"a program's": func(ctx context.Context, job orchestrator.Job) error { return soon(ctx, job, 1) },
+		"beside a report": func(ctx context.Context, job orchestrator.Job) error {
+			time.AfterFunc(time.Second, func() { job.Report(0.5, "waits") })
+			return soon(ctx, job, 1)
+		},
 		"beside one that waits no longer": func(ctx context.Context, job orchestrator.Job) error {
 			longer := make(chan error, 1)
 			go func() { longer <- soon(ctx, job, 1) }()
@@ -354,6 +358,30 @@ func TestAReportAfterTheRunIsRefused(t *testing.T) {
 			t.Errorf("it changed the document: %v", after)
 		}
 		reply{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"problem": "the run has ended"})
+	})
+}
+
+// Its checkpoint may be committed by what ends the run, or not.
+func TestACheckpointThatIsLeftWaitingIsUnknown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		left := make(chan error, 1)
+		var w *process
+		w = start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			go func() { left <- job.Checkpoint(context.Background(), 1) }()
+			time.Sleep(time.Second)
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 503, nil)
+		select {
+		case err := <-left:
+			if !errors.Is(err, ErrUnknown) {
+				t.Errorf("%v, want ErrUnknown", err)
+			}
+		case <-time.After(time.Hour):
+			t.Error("it waits for ever")
+		}
 	})
 }
 
