@@ -210,7 +210,7 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 119`, `1 "orchestrator: a chec" of 58`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 123`, `1 "orchestrator: a chec" of 58`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

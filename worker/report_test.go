@@ -201,11 +201,16 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 				}
 			}
 			return until(ctx, func() { // by RUN_TIMEOUT, or by the loss
+				program := make(chan error, 1)
+				go func() { program <- soon(context.WithoutCancel(ctx), job, "late") }()
 				for n := range 2 { // the first joins one that may have been written
 					err, unknown := job.Checkpoint(context.WithoutCancel(ctx), "late"), job.AnalysisID == "unreachable" && n == 0
 					if !errors.Is(err, lease.ErrLost) || errors.Is(err, ErrUnknown) != unknown {
 						t.Errorf("%s, %d: error %v, want ErrLost", job.AnalysisID, n, err)
 					}
+				}
+				if err := <-program; errors.Is(err, ErrUnknown) != (job.AnalysisID == "unreachable") {
+					t.Errorf("%s, as a program: error %v", job.AnalysisID, err)
 				}
 			})
 		})

@@ -202,7 +202,7 @@ func (r *reporter) mark(name string, effect *analysislock.Effect) (<-chan error,
 func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.commits == 0 && r.stall != nil && r.stall.Stop() { // otherwise the run is being ended
+	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
 		r.stall.Reset(r.StallTimeout)
 	}
 	return analysislock.Report{
