@@ -69,7 +69,8 @@ func historyValue(all []analysislock.Attempt) any {
 		entries[i] = present(map[string]any{
 			"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner,
 			"startedAt": timeValue(a.StartedAt), "endedAt": timeValue(a.EndedAt),
-			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)), "code": orDelete(a.Code), "message": orDelete(a.Message),
+			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
+			"code": orDelete(a.Code), "message": orDelete(a.Message),
 		})
 	}
 	return entries

@@ -107,7 +107,9 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 const maxUncounted = 100
 
 // counts reports whether an attempt counts that has failed and has asked for this wait; zero: none.
-func (a *attempt) counts(wait time.Duration) bool { return wait == 0 || a.hold.Uncounted() >= maxUncounted }
+func (a *attempt) counts(wait time.Duration) bool {
+	return wait == 0 || a.hold.Uncounted() >= maxUncounted
+}
 
 // UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
 const UncertainMessage = "an act is uncertain"
