@@ -266,7 +266,8 @@ func apply[D any](set func(*D), d *D) {
 //
 // done, which must not block, is called with nil when set has been committed, with
 // ErrRefused if the commit was made without it, or with ErrLost; both are ErrUnavailable too if an
-// earlier commit with set may have been made. It is not called for a change that was replaced, nor if the hold ends without reaching the store. Carry is
+// earlier commit with set may have been made. It is not called for a change that was replaced, nor if
+// the hold ends without reaching the store. Carry is
 // safe for concurrent use, also with the methods that commit.
 func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), less ...func(*D)) {
 	h.mu.Lock()
