@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -247,6 +248,7 @@ type carried[D any] struct {
 	sets []func(*D) // the first that the store can hold is written; none: nothing
 	done func(error)
 	due  time.Time // local: the next renewal is due then; zero: as usual
+	sent bool      // a commit with a part of it failed, and may have been made
 }
 
 func apply[D any](set func(*D), d *D) {
@@ -263,8 +265,9 @@ func apply[D any](set func(*D), d *D) {
 // after the last commit.
 //
 // done, which must not block, is called with nil when set has been committed, with
-// ErrRefused if the commit was made without it, or with ErrLost. It is not called for a
-// change that was replaced, nor if the hold ends without reaching the store. Carry is
+// ErrRefused if the commit was made without it, or with ErrLost; both are ErrUnavailable too if an
+// earlier commit with set may have been made. It is not called for a change that was replaced, nor if
+// the hold ends without reaching the store. Carry is
 // safe for concurrent use, also with the methods that commit.
 func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), less ...func(*D)) {
 	h.mu.Lock()
@@ -273,7 +276,7 @@ func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), les
 	if earlier := h.carried.due; !earlier.IsZero() && earlier.Before(due) {
 		due = earlier
 	}
-	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
+	h.carried = carried[D]{append([]func(*D){set}, less...), done, due, h.carried.sent}
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -308,10 +311,15 @@ func (h *Hold[D]) restore(c carried[D]) {
 		c.due = time.Time{}
 		h.carried = c
 	}
+	h.carried.sent = c.sets != nil
 }
 
 // settle reports the outcome of a commit to the caller of Carry.
 func (c carried[D]) settle(err error) {
+	lost := (*LostError)(nil)
+	if err != nil && (c.sent || errors.As(err, &lost) && lost.Unknown) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
 	if c.done != nil {
 		c.done(err)
 	}

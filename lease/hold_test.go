@@ -323,16 +323,55 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
 		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			for range 2 { // before the loss, and after it
+			for n := range 2 { // before the loss, where it may have been written, and after it
 				refused := make(chan error, 1)
 				h.Carry(0, func(err error) { refused <- err }, note("late"))
-				if err := <-refused; !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
+				err := <-refused
+				if !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
 					w.Errorf("%v; the body's context: %v", err, ctx.Err())
+				}
+				if unknown := errors.Is(err, lease.ErrUnavailable); unknown != (n == 0) {
+					w.Errorf("change %d: unknown = %v", n, unknown)
 				}
 			}
 			return nil
 		}), lease.OutOfTime)
 	})
+}
+
+// Whoever takes the lease after a commit whose reply was lost may have overwritten it.
+func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first   leasetest.Fault
+		unknown bool
+	}{
+		"written, the reply lost":      {leasetest.DropAfter, true},
+		"not written, the answer lost": {leasetest.DropBefore, true},
+		"not written":                  {leasetest.None, false},
+		"refused by the store":         {leasetest.Refuse, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				h := w.acquire()
+				take := func() { w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 }) }
+				if tc.first == leasetest.None {
+					take()
+				}
+				w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
+					if c.Op == leasetest.Load && c.N == 1 && tc.first != leasetest.None {
+						take()
+					}
+					return leasetest.On(leasetest.Swap, tc.first)(c)
+				})
+				var all []outcome
+				w.carry(h, "carried", 0, &all)
+				wantErr(w, h.Renew(w.Context(), 0), lease.ErrLost)
+				if len(all) != 1 || errors.Is(all[0].err, lease.ErrUnavailable) != tc.unknown {
+					w.Errorf("outcomes %v, want unknown %v", all, tc.unknown)
+				}
+			})
+		})
+	}
 }
 
 // The run ends during the commit of the first change. If a second change has replaced the

@@ -149,6 +149,8 @@ type Renewed func(ctx context.Context, took time.Duration, err error)
 type LostError struct {
 	Reason string        // Taken, Finished, Deleted or OutOfTime
 	Grace  time.Duration // see KillAfter; zero outside a run
+	// Unknown reports that the lost change may have been written: the store did not answer a try.
+	Unknown bool
 }
 
 func (e *LostError) Error() string { return "lease: lost: " + e.Reason }

@@ -40,7 +40,7 @@ func (m *Memory[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) 
 	defer m.mu.Unlock()
 	now := m.records[key]
 	if now.Exists != prev.Exists || now.Exists && now.Rev != prev.Rev {
-		return Cell[D]{}, ErrConflict
+		return Cell[D]{}, ErrUnwritten
 	}
 	return m.put(key, next, asked), nil
 }

@@ -126,6 +126,7 @@ type edit[D any] struct {
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
 	uncertain bool  // a later reading may show a write of this call: ask landed
+	unknown   bool  // a write of this call may have been made
 	refused   error // the last refusal of a Swap: final unless that write has landed
 	trySwap   bool  // Exclude was refused, and the next try is a Swap to confirm that
 	tries     int
@@ -161,7 +162,7 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 
 	next, err := e.decide(e.cell)
 	if err != nil {
-		return true, err
+		return true, e.doubted(err)
 	}
 	c, err := e.store.Swap(ctx, e.key, e.cell, next)
 	return e.wrote(c, err)
@@ -183,12 +184,21 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	case errors.Is(verdict, errLanded):
 		return true, nil
 	case verdict != nil:
-		return true, verdict
+		return true, e.doubted(verdict)
 	}
 
 	done, err = e.wrote(c, err)
 	e.trySwap, e.refused = e.refused != nil, nil
 	return done, err
+}
+
+// doubted returns the error of decide. A loss is Unknown if an earlier try may have written: its
+// write would have been overwritten since.
+func (e *edit[D]) doubted(err error) error {
+	if lost := (*LostError)(nil); e.unknown && errors.As(err, &lost) {
+		lost.Unknown = true
+	}
+	return err
 }
 
 // wrote handles the result of a write.
@@ -199,6 +209,7 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	}
 	e.fresh = false
 	e.uncertain = e.uncertain || !e.unmarked || !errors.Is(err, ErrUnwritten)
+	e.unknown = e.unknown || !errors.Is(err, ErrUnwritten) && !errors.Is(err, ErrRefused)
 
 	switch {
 	case permanent(err):

@@ -27,13 +27,13 @@ type child struct {
 	stdout, stderr, reports pipe
 	reported                *reports
 	replies                 *replies
-	writing                 sync.WaitGroup // the goroutine that writes the input
+	writing                 sync.WaitGroup // the goroutines that write the input and the replies
 }
 
 // start starts the program. The caller ends its group, and then calls close.
 func (p *program) start(ctx context.Context, job Job, input []byte) (*child, error) {
 	c := &child{cmd: p.command(ctx, job), exited: make(chan struct{}), full: make(chan struct{})}
-	c.out.wantJSON, c.replies = p.wantJSON, &replies{ctx: ctx, job: job, uncertain: map[string]*Effect{}}
+	c.out.wantJSON, c.replies = p.wantJSON, newReplies(ctx, job)
 	c.reported = job.reports(c.replies)
 
 	childEnds, err := c.connect()
@@ -42,7 +42,8 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	closeAll(childEnds...)
 	if err != nil {
-		closeAll(c.stdin, c.stdout.file, c.stderr.file, c.reports.file, c.replies.file)
+		closeAll(c.stdin, c.stdout.file, c.stderr.file, c.reports.file)
+		c.replies.close()
 		return nil, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
@@ -54,7 +55,9 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 			_, _ = job.Stderr.Write(b)
 		}
 	})
+	c.reports.ended = c.reported.end
 	c.reports.read(c.reported.add)
+	c.writing.Go(c.replies.serve)
 	c.writing.Go(func() {
 		// A program need not read its input, so a broken pipe is not an error.
 		_, _ = c.stdin.Write(input)
@@ -134,14 +137,14 @@ func (c *child) takeOutput(b []byte) {
 func (c *child) collect() {
 	c.stdout.collect()
 	c.stderr.collect()
-	closeAll(c.replies.file)
+	c.replies.close()
 	c.reports.collect()
 	c.reported.end()
 }
 
 // close releases the child's resources. Its group must have ended.
 func (c *child) close() {
-	closeAll(c.stdin, c.replies.file)
+	closeAll(c.stdin)
 	c.writing.Wait()
 	c.stdout.close()
 	c.stderr.close()

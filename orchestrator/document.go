@@ -74,8 +74,8 @@ func (j Job) reportText(c *textCounter, content []byte) {
 
 	if 0 < c.Bytes && c.Bytes < len(content) {
 		c.SHA256 = sum(content[:c.Bytes])
-		text, _ := json.Marshal(c)            // it has only numbers and strings
-		r.Checkpoint, _ = newCheckpoint(text) // none if there are too many words
+		text, _ := json.Marshal(c)                                            // it has only numbers and strings
+		r.Checkpoint, _ = newCheckpoint(&decoder{root: checkpointRoot}, text) // none if there are too many
 	}
 	j.Reporter.Report(r)
 }

@@ -84,7 +84,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 // answer is an endpoint's answer.
 type answer struct {
 	status  int
-	wait    time.Duration // until the next attempt, by Retry-After; not positive: unknown
+	wait    time.Duration // until the next attempt, by Retry-After; zero: unknown
 	output  output
 	reports *stream // instead of output if it is declared as application/x-ndjson
 }
@@ -120,7 +120,7 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, erro
 func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
-		a.wait = retryAfter(response)
+		a.wait = waitOf(response)
 		// One more character is read, so that the cut is between two.
 		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
 		return a, nil
@@ -151,15 +151,15 @@ func declares(r *http.Response, mediaType string) bool {
 	return got == mediaType && r.StatusCode != http.StatusNoContent
 }
 
-// retryAfter returns the wait that a 429 or 503 asks for. A result ≤ 0 means that the answer names no
-// wait. A date is compared with the answer's own Date header, or without one with the present time.
-func retryAfter(r *http.Response) time.Duration {
+// waitOf returns the wait that a 429 or 503 asks for, or 0. A date is compared with the answer's own
+// Date header, or without one with the present time.
+func waitOf(r *http.Response) time.Duration {
 	if r.StatusCode != http.StatusTooManyRequests && r.StatusCode != http.StatusServiceUnavailable {
 		return 0
 	}
 	text := r.Header.Get("Retry-After")
 	if n, _ := strconv.ParseFloat(text, 64); n != 0 { // it is infinite if it is out of range
-		return seconds(n)
+		return retryAfter(n)
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
@@ -169,7 +169,7 @@ func retryAfter(r *http.Response) time.Duration {
 	if err != nil {
 		now = time.Now()
 	}
-	return at.Sub(now)
+	return retryAfter(at.Sub(now).Seconds())
 }
 
 // refused returns the error for an answer whose status is not 2xx.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"time"
 )
@@ -28,11 +29,11 @@ const (
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
 
-// Text returns the text of an error for a document, an answer or a program: the names of packages at
-// its beginning say nothing to their readers.
-func Text(err error) string { return packages.ReplaceAllString(err.Error(), "") }
+// Text returns the text of an error for a document, an answer or a program, without the names of
+// packages before its parts: they say nothing to their readers.
+func Text(err error) string { return packages.ReplaceAllString(err.Error(), "$1") }
 
-var packages = regexp.MustCompile(`^(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
+var packages = regexp.MustCompile(`(^|: )(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
 
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
 // Code and Message in its document.
@@ -65,17 +66,37 @@ func (e *FailureError) Error() string {
 // Unwrap returns Err.
 func (e *FailureError) Unwrap() error { return e.Err }
 
-// MaxRetryAfter is the longest wait that a RetryAfterError can ask for.
-const MaxRetryAfter = 12 * time.Hour
+// ErrUnknown reports that nobody can know yet whether a change was committed, for example because
+// its caller stopped waiting. An error of a commit that does not match it means: certainly not.
+var ErrUnknown = errors.New("orchestrator: unknown whether this was committed")
+
+// The shortest and the longest wait that a RetryAfterError can ask for.
+const (
+	MinRetryAfter = time.Second
+	MaxRetryAfter = 12 * time.Hour
+)
+
+// retryAfter is the rule of all waits that are asked for: within the two limits. It returns 0, the usual
+// wait, for what is no time to come: zero, a negative number or NaN.
+func retryAfter(seconds float64) time.Duration {
+	if !(seconds > 0) {
+		return 0
+	}
+	within := min(max(seconds, MinRetryAfter.Seconds()), MaxRetryAfter.Seconds())
+	return time.Duration(math.Round(within * float64(time.Second)))
+}
 
 // RetryAfterError is the temporary failure Err with the wait until the next attempt. The failed
-// attempt is not counted.
+// attempt is not counted, at most 100 times in a row.
 type RetryAfterError struct {
-	// Wait is used exactly. More than MaxRetryAfter is MaxRetryAfter; if it is not positive, the
-	// error is like Err alone.
+	// Wait is what is asked for; see After.
 	Wait time.Duration
 	Err  error // may be nil
 }
+
+// After returns the Wait within MinRetryAfter and MaxRetryAfter, or 0 if it is not positive: then the
+// error is like Err alone.
+func (e *RetryAfterError) After() time.Duration { return retryAfter(e.Wait.Seconds()) }
 
 func (e *RetryAfterError) Error() string {
 	if e.Err == nil {

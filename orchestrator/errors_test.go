@@ -17,6 +17,7 @@ func TestTheTextOfAnErrorNamesNoPackage(t *testing.T) {
 		"the act is done":                    errors.New("worker: the act is done"),
 		"the lock is lost":                   fmt.Errorf("worker: %w", errors.New("lease: the lock is lost")),
 		"my worker: it is down":              errors.New("my worker: it is down"),
+		"unknown: stopped":                   errors.New("orchestrator: unknown: worker: stopped"),
 		"workers: all busy":                  errors.New("workers: all busy"),
 		`act "a": declined: no worker: none`: fmt.Errorf("worker: act %q: %w", "a", declined),
 	} {

@@ -19,6 +19,9 @@ const (
 	messageBytes = 2 << 10  // the length of an analyzer's message of its failure
 )
 
+// byteOrderMark may precede JSON, and is skipped.
+var byteOrderMark = []byte("\uFEFF")
+
 // output collects the output of a program or an endpoint.
 type output struct {
 	text     []byte
@@ -42,21 +45,22 @@ func (o *output) add(b []byte) bool {
 // begins like JSON. If JSON is required, other output is a [FailureError]; output that is not
 // UTF-8 is a [PermanentError].
 func (o *output) result(job Job) (Result, error) {
+	unmarked := bytes.TrimPrefix(o.text, byteOrderMark)
 	switch {
 	case o.tooLarge:
 		return nil, tooMuchOutput()
-	case o.wantJSON && !json.Valid(o.text):
-		return nil, &FailureError{Code: CodeInvalidOutput, Reason: o.notJSON()}
+	case o.wantJSON && !json.Valid(unmarked):
+		return nil, &FailureError{Code: CodeInvalidOutput, Reason: notJSON(unmarked)}
 	case !utf8.Valid(o.text):
 		return nil, notUTF8()
-	case json.Valid(o.text):
-		return json.RawMessage(o.text), nil
-	case len(bytes.TrimSpace(o.text)) == 0:
+	case json.Valid(unmarked):
+		return printed{unmarked}, nil
+	case len(bytes.TrimSpace(unmarked)) == 0:
 		return nil, nil
 	}
 
-	if start := bytes.TrimSpace(o.text)[0]; start == '{' || start == '[' {
-		job.warn(o.notJSON() + "; it begins like JSON, and is stored as a string")
+	if start := bytes.TrimSpace(unmarked)[0]; start == '{' || start == '[' {
+		job.warn(notJSON(unmarked) + "; it begins like JSON, and is stored as a string")
 	}
 	text, terminated := bytes.CutSuffix(o.text, []byte("\n"))
 	if terminated {
@@ -76,13 +80,13 @@ func notUTF8() error {
 
 // notJSON returns an error message with the position of the syntax error. Unlike the
 // decoder's message, it does not quote the output.
-func (o *output) notJSON() string {
-	if len(o.text) == 0 {
+func notJSON(output []byte) string {
+	if len(output) == 0 {
 		return "the output is not JSON: it is empty"
 	}
 	var syntax *json.SyntaxError
-	_ = errors.As(json.Unmarshal(o.text, new(json.RawMessage)), &syntax)
-	return fmt.Sprintf("the output is not JSON: parsing stopped after %d of %d bytes", syntax.Offset, len(o.text))
+	_ = errors.As(json.Unmarshal(output, new(json.RawMessage)), &syntax)
+	return fmt.Sprintf("the output is not JSON: parsing stopped after %d of %d bytes", syntax.Offset, len(output))
 }
 
 // cutHead returns the longest beginning of s of at most n bytes that splits no rune.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,7 +82,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	if c.group.leaderExited() {
 		c.collect()
 		c.group.end(ctx, p.grace)
-		return p.outcome(c, job)
+		return p.outcome(ctx, c, job)
 	}
 
 	c.group.end(ctx, p.grace)
@@ -89,7 +90,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
-	return p.outcome(c, job)
+	return p.outcome(ctx, c, job)
 }
 
 // Withheld returns the names of this process's variables that the program does not get.
@@ -105,28 +106,29 @@ func (p *program) Withheld() (names []string) {
 func (p *program) name() string { return filepath.Base(p.args[0]) }
 
 // outcome returns the result or the error of a program that has exited.
-func (p *program) outcome(c *child, job Job) (Result, error) {
+func (p *program) outcome(ctx context.Context, c *child, job Job) (Result, error) {
 	state := c.cmd.ProcessState
 	if c.out.tooLarge || state.Success() {
 		if c.reported.failed {
 			job.warn("the program reported an error and ended with exit status 0: its output is the result")
 		}
 		result, err := c.out.result(job)
-		return result, c.replies.unanswered(err)
+		return result, c.replies.unanswered(ctx, err)
 	}
 
 	f := c.reported.failure
 	f.message = cmp.Or(f.message, c.errors.String())
 	f.permanent = f.permanent || state.ExitCode() == exitRejected
-	return nil, c.replies.unanswered(f.error(p.name() + " ended with " + state.String()))
+	return nil, c.replies.unanswered(ctx, f.error(p.name()+" ended with "+state.String()))
 }
 
 // pipe reads what a program writes. It can be closed while another process still holds
 // the writing end. Only one goroutine may call its methods.
 type pipe struct {
-	file *os.File
-	take func([]byte)
-	done chan struct{} // closed when the reading goroutine has ended
+	file  *os.File
+	take  func([]byte)
+	ended func()        // called when all writers have closed the pipe; nil: not called
+	done  chan struct{} // closed when the reading goroutine has ended
 }
 
 // read starts a goroutine that reads and passes the bytes to take. interrupt ends it.
@@ -138,6 +140,9 @@ func (p *pipe) read(take func([]byte)) {
 		for {
 			n, err := p.file.Read(buffer)
 			p.take(buffer[:n])
+			if errors.Is(err, io.EOF) && p.ended != nil {
+				p.ended()
+			}
 			if err != nil {
 				return
 			}
@@ -154,6 +159,7 @@ func (p *pipe) interrupt() {
 // collect passes the present contents of the pipe to take, and drops later input.
 func (p *pipe) collect() {
 	p.interrupt()
+	p.ended = nil
 	_ = p.file.SetReadDeadline(time.Time{})
 	p.drain()
 	p.read(func([]byte) {})

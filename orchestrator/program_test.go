@@ -149,18 +149,37 @@ func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {
 
 func TestProgramsOutputIsTheResult(t *testing.T) {
 	for stdout, want := range map[string]any{
-		`{\"n\":1.5}\n`: map[string]any{"n": 1.5},
-		`12\n`:          int64(12),
-		``:              nil,
-		`é\r\n`:         "é",
-		`a\r`:           "a\r",
+		`{\"n\":1.5}\n`:     map[string]any{"n": 1.5},
+		`12\n`:              int64(12),
+		``:                  nil,
+		`\ufeff{\"n\":1}\n`: map[string]any{"n": int64(1)},
+		`\ufeff`:            nil,
+		`\ufeffé\n`:         "\ufeffé",
+		`é\r\n`:             "é",
+		`a\r`:               "a\r",
 	} {
 		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err=noise"), orchestrator.Job{}), want)
 	}
 }
 
+// A value computed in float64 is printed with up to 17 digits by some languages.
+func TestAPrintedDecimalIsRoundedWithAWarning(t *testing.T) {
+	for stdout, want := range map[string]any{
+		`[1234567890123456.78,0.10000000000000001]`: []any{1234567890123456.8, 0.1},
+		`[1234567890123456.8,0.10]`:                 []any{1234567890123456.8, 0.1},
+	} {
+		var got recorder
+		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{Reporter: &got}), want)
+		if warned := strings.Join(got.warned, ";"); (warned == "a number has more digits than a document can hold: it is rounded") != strings.Contains(stdout, ".78") {
+			t.Errorf("%s: warned %q", stdout, warned)
+		}
+	}
+	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out=12345678901234567891", "err="), orchestrator.Job{})
+	wantPermanent(t, err, orchestrator.CodeResultInvalid, "beyond int64")
+}
+
 func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
-	for stdout, stopped := range map[string]string{``: "it is empty", `{\"a\":\"\xc3`: "after 7 of 7 bytes"} {
+	for stdout, stopped := range map[string]string{``: "it is empty", `\ufeff`: "it is empty", `\ufeff{}x`: "after 3 of 3 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes"} {
 		spec := strings.Join([]string{"exec:" + testBinary(t), asProgram, "end", "0", "out=" + stdout, "err="}, " ")
 		_, err := orchestrator.Run(t.Context(), newAnalyzer(t, spec, orchestrator.Options{JSON: true}), orchestrator.Job{})
 		wantInvalidOutput(t, err, stopped)

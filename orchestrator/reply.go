@@ -11,21 +11,68 @@ import (
 	"time"
 )
 
-// replies answers the lines of a program that ask for it: those with ack. It handles a line before
-// the next one is read, so a program that does not read its replies waits.
+// maxWaiting is how many lines of a program may wait for their replies. Then its next line waits.
+const maxWaiting = 1000
+
+// replies answers the lines of a program that ask for it: those with ack. A report is answered when
+// its commit is made, while the next lines are read, so that lines that wait share a commit. An act is
+// committed at once, with what waits.
 type replies struct {
-	ctx  context.Context //nolint:containedctx // of the run
 	job  Job
 	file *os.File // the writing end of the program's REPLY_FD
+	// begin ends with the run, after which no act begins. living ends when the program has exited:
+	// until then lines are committed and answered, also between the run's end and SIGKILL.
+	begin, living context.Context //nolint:containedctx // of the goroutine that reads
+	cancel        func()
+	// Each reply in the queue has a place, so that putting it there does not block.
+	queue  chan reply
+	places chan struct{}
 	// uncertain has the acts of the replies "uncertain" that the program has not answered.
 	uncertain map[string]*Effect
 }
 
+func newReplies(ctx context.Context, job Job) *replies {
+	begin, stop := context.WithCancel(ctx)
+	living, end := context.WithCancel(context.WithoutCancel(ctx))
+	return &replies{
+		job: job, begin: begin, living: living, cancel: func() { stop(); end() },
+		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Effect{},
+	}
+}
+
+// close ends replying: the program has exited.
+func (p *replies) close() {
+	p.cancel()
+	closeAll(p.file)
+}
+
+// serve sends what is in the queue until the program has exited.
+func (p *replies) serve() {
+	for {
+		select {
+		case answer := <-p.queue:
+			p.send(answer)
+			<-p.places
+		case <-p.living.Done():
+			return
+		}
+	}
+}
+
 // reply is a line for the program.
 type reply struct {
-	Ack    json.RawMessage `json:"ack"`
-	Effect *effectReply    `json:"effect,omitempty"`
-	Error  string          `json:"error,omitempty"`
+	Ack     json.RawMessage `json:"ack,omitempty"` // none: that of the line cannot be read
+	Effect  *effectReply    `json:"effect,omitempty"`
+	Unknown bool            `json:"unknown,omitempty"` // nobody knows whether the line was committed
+	Error   string          `json:"error,omitempty"`   // else it was certainly not
+}
+
+func newReply(ack json.RawMessage, err error) reply {
+	answer := reply{Ack: ack, Unknown: errors.Is(err, ErrUnknown)}
+	if err != nil {
+		answer.Error = Text(err)
+	}
+	return answer
 }
 
 // effectReply is the state of an act.
@@ -41,35 +88,57 @@ type effectReply struct {
 }
 
 // answer handles what the program awaits of a line: an act, and the commit of the report r. problem
-// is why r is no report. handled is false for a line that only reports.
+// is why r is no report. handled is false for a line that only reports, or cannot.
 func (p *replies) answer(l line, r Report, problem string) (handled bool) {
-	if l.Ack == nil && l.Effect == nil {
+	switch {
+	case l.Effect != nil:
+		p.effect(l, r, problem)
+		return true
+	case p.living.Err() != nil: // the next commit has it, and nobody waits
+		return false
+	case l.unreadable:
+		select {
+		case p.places <- struct{}{}:
+			p.queue <- reply{Error: problem}
+		default: // the program does not read its replies, and has perhaps not asked for this one
+		}
+		return false
+	case l.Ack == nil:
 		return false
 	}
 
-	answer := reply{Ack: l.Ack}
-	var err error
-	switch {
-	case l.Effect != nil:
-		if p.job.Reporter != nil && problem == "" { // it is committed with the act
-			p.job.Reporter.Report(r)
-		}
-		answer.Effect, err = p.act(*l.Effect, l)
-	case problem != "":
-		err = errors.New(problem)
-	case p.job.Reporter != nil:
-		err = p.job.Reporter.Commit(p.ctx, r)
+	select {
+	case p.places <- struct{}{}:
+	case <-p.living.Done():
+		return false
 	}
-	if err != nil {
-		answer.Error = Text(err)
+	if problem != "" {
+		p.queue <- reply{Ack: l.Ack, Error: problem}
+		return false
 	}
+	p.job.commitSoon(p.living, r, func(err error) { p.queue <- newReply(l.Ack, err) })
+	return true
+}
+
+// effect handles a line with an act. A report beside it is committed with it.
+func (p *replies) effect(l line, r Report, problem string) {
 	switch {
-	case l.Ack != nil:
+	case p.job.Reporter == nil:
+	case problem == "":
+		p.job.Reporter.Report(r)
+	case l.reports():
+		p.job.Reporter.Invalid(problem)
+	}
+
+	effect, err := p.act(*l.Effect, l)
+	answer := newReply(l.Ack, err)
+	switch {
+	case l.Ack != nil && p.living.Err() == nil:
+		answer.Effect = effect
 		p.send(answer)
-	case err != nil && p.job.Reporter != nil:
+	case err != nil && !answer.Unknown && p.job.Reporter != nil:
 		p.job.Reporter.Invalid("an act could not be recorded")
 	}
-	return true
 }
 
 // send sends a line to the program, which may have exited or closed the file. An act whose go does
@@ -78,7 +147,7 @@ func (p *replies) send(answer reply) {
 	line, _ := json.Marshal(answer)
 	_, err := p.file.Write(append(line, '\n'))
 	if err != nil && answer.Effect != nil && answer.Effect.State == "go" {
-		_ = p.job.End(p.ctx, answer.Effect.name, false, nil) // else it is uncertain
+		_ = p.job.End(p.living, answer.Effect.name, false, nil) // else it is uncertain
 	}
 }
 
@@ -89,9 +158,9 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 		return nil, errors.New("an act ends with either done, or not_done that is true")
 	}
 	if done || l.NotDone != nil {
-		err := p.job.End(p.ctx, name, done, l.Done)
+		err := p.job.End(p.living, name, done, l.Done)
 		lost, recorded := errors.AsType[*NoResultError](err)
-		if err == nil || recorded {
+		if err == nil || recorded || errors.Is(err, ErrUnknown) { // what ends the run commits it
 			delete(p.uncertain, name)
 		}
 		if recorded { // an error would mean that the act is not recorded
@@ -102,8 +171,23 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 	if l.Ack == nil {
 		return nil, errors.New("an act cannot begin without an ack")
 	}
+	return p.beginAct(name)
+}
 
-	switch effect, err := p.job.Begin(p.ctx, name, false); {
+// beginAct begins an act, unless the run has ended.
+func (p *replies) beginAct(name string) (*effectReply, error) {
+	var effect *Effect
+	err := p.begin.Err()
+	if err == nil {
+		effect, err = p.job.Begin(p.begin, name, false)
+	}
+
+	switch {
+	case p.begin.Err() != nil && effect == nil:
+		if err == nil { // the marker was committed
+			_ = p.job.End(p.living, name, false, nil)
+		}
+		return nil, errors.New("the run is stopping: no act begins")
 	case err != nil:
 		return nil, err
 	case effect == nil:
@@ -118,9 +202,9 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 
 // unanswered returns err, with an UncertainError if the program has failed without an answer to
 // an uncertain act.
-func (p *replies) unanswered(err error) error {
+func (p *replies) unanswered(ctx context.Context, err error) error {
 	for name, effect := range p.uncertain {
-		if err != nil && p.ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			return errors.Join(err, p.job.Uncertain(name, effect))
 		}
 	}

@@ -19,7 +19,7 @@ const (
 	// MaxReportMessage is the longest message of a report. A longer one is cut.
 	MaxReportMessage = 1 << 10
 
-	maxReportLine = MaxCheckpointBytes + 16<<10
+	maxReportLine = 1 << 20 // a program's; longer than any report, so that too long a one can be answered
 )
 
 // Report is a report of a running analyzer. A nil field changes nothing. As JSON it is a
@@ -42,11 +42,31 @@ func (c *Checkpoint) MarshalJSON() ([]byte, error) { return json.Marshal(c.Value
 type Reporter interface {
 	// Report keeps r to be written with the lock's next renewal.
 	Report(r Report)
-	// Commit writes r, and returns when that is committed. It returns an error if
-	// that is impossible, or when ctx ends.
+	// Commit writes r, and returns when that is committed. An error means that it certainly
+	// was not, unless it matches ErrUnknown, as when ctx ends first.
 	Commit(ctx context.Context, r Report) error
 	// Invalid is called for a report that cannot be used. problem does not quote it.
 	Invalid(problem string)
+}
+
+// Batcher is a Reporter that also writes reports whose commits can wait a little.
+type Batcher interface {
+	// CommitSoon writes r, with others: there is at most one commit a second. It does not block.
+	// done, which must not block, is called with the outcome, as Commit returns it; it may be called
+	// after the run, or never if the run ends without a commit.
+	CommitSoon(r Report, done func(error))
+}
+
+// commitSoon commits r, and calls done with the outcome.
+func (j Job) commitSoon(ctx context.Context, r Report, done func(error)) {
+	switch reporter := j.Reporter.(type) {
+	case nil:
+		done(nil)
+	case Batcher:
+		reporter.CommitSoon(r, done)
+	default:
+		done(reporter.Commit(ctx, r))
+	}
 }
 
 // Warner is a Reporter that also gets warnings.
@@ -78,15 +98,16 @@ func (j Job) Report(progress float64, message string) {
 }
 
 // Checkpoint commits v, the state from which a later attempt continues: that attempt gets
-// v as its Resume. Nil clears the checkpoint. It blocks until v is committed. Errors: v
-// cannot be stored (see [Storable] and [MaxCheckpointBytes]), the lock is lost, ctx has
+// v as its Resume. Nil clears the checkpoint. It blocks until v is committed. With an error that
+// matches [ErrUnknown], v may be committed or not, as when ctx ends first. With any other it is
+// not: v cannot be stored (see [Storable] and [MaxCheckpointBytes]), the lock is lost, the run has
 // ended, or no guard made the job ([ErrNoGuard]).
 func (j Job) Checkpoint(ctx context.Context, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	checkpoint, err := newCheckpoint(text)
+	checkpoint, err := newCheckpoint(&decoder{root: checkpointRoot}, text)
 	switch {
 	case err != nil:
 		return err
@@ -96,12 +117,12 @@ func (j Job) Checkpoint(ctx context.Context, v any) error {
 	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
 }
 
-// newCheckpoint decodes a checkpoint. Its error may quote text.
-func newCheckpoint(text json.RawMessage) (*Checkpoint, error) {
+// newCheckpoint decodes a checkpoint with d. Its error may quote text.
+func newCheckpoint(d *decoder, text json.RawMessage) (*Checkpoint, error) {
 	if len(text) > MaxCheckpointBytes {
 		return nil, fmt.Errorf("orchestrator: a checkpoint of %d bytes is over 256 KiB", len(text))
 	}
-	v, err := Storable(text)
+	v, err := d.decode(text)
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: the checkpoint cannot be stored: %w", err)
 	}
@@ -134,6 +155,14 @@ type line struct {
 	Effect  *string         `json:"effect"`
 	Done    json.RawMessage `json:"done"`
 	NotDone *bool           `json:"not_done"`
+
+	unreadable bool // no field can be read
+	rounded    bool // a number of the checkpoint is not as it was written
+}
+
+// reports reports whether a line has a part that is for a Report, an error or a wait.
+func (l *line) reports() bool {
+	return l.Progress != nil || l.Message != nil || l.Checkpoint != nil || l.Error != nil || l.RetryAfter != nil
 }
 
 // parseLine reads a line, and its report. problem is why the line is not a report, or "".
@@ -142,8 +171,7 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 	if string(l.Error) == "null" {
 		l.Error = nil
 	}
-	others := l.Progress != nil || l.Message != nil || l.Checkpoint != nil || l.Error != nil || l.RetryAfter != nil
-	if string(l.Result) == "null" && others {
+	if string(l.Result) == "null" && l.reports() {
 		l.Result = nil
 	}
 
@@ -152,20 +180,22 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 	case errors.As(err, &mismatch) && mismatch.Field != "":
 		return l, Report{}, "the " + mismatch.Field + " of a report has a wrong type"
 	case err != nil:
-		return l, Report{}, "a report is not an object of JSON"
+		return line{unreadable: true}, Report{}, "a report is not an object of JSON"
 	case !utf8.Valid(text):
 		return l, Report{}, "a report is not valid UTF-8"
 	case len(l.Checkpoint) > MaxCheckpointBytes:
 		return l, Report{}, "a checkpoint is over 256 KiB"
-	case !others && l.Result == nil:
+	case !l.reports() && l.Result == nil:
 		return l, Report{}, "a report has no progress, message or checkpoint"
 	}
 
 	r = Report{Progress: l.Progress, Message: l.Message}
 	if l.Checkpoint != nil {
-		if r.Checkpoint, err = newCheckpoint(l.Checkpoint); err != nil {
+		d := &decoder{root: checkpointRoot, rounds: true}
+		if r.Checkpoint, err = newCheckpoint(d, l.Checkpoint); err != nil {
 			return l, Report{}, "a checkpoint cannot be stored in a document" // err may quote it
 		}
+		l.rounded = d.rounded
 	}
 	problem = r.check() // before r is returned, since it may change r
 	return l, r, problem
@@ -196,8 +226,9 @@ func (l *lines) add(b []byte) {
 
 // end ends an unfinished line.
 func (l *lines) end() {
-	if l.tooLong || len(bytes.TrimSpace(l.text)) > 0 {
-		l.take(l.text, l.tooLong)
+	text := bytes.TrimPrefix(l.text, byteOrderMark)
+	if l.tooLong || len(bytes.TrimSpace(text)) > 0 {
+		l.take(text, l.tooLong)
 	}
 	l.text, l.tooLong = l.text[:0], false
 }
@@ -205,8 +236,11 @@ func (l *lines) end() {
 // report parses a line. It passes its report to the Reporter, unless answers, if not nil, handles it.
 func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
-	if !tooLong {
+	if l.unreadable = tooLong; !tooLong {
 		l, r, problem = parseLine(text)
+	}
+	if l.rounded {
+		j.warn(roundedProblem)
 	}
 	switch {
 	case answers != nil && answers.answer(l, r, problem):
@@ -231,7 +265,7 @@ func (j Job) reports(answers *replies) *reports {
 	r.lines = lines{limit: maxReportLine, take: func(text []byte, tooLong bool) {
 		l := j.report(text, tooLong, answers)
 		if l.RetryAfter != nil {
-			r.failure.wait = seconds(*l.RetryAfter)
+			r.failure.wait = retryAfter(*l.RetryAfter)
 		}
 		switch {
 		case l.Error == nil:
@@ -249,12 +283,7 @@ type failure struct {
 	code      string // empty: missing or invalid
 	message   string
 	permanent bool
-	wait      time.Duration // until the next attempt, unless permanent; not positive: the usual
-}
-
-// seconds returns n seconds, or MaxRetryAfter if they are more.
-func seconds(n float64) time.Duration {
-	return time.Duration(min(n, MaxRetryAfter.Seconds()) * float64(time.Second))
+	wait      time.Duration // until the next attempt, unless permanent; zero: the usual
 }
 
 // validCode matches the codes that an analyzer may use.
@@ -325,7 +354,7 @@ func (s *stream) result(endpoint string) (Result, error) {
 	case !utf8.Valid(result):
 		return nil, notUTF8()
 	case result != nil:
-		return result, nil
+		return printed{result}, nil
 	}
 	var f failure
 	f.parse(s.last.Error) // an error of another form is a temporary one

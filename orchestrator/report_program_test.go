@@ -32,7 +32,7 @@ func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, t
 
 func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "reports")
-	longest := `{"progress":0.7}` + strings.Repeat(" ", 272<<10-16)
+	longest := `{"progress":0.7}` + strings.Repeat(" ", 1<<20-16)
 	if err := os.WriteFile(file, []byte(reportLines()+longest+" \n"+longest), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -75,9 +75,11 @@ func TestAProgramNamesItsError(t *testing.T) {
 		"a code with a newline":       {`{"error":{"code":"a\n","message":"m","permanent":true}}`, "exit 1", permanent(rejected, "m"), nil, nil},
 		"a code that is a number":     {`{"error":{"code":7,"message":"m"}}`, "exit 1", temporary("", "exit status 1", "m"), nil, nil},
 		"a long message":              {`{"error":{"message":"` + strings.Repeat("é", 2000) + `"}}`, "exit 1", temporary("", "exit status 1", strings.Repeat("é", 1024)), nil, nil},
-		"a wait, the newest":          {`{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`, "exit 1", after(250*time.Millisecond, failed), nil, nil},
+		"a wait, the newest":          {`{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`, "exit 1", after(time.Second, failed), nil, nil},
 		"beside an error":             {`{"retry_after":90,"error":{"code":"quota"}}`, "exit 1", after(90*time.Second, temporary("quota", "exit status 1", "stderr")), nil, nil},
 		"with a permanent error":      {`{"retry_after":90,"error":{"permanent":true}}`, "exit 1", permanent(rejected, "stderr"), nil, nil},
+		"almost none":                 {`{"retry_after":1e-300}`, "exit 1", after(time.Second, failed), nil, nil},
+		"fractions":                   {`{"retry_after":1.001}`, "exit 1", after(1001*time.Millisecond, failed), nil, nil},
 		"more than 12 h":              {`{"retry_after":1e300}`, "exit 1", after(12*time.Hour, failed), nil, nil},
 		"a wait, taken back":          {`{"retry_after":90}` + "\n" + `{"retry_after":0}`, "exit 1", failed, nil, nil},
 		"a negative wait":             {`{"retry_after":-1e300}`, "exit 1", failed, nil, nil},

@@ -64,6 +64,7 @@ func (r *recorder) Warn(problem string) {
 var reported = []struct{ line, report, invalid string }{
 	{line: `{"progress":0.5,"message":"half","checkpoint":{"page":5}}`, report: `0.5 "half" map[page:5]`},
 	{line: `{"progress":1}`, report: `1`},
+	{line: "\uFEFF" + `{"checkpoint":1234567890123456.78}`, report: `1.2345678901234568e+`},
 	{line: `  {"checkpoint":null}`, report: `<nil>`},
 	{line: `{"message":"x` + strings.Repeat("é", 600) + `"}`, report: `"x` + strings.Repeat("é", 19) + `" of 1023`},
 	{line: `{"message":"` + strings.Repeat("é", 512) + `"}`, report: `"` + strings.Repeat("é", 20) + `" of 1024`},
@@ -106,6 +107,7 @@ func checkReports(t *testing.T, got *recorder, more ...string) {
 	}
 	equal(t, got.reports, reports)
 	equal(t, got.invalid, append(invalid, more...))
+	equal(t, got.warned, []string{"a number has more digits than a document can hold: it is rounded"})
 }
 
 func reportLines() string {
@@ -208,7 +210,7 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 105`, `1 "orchestrator: a chec" of 58`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 109`, `1 "orchestrator: a chec" of 58`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -30,8 +30,12 @@ const (
 	MaxPathBytes = 1500
 )
 
-// root is the name of the document's field that holds the result.
-const root = "result"
+// The roots of paths: the names of the document's fields.
+const (
+	resultRoot     = "result"
+	inputRoot      = "input"
+	checkpointRoot = "checkpoint"
+)
 
 // Storable converts r to a value that a Firestore document can hold: made only of
 // map[string]any, []any, string, bool, nil, int64 and float64. It encodes r as JSON
@@ -39,35 +43,47 @@ const root = "result"
 // encoding/json, an invalid character in a string becomes U+FFFD.
 //
 // A number written without fraction and exponent becomes an int64 (so does a
-// float64 without a fraction, and -0 becomes 0); one beyond int64 becomes a
-// float64 if none of its digits is lost. 1.0 and 1e3 are float64. If a name occurs
-// twice in a map, the last value counts.
+// float64 without a fraction, and -0 becomes 0); one beyond int64, and any other number,
+// becomes the float64 that prints as the same number. 1.0 and 1e3 are float64. If a name
+// occurs twice in a map, the last value counts.
 //
 // Storable refuses the rest with a [*PermanentError] whose message begins with the
 // path, as in "result.items[3][0]": an array directly in an array, more than
 // [MaxDepth] levels, a name that is empty, of the form __x__, or too long
 // ([MaxPathBytes]), a number that neither int64 nor float64
-// holds, more than [MaxResultBytes], and values that encoding/json cannot encode.
+// holds, such as 1234567890123456.78, more than [MaxResultBytes], and values that encoding/json
+// cannot encode.
 func Storable(r Result) (any, error) {
-	text, isText := r.(json.RawMessage)
-	if !isText || text == nil {
-		var err error
-		if text, err = json.Marshal(r); err != nil {
-			return nil, locate(root, refuse("is not JSON: "+err.Error(), err))
-		}
-	}
-
-	d := decoder{json: json.NewDecoder(bytes.NewReader(text))}
-	d.json.UseNumber()
-	v, refused := d.value(1, len(root), false)
-	if refused != nil {
-		return nil, locate(root, refused)
-	}
-	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
-		return nil, locate(root, refuse("is more than one JSON value", nil))
-	}
-	return v, nil
+	d := decoder{root: resultRoot}
+	return d.decode(r)
 }
+
+// StorableInput is Storable for the input of an analysis: paths begin with "input", and the code of
+// its errors is [CodeInvalidInput].
+func StorableInput(input any) (any, error) {
+	d := decoder{root: inputRoot}
+	return d.decode(input)
+}
+
+// printed is a result as an analyzer has printed it: JSON. A decimal that float64 does not hold is
+// rounded, with a warning.
+type printed struct{ json.RawMessage }
+
+// storable is Storable for the result of a run.
+func (j Job) storable(r Result) (any, error) {
+	output, rounds := r.(printed)
+	if rounds {
+		r = output.RawMessage
+	}
+	d := decoder{root: resultRoot, rounds: rounds}
+	v, err := d.decode(r)
+	if d.rounded {
+		j.warn(roundedProblem)
+	}
+	return v, err
+}
+
+const roundedProblem = "a number has more digits than a document can hold: it is rounded"
 
 // refuse returns why a document cannot hold a value. problem continues a sentence that begins with
 // the path of the value, which locate adds.
@@ -100,8 +116,60 @@ func fieldStep(name string) string {
 // decoder reads JSON token by token: it stops at the limit of the size, before it has decoded
 // the rest.
 type decoder struct {
-	json *json.Decoder
-	size int
+	root    string // what the paths of errors begin with
+	rounds  bool   // decimals that float64 does not hold are rounded, instead of refused
+	rounded bool   // one was
+	json    *json.Decoder
+	size    int
+	dry     bool // only checks: it makes no arrays and maps
+}
+
+// largeText is the length of JSON that is checked before it is decoded: a value that is refused because
+// of its last byte may take a hundred times its bytes in memory.
+const largeText = 64 << 10
+
+// decode converts r as Storable does.
+func (d *decoder) decode(r any) (any, error) {
+	text, isText := r.(json.RawMessage)
+	if !isText || text == nil {
+		var err error
+		if text, err = json.Marshal(r); err != nil {
+			return nil, d.error(refuse("is not JSON: "+err.Error(), err))
+		}
+	}
+
+	if d.dry = len(text) > largeText; d.dry {
+		if _, err := d.walk(text); err != nil {
+			return nil, err
+		}
+		d.dry = false
+	}
+	return d.walk(text)
+}
+
+// walk reads text, or only checks it.
+func (d *decoder) walk(text []byte) (any, error) {
+	d.json, d.size = json.NewDecoder(bytes.NewReader(text)), 0
+	d.json.UseNumber()
+	v, refused := d.value(1, len(d.root), false)
+	if refused != nil {
+		return nil, d.error(refused)
+	}
+	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
+		return nil, d.error(refuse("is more than one JSON value", nil))
+	}
+	return v, nil
+}
+
+// error completes refused for the caller of decode.
+func (d *decoder) error(refused *PermanentError) error {
+	if d.root == inputRoot {
+		if refused.Code == CodeResultTooLarge {
+			refused.Message += "; put it in Cloud Storage and submit its name"
+		}
+		refused.Code = CodeInvalidInput
+	}
+	return locate(d.root, refused)
 }
 
 // grow adds the n bytes of a value to the size.
@@ -109,7 +177,7 @@ func (d *decoder) grow(n int) *PermanentError {
 	if d.size += n; d.size <= MaxResultBytes {
 		return nil
 	}
-	refused := refuse(fmt.Sprintf("does not fit: a result has at most %d bytes", MaxResultBytes), nil)
+	refused := refuse(fmt.Sprintf("does not fit: the limit is %d bytes", MaxResultBytes), nil)
 	refused.Code = CodeResultTooLarge
 	return refused
 }
@@ -145,7 +213,7 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentErro
 		if refused := d.grow(8); refused != nil {
 			return nil, refused
 		}
-		return number(t.String())
+		return d.number(t.String())
 	case string:
 		return t, d.grow(len(t) + 1)
 	}
@@ -153,31 +221,45 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentErro
 }
 
 func (d *decoder) array(level, pathBytes int) (any, *PermanentError) {
-	values := []any{}
-	for d.json.More() {
+	var values []any
+	if !d.dry {
+		values = []any{}
+	}
+	n := 0
+	for ; d.json.More(); n++ {
 		v, refused := d.value(level+1, pathBytes, true)
 		if refused != nil {
-			return nil, locate("["+strconv.Itoa(len(values))+"]", refused)
+			return nil, locate("["+strconv.Itoa(n)+"]", refused)
 		}
-		values = append(values, v)
+		if !d.dry {
+			values = append(values, v)
+		}
 	}
-	return values, d.close(len(values))
+	return values, d.close(n)
 }
 
 func (d *decoder) object(level, pathBytes int) (any, *PermanentError) {
-	fields := map[string]any{}
-	for d.json.More() {
+	var fields map[string]any
+	if !d.dry {
+		fields = map[string]any{}
+	}
+	n := 0
+	for ; d.json.More(); n++ {
 		t, refused := d.token()
 		if refused != nil {
 			return nil, refused
 		}
 
 		name, _ := t.(string) // the decoder accepts only strings as names
-		if fields[name], refused = d.field(name, level, pathBytes+1+len(name)); refused != nil {
+		v, refused := d.field(name, level, pathBytes+1+len(name))
+		if refused != nil {
 			return nil, locate(fieldStep(name), refused)
 		}
+		if !d.dry {
+			fields[name] = v
+		}
 	}
-	return fields, d.close(len(fields))
+	return fields, d.close(n)
 }
 
 // field checks the name of a field, and reads its value.
@@ -206,19 +288,46 @@ func (d *decoder) close(n int) *PermanentError {
 }
 
 // number reads a JSON number: an int64 where it is written as an integer and fits.
-func number(text string) (any, *PermanentError) {
+func (d *decoder) number(text string) (any, *PermanentError) {
 	integral := !strings.ContainsAny(text, ".eE")
 	if integral {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return n, nil
 		}
 	}
+
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, refuse("is a number beyond float64", err)
-	}
-	if integral && strconv.FormatFloat(f, 'f', -1, 64) != text {
+	case digitsOf(text) == digitsOf(strconv.FormatFloat(f, 'e', -1, 64)):
+		return f, nil
+	case integral:
 		return nil, refuse("is an integer beyond int64 that float64 would change", nil)
+	case d.rounds:
+		d.rounded = true
+		return f, nil
 	}
-	return f, nil
+	return nil, refuse("is a number with more digits than float64 holds: write it as a string", nil)
+}
+
+// decimal is a number without its sign: its digits, without zeros at the ends, and the power of ten
+// of the last. No digits are zero.
+type decimal struct {
+	digits string
+	power  int
+}
+
+// digitsOf returns the decimal that a JSON number is. An exponent that is no int is that of zero, or of
+// a number beyond float64.
+func digitsOf(text string) decimal {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(text, "-")), "e")
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	significant := strings.TrimRight(digits, "0")
+	if significant == "" {
+		return decimal{}
+	}
+	power, _ := strconv.Atoi(exponent)
+	return decimal{significant, power + len(digits) - len(significant) - len(fraction)}
 }

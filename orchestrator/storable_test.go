@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"encoding/json"
 	"math"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,8 +46,14 @@ func TestStorableKeepsWhatADocumentHolds(t *testing.T) {
 		"an exponent":          {raw("1e3"), 1000.0},
 		"a whole float64":      {2.0, int64(2)},
 		"a float64":            {0.1, 0.1},
-		"a long fraction":      {raw("0.1000000000000000055511151231257827"), 0.1},
-		"a tiny number":        {raw("1e-400"), 0.0},
+		"zeros at the end":     {raw("-1.500"), -1.5},
+		"zeros at the start":   {raw("0.00015e4"), 1.5},
+		"a shifted point":      {raw("15E-1"), 1.5},
+		"a large exponent":     {raw("123.456e+300"), 1.23456e302},
+		"minus zero, float64":  {raw("-0.0"), math.Copysign(0, -1)},
+		"zero with any power":  {raw("0e99999999999999999999"), 0.0},
+		"the least float64":    {raw("5e-324"), 5e-324},
+		"17 digits":            {raw("0.30000000000000004"), 0.30000000000000004},
 		"the largest float64":  {math.MaxFloat64, math.MaxFloat64},
 		"empty containers":     {raw(`{"a":{},"b":[]}`), map[string]any{"a": map[string]any{}, "b": []any{}}},
 		"white space around":   {raw(" \n[1] \n"), []any{int64(1)}},
@@ -115,6 +122,13 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"very many maps":            {raw(nest(200_000, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
 		"an integer that changes":   {raw(`{"n":[9223372036854775809]}`), invalid, "result.n[0] is an integer beyond int64 that float64 would change"},
 		"a large uint64":            {map[string]any{"n": uint64(math.MaxUint64)}, invalid, "result.n is an integer beyond int64 that float64 would change"},
+		"a decimal that changes":    {raw(`{"a":[1234567890123456.78]}`), invalid, "result.a[0] is a number with more digits than float64 holds: write it as a string"},
+		"a long fraction":           {raw("0.1000000000000000055511151231257827"), invalid, "result is a number with more digits"},
+		"a decimal's neighbour":     {raw("0.30000000000000005"), invalid, "result is a number with more digits"},
+		"a whole decimal":           {raw("12345678901234567890.0"), invalid, "result is a number with more digits"},
+		"a tiny number":             {raw("1e-400"), invalid, "result is a number with more digits"},
+		"a tiny power":              {raw("1e-99999999999999999999"), invalid, "result is a number with more digits"},
+		"a decimal of another type": {map[string]any{"n": json.Number("1234567890123456.78")}, invalid, "result.n is a number with more digits"},
 		"a number beyond float64":   {raw(`{"a b":1e309}`), invalid, `result["a b"] is a number beyond float64`},
 		"an integer beyond float64": {raw("1" + strings.Repeat("0", 400)), invalid, "result is a number beyond float64"},
 		"NaN":                       {map[string]any{"n": math.NaN()}, invalid, "result is not JSON: "},
@@ -140,5 +154,37 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 				t.Errorf("got %s: %q\nwant %s: %q…", got.Code, got.Message, c.code, c.message)
 			}
 		})
+	}
+}
+
+func TestStorableInputNamesTheInput(t *testing.T) {
+	long := strings.Repeat("x", orchestrator.MaxResultBytes)
+	for in, want := range map[string]string{
+		`{"n":[[1]]}`:          "input.n[0] is an array directly in an array",
+		`{"n":1e309}`:          "input.n is a number beyond float64",
+		`[1`:                   "input is not JSON: ",
+		`{"n":"` + long + `"}`: "input.n does not fit: the limit is 1040384 bytes; put it in Cloud Storage and submit its name",
+		`{"` + strings.Repeat("x", 1495) + `":1}`: `input["` + strings.Repeat("x", 64) + `…"] has a name of 1501 bytes`,
+	} {
+		_, err := orchestrator.StorableInput(json.RawMessage(in))
+		if got := permanent(t, err); got.Code != orchestrator.CodeInvalidInput || !strings.HasPrefix(got.Message, want) {
+			t.Errorf("%.30s: %s: %q, want %q", in, got.Code, got.Message, want)
+		}
+	}
+	if got, err := orchestrator.StorableInput(map[string]int{"n": 1}); err != nil || !cmp.Equal(got, any(map[string]any{"n": int64(1)})) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Without a check before it, this took 140 MiB for each run.
+func TestALargeResultIsRefusedBeforeItIsDecoded(t *testing.T) {
+	text := json.RawMessage("[" + strings.Repeat("{},", 2<<20) + "{}]")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := orchestrator.Storable(text)
+	runtime.ReadMemStats(&after)
+	wantPermanent(t, err, orchestrator.CodeResultTooLarge, "result[1040384] does not fit")
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 {
+		t.Errorf("%d bytes were allocated for %d of JSON", grown, len(text))
 	}
 }

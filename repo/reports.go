@@ -53,7 +53,8 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 			Owner: cut(m["owner"]), Outcome: cut(m["outcome"]), Code: cut(m["code"]), Message: cut(m["message"]),
 		}
 		number, _ := parseInt(m["attempt"])
-		a.Number = int(number)
+		uncounted, _ := parseInt(m["uncounted"])
+		a.Number, a.Uncounted = int(number), int(uncounted)
 		a.Token, _ = parseInt(m["token"])
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
@@ -72,7 +73,8 @@ func historyValue(all []analysislock.Attempt) any {
 		entries[i] = present(map[string]any{
 			"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner,
 			"startedAt": timeValue(a.StartedAt), "endedAt": timeValue(a.EndedAt),
-			"outcome": orDelete(a.Outcome), "code": orDelete(a.Code), "message": orDelete(a.Message),
+			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
+			"code": orDelete(a.Code), "message": orDelete(a.Message),
 		})
 	}
 	return entries

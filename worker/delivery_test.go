@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -58,16 +59,21 @@ func TestDelivery(t *testing.T) {
 		},
 		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"attempts": 2})
-			w := start(t, b, failing(errors.New("flaky")))
+			w := start(t, b, failing(&orchestrator.FailureError{Code: "no_quota", Reason: "flaky"}))
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
-			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
-				t.Errorf("error = %v", e)
+			e, _ := b.Fields(t, "x")["error"].(map[string]any)
+			if last, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != "attempts_exhausted" || last["code"] != "no_quota" {
+				t.Errorf("error = %v, lastError = %v, want the code of the analyzer in the latter", e, last)
 			}
 		},
 		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
+			lastError := map[string]any{"code": "no_quota", "message": "m"}
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3, "lastError": lastError})
 			w := start(t, b, doing(func() { t.Error("it ran") }))
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			if got := b.Fields(t, "x")["lastError"]; !reflect.DeepEqual(got, lastError) {
+				t.Errorf("lastError = %v", got)
+			}
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
 		},
 		"FinishedAlready": func(t *testing.T, b *emulatortest.Backend) {

@@ -20,6 +20,9 @@ var (
 	ErrNotFound = lease.ErrNotFound
 	// ErrRefused reports that Firestore refuses a write or a query, so that no later try can succeed.
 	ErrRefused = lease.ErrRefused
+	// ErrUnknown reports that a checkpoint, or the record of an act's end, may be committed or not: the
+	// context ended, or the lock was lost, before Firestore had answered. Do not undo the act.
+	ErrUnknown = orchestrator.ErrUnknown
 )
 
 // Policy configures a lock; see Options.Lock:
@@ -56,9 +59,9 @@ func Permanent(code, message string, err error) error {
 }
 
 // RetryAfter returns err, a temporary failure of a Run, with the wait until the next attempt. The
-// failed attempt is not counted, so MaxAttempts does not limit such attempts; MaxRunTime does. The
-// wait is exactly d, but at most 12 h. If d is not positive, or err wraps a PermanentError, the
-// error is handled like err alone.
+// failed attempt is not counted, at most 100 times in a row; then one is. The wait is d, at least 1 s
+// and at most 12 h. If d is not positive, or err wraps a PermanentError, the error is handled like err
+// alone. MaxRunTime limits all attempts together.
 func RetryAfter(err error, d time.Duration) error {
 	return &orchestrator.RetryAfterError{Wait: d, Err: err}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -184,7 +186,7 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 			case "x":
 				return "done", nil
 			case "full":
-				if err := job.Checkpoint(ctx, strings.Repeat("s3cret", 30_000)); !errors.Is(err, lease.ErrRefused) {
+				if err := job.Checkpoint(ctx, strings.Repeat("s3cret", 30_000)); !errors.Is(err, lease.ErrRefused) || errors.Is(err, ErrUnknown) {
 					t.Errorf("error %.100v, want ErrRefused", err)
 				}
 				return "done", nil
@@ -194,15 +196,21 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 				w.unavailable.Store(true)
 				soon, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
-				if err := job.Checkpoint(soon, "late"); !errors.Is(err, context.DeadlineExceeded) {
+				if err := job.Checkpoint(soon, "late"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnknown) {
 					t.Errorf("error %v, want that of its context", err)
 				}
 			}
 			return until(ctx, func() { // by RUN_TIMEOUT, or by the loss
-				for range 2 {
-					if err := job.Checkpoint(context.WithoutCancel(ctx), "late"); !errors.Is(err, lease.ErrLost) {
-						t.Errorf("%s: error %v, want ErrLost", job.AnalysisID, err)
+				program := make(chan error, 1)
+				go func() { program <- soon(context.WithoutCancel(ctx), job, "late") }()
+				for n := range 2 { // the first joins one that may have been written
+					err, unknown := job.Checkpoint(context.WithoutCancel(ctx), "late"), job.AnalysisID == "unreachable" && n == 0
+					if !errors.Is(err, lease.ErrLost) || errors.Is(err, ErrUnknown) != unknown {
+						t.Errorf("%s, %d: error %v, want ErrLost", job.AnalysisID, n, err)
 					}
+				}
+				if err := <-program; errors.Is(err, ErrUnknown) != (job.AnalysisID == "unreachable") {
+					t.Errorf("%s, as a program: error %v", job.AnalysisID, err)
 				}
 			})
 		})
@@ -221,24 +229,186 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 }
 
 func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
+	for name, commit := range map[string]func(ctx context.Context, job orchestrator.Job) error{
+		"Checkpoint":  func(ctx context.Context, job orchestrator.Job) error { return job.Checkpoint(ctx, 1) },
+		"a program's": func(ctx context.Context, job orchestrator.Job) error { return soon(ctx, job, 1) },
+		"beside a report": func(ctx context.Context, job orchestrator.Job) error {
+			time.AfterFunc(time.Second, func() { job.Report(0.5, "waits") })
+			return soon(ctx, job, 1)
+		},
+		"beside one that waits no longer": func(ctx context.Context, job orchestrator.Job) error {
+			longer := make(chan error, 1)
+			go func() { longer <- soon(ctx, job, 1) }()
+			done, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_ = job.Checkpoint(done, 1)
+			return <-longer
+		},
+	} {
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				w.unavailable.Store(true)
+				time.AfterFunc(90*time.Second, func() { w.unavailable.Store(false) })
+				if err := commit(ctx, job); err != nil {
+					t.Error(err)
+				}
+				return until(ctx, nothing) // stalled
+			})
+			w.guard.StallTimeout = time.Minute
+			began := time.Now()
+			w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+			if took := time.Since(began); took < 150*time.Second || attempts(t, b) != "retry:stalled" {
+				t.Errorf("%q after %v, want stalled a minute after the commit", attempts(t, b), took)
+			}
+		})
+	}
+}
+
+// soon reports a checkpoint as a program does that waits for its reply.
+func soon(ctx context.Context, job orchestrator.Job, v any) error {
+	written := make(chan error, 1)
+	report := orchestrator.Report{Checkpoint: &orchestrator.Checkpoint{Value: v}}
+	job.Reporter.(orchestrator.Batcher).CommitSoon(report, func(err error) { written <- err }) //nolint:forcetypeassert // the guard's
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestAProgramsCommitsAreOneASecond(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *process
-		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			w.unavailable.Store(true)
-			time.AfterFunc(90*time.Second, func() { w.unavailable.Store(false) })
-			if err := job.Checkpoint(ctx, 1); err != nil {
+		w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			began := time.Now()
+			for i := range int64(20) {
+				if err := soon(ctx, job, i); err != nil || b.Fields(t, "x")["checkpoint"] != i {
+					t.Errorf("%v, and the document has %v, want %d", err, b.Fields(t, "x")["checkpoint"], i)
+				}
+			}
+			if took := time.Since(began); took < 19*time.Second || took > 21*time.Second {
+				t.Errorf("20 commits took %v, want 1 s each", took)
+			}
+			if _, err := Once(ctx, job, "act", func(context.Context) (int, error) { return 1, nil }); err != nil {
 				t.Error(err)
 			}
-			return until(ctx, nothing) // stalled
+			if took := time.Since(began); took > 21*time.Second {
+				t.Errorf("an act waited: %v", took)
+			}
+			return "done", nil
 		})
-		w.guard.StallTimeout = time.Minute
-		began := time.Now()
+		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+	})
+}
+
+// From its end until it returns, a run's reports are committed as before. An error is no guess.
+func TestAReportAfterTheStopIsCommittedOrUnknown(t *testing.T) {
+	for name, stop := range map[string]func(w *process){
+		"by SIGTERM":     func(w *process) { w.stop(delivery.ErrStopping) },
+		"by RUN_TIMEOUT": func(*process) {},
+	} {
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *process
+			w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if _, err := job.Begin(ctx, "act", false); err != nil {
+					t.Error(err)
+				}
+				stop(w)
+				<-ctx.Done()
+				if err := soon(context.WithoutCancel(ctx), job, int64(7)); err != nil || b.Fields(t, "x")["checkpoint"] != int64(7) {
+					t.Errorf("%v, and the document has %v", err, b.Fields(t, "x")["checkpoint"])
+				}
+				_, begin := job.Begin(ctx, "other", false)
+				for call, err := range map[string]error{"Checkpoint": job.Checkpoint(ctx, int64(8)), "End": job.End(ctx, "act", true, 1), "Begin": begin} {
+					if !errors.Is(err, context.Cause(ctx)) || errors.Is(err, ErrUnknown) != (call != "Begin") {
+						t.Errorf("%s: %v", call, err)
+					}
+				}
+				return nil, ctx.Err()
+			})
+			w.guard.RunTimeout = time.Minute
+			w.deliver(t, "x").check(t, 500, nil)
+			checkFields(t, b, "x", map[string]any{"checkpoint": int64(8), "lockOwner": nil, "openEffects": nil})
+			if effects, _ := b.Fields(t, "x")["effects"].(map[string]any); len(effects) != 1 {
+				t.Errorf("acts %v, want one", effects)
+			}
+		})
+	}
+}
+
+// A goroutine that a run leaves behind gets an error at once, and changes nothing.
+func TestAReportAfterTheRunIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var left orchestrator.Job
+		w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			left = job
+			return nil, errors.New("flaky")
+		})
 		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
-		if took := time.Since(began); took < 150*time.Second || attempts(t, b) != "retry:stalled" {
-			t.Errorf("%q after %v, want stalled a minute after the commit", attempts(t, b), took)
+		before := b.Fields(t, "x")
+		left.Report(0.5, "late")
+		_, once := Once(t.Context(), left, "act", func(context.Context) (int, error) { t.Error("it acts"); return 1, nil })
+		for call, err := range map[string]error{"Checkpoint": left.Checkpoint(t.Context(), 1), "Once": once, "End": left.End(t.Context(), "act", true, 1)} {
+			if err == nil || errors.Is(err, ErrUnknown) {
+				t.Errorf("%s: %v, want an error that says no", call, err)
+			}
+		}
+		w.deliver(t, "x") // of another run, which has its own reporter
+		if after := b.Fields(t, "x"); before["progress"] != nil || after["progress"] != nil || after["checkpoint"] != nil || after["effects"] != nil {
+			t.Errorf("it changed the document: %v", after)
+		}
+		reply{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"problem": "the run has ended"})
+	})
+}
+
+// Its checkpoint may be committed by what ends the run, or not.
+func TestACheckpointThatIsLeftWaitingIsUnknown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		left := make(chan error, 1)
+		var w *process
+		w = start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			go func() { left <- job.Checkpoint(context.Background(), 1) }()
+			time.Sleep(time.Second)
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 503, nil)
+		select {
+		case err := <-left:
+			if !errors.Is(err, ErrUnknown) {
+				t.Errorf("%v, want ErrUnknown", err)
+			}
+		case <-time.After(time.Hour):
+			t.Error("it waits for ever")
 		}
 	})
+}
+
+// What a program has written when it exits needs one commit, with or without ack.
+func TestTheReportsOfAProgramThatExitsShareACommit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "analyzer.sh")
+	script := `i=0; while [ $i -lt 2000 ]; do echo '{"checkpoint":'$i',"ack":'$i'}'; i=$((i+1)); done >&3; exit 1`
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	analyzer, err := orchestrator.New("exec:/bin/sh "+file, orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := emulatortest.Embedded(t)
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	w := start(t, b, analyzer.Analyze)
+	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+	checkFields(t, b, "x", map[string]any{"checkpoint": int64(1999), "lockOwner": nil})
+	if commits, _ := w.entry(t, "delivery")["checkpoints"].(float64); commits < 1 || commits > 20 {
+		t.Errorf("%v commits of 2000 lines", commits)
+	}
 }
 
 func TestInvalidReportsAreTenWarningsAndTheRunGoesOn(t *testing.T) {

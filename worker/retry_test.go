@@ -267,13 +267,19 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err          error
 		attempts     int // before
+		uncounted    int // attempts before, in a row
 		withoutQueue bool
 		want         time.Duration // zero: the usual wait
 		after        int64         // attempts
 		retryAfter   string
 	}{
 		"in 7 s":                          {err: in(7 * time.Second), want: 7 * time.Second, after: 0},
-		"in 1 ms":                         {err: in(time.Millisecond), want: time.Millisecond, after: 0},
+		"in 1 s":                          {err: in(time.Second), want: time.Second, after: 0},
+		"in 1 ms":                         {err: in(time.Millisecond), want: time.Second, after: 0},
+		"for the 100th time":              {err: in(time.Hour), attempts: 2, uncounted: 99, want: time.Hour, after: 2},
+		"for the 101st":                   {err: in(time.Hour), attempts: 1, uncounted: 100, want: time.Hour, after: 2},
+		"for the 101st at last":           {err: in(time.Hour), attempts: 2, uncounted: 100, after: 3},
+		"101 without a queue":             {err: in(time.Hour), uncounted: 100, withoutQueue: true, after: 1, retryAfter: "3600"},
 		"longer than RETRY_MAX":           {err: in(time.Hour), want: time.Hour, after: 0},
 		"at the last attempt":             {err: in(time.Hour), attempts: 2, want: time.Hour, after: 2},
 		"in 12 h":                         {err: in(12 * time.Hour), want: 12 * time.Hour, after: 0},
@@ -285,6 +291,7 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts, "lockToken": 4})
+			b.Merge(t, "x", map[string]any{"history": []any{map[string]any{"token": 4, "outcome": "retry", "uncounted": tc.uncounted}}})
 			w := start(t, b, failing(tc.err))
 			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
 			q, code := &recordingQueue{}, 500
@@ -294,11 +301,19 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 
 			failed := time.Now()
 			a := w.deliver(t, "x")
+			checkFields(t, b, "x", map[string]any{"attempts": tc.after, "lockOwner": nil})
+			if tc.after == 3 {
+				checkFields(t, b, "x", map[string]any{"status": "FAILED"})
+				return
+			}
 			a.check(t, code, map[string]any{"acquired": true, "reason": "retry"})
-			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": tc.after, "lockOwner": nil})
 			history, _ := b.Fields(t, "x")["history"].([]any)
-			if last, _ := history[len(history)-1].(map[string]any); last["outcome"] != "retry" {
-				t.Errorf("the history ends with %v", last)
+			row := any(nil)
+			if tc.after == int64(tc.attempts) {
+				row = int64(tc.uncounted + 1)
+			}
+			if last, _ := history[len(history)-1].(map[string]any); last["outcome"] != "retry" || last["uncounted"] != row {
+				t.Errorf("the history ends with %v, want %v uncounted", last, row)
 			}
 			if a.RetryAfter != tc.retryAfter {
 				t.Errorf("Retry-After %q, want %q", a.RetryAfter, tc.retryAfter)

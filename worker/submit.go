@@ -46,7 +46,7 @@ func NewDocument(k Kind, input any) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, err := orchestrator.Storable(input)
+	value, err := orchestrator.StorableInput(input)
 	if err != nil {
 		return nil, fmt.Errorf("worker: new document: %w", err)
 	}
@@ -101,7 +101,7 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 	if err != nil {
 		return s, err
 	}
-	value, err := orchestrator.Storable(input)
+	value, err := orchestrator.StorableInput(input)
 	if err == nil {
 		s, err = kind.submit(ctx, id, value)
 	}

@@ -108,8 +108,8 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 
 // retry releases the lock after a temporary failure, and books the next attempt for the
 // time that the same commit records. If the process dies between the two, the delivery is
-// repeated and books the same task; see wait. If the analyzer has asked for a wait, the attempt
-// is not counted. asked is zero if it has not.
+// repeated and books the same task; see wait. asked is the wait that the analyzer has asked for;
+// zero: none.
 func (a *attempt) retry(ctx context.Context, code, message string, asked time.Duration) Outcome {
 	var wait time.Duration
 	var task func(next time.Time) string
@@ -120,7 +120,7 @@ func (a *attempt) retry(ctx context.Context, code, message string, asked time.Du
 
 	var next time.Time
 	err := a.traced(ctx, telemetry.Release, func(ctx context.Context) (err error) {
-		next, err = a.hold.Retry(ctx, code, message, wait, asked > 0, task)
+		next, err = a.hold.Retry(ctx, code, message, wait, !a.counts(asked), task)
 		return err
 	})
 	if errors.Is(err, lease.ErrLost) {

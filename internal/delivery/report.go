@@ -26,16 +26,44 @@ type reporter struct {
 	*attempt
 	ctx   context.Context // of the log
 	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
+	ended chan struct{}   // closed when the run has ended
 
 	acts
 
 	mu       sync.Mutex
+	commits  int // those that the run waits for, which is not stalled meanwhile
 	warnings int
+	warned   map[string]bool // the problems that Warn has logged
+}
+
+// batchInterval is the least time between two commits of Batcher's reports.
+const batchInterval = time.Second
+
+// errEnded is the error of a call after the end of its run, as by a goroutine that it left behind.
+var errEnded = errors.New("worker: the run has ended")
+
+// unknownError is an error after which a commit may have been made.
+type unknownError struct{ error }
+
+// Is makes errors.Is(err, orchestrator.ErrUnknown) hold.
+func (e unknownError) Is(target error) bool { return target == orchestrator.ErrUnknown }
+
+// Unwrap returns the cause.
+func (e unknownError) Unwrap() error { return e.error }
+
+// outcome returns the error of the hold about a commit as the run gets it.
+func outcome(err error) error {
+	if errors.Is(err, lease.ErrUnavailable) {
+		return unknownError{err}
+	}
+	return err
 }
 
 // newReporter returns the reporter of a run. stop ends the run's context.
 func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc) *reporter {
-	r := &reporter{attempt: a, ctx: context.WithoutCancel(ctx)}
+	r := &reporter{
+		attempt: a, ctx: context.WithoutCancel(ctx), ended: make(chan struct{}), warned: map[string]bool{},
+	}
 	if a.StallTimeout > 0 {
 		r.stall = time.AfterFunc(a.StallTimeout, func() { stop(errStalled) })
 	}
@@ -43,40 +71,86 @@ func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc)
 	return r
 }
 
-// close stops the timer of StallTimeout.
+// close ends the run's reports. Later ones change nothing.
 func (r *reporter) close() {
+	close(r.ended)
 	if r.stall != nil {
 		r.stall.Stop()
 	}
 }
 
+// over returns errEnded after the end of the run.
+func (r *reporter) over() error {
+	select {
+	case <-r.ended:
+		return errEnded
+	default:
+		return nil
+	}
+}
+
 // Report implements orchestrator.Reporter.
 func (r *reporter) Report(report orchestrator.Report) {
+	if r.over() != nil {
+		r.Invalid("the run has ended")
+		return
+	}
 	r.hold.Report(r.receive(report), r.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
+	if err := r.over(); err != nil {
+		return err
+	}
 	written := make(chan error, 1)
 	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
 	return r.await(ctx, written)
 }
 
-// await returns the outcome of a commit, or the cause of ctx.
+// CommitSoon implements orchestrator.Batcher.
+func (r *reporter) CommitSoon(report orchestrator.Report, done func(error)) {
+	r.waits(1)
+	r.hold.Report(r.receive(report), batchInterval, func(err error) {
+		r.waits(-1)
+		done(outcome(err))
+	})
+}
+
+// await returns the outcome of a commit. If ctx or the run ends first, that is an unknownError: what
+// ends the run commits it too.
 func (r *reporter) await(ctx context.Context, written <-chan error) error {
-	if r.stall != nil && r.stall.Stop() { // the run waits for Firestore, and is not stalled
-		defer r.stall.Reset(r.StallTimeout)
-	}
+	r.waits(1)
+	defer r.waits(-1)
 	select {
 	case err := <-written:
-		return err
+		return outcome(err)
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return unknownError{context.Cause(ctx)}
+	case <-r.ended:
+		return unknownError{errEnded}
+	}
+}
+
+// waits adds n to the commits that the run waits for. It is not stalled while there is one.
+func (r *reporter) waits(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.commits += n
+	switch {
+	case r.stall == nil || r.over() != nil:
+	case r.commits == 0:
+		r.stall.Reset(r.StallTimeout)
+	case r.commits == n:
+		r.stall.Stop()
 	}
 }
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+	if err := r.over(); err != nil {
+		return nil, err
+	}
 	written := make(chan error, 1)
 	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
 	r.ask(name)
@@ -90,6 +164,9 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	if err = r.await(ctx, written); err != nil { // the caller does not act, so this attempt leaves no marker
 		r.hold.Mark(name, earlier)
 	}
+	if unknown, ok := errors.AsType[unknownError](err); ok { // the act has certainly not begun
+		err = unknown.error
+	}
 	if errors.Is(err, lease.ErrRefused) {
 		return nil, r.refuse(RefusedAct(name, err))
 	}
@@ -98,6 +175,9 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 
 // End implements orchestrator.Marker.
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
+	if err := r.over(); err != nil {
+		return err
+	}
 	r.ask(name)
 	written := make(chan error, 1)
 	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
@@ -109,7 +189,9 @@ func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effe
 
 // receive restarts the timer of StallTimeout, and converts the report for the lock.
 func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
-	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
 		r.stall.Reset(r.StallTimeout)
 	}
 	return analysislock.Report{
@@ -129,6 +211,12 @@ func (r *reporter) Invalid(problem string) {
 
 // Warn implements orchestrator.Warner.
 func (r *reporter) Warn(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.warned[problem] {
+		return
+	}
+	r.warned[problem] = true
 	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.AnalysisID, "problem", problem)
 }
 

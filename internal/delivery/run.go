@@ -98,10 +98,18 @@ func (a *attempt) record(ctx context.Context, r run) Outcome {
 
 	code, message := a.failure(ctx, r)
 	wait := r.wait()
-	if a.acq.Last && wait == 0 {
+	if a.acq.Last && a.counts(wait) {
 		return a.exhaust(ctx, code, message)
 	}
 	return a.retry(ctx, code, message, wait)
+}
+
+// maxUncounted is how many attempts in a row are not counted because they have asked for a wait.
+const maxUncounted = 100
+
+// counts reports whether an attempt counts that has failed and has asked for this wait; zero: none.
+func (a *attempt) counts(wait time.Duration) bool {
+	return wait == 0 || a.hold.Uncounted() >= maxUncounted
 }
 
 // UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
@@ -151,7 +159,7 @@ func (r run) wait() time.Duration {
 	if r.cause != nil || !errors.As(r.err, &later) {
 		return 0
 	}
-	return min(max(0, later.Wait), orchestrator.MaxRetryAfter)
+	return later.After()
 }
 
 // reasonOf returns how an analyzer failed, without its message, which may contain its input. It

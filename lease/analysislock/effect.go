@@ -200,7 +200,7 @@ func (h *Hold) Mark(name string, effect *Effect) {
 // ends the Hold. It calls done as Report does: with nil once they are committed. The caller holds h.mu.
 func (h *Hold) mark(changed Effects, done func(error)) {
 	h.effects, h.marks = changed, h.marks+1
-	h.carry(0, waiter{mark: true, done: done})
+	h.carry(0, waiter{ofMarks, done})
 }
 
 // now estimates the store's present time, as documents have it.

@@ -27,6 +27,9 @@ type Attempt struct {
 	Outcome   string    `json:"outcome,omitempty"`   // OutcomeReady and so on; empty: none yet
 	Code      string    `json:"code,omitempty"`      // of its error
 	Message   string    `json:"message,omitempty"`   // of its error, at most 256 bytes
+	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
+	// not counted.
+	Uncounted int `json:"uncounted,omitempty"`
 }
 
 // The limits of a history. A decision reads it, so it must stay small.
@@ -51,6 +54,14 @@ func (d *Analysis) begin(now time.Time) {
 			return
 		}
 	}
+}
+
+// uncounted returns the Uncounted of the attempt before the present one.
+func (d *Analysis) uncounted() int {
+	if n := len(d.History); n > 1 && d.History[n-1].Token == d.Lock.Token {
+		return d.History[n-2].Uncounted
+	}
+	return 0
 }
 
 // end records how the attempt of the lock's token ended.

@@ -137,6 +137,9 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 			d.queue()
 			d.LastError, d.NextAttemptAt, d.BookedTask = failure, next, booked
 			d.end(now, OutcomeRetry, failure.Code, failure.Message)
+			if n := len(d.History); refund && n > 0 {
+				d.History[n-1].Uncounted = d.uncounted() + 1
+			}
 		}, refund)
 	}
 	err = release(newError(code, message))
@@ -144,6 +147,12 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 		err = release(newError(code, ""))
 	}
 	return next, err
+}
+
+// Uncounted returns how many attempts in a row before this one were refunded by Retry.
+func (h *Hold) Uncounted() int {
+	d := h.lease.Doc()
+	return d.uncounted()
 }
 
 // Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and

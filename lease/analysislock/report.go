@@ -54,13 +54,26 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 		h.checkpoint = r.Checkpoint
 	}
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
-	h.carry(every, waiter{done: done})
+	w := waiter{ofProgress, done}
+	if r.Checkpoint != nil {
+		w.parts |= ofCheckpoint
+	}
+	h.carry(every, w)
 }
+
+// parts are what a commit carries of that.
+type parts int
+
+const (
+	ofProgress parts = 1 << iota
+	ofMarks
+	ofCheckpoint
+)
 
 // waiter waits for the commit of a mark, or of a report.
 type waiter struct {
-	mark bool
-	done func(error) // nil: nobody waits
+	parts parts
+	done  func(error) // nil: nobody waits
 }
 
 // carry adds what was reported and marked to the lock's next refresh; see Report. The caller
@@ -72,44 +85,54 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 	progress, checkpoint, effects := h.progress, h.checkpoint, h.effects
 	marks, n := h.marks, h.settled+len(h.waiting)
 
-	var marked, kept bool // whether the last change that was tried, which is the one in the commit, has them
-	change := func(withMarks, withCheckpoint bool) func(*Analysis) {
+	var tried parts // of the last of these changes that was tried, which is the one in the commit
+	with := func(p parts) func(*Analysis) {
 		return func(d *Analysis) {
-			if marked, kept = withMarks, withCheckpoint; marked {
+			tried = p
+			if p&ofProgress != 0 && !progress.At.IsZero() {
+				d.Progress = &progress
+			}
+			if p&ofMarks != 0 {
 				d.mark(effects)
 			}
-			if kept {
+			if p&ofCheckpoint != 0 {
 				d.Checkpoint = checkpoint
-			}
-			if !progress.At.IsZero() {
-				d.Progress = &progress
 			}
 		}
 	}
-	less := []func(*Analysis){change(false, false)}
-	if checkpoint != nil && marks > 0 {
-		less = []func(*Analysis){change(true, false), change(false, true), change(false, false)}
+
+	all := ofProgress
+	if marks > 0 {
+		all |= ofMarks
 	}
-	written := func(err error) { h.written(checkpoint, effects, marks, n, marked, kept, err) }
-	h.lease.Carry(every, written, change(marks > 0, checkpoint != nil), less...)
+	if checkpoint != nil {
+		all |= ofCheckpoint
+	}
+	var less []func(*Analysis)
+	for _, p := range []parts{ofProgress | ofMarks, ofProgress | ofCheckpoint, ofProgress, 0} {
+		if p&all == p && p != all {
+			less = append(less, with(p))
+		}
+	}
+	written := func(err error) { h.written(checkpoint, effects, marks, n, tried, err) }
+	h.lease.Carry(every, written, with(all), less...)
 }
 
 // written is called after a commit that was to contain checkpoint, the effects as they were after the
 // given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
-// had no room for all of these; marked and kept tell whether it had room for the effects, or for the
-// checkpoint. If it had none for the effects, the Hold returns to those of the last commit, unless they
-// have changed since.
-func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, marked, kept bool, err error) {
+// had no room for all of these, and tried are the parts for which it had room. If it had none for the
+// effects, the Hold returns to those of the last commit, unless they have changed since.
+func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, tried parts, err error) {
 	h.mu.Lock()
-	refused, ofMark, ofReport := errors.Is(err, lease.ErrRefused), err, err
-	if refused && marked {
-		ofMark = nil
-	}
-	if refused && kept {
-		ofReport = nil
+	refused := errors.Is(err, lease.ErrRefused)
+	outcome := func(p parts) error {
+		if refused && tried&p == p {
+			return nil
+		}
+		return err
 	}
 	switch {
-	case ofMark == nil:
+	case outcome(ofMarks) == nil:
 		h.stored = effects
 	case refused && marks == h.marks:
 		h.effects = h.stored
@@ -122,20 +145,16 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, ma
 		h.checkpoint = nil
 	}
 	again := checkpoint == h.committed
-	if ofReport == nil && checkpoint != nil {
+	if outcome(ofCheckpoint) == nil && checkpoint != nil {
 		h.committed = checkpoint
 	}
 	h.mu.Unlock()
 
 	for _, w := range done {
-		if w.mark {
-			w.done(ofMark)
-			continue
-		}
-		w.done(ofReport)
+		w.done(outcome(w.parts))
 	}
 	if h.Written != nil && !again {
-		h.Written(checkpoint, ofReport)
+		h.Written(checkpoint, outcome(ofCheckpoint))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -76,7 +77,7 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 		h := w.acquire("w/1").Hold
 		s.Delay = 10 * time.Second
 		var written []any
-		h.Written = func(c *analysislock.Checkpoint, _ error) { written = append(written, c.Value) }
+		h.Written = func(c *analysislock.Checkpoint, _ error) { written = append(written, valueOf(c)) }
 		w.run(h, nil, func() {
 			h.Report(progress(0.25, "reads"), time.Hour, got.done("a"))
 			h.Report(checkpoint("c1"), time.Hour, got.done("b"))
@@ -87,9 +88,7 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 			time.Sleep(time.Second)
 			h.Report(checkpoint("c2"), time.Hour, got.done("c")) // during the commit
 			time.Sleep(time.Second)
-			if d := w.doc(); d.Progress == nil || *d.Progress.Fraction != 0.25 || d.Progress.Message != "writes" || w.now().Sub(d.Progress.At) != 2*time.Second || d.Checkpoint.Value != "c1" {
-				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
-			}
+			w.wantReported("0.25 writes c1", 2*time.Second)
 			got.want(w)
 			time.Sleep(s.Delay)
 			got.want(w, "a", "b")
@@ -98,15 +97,71 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 			h.Report(progress(0.5, "still writes"), 0, nil) // with the next, whose checkpoint is not yet known to be written
 			time.Sleep(s.Delay)
 			got.want(w, "c")
-			if d := w.doc(); d.Progress.Message != "still writes" || d.Checkpoint.Value != "c2" {
-				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
-			}
+			w.wantReported("0.5 still writes c2", s.Delay)
 			w.check(h.Flush(w.Context())) // nothing waits
 			if n := s.Calls(leasetest.Swap); n != 3 || !slices.Equal(written, []any{"c1", "c2"}) {
 				w.Errorf("%d commits, want 3; written %v", n, written)
 			}
 		})
 	})
+}
+
+// valueOf returns the value of a checkpoint, or nil for none.
+func valueOf(c *analysislock.Checkpoint) any {
+	if c == nil {
+		return nil
+	}
+	return c.Value
+}
+
+// wantReported wants the document to have these parts, reported so long ago.
+func (w *fixture) wantReported(want string, ago time.Duration) {
+	w.Helper()
+	d := w.doc()
+	if d.Progress == nil || d.Progress.Fraction == nil {
+		w.Fatalf("no progress, %v", valueOf(d.Checkpoint))
+	}
+	got := fmt.Sprintf("%v %s %v", *d.Progress.Fraction, d.Progress.Message, valueOf(d.Checkpoint))
+	if at := w.now().Sub(d.Progress.At); got != want || at != ago {
+		w.Errorf("the document has %q, reported %v ago; want %q, %v", got, at, want, ago)
+	}
+}
+
+// Each report that the document can hold is answered as written, whatever it cannot hold beside it.
+func TestARefusedPartFailsNoOther(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refused int // commits in a row
+		mark    bool
+		want    []string
+	}{
+		"nothing":                       {0, true, []string{"progress", "mark", "checkpoint", "both"}},
+		"the checkpoint":                {1, false, []string{"progress", "checkpoint refused", "both refused"}},
+		"the checkpoint, beside a mark": {1, true, []string{"progress", "mark", "checkpoint refused", "both refused"}},
+		"the mark, but not that":        {2, true, []string{"progress", "mark refused", "checkpoint", "both"}},
+		"the mark too":                  {3, true, []string{"progress", "mark refused", "checkpoint refused", "both refused"}},
+		"all":                           {2, false, []string{"progress refused", "checkpoint refused", "both refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				s, got := w.faulty(), &outcomes{}
+				h := w.acquire("w/1").Hold
+				w.run(h, nil, func() {
+					s.SetPlan(leasetest.On(leasetest.Swap, slices.Repeat([]leasetest.Fault{leasetest.Refuse}, tc.refused)...))
+					h.Report(progress(0.5, "half"), time.Hour, got.done("progress"))
+					if tc.mark {
+						_, _, err := h.Begin("charge", false, got.done("mark"))
+						w.check(err)
+					}
+					h.Report(checkpoint("c"), time.Hour, got.done("checkpoint"))
+					both := progress(0.5, "half")
+					both.Checkpoint = &analysislock.Checkpoint{Value: "c"}
+					h.Report(both, 0, got.done("both"))
+					time.Sleep(time.Second)
+				})
+				got.want(w, tc.want...)
+			})
+		})
+	}
 }
 
 // Each way in which the hold reaches the store answers the reports that wait, once.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -170,9 +171,32 @@ func logged(analyzer orchestrator.Analyzer, log *slog.Logger) orchestrator.Analy
 	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		log := log.With("analysis_id", job.AnalysisID)
 		log.InfoContext(ctx, runMessage, "lock_token", job.LockToken, "continues", job.Resume != nil)
-		job.Stderr = slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
+		relay := slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
+		job.Stderr = &bounded{to: relay, left: maxStderr}
 		return analyzer.Analyze(ctx, job)
 	}
+}
+
+// maxStderr is how many bytes of its standard error are shown of a run.
+const maxStderr = 64 << 10
+
+// bounded passes on the first bytes that are written, and then a note that the rest is cut.
+type bounded struct {
+	to   io.Writer
+	left int
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(text []byte) (int, error) {
+	if len(text) <= b.left {
+		b.left -= len(text)
+		return b.to.Write(text)
+	}
+
+	shown := append(text[:b.left:b.left], "\n… cut: a run shows at most 64 KiB of standard error\n"...)
+	_, err := b.to.Write(shown)
+	b.to, b.left = io.Discard, math.MaxInt
+	return len(text), err
 }
 
 // slowed returns builtin:document with runs that take so long.

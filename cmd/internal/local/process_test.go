@@ -127,3 +127,28 @@ func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
 		}
 	})
 }
+
+func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
+	const cut = "\n… cut: a run shows at most 64 KiB of standard error\n"
+	for name, tc := range map[string]struct {
+		writes []int
+		shown  int
+		cut    bool
+	}{
+		"all":                {[]int{32 << 10, 32 << 10}, 64 << 10, false},
+		"a byte more":        {[]int{32 << 10, 32<<10 + 1}, 64 << 10, true},
+		"more after the end": {[]int{64 << 10, 1, 1, 100 << 10}, 64 << 10, true},
+	} {
+		var shown strings.Builder
+		b := &bounded{to: &shown, left: maxStderr}
+		for _, n := range tc.writes {
+			if wrote, err := b.Write([]byte(strings.Repeat("x", n))); wrote != n || err != nil {
+				t.Errorf("%s: wrote %d, %v", name, wrote, err)
+			}
+		}
+		want := strings.Repeat("x", tc.shown) + map[bool]string{true: cut}[tc.cut]
+		if got := shown.String(); got != want {
+			t.Errorf("%s: %d bytes are shown, want %d; they end with %q", name, len(got), len(want), got[max(0, len(got)-60):])
+		}
+	}
+}

@@ -23,7 +23,8 @@ import (
 // maxInput leaves 64 KiB of a document's 1 MiB for its result.
 const maxInput = 1<<20 - 64<<10
 
-var errTooLarge = fmt.Errorf("larger than %d bytes, which a document cannot hold", maxInput)
+var errTooLarge = fmt.Errorf(
+	"larger than %d bytes, which a document cannot hold: put it in Cloud Storage and submit its name", maxInput)
 
 // Document is an analysis to be created.
 type Document struct {
@@ -126,10 +127,10 @@ func inputDocument(text, id string) (Document, error) {
 	if !json.Valid([]byte(text)) {
 		return Document{}, cli.UsageError("it is not JSON")
 	}
-	input, err := orchestrator.Storable(json.RawMessage(text))
+	input, err := orchestrator.StorableInput(json.RawMessage(text))
 	var permanent *orchestrator.PermanentError
 	if errors.As(err, &permanent) {
-		return Document{}, cli.UsageError(inputMessage(permanent))
+		return Document{}, cli.UsageError(permanent.Message)
 	}
 
 	canonical, err := json.Marshal(input)
@@ -138,13 +139,4 @@ func inputDocument(text, id string) (Document, error) {
 	}
 	id = cmp.Or(id, "input-"+taskqueue.Name(string(canonical))[:16])
 	return Document{ID: id, Name: id, Input: json.RawMessage(text)}, nil
-}
-
-// inputMessage is a refusal's message whose paths begin at the input, not at a result.
-func inputMessage(refused *orchestrator.PermanentError) string {
-	message := "input" + strings.TrimPrefix(refused.Message, "result")
-	if refused.Code == orchestrator.CodeResultTooLarge {
-		message = strings.Replace(message, " at result", " at input", 1)
-	}
-	return message
 }

@@ -21,6 +21,9 @@ type Config struct {
 	AnalyzerSpec string
 }
 
+// execScheme begins an ANALYZER that is a program.
+const execScheme = "exec:"
+
 var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
@@ -37,7 +40,7 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	options := orchestrator.Options{
 		JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV"),
 	}
-	if !strings.HasPrefix(c.AnalyzerSpec, "exec:") {
+	if !strings.HasPrefix(c.AnalyzerSpec, execScheme) {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
 	}
 	for name := range strings.SplitSeq(e.Text("ANALYZER_ENV", "*"), ",") {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 
 	"taskguard/cmd/internal/service"
 	"taskguard/worker"
@@ -30,6 +31,12 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // of the listener, or of a connection that it could not open. After the end of ctx it is nil.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	defer func() { _ = l.Close() }() // where nothing was served
+	if strings.HasPrefix(cfg.AnalyzerSpec, execScheme) {
+		if err := conceal(); err != nil {
+			log.WarnContext(ctx, "the analyzer's program can read the environment of this process", "error", err)
+		}
+	}
+
 	o := cfg.Options
 	o.Project, o.Log = cfg.Project, log
 	exports, err := cfg.Telemetry.Export(ctx, log)
