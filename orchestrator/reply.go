@@ -241,7 +241,7 @@ type Marker interface {
 // Errors of acts.
 var (
 	// ErrNoGuard reports that no guard made the job, so that nothing can be recorded.
-	ErrNoGuard = errors.New("orchestrator: no guard made this job, so nothing would keep its acts from being repeated: " +
+	ErrNoGuard = errors.New("orchestrator: no guard made this job, so its acts could be repeated: " +
 		"check the ok of JobFromContext; in a unit test, use workertest.Job")
 	// ErrNoRoom reports that there is no room for the result of an act.
 	ErrNoRoom = errors.New("orchestrator: there is no room for the result")
@@ -285,7 +285,7 @@ func (j Job) Key(act string) string {
 // CheckAct returns an error if name cannot be the name of an act.
 func CheckAct(name string) error {
 	if !validCode.MatchString(name) || strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
-		return errors.New("orchestrator: the name of an act is not 1 to 64 letters, digits, _ and -, or it is like __x__")
+		return errors.New("orchestrator: an act's name has 1 to 64 letters, digits, _ and -, and is not like __x__")
 	}
 	return nil
 }

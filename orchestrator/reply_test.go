@@ -43,7 +43,7 @@ func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrato
 	return nil, nil
 }
 
-const badName = "the name of an act is not 1 to 64 letters, digits, _ and -, or it is like __x__"
+const badName = "an act's name has 1 to 64 letters, digits, _ and -, and is not like __x__"
 
 func ctxEnded(ended bool) error {
 	if ended {

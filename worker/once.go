@@ -109,9 +109,8 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		}
 	}
 	if effect != nil && effect.ResultError != "" {
-		return result, &ResultError{
-			Record: name, Type: reflect.TypeFor[T]().String(), Err: errors.New("it was not stored: " + effect.ResultError),
-		}
+		err := errors.New("it was not stored: " + effect.ResultError)
+		return result, &ResultError{Record: name, Type: reflect.TypeFor[T]().String(), Err: err}
 	}
 	if effect != nil {
 		return decode[T](name, effect.Result)

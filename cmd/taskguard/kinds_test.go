@@ -126,7 +126,7 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `json: unknown field "colection"`,
 		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
 		`[{"name":"a","collection":"as","path":"/t"},{"name":"b","collection":"bs","path":"/t"}]`:                   `kind "b" has the name`,
-		`[{"name":"a","collection":"as","fields":{"finished":"DONE","failed":"DONE"}},{"name":"","collection":""}]`: `kind "a": repo: fields: two words of the status are equal`,
+		`[{"name":"a","collection":"as","fields":{"finished":"DONE","failed":"DONE"}},{"name":"","collection":""}]`: `kind "a": fields: two words of the status are equal`,
 	} {
 		taskguard(t, env.with("KINDS", text), "status").want(t, cli.ExitUsage, "taskguard status: KINDS: ", want).wantOneErrorLine(t)
 	}

@@ -31,7 +31,8 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
-	for _, name := range []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result"), "checkpoint", "effects"} {
+	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
+	for _, name := range []string{input, result, "checkpoint", "effects"} {
 		if d.Indexes.indexed(group, name) {
 			d.problem("field-indexed",
 				"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.", name, group).

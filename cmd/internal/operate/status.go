@@ -110,8 +110,8 @@ func (s *selection) parse(c *cli.Call) error {
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case chosen > 1:
-		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary and a filter " +
-			"exclude each other")
+		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary " +
+			"and a filter exclude each other")
 	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
 	case keyed && c.Given("kind"):
