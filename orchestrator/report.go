@@ -69,6 +69,12 @@ func (j Job) commitSoon(ctx context.Context, r Report, done func(error)) {
 	}
 }
 
+// Admitter is a Reporter that also limits how many large results are in memory.
+type Admitter interface {
+	// Admit blocks until the result of the run may be decoded, whose JSON has over 64 KiB.
+	Admit()
+}
+
 // Warner is a Reporter that also gets warnings.
 type Warner interface {
 	// Warn is called for output that is probably a mistake. problem does not quote it.

@@ -76,6 +76,9 @@ func (j Job) storable(r Result) (any, error) {
 		r = output.RawMessage
 	}
 	d := decoder{root: resultRoot, rounds: rounds}
+	if admitter, ok := j.Reporter.(Admitter); ok {
+		d.admit = admitter.Admit
+	}
 	v, err := d.decode(r)
 	if d.rounded {
 		j.warn(roundedProblem)
@@ -121,7 +124,8 @@ type decoder struct {
 	rounded bool   // one was
 	json    *json.Decoder
 	size    int
-	dry     bool // only checks: it makes no arrays and maps
+	dry     bool   // only checks: it makes no arrays and maps
+	admit   func() // called before a large value is made; nil: nothing
 }
 
 // largeText is the length of JSON that is checked before it is decoded: a value that is refused because
@@ -142,7 +146,9 @@ func (d *decoder) decode(r any) (any, error) {
 		if _, err := d.walk(text); err != nil {
 			return nil, err
 		}
-		d.dry = false
+		if d.dry = false; d.admit != nil {
+			d.admit()
+		}
 	}
 	return d.walk(text)
 }

@@ -8,15 +8,19 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -584,4 +588,40 @@ func TestDoOfAFinishedKeyIsOneRead(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A large result may take a hundred times its bytes as values: one at a time is decoded and committed.
+func TestLargeResultsAreFinishedOneAtATime(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes    int // of the result's JSON
+		together int // finishes at once
+	}{"small": {64 << 10, 3}, "large": {64<<10 + 1, 1}} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b, finishing, most := ahead(t), atomic.Int64{}, atomic.Int64{}
+			g := open(t, b, func(o *worker.Options) {
+				o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if commit, ok := req.(*firestorepb.CommitRequest); ok && proto.Size(commit) > 60<<10 {
+						defer finishing.Add(-1)
+						most.Store(max(most.Load(), finishing.Add(1)))
+						time.Sleep(time.Second)
+					}
+					return invoke(ctx, m, req, reply, cc, opts...)
+				}))
+			})
+			var calls sync.WaitGroup
+			for key := range 3 {
+				calls.Go(func() {
+					_, err := worker.Do(t.Context(), g, "op", fmt.Sprint(key), func(context.Context, worker.Job) (string, error) {
+						return strings.Repeat("x", c.bytes-2), nil // with its quotes
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if calls.Wait(); most.Load() != int64(c.together) {
+				t.Errorf("%d results at once, want %d", most.Load(), c.together)
+			}
+		})
+	}
 }

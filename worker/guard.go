@@ -18,6 +18,7 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sync/semaphore"
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/env"
@@ -53,6 +54,8 @@ type Guard struct {
 	records  map[string]bool           // the collections of Do
 	reported map[string]*repo.Analyses // those, and the default one
 	handled  []*delivery.Guard         // of the kinds that have a handler
+
+	large *semaphore.Weighted // see delivery.Guard
 }
 
 // guarded is a kind with its documents and the guard of its deliveries.
@@ -78,6 +81,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	g := &Guard{
 		options: o, instance: instance(ctx),
 		kinds: map[string]*guarded{}, records: map[string]bool{}, reported: map[string]*repo.Analyses{},
+		large: semaphore.NewWeighted(1),
 	}
 	if g.auth, err = o.authenticator(); err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
@@ -191,7 +195,7 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
 		CheckpointInterval: o.CheckpointInterval,
-		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
+		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
 		kind.guard.Kind.Name, kind.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)

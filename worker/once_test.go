@@ -362,7 +362,7 @@ func TestAnActThatIsNotAskedForIsReported(t *testing.T) {
 
 // A job that no guard made has the constant key of all such jobs, and no marker.
 func TestWithoutAGuardNoActBegins(t *testing.T) {
-	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		provider := &charges{}
 		handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			job, ok := worker.JobFromContext(r.Context())

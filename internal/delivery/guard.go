@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/lease"
@@ -40,8 +42,11 @@ type Guard struct {
 	StallTimeout time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
 	RetryMin, RetryMax time.Duration
-	Log                *slog.Logger
-	Telemetry          *telemetry.Telemetry // nil: none
+	// Large admits one large result at a time, from its decoding to the commit: each may take a
+	// hundred times its bytes in memory. Nil: no limit.
+	Large     *semaphore.Weighted
+	Log       *slog.Logger
+	Telemetry *telemetry.Telemetry // nil: none
 }
 
 // Causes with which a run's context ends, besides lease.ErrLost.
@@ -140,7 +145,8 @@ type attempt struct {
 	hold     *analysislock.Hold // once acquired
 	measured Measures
 
-	skipped []string // acts of earlier attempts that the run has not asked for
+	skipped  []string // acts of earlier attempts that the run has not asked for
+	admitted bool     // by Large
 }
 
 // deliver acquires the lock and runs the analyzer, or handles the refusal.

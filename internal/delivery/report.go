@@ -209,6 +209,13 @@ func (r *reporter) Invalid(problem string) {
 	}
 }
 
+// Admit implements orchestrator.Admitter. The attempt leaves when it has ended.
+func (r *reporter) Admit() {
+	if r.Large != nil {
+		r.admitted = r.Large.Acquire(r.ctx, 1) == nil // r.ctx does not end
+	}
+}
+
 // Warn implements orchestrator.Warner.
 func (r *reporter) Warn(problem string) {
 	r.mu.Lock()

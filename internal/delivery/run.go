@@ -27,6 +27,7 @@ type run struct {
 // run runs the analyzer under the lock. It records the result, or releases the lock, and reports the
 // acts that are left open.
 func (a *attempt) run(ctx context.Context) Outcome {
+	defer a.leave()
 	r := a.analyze(ctx)
 	o := a.record(ctx, r)
 	if a.hold.Adoptable() {
@@ -36,6 +37,13 @@ func (a *attempt) run(ctx context.Context) Outcome {
 	a.reportForgotten(ctx, o)
 	o.RunErr, o.Reason = r.failure, r.reason
 	return o
+}
+
+// leave makes room for the next large result.
+func (a *attempt) leave() {
+	if a.admitted {
+		a.Large.Release(1)
+	}
 }
 
 // reportOpen reports the open acts that no later attempt asks for by itself: those of an analysis

@@ -193,8 +193,7 @@ func (b *bounded) Write(text []byte) (int, error) {
 		return b.to.Write(text)
 	}
 
-	shown := append(text[:b.left:b.left], "\n… cut: a run shows at most 64 KiB of standard error\n"...)
-	_, err := b.to.Write(shown)
+	_, err := fmt.Fprintf(b.to, "%s\n… cut: a run shows at most 64 KiB of standard error\n", text[:b.left])
 	b.to, b.left = io.Discard, math.MaxInt
 	return len(text), err
 }

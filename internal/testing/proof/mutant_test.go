@@ -116,7 +116,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 	next := func(in time.Duration) change {
 		return func(m *mutants, _ *caller, d *analysis) { d.NextAttemptAt = m.now().Add(in).Truncate(time.Millisecond) }
 	}
-	named := func(m *mutants, _ *caller, d *analysis) { d.BookedTask = nextName(*d) }
+	named := func(_ *mutants, _ *caller, d *analysis) { d.BookedTask = nextName(*d) }
 	settled := func(c delivery.Case) delivery.Outcome { return delivery.Outcome{Case: c, Settled: true} }
 	for name, c := range map[string]struct {
 		do   func(m *mutants)
@@ -224,7 +224,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		"a run without the lock":        {func(m *mutants) { m.r.holder = m.q; m.holders() }, "p runs without the lock"},
 		"a run after the expiry":        {func(m *mutants) { time.Sleep(hour); m.holders() }, "p runs with an expired lock"},
 		"two runs":                      {func(m *mutants) { m.q.run = m.p.run; m.holders() }, "2 runs hold the lock"},
-		"a broken run, after trust":     {func(m *mutants) { m.p.broken = &Span{}; time.Sleep(1); m.holders() }, "continues after the end of its trust"},
+		"a broken run, after trust":     {func(m *mutants) { m.p.broken = &Span{}; time.Sleep(time.Nanosecond); m.holders() }, "continues after the end of its trust"},
 		"a broken run that has read it": {func(m *mutants) { m.p.broken, m.p.readBreak = &Span{}, true; m.holders() }, "although it has read"},
 		"two in effect": {func(m *mutants) {
 			m.q.run = &run{begun: time.Second, ended: hour, cancelled: -1}

@@ -320,7 +320,7 @@ func TestAFloodOfMessagesIsHandledSlowly(t *testing.T) {
 		theirs, conn := net.Pipe()
 		var both sync.WaitGroup
 		defer both.Wait()
-		defer theirs.Close() //nolint:errcheck // ends the socket
+		defer theirs.Close()
 		both.Go(func() { h.ServeHTTP(hijacked{httptest.NewRecorder(), conn}, r) })
 		const messages, ping = 100, `{"event":"pusher:ping"}`
 		both.Go(func() {
