@@ -28,9 +28,9 @@ type Submission struct {
 var (
 	// ErrOtherInput reports that a document with this id exists with another input.
 	ErrOtherInput = errors.New("a document with this id exists with another input")
-	// ErrNotBooked reports that the document exists, but its delivery is not booked. Call
-	// Submit again; otherwise recovery books it.
-	ErrNotBooked = errors.New("the document exists, but its delivery is not booked")
+	// ErrNotBooked reports that the document exists, but the queue refused its delivery, or did not
+	// answer. Call Submit again, which books it once; otherwise recovery does.
+	ErrNotBooked = errors.New("the document exists, but its delivery may not be booked")
 )
 
 // NewDocument returns the fields of a document of a kind, for a Create in a transaction of the

@@ -70,8 +70,9 @@ type Bulk struct {
 	Changed, Skipped, Failed int64
 }
 
-// ErrNotBooked is the error of a change that is made, but whose delivery is not booked.
-var ErrNotBooked = errors.New("the document is changed, but its delivery is not booked")
+// ErrNotBooked is the error of a change that is made, but whose delivery may not be booked: the queue
+// refused it, or did not answer.
+var ErrNotBooked = errors.New("the document is changed, but its delivery may not be booked")
 
 // Delivery is the result of the booking that goes with a change.
 type Delivery string

@@ -29,7 +29,7 @@ type simulation struct {
 
 	runs      []*caller
 	underway  int                      // calls that have not reached the store
-	operating map[string]int           // an operator's commands whose delivery is not booked yet
+	operating map[string]int           // an operator's commands whose delivery may not be booked yet
 	landed    map[string]time.Duration // when the store applied the last write whose operator had given up
 }
 
