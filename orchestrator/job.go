@@ -64,7 +64,7 @@ func Run(ctx context.Context, a Analyzer, job Job) (result any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return job.storable(r)
+	return job.storable(ctx, r)
 }
 
 // encode returns the job as one line of JSON.

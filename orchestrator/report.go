@@ -71,8 +71,9 @@ func (j Job) commitSoon(ctx context.Context, r Report, done func(error)) {
 
 // Admitter is a Reporter that also limits how many large results are in memory.
 type Admitter interface {
-	// Admit blocks until the result of the run may be decoded, whose JSON has over 64 KiB.
-	Admit()
+	// Admit blocks until the result of the run may be decoded, whose JSON has over 64 KiB, or
+	// until ctx ends.
+	Admit(ctx context.Context)
 }
 
 // Warner is a Reporter that also gets warnings.

@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,14 +71,14 @@ func StorableInput(input any) (any, error) {
 type printed struct{ json.RawMessage }
 
 // storable is Storable for the result of a run.
-func (j Job) storable(r Result) (any, error) {
+func (j Job) storable(ctx context.Context, r Result) (any, error) {
 	output, rounds := r.(printed)
 	if rounds {
 		r = output.RawMessage
 	}
 	d := decoder{root: resultRoot, rounds: rounds}
 	if admitter, ok := j.Reporter.(Admitter); ok {
-		d.admit = admitter.Admit
+		d.admit = func() { admitter.Admit(ctx) }
 	}
 	v, err := d.decode(r)
 	if d.rounded {

@@ -593,9 +593,13 @@ func TestDoOfAFinishedKeyIsOneRead(t *testing.T) {
 // A large result may take a hundred times its bytes as values: one at a time is decoded and committed.
 func TestLargeResultsAreFinishedOneAtATime(t *testing.T) {
 	for name, c := range map[string]struct {
-		bytes    int // of the result's JSON
-		together int // finishes at once
-	}{"small": {64 << 10, 3}, "large": {64<<10 + 1, 1}} {
+		bytes    int           // of the result's JSON
+		after    time.Duration // the calls are to end
+		together int           // finishes at once
+	}{
+		"small": {64 << 10, time.Hour, 3}, "large": {64<<10 + 1, time.Hour, 1},
+		"large, of calls that end": {64<<10 + 1, time.Second / 2, 3},
+	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, finishing, most := ahead(t), atomic.Int64{}, atomic.Int64{}
 			g := open(t, b, func(o *worker.Options) {
@@ -608,10 +612,12 @@ func TestLargeResultsAreFinishedOneAtATime(t *testing.T) {
 					return invoke(ctx, m, req, reply, cc, opts...)
 				}))
 			})
+			ctx, cancel := context.WithTimeout(t.Context(), c.after)
+			defer cancel()
 			var calls sync.WaitGroup
 			for key := range 3 {
 				calls.Go(func() {
-					_, err := worker.Do(t.Context(), g, "op", fmt.Sprint(key), func(context.Context, worker.Job) (string, error) {
+					_, err := worker.Do(ctx, g, "op", fmt.Sprint(key), func(context.Context, worker.Job) (string, error) {
 						return strings.Repeat("x", c.bytes-2), nil // with its quotes
 					})
 					if err != nil {

@@ -128,8 +128,12 @@ func TestBehindIdempotentAHandlerAnswersAsWithoutIt(t *testing.T) {
 		}),
 		"flushed by another goroutine": controlled(func(w w, c *http.ResponseController) {
 			var flushes sync.WaitGroup
+			_, direct := w.(http.Hijacker) // of net/http, where no other goroutine may flush
 			flushes.Go(func() {
 				for range 100 {
+					if direct {
+						break
+					}
 					_ = c.Flush()
 				}
 			})

@@ -74,7 +74,9 @@ type NotStoredError struct {
 	Err   error
 }
 
-func (e *NotStoredError) Error() string { return "worker: the value is not stored: " + e.Err.Error() }
+func (e *NotStoredError) Error() string {
+	return "worker: the value is not known to be stored: " + orchestrator.Text(e.Err)
+}
 
 // Unwrap returns Err.
 func (e *NotStoredError) Unwrap() error { return e.Err }

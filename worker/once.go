@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"taskguard/orchestrator"
 )
@@ -133,9 +134,21 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	return result, err
 }
 
+// recordTime is how long the record of an act's end may take after the end of the run's context: to say
+// that a charge is not stored, although it is, invites the caller to make it void.
+const recordTime = 5 * time.Second
+
+// end is job.End, which does not give up as soon as ctx ends.
+func end(ctx context.Context, job Job, name string, done bool, result any) error {
+	ending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(recordTime, cancel) })()
+	return job.End(ending, name, done, result)
+}
+
 // done records the result of an act, and returns it as decoded from JSON.
 func done[T any](ctx context.Context, job Job, name string, result T) (T, error) {
-	if err := job.End(ctx, name, true, result); err != nil {
+	if err := end(ctx, job, name, true, result); err != nil {
 		return result, &NotStoredError{Value: result, Err: fmt.Errorf("act %q: %w", name, err)}
 	}
 	return decode[T](name, result)
@@ -143,7 +156,7 @@ func done[T any](ctx context.Context, job Job, name string, result T) (T, error)
 
 // undo removes the marker of an act that was not done.
 func undo(ctx context.Context, job Job, name string) error {
-	if err := job.End(ctx, name, false, nil); err != nil {
+	if err := end(ctx, job, name, false, nil); err != nil {
 		return fmt.Errorf("worker: remove the marker of act %q: %w", name, err)
 	}
 	return nil

@@ -541,6 +541,27 @@ func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
 	})
 }
 
+// The call ends during the act: the result is recorded, and returned, all the same.
+func TestAnActThatEndsAfterItsCallIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, job worker.Job) (int, error) {
+			receipt, err := worker.Once(ctx, job, "charge", func(context.Context) (int, error) { time.Sleep(2 * time.Second); return 7, nil })
+			if receipt != 7 || err != nil {
+				t.Errorf("Once = %d, %v", receipt, err)
+			}
+			return receipt, errors.Join(err, errBroken)
+		})
+		act, _ := fields(t, collection(t, b, "idempotency").Doc("op:key"))["effects"].(map[string]any)["charge"].(map[string]any)
+		if !errors.Is(err, errBroken) || act["state"] != "done" || act["result"] != "7" {
+			t.Errorf("%v; the act is %v", err, act)
+		}
+	})
+}
+
 func TestAnActThatIsDoneStaysDone(t *testing.T) {
 	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		act := charged(runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {

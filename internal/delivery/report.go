@@ -209,10 +209,11 @@ func (r *reporter) Invalid(problem string) {
 	}
 }
 
-// Admit implements orchestrator.Admitter. The attempt leaves when it has ended.
-func (r *reporter) Admit() {
+// Admit implements orchestrator.Admitter. The attempt leaves when it has ended. A run that must stop does
+// not wait: others may hold their place for a minute while Firestore does not answer.
+func (r *reporter) Admit(ctx context.Context) {
 	if r.Large != nil {
-		r.admitted = r.Large.Acquire(r.ctx, 1) == nil // r.ctx does not end
+		r.admitted = r.Large.Acquire(ctx, 1) == nil
 	}
 }
 

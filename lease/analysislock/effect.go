@@ -164,13 +164,13 @@ func (h *Hold) Begin(name string, again bool, done func(error)) (earlier *Effect
 	defer h.mu.Unlock()
 	changed, earlier, err := h.effects.Begin(name, h.lease.Grant().Token, h.now(), again)
 	if changed != nil {
-		h.mark(changed, done)
+		h.mark(name, changed, done)
 	}
 	return earlier, changed != nil, err
 }
 
-// End is Effects.End for this attempt. The change is written like a record of Mark; if there is none,
-// done is called at once.
+// End is Effects.End for this attempt. The change is written like a record of Mark. If the act has been
+// committed as done before, done is called at once.
 func (h *Hold) End(name string, end *Effect, done func(error)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,10 +178,12 @@ func (h *Hold) End(name string, end *Effect, done func(error)) error {
 	switch {
 	case err != nil:
 		return err
-	case changed == nil:
+	case changed == nil && h.stored[name].State == EffectDone:
 		done(nil)
+	case changed == nil: // an earlier call of End has not been answered yet
+		h.mark(name, h.effects, done)
 	default:
-		h.mark(changed, done)
+		h.mark(name, changed, done)
 	}
 	return nil
 }
@@ -192,15 +194,26 @@ func (h *Hold) Mark(name string, effect *Effect) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if changed, err := h.effects.with(name, effect); err == nil {
-		h.mark(changed, nil)
+		h.mark(name, changed, nil)
 	}
 }
 
-// mark writes the records with the lock's next refresh, which it brings forward to now, or with what
-// ends the Hold. It calls done as Report does: with nil once they are committed. The caller holds h.mu.
-func (h *Hold) mark(changed Effects, done func(error)) {
+// mark writes the records, of which that of one act has changed, with the lock's next refresh, which it
+// brings forward to now, or with what ends the Hold. It calls done as Report does: with nil once they are committed. The caller holds h.mu.
+func (h *Hold) mark(act string, changed Effects, done func(error)) {
 	h.effects, h.marks = changed, h.marks+1
-	h.carry(0, waiter{ofMarks, done})
+	h.carry(0, waiter{parts: ofMarks, act: act, done: done})
+}
+
+// restored returns e with the record that the act has in committed, or without one.
+func (e Effects) restored(act string, committed Effects) Effects {
+	changed := maps.Clone(e)
+	if record, exists := committed[act]; exists {
+		changed[act] = record
+	} else {
+		delete(changed, act)
+	}
+	return changed
 }
 
 // now estimates the store's present time, as documents have it.

@@ -328,3 +328,56 @@ func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 		}
 	})
 }
+
+// The store does not answer: an act that was recorded in memory alone is not reported as committed.
+func TestASecondEndWaitsForTheFirstsCommit(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
+		h := w.acquire("w/1").Hold
+		w.run(h, nil, func() {
+			_, _, err := h.Begin("charge", false, got.done("begun"))
+			w.check(err)
+			time.Sleep(time.Second)
+			s.SetPlan(func(leasetest.Call) leasetest.Fault { return leasetest.DropBefore })
+			w.check(h.End("charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("end")))
+			w.check(h.End("charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("again")))
+			time.Sleep(time.Second)
+			got.want(w, "begun")
+			s.SetPlan(nil)
+			time.Sleep(time.Minute)
+			got.want(w, "end", "again")
+		})
+		if got := w.doc().Effects["charge"]; got.State != analysislock.EffectDone {
+			w.Errorf("the act is %+v", got)
+		}
+	})
+}
+
+// While the store refuses the end of one act, another begins: the first can still be ended.
+func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
+		h := w.acquire("w/1").Hold
+		w.run(h, nil, func() {
+			_, _, err := h.Begin("a", false, func(error) {})
+			w.check(err)
+			time.Sleep(time.Second)
+			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
+				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
+					return leasetest.None
+				}
+				_, _, err := h.Begin("b", false, got.done("b"))
+				w.check(err)
+				return leasetest.Refuse
+			})
+			w.check(h.End("a", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("a")))
+			time.Sleep(time.Second)
+			w.check(h.End("a", &analysislock.Effect{ResultError: "no room"}, got.done("a without a result")))
+			time.Sleep(time.Second)
+			got.want(w, "a refused", "b", "a without a result")
+		})
+		if got := w.doc().Effects; got["a"].ResultError != "no room" || got["b"].State != analysislock.EffectStarted {
+			w.Errorf("the acts are %+v", got)
+		}
+	})
+}

@@ -54,7 +54,7 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 		h.checkpoint = r.Checkpoint
 	}
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
-	w := waiter{ofProgress, done}
+	w := waiter{parts: ofProgress, done: done}
 	if r.Checkpoint != nil {
 		w.parts |= ofCheckpoint
 	}
@@ -73,6 +73,7 @@ const (
 // waiter waits for the commit of a mark, or of a report.
 type waiter struct {
 	parts parts
+	act   string      // of a mark
 	done  func(error) // nil: nobody waits
 }
 
@@ -121,7 +122,7 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 // written is called after a commit that was to contain checkpoint, the effects as they were after the
 // given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
 // had no room for all of these, and tried are the parts for which it had room. If it had none for the
-// effects, the Hold returns to those of the last commit, unless they have changed since.
+// effects, those of this commit return to what the last one has.
 func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, tried parts, err error) {
 	h.mu.Lock()
 	refused := errors.Is(err, lease.ErrRefused)
@@ -131,15 +132,20 @@ func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, tr
 		}
 		return err
 	}
+	n = max(0, n-h.settled)
+	done := h.waiting[:n:n]
 	switch {
 	case outcome(ofMarks) == nil:
 		h.stored = effects
 	case refused && marks == h.marks:
 		h.effects = h.stored
+	case refused: // other acts were marked since
+		for _, w := range done {
+			if w.parts == ofMarks {
+				h.effects = h.effects.restored(w.act, h.stored)
+			}
+		}
 	}
-
-	n = max(0, n-h.settled)
-	done := h.waiting[:n:n]
 	h.waiting, h.settled = h.waiting[n:], h.settled+n
 	if h.checkpoint == checkpoint {
 		h.checkpoint = nil
