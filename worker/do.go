@@ -178,7 +178,10 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 	case o.Case == delivery.Retry && o.RunErr != nil:
 		return nil, false, o.RunErr
 	}
-	if o.RunErr != nil { // fn's own error
+	switch permanent := errors.As(o.RunErr, new(*orchestrator.PermanentError)); {
+	case permanent: // it is not recorded, so the next call runs fn again: it must not pass for a FailedError
+		cause = fmt.Errorf("%w: not recorded: %s", cause, orchestrator.Text(o.RunErr))
+	case o.RunErr != nil: // fn's own error
 		cause = fmt.Errorf("%w: %w", cause, o.RunErr)
 	}
 	return nil, false, fmt.Errorf("worker: do %q: %w", r.id, cause)

@@ -525,6 +525,24 @@ func TestDoWithoutFirestore(t *testing.T) {
 	})
 }
 
+// Firestore does not answer when the failure is to be recorded: the next call runs the function again.
+func TestAPermanentErrorThatIsNotRecordedIsNotFinal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, w := ahead(t), &worker.Wall{}
+		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.Client(t, b) })
+		for _, recorded := range []bool{false, true} {
+			_, err := worker.Do(t.Context(), g, "op", fmt.Sprint(recorded), func(context.Context, worker.Job) (int, error) {
+				w.Up.Store(!recorded)
+				return 0, worker.Permanent("declined", "no funds", errBroken)
+			})
+			if final := errors.As(err, new(*worker.PermanentError)); final != recorded || !strings.Contains(err.Error(), "no funds") {
+				t.Errorf("%v is permanent: %v, recorded: %v", err, final, recorded)
+			}
+			w.Up.Store(false)
+		}
+	})
+}
+
 func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := ahead(t)

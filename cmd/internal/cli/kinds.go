@@ -78,8 +78,8 @@ func (c *Call) TakesKind(without string) {
 	c.Flags.StringVar(&c.kind, "kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
 }
 
-// UseRecords makes Places return the place of the records of Do and Idempotent: that of the kind do,
-// or else the collection that they have by default.
+// UseRecords makes Places return the place of the records of Do and Idempotent, as --kind do does: that of
+// the kind do in KINDS, or else the collection that they have by default.
 func (c *Call) UseRecords() { c.records = true }
 
 // records is the kind of the records of Do.
@@ -89,7 +89,7 @@ var records = worker.Kind{Name: "do", Collection: "idempotency"}
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
-	if c.records {
+	if c.records || c.kind == records.Name {
 		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
 		kinds = append(named, records)[:1]
 	}
