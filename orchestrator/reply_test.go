@@ -150,15 +150,26 @@ func TestAnActThatAProgramLeavesUncertainEndsTheRun(t *testing.T) {
 		"begun without an ack":     {`echo '{"effect":"charge"}' >&"$REPORT_FD"; exit 1`, false},
 		"succeeded":                {ask + "echo 1", false},
 		"printed too much":         {ask + "head -c 9000000 /dev/zero | tr '\\0' 1", true},
+		"failed with the stop":     {ask + `sleep 9 & printf '{"progress":1}' >&"$REPORT_FD"; exit 1`, false},
 	} {
+		ctx, stop := context.WithCancel(t.Context())
 		m := &marker{late: orchestrator.ErrUnknown} // what ends the run commits the answer
-		_, err := script(t.Context(), t, m, tc.script)
+		_, err := script(ctx, t, stopper{m, stop}, tc.script)
 		var uncertain *orchestrator.UncertainError
 		if got := errors.As(err, &uncertain); len(m.invalid) > 0 != (name == "begun without an ack") || got != tc.uncertain || got && (uncertain.Name != "unknown" || uncertain.Token != 3) {
 			t.Errorf("%s: %v, invalid %q", name, err, m.invalid)
 		}
 	}
 }
+
+// stopper is a marker whose run is stopped when it gets a report. A line that has no end, and whose pipe
+// a child keeps open, is read when the program has exited.
+type stopper struct {
+	*marker
+	stop func()
+}
+
+func (s stopper) Report(orchestrator.Report) { s.stop() }
 
 // batcher is a marker whose commits wait until several reports do.
 type batcher struct {

@@ -286,6 +286,8 @@ func TestIdempotentStoresResponses(t *testing.T) {
 		"a status":         {write(204, 0), "204 ", "204 replayed ", 1, nil},
 		"a refusal":        {write(400, 1), "400 x", "400 replayed x", 1, nil},
 		"a conflict":       {write(409, 1), "409 x", "409 x", 2, nil},
+		"a timeout":        {write(408, 1), "408 x", "408 x", 2, nil},
+		"too early":        {write(425, 1), "425 x", "425 x", 2, nil},
 		"too many":         {write(429, 1), "429 x", "429 x", 2, nil},
 		"a failure":        {write(500, 1), "500 x", "500 x", 2, nil},
 		"a stored failure": {write(500, 1), "500 x", "500 replayed x", 1, func(status int) bool { return status == 500 }},

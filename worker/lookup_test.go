@@ -107,14 +107,16 @@ func TestLookupReadsTheOutcomeAndResetOpensTheKey(t *testing.T) {
 
 func TestLookupChecksTheParametersAndTheType(t *testing.T) {
 	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
-		if _, err := doWith(t.Context(), g, "key", worker.DoOptions{Params: 1}, func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := worker.Lookup[any](t.Context(), g, "op", "key", worker.DoOptions{Params: 2}); !errors.Is(err, worker.ErrParams) || got != (worker.Outcome[any]{}) {
-			t.Errorf("other parameters: %+v, %v", got, err)
-		}
-		if got, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{Params: 2}, one); !errors.Is(err, worker.ErrParams) || !errors.Is(err, worker.ErrNotRun) || got != (worker.Outcome[int]{}) {
-			t.Errorf("Do with other parameters: %+v, %v", got, err)
+		for key, end := range map[string]error{"key": nil, "failed": worker.Permanent("declined", "of the first call alone", nil)} {
+			if _, err := doWith(t.Context(), g, key, worker.DoOptions{Params: 1}, func(context.Context, worker.Job) (string, error) { return "x", end }); (err != nil) != (end != nil) {
+				t.Fatal(err)
+			}
+			if got, err := worker.Lookup[any](t.Context(), g, "op", key, worker.DoOptions{Params: 2}); !errors.Is(err, worker.ErrParams) || got != (worker.Outcome[any]{}) {
+				t.Errorf("%s: other parameters: %+v, %v", key, got, err)
+			}
+			if got, err := worker.DoOutcome(t.Context(), g, "op", key, worker.DoOptions{Params: 2}, one); !errors.Is(err, worker.ErrParams) || !errors.Is(err, worker.ErrNotRun) || got != (worker.Outcome[int]{}) {
+				t.Errorf("%s: Do with other parameters: %+v, %v", key, got, err)
+			}
 		}
 		_, err := worker.Lookup[[]int](t.Context(), g, "op", "key", worker.DoOptions{})
 		if wrong, ok := errors.AsType[*worker.ResultError](err); !ok || wrong.Record != "op:key" || wrong.Type != "[]int" || !errors.As(err, new(*json.UnmarshalTypeError)) {

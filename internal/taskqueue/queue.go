@@ -184,7 +184,7 @@ func (q *Queue) Find(ctx context.Context, name string, now time.Time) (Presence,
 		return Absent, fmt.Errorf("taskqueue: find a task: %w", err)
 	case task.GetScheduleTime().AsTime().Sub(now) > longestWait:
 		return Absent, nil
-	case last.GetDispatchTime() == nil || last.GetResponseTime() != nil || last.GetResponseStatus() != nil:
+	case last.GetDispatchTime() == nil || last.GetResponseTime() != nil: // a response_status alone means nothing
 		return Waiting, nil
 	case now.Sub(last.GetDispatchTime().AsTime()) > unanswered:
 		return Absent, nil

@@ -710,9 +710,10 @@ func TestAJobOfAUnitTestKeepsItsActs(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 	_, err = worker.Once(t.Context(), second, "large", func(context.Context) (string, error) { return strings.Repeat("x", 64<<10), nil })
-	_, replay := worker.Once(t.Context(), Job(t, second), "large", func(context.Context) (string, error) { return "", nil })
-	if !errors.As(err, new(*worker.NotStoredError)) || !errors.As(replay, new(*worker.ResultError)) {
-		t.Errorf("%v, %v", err, replay)
+	third := Job(t, second)
+	_, replay := worker.Once(t.Context(), third, "large", func(context.Context) (string, error) { return "", nil })
+	if kept, others := once(third, "charge", nil); kept != 1 || others != nil || !errors.As(err, new(*worker.NotStoredError)) || !errors.As(replay, new(*worker.ResultError)) {
+		t.Errorf("%v, %v; the first act is %d, %v", err, replay, kept, others)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
