@@ -82,8 +82,8 @@ func (e Effects) Open() (names []string) {
 func (e Effects) Begin(name string, token int64, now time.Time, again bool,
 ) (changed Effects, earlier *Effect, err error) {
 	record, exists := e[name]
-	if !exists {
-		record, exists = e[Unreadable]
+	if all := e[Unreadable]; !exists && all.State == EffectStarted {
+		record, exists = all, true
 	}
 	switch {
 	case exists && record.Token == token:
@@ -209,6 +209,9 @@ func (h *Hold) now() time.Time { return h.lease.Now().Truncate(time.Millisecond)
 // ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
 var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
 
+// ErrAllActs reports that Unreadable was answered with Done: it has no result that each act could have.
+var ErrAllActs = errors.New(`analysislock: "*" stands for all acts`)
+
 // ErrUncertain reports that an act of the analysis is uncertain, so that its marks are kept.
 var ErrUncertain = errors.New("analysislock: an act is uncertain")
 
@@ -220,7 +223,8 @@ type Answer struct {
 
 // Resolve records the answer about an uncertain act, and opens the analysis again, as Requeue
 // does. A READY or a cancelled one stays so. It returns the analysis as it was before. Errors:
-// a *lease.HeldError while the lock is held; ErrNotUncertain; an error if Result is too large.
+// a *lease.HeldError while the lock is held; ErrNotUncertain; ErrAllActs; an error if Result is
+// too large.
 func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
 	task string,
 ) (Analysis, error) {
@@ -233,6 +237,9 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 		act, exists := d.Effects[name]
 		if !exists || act.State == EffectDone {
 			return fmt.Errorf("%w: %q of %q", ErrNotUncertain, name, id)
+		}
+		if name == Unreadable && answer.Done {
+			return ErrAllActs
 		}
 		if resolved.State == "" {
 			resolved = act
