@@ -265,6 +265,14 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 		Hidden string `json:"-"`
 	}
 	type broken struct{ Reply chan int }
+	type list struct {
+		Next   *list
+		Any    any
+		At     time.Time
+		Number *big.Int
+		Secret chan int `json:"-"`
+		_      func()
+	}
 	large, _ := new(big.Int).SetString("123456789012345678901234567890", 10)
 	for name, tc := range map[string]struct {
 		once   func(ctx context.Context, job worker.Job, calls *int) (any, error)
@@ -292,6 +300,11 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 		"a function":              {once: receipt(func() {}), first: "cannot be stored", code: "result_invalid"},
 		"a complex number":        {once: receipt(1i), first: "cannot be stored", code: "result_invalid"},
 		"a pointer to a channel":  {once: receipt(&broken{}), first: "cannot be stored", code: "result_invalid"},
+		"a function in a list":    {once: receipt(struct{ Items []struct{ F func() } }{}), first: "cannot be stored", code: "result_invalid"},
+		"complex numbers in maps": {once: receipt(map[string]complex128{}), first: "cannot be stored", code: "result_invalid"},
+		"a map by numbers":        {once: receipt(map[float64]int{}), first: "cannot be stored", code: "result_invalid"},
+		"a map by times":          {once: receipt(map[time.Time]int{{}: 7}), calls: 1, first: "7"},
+		"a list of itself":        {once: receipt(&list{}), calls: 1, first: "{<nil> <nil> 0001-01-01 00:00:00 +0000 UTC <nil> <nil>"},
 		"a channel in a variable": {once: receipt[any](make(chan int)), calls: 1, first: "unsupported type: chan int", second: "was not stored", code: "effect_result_invalid"},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
