@@ -92,7 +92,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 }
 
 // Uncertain reads, without inputs and results, up to limit analyses with an act that has started
-// and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
+// and is not done, and whose lock is not held: it may have been done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	return a.withActs(ctx, openEffects, limit, func(d *analysislock.Analysis) bool {

@@ -12,8 +12,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-// UncertainError reports that an attempt has begun an act, and that nobody knows whether it was
-// done; see Once.
+// UncertainError reports an act that an attempt has begun and may have done; see Once.
 //
 //	Key   string    // the id of the document
 //	Name  string    // of the act

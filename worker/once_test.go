@@ -333,6 +333,9 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 			if tc.calls > 0 && tc.second == "" && (len(seen) != 2 || seen[0] != seen[1]) {
 				t.Errorf("later calls return another value: %q", seen)
 			}
+			if text := strings.Join(seen, "\n"); strings.Contains(text, "rpc error") || strings.Contains(text, "orchestrator: ") || strings.Count(seen[0], `"charge"`) > 1 {
+				t.Errorf("%s: want no text of the store, no package inside, and the act's name once", text)
+			}
 			if !strings.Contains(seen[0], tc.first) || !strings.Contains(seen[len(seen)-1], tc.second) {
 				t.Errorf("%q, want %q, then %q", seen, tc.first, tc.second)
 			}

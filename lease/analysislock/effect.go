@@ -48,7 +48,7 @@ type Effect struct {
 	State string    `json:"state"`       // EffectStarted or EffectDone
 	Token int64     `json:"token"`       // of the attempt that has written the record
 	At    time.Time `json:"at,omitzero"` // of the record, by the store's clock
-	// Result is that of an act that is done.
+	// Result is what the act returned, as JSON; only of an act that is done.
 	Result json.RawMessage `json:"result,omitempty"`
 	// ResultError tells why an act that is done has no Result.
 	ResultError string `json:"result_error,omitempty"`
