@@ -448,7 +448,7 @@ func TestADamagedRecordIsNotTakenForNone(t *testing.T) {
 	}
 }
 
-// The inner act was surely not done; of the outer one nobody knows, unless it returns NotDone too.
+// The inner act was surely not done; the outer one may have been, unless it returns NotDone too.
 func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 	for want, outer := range map[int]func(error) error{
 		1: func(err error) error { return fmt.Errorf("mail: %w", err) },
