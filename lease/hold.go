@@ -311,7 +311,7 @@ func (h *Hold[D]) restore(c carried[D]) {
 		c.due = time.Time{}
 		h.carried = c
 	}
-	h.carried.sent = c.sets != nil
+	h.carried.sent = h.carried.sent || c.sets != nil
 }
 
 // settle reports the outcome of a commit to the caller of Carry.

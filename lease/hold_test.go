@@ -374,6 +374,32 @@ func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 	}
 }
 
+// The second commit begins during the first, without the change, and fails after it.
+func TestACarriedChangeStaysUnknownAfterAnotherCommit(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
+		var all []outcome
+		w.carry(h, "carried", time.Hour, &all)
+		for i := range 2 {
+			go func() {
+				ctx, cancel := context.WithTimeout(w.Context(), time.Duration(i+1)*time.Second)
+				defer cancel()
+				wantErr(w, h.Renew(ctx, 0), lease.ErrUnavailable)
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+
+		w.faulty.SetPlan(nil)
+		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+		wantErr(w, h.Renew(w.Context(), 0), lease.ErrLost)
+		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrUnavailable) {
+			w.Errorf("outcomes %v, want unknown", all)
+		}
+	})
+}
+
 // The run ends during the commit of the first change. If a second change has replaced the
 // first one, done of the first is not called.
 func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {

@@ -63,7 +63,7 @@ func (p *replies) serve() {
 type reply struct {
 	Ack     json.RawMessage `json:"ack,omitempty"` // none: that of the line cannot be read
 	Effect  *effectReply    `json:"effect,omitempty"`
-	Unknown bool            `json:"unknown,omitempty"` // nobody knows whether the line was committed
+	Unknown bool            `json:"unknown,omitempty"` // the line may have been committed
 	Error   string          `json:"error,omitempty"`   // else it was certainly not
 }
 
@@ -249,12 +249,11 @@ var (
 
 // NoResultError reports that an act is recorded as done, but without its result.
 type NoResultError struct {
-	Name   string // of the act
 	Reason string // why its result cannot be stored
 }
 
 func (e *NoResultError) Error() string {
-	return fmt.Sprintf("orchestrator: the act %q is recorded as done, without its result: %s", e.Name, e.Reason)
+	return "recorded as done without its result: " + e.Reason
 }
 
 // UncertainError reports an act that an attempt has begun and may have done. A run that returns it
@@ -326,13 +325,14 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 		if !errors.Is(problem, ErrNoRoom) {
 			return problem
 		}
+		problem = ErrNoRoom // without the store's text
 	}
 
 	reason := legible(cutHead(Text(problem), maxResultError))
 	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
 		return err
 	}
-	return &NoResultError{name, reason}
+	return &NoResultError{reason}
 }
 
 // maxResultError is the longest ResultError, in bytes.

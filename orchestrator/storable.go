@@ -325,8 +325,8 @@ type decimal struct {
 	power  int
 }
 
-// digitsOf returns the decimal that a JSON number is. An exponent that is no int is that of zero, or of
-// a number beyond float64.
+// digitsOf returns the decimal that a JSON number is. Only zero, and a number beyond float64, can
+// have an exponent that is no int.
 func digitsOf(text string) decimal {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(text, "-")), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")

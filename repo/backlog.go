@@ -3,6 +3,7 @@ package repo
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -33,7 +34,7 @@ type Backlog struct {
 	Running         int64     `json:"running"`                    // their lock has not expired
 	Waiting         int64     `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
 	Stuck           int64     `json:"stuck"`                      // at least: each that waits for its next attempt may hide one
-	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // of OldestUnfinished
+	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // of OldestUnfinished; zero: none, or unknown
 	Since           time.Time `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
 	Created         int64     `json:"created"`                    // after Since
 	Ended           int64     `json:"ended"`                      // after Since
@@ -73,7 +74,7 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	oldest, _, err := a.OldestUnfinished(ctx)
-	if err == nil {
+	if err == nil || errors.Is(err, ErrUnread) {
 		b.At, err = a.documents.now(ctx)
 	}
 	if err != nil {

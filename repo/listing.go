@@ -92,7 +92,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 }
 
 // Uncertain reads, without inputs and results, up to limit analyses with an act that has started
-// and is not done, and whose lock is not held: nobody knows whether it was done. Malformed is set as
+// and is not done, and whose lock is not held: it may have been done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	return a.withActs(ctx, openEffects, limit, func(d *analysislock.Analysis) bool {
@@ -129,12 +129,19 @@ func (a *Analyses) withActs(
 	return found, nil
 }
 
+// maxUnread is the number of documents without a time that can be read that a query of oldest passes over,
+// within a page. Recovery repeats the query each minute.
+const maxUnread = 3000
+
+// ErrUnread reports that a query has passed over so many documents that it has not read all others.
+var ErrUnread = errors.New("repo: more than 3,000 unfinished analyses have a time that cannot be read")
+
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
 // PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
 // updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt and each
 // thousand that it omits, each within 15 s.
 //
-// Errors: those of Orphaned, whose index it needs.
+// Errors: those of Orphaned, whose index it needs; ErrUnread, beside what it has found.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	updated := func(d *analysislock.Analysis) time.Time { return d.UpdatedAt }
 	return a.oldest(ctx, limit, "updatedAt", time.UnixMilli(0), updated)
@@ -147,41 +154,44 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 //
 // It makes one query for each type of createdAt, of one document, and one for each thousand whose
 // createdAt cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
-// those of Orphaned.
+// ErrUnread, after about 3,000 such documents of one type: the oldest is unknown; those of Orphaned.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
 	all, err := a.oldest(ctx, 1, "createdAt", earliest, created)
-	if len(all) == 0 {
+	if err != nil || len(all) == 0 {
 		return oldest, false, err
 	}
 	return all[0], true, nil
 }
 
 // oldest reads up to limit unfinished analyses that have a time in a field, from first on, the earliest
-// first. at returns that time. A query for each type of the field has a lower bound, which restricts
-// it to that type. Without the bound, Firestore sorts all numbers before all Timestamps, and these
-// before all strings, so that within a limit one type could leave no room for another.
+// first. at returns that time. Beside ErrUnread, it returns what it has found.
+//
+// A query for each type of the field has a lower bound, which restricts it to that type. Without the
+// bound, Firestore sorts all numbers before all Timestamps, and these before all strings, so that
+// within a limit one type could leave no room for another.
 func (a *Analyses) oldest(ctx context.Context, limit int, field string, first time.Time,
 	at func(d *analysislock.Analysis) time.Time,
 ) (all []analysislock.Analysis, err error) {
 	q := a.unfinished().OrderBy(field, firestore.Asc).Select(a.codec.fields.summary()...)
 	for _, lowest := range storedForms(first) {
-		found, err := a.readable(ctx, limit, q.Where(field, ">=", lowest), at)
-		if err != nil {
+		found, readErr := a.readable(ctx, limit, q.Where(field, ">=", lowest), at)
+		if err = cmp.Or(readErr, err); err != nil && !errors.Is(err, ErrUnread) {
 			return nil, err
 		}
 		all = append(all, found...)
 	}
 
 	slices.SortStableFunc(all, func(x, y analysislock.Analysis) int { return at(&x).Compare(at(&y)) })
-	return all[:min(limit, len(all))], nil
+	return all[:min(limit, len(all))], err
 }
 
 // readable reads the first limit analyses of q for which at returns a time. Those without one leave
-// room for others.
+// room for others. ErrUnread: they are more than maxUnread.
 func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
 	at func(d *analysislock.Analysis) time.Time,
 ) (found []analysislock.Analysis, err error) {
+	unread := 0
 	for size := limit; ; size = orphanPage {
 		n := 0
 		var last *firestore.DocumentSnapshot
@@ -190,12 +200,18 @@ func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
 				return nil, err
 			}
 			n, last = n+1, snap
-			if d := a.decode(snap); !at(&d).IsZero() && len(found) < limit {
+			switch d := a.decode(snap); {
+			case at(&d).IsZero():
+				unread++
+			case len(found) < limit:
 				found = append(found, d)
 			}
 		}
 		if n < size || len(found) == limit {
 			return found, nil
+		}
+		if unread > maxUnread {
+			return found, ErrUnread
 		}
 		q = q.StartAfter(last)
 	}

@@ -186,6 +186,36 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 	})
 }
 
+// Each minute reads them again, and Firestore bills each document.
+func TestTimesThatCannotBeReadCostABoundedNumberOfReads(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	a := open(t, b)
+	for i := range 5000 {
+		b.Put(t, fmt.Sprint(i), map[string]any{"status": analysislock.Queued, "createdAt": "Nov 29, 2026", "updatedAt": "Nov 29, 2026"})
+	}
+	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "createdAt": time.Now(), "updatedAt": time.Now()})
+
+	for name, read := range map[string]func() error{
+		"OldestUnfinished": func() error { _, _, err := a.OldestUnfinished(t.Context()); return err },
+		"Unfinished": func() error {
+			found, err := a.Unfinished(t.Context(), 10)
+			if ids(found) != "x" {
+				t.Errorf("%q, want those that can be read", ids(found))
+			}
+			return err
+		},
+	} {
+		before := b.Server.Usage().Reads
+		err := read()
+		if reads := b.Server.Usage().Reads - before; !errors.Is(err, ErrUnread) || reads > maxUnread+orphanPage {
+			t.Errorf("%s: %d reads, %v", name, reads, err)
+		}
+	}
+	if backlog, err := a.Backlog(t.Context(), 0); err != nil || !backlog.OldestCreatedAt.IsZero() || backlog.Waiting == 0 {
+		t.Errorf("%+v, %v; want the other numbers", backlog, err)
+	}
+}
+
 func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Vocabulary.Final = []string{"VOID"}

@@ -34,7 +34,7 @@ type IdempotentOptions struct {
 	Methods   []string // of the requests that are guarded; others pass. Nil: POST and PATCH
 	Optional  bool     // requests without a key pass; otherwise they are answered 400
 	// Headers of the response that are stored with it, beside those that describe its body and
-	// those of CORS: Access-Control-Allow-Credentials, Access-Control-Allow-Origin,
+	// the CORS headers: Access-Control-Allow-Credentials, Access-Control-Allow-Origin,
 	// Access-Control-Expose-Headers, Cache-Control, Content-Disposition, Content-Encoding,
 	// Content-Language, Content-Location, Content-Type, ETag, Last-Modified, Link, Location,
 	// Retry-After and Vary. A replayed response has no other headers of the handler. Outer handlers

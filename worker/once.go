@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-// UncertainError reports that an attempt has begun an act, and that nobody knows whether it was
-// done; see Once.
+// UncertainError reports an act that an attempt has begun and may have done; see Once.
 //
 //	Key   string    // the id of the document
 //	Name  string    // of the act
@@ -84,7 +84,7 @@ func NotDone(err error) error {
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),
 	find ...Finder[T],
 ) (result T, err error) {
-	if err := encodable[T](); err != nil {
+	if err := encodable(reflect.TypeFor[T](), map[reflect.Type]bool{}); err != nil {
 		message := fmt.Sprintf("the result of the act %q cannot be stored: %v", name, err)
 		return result, Permanent(orchestrator.CodeResultInvalid, message, err)
 	}
@@ -162,17 +162,43 @@ func undo(ctx context.Context, job Job, name string) error {
 	return nil
 }
 
-// encodable returns an error for a T that encoding/json cannot encode, such as a channel, a function or a
-// complex number, or a struct with one.
-func encodable[T any]() (err error) {
-	t := reflect.TypeFor[T]()
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
+// encodable returns an error for a type that encoding/json cannot encode, or that has a part that it cannot:
+// a channel, a function, a complex number, or a map by others than texts and integers. It looks at the
+// type alone: a list with functions may be empty now. What an interface will hold is not known. seen are
+// the types that need no other look.
+func encodable(t reflect.Type, seen map[reflect.Type]bool) error {
+	if seen[t] || marshals[json.Marshaler](t) || marshals[encoding.TextMarshaler](t) {
+		return nil
 	}
-	defer func() { _ = recover() }() // a method MarshalJSON may not expect the zero value
-	_, err = json.Marshal(reflect.New(t).Interface())
-	if errors.As(err, new(*json.UnsupportedTypeError)) {
-		return err
+	seen[t] = true
+
+	switch t.Kind() {
+	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+		return &json.UnsupportedTypeError{Type: t}
+	case reflect.Map:
+		key := t.Key()
+		integer := reflect.Int <= key.Kind() && key.Kind() <= reflect.Uintptr
+		if !integer && key.Kind() != reflect.String && !key.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
+			return &json.UnsupportedTypeError{Type: t}
+		}
+		return encodable(t.Elem(), seen)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return encodable(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
+				continue
+			}
+			if err := encodable(f.Type, seen); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// marshals reports whether t, or a pointer to a t, has the method of an M.
+func marshals[M any](t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[M]()) || t.Implements(reflect.TypeFor[M]())
 }

@@ -265,6 +265,14 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 		Hidden string `json:"-"`
 	}
 	type broken struct{ Reply chan int }
+	type list struct {
+		Next   *list
+		Any    any
+		At     time.Time
+		Number *big.Int
+		Secret chan int `json:"-"`
+		_      func()
+	}
 	large, _ := new(big.Int).SetString("123456789012345678901234567890", 10)
 	for name, tc := range map[string]struct {
 		once   func(ctx context.Context, job worker.Job, calls *int) (any, error)
@@ -292,6 +300,11 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 		"a function":              {once: receipt(func() {}), first: "cannot be stored", code: "result_invalid"},
 		"a complex number":        {once: receipt(1i), first: "cannot be stored", code: "result_invalid"},
 		"a pointer to a channel":  {once: receipt(&broken{}), first: "cannot be stored", code: "result_invalid"},
+		"a function in a list":    {once: receipt(struct{ Items []struct{ F func() } }{}), first: "cannot be stored", code: "result_invalid"},
+		"complex numbers in maps": {once: receipt(map[string]complex128{}), first: "cannot be stored", code: "result_invalid"},
+		"a map by numbers":        {once: receipt(map[float64]int{}), first: "cannot be stored", code: "result_invalid"},
+		"a map by times":          {once: receipt(map[time.Time]int{{}: 7}), calls: 1, first: "7"},
+		"a list of itself":        {once: receipt(&list{}), calls: 1, first: "{<nil> <nil> 0001-01-01 00:00:00 +0000 UTC <nil> <nil>"},
 		"a channel in a variable": {once: receipt[any](make(chan int)), calls: 1, first: "unsupported type: chan int", second: "was not stored", code: "effect_result_invalid"},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
@@ -319,6 +332,9 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 			}
 			if tc.calls > 0 && tc.second == "" && (len(seen) != 2 || seen[0] != seen[1]) {
 				t.Errorf("later calls return another value: %q", seen)
+			}
+			if text := strings.Join(seen, "\n"); strings.Contains(text, "rpc error") || strings.Contains(text, "orchestrator: ") || strings.Count(seen[0], `"charge"`) > 1 {
+				t.Errorf("%s: want no text of the store, no package inside, and the act's name once", text)
 			}
 			if !strings.Contains(seen[0], tc.first) || !strings.Contains(seen[len(seen)-1], tc.second) {
 				t.Errorf("%q, want %q, then %q", seen, tc.first, tc.second)
@@ -432,7 +448,7 @@ func TestADamagedRecordIsNotTakenForNone(t *testing.T) {
 	}
 }
 
-// The inner act was surely not done; of the outer one nobody knows, unless it returns NotDone too.
+// The inner act was surely not done; the outer one may have been, unless it returns NotDone too.
 func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 	for want, outer := range map[int]func(error) error{
 		1: func(err error) error { return fmt.Errorf("mail: %w", err) },

@@ -152,6 +152,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	if list.out != want {
 		t.Errorf("status prints\n%s, want\n%s", list.out, want)
 	}
+	uncertain(t, q.env, "z-all", map[string]any{"effects": "overwritten"})
 	uncertain(t, q.env, "a-held", map[string]any{"state": "RUNNING", "lockOwner": "w/1", "lockExpiresAt": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
 	first := taskguard(t, q.env, "status", "--kind", "order", "--uncertain", "--limit", "1").want(t, cli.ExitDone, "the first 1; --limit shows more")
 	if !strings.Contains(first.out, "done ") || strings.Contains(first.out, "held") {
@@ -172,6 +173,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	resolve(cli.ExitFailed, "those that are: none", "--not-done", "other", "charge")
 	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
 	resolve(cli.ExitFailed, "with lock token 3, not with 2", "--not-done", "--token", "2", "done", "charge")
+	resolve(cli.ExitFailed, `"*" stands for all acts of "z-all"`, "--done", "1", "z-all", "*")
 	if books := q.booked(t); books != "" {
 		t.Errorf("what was refused books %q", books)
 	}

@@ -211,4 +211,6 @@ func TestTheSummaryShowsTheBacklogOfAKind(t *testing.T) {
 		put(t, env, fmt.Sprint("done", i), map[string]any{"status": "QUEUED", "createdAt": now, "updatedAt": now})
 	}
 	summary(env, "0 running, 7 waiting, 0 stuck\n", "drained in about ", "\n5 ended, 5 were created since ")
+	put(t, env, "jobs/x", map[string]any{"status": "QUEUED", "createdAt": "Nov 29, 2026", "updatedAt": now})
+	taskguard(t, env, "status", "--summary").want(t, cli.ExitDone, "1 waiting, 0 stuck\nthe age of the oldest is unknown\n")
 }

@@ -48,7 +48,7 @@ type Effect struct {
 	State string    `json:"state"`       // EffectStarted or EffectDone
 	Token int64     `json:"token"`       // of the attempt that has written the record
 	At    time.Time `json:"at,omitzero"` // of the record, by the store's clock
-	// Result is that of an act that is done.
+	// Result is what the act returned, as JSON; only of an act that is done.
 	Result json.RawMessage `json:"result,omitempty"`
 	// ResultError tells why an act that is done has no Result.
 	ResultError string `json:"result_error,omitempty"`
@@ -82,8 +82,8 @@ func (e Effects) Open() (names []string) {
 func (e Effects) Begin(name string, token int64, now time.Time, again bool,
 ) (changed Effects, earlier *Effect, err error) {
 	record, exists := e[name]
-	if !exists {
-		record, exists = e[Unreadable]
+	if all := e[Unreadable]; !exists && all.State == EffectStarted {
+		record, exists = all, true
 	}
 	switch {
 	case exists && record.Token == token:
@@ -222,6 +222,9 @@ func (h *Hold) now() time.Time { return h.lease.Now().Truncate(time.Millisecond)
 // ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
 var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
 
+// ErrAllActs reports that Unreadable was answered with Done: it has no result that each act could have.
+var ErrAllActs = errors.New(`analysislock: "*" stands for all acts`)
+
 // ErrUncertain reports that an act of the analysis is uncertain, so that its marks are kept.
 var ErrUncertain = errors.New("analysislock: an act is uncertain")
 
@@ -233,7 +236,8 @@ type Answer struct {
 
 // Resolve records the answer about an uncertain act, and opens the analysis again, as Requeue
 // does. A READY or a cancelled one stays so. It returns the analysis as it was before. Errors:
-// a *lease.HeldError while the lock is held; ErrNotUncertain; an error if Result is too large.
+// a *lease.HeldError while the lock is held; ErrNotUncertain; ErrAllActs; an error if Result is
+// too large.
 func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
 	task string,
 ) (Analysis, error) {
@@ -246,6 +250,9 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 		act, exists := d.Effects[name]
 		if !exists || act.State == EffectDone {
 			return fmt.Errorf("%w: %q of %q", ErrNotUncertain, name, id)
+		}
+		if name == Unreadable && answer.Done {
+			return ErrAllActs
 		}
 		if resolved.State == "" {
 			resolved = act

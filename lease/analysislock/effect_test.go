@@ -160,6 +160,7 @@ func TestAnAttemptBeginsAnActOnce(t *testing.T) {
 		"begun earlier, and again": {analysislock.Effects{"a": started(4)}, "a", true, true, 4, nil},
 		"done earlier":             {analysislock.Effects{"a": {State: analysislock.EffectDone, Token: 4}}, "a", true, false, 4, nil},
 		"of an unreadable record":  {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", false, false, 0, nil},
+		"unreadable, said done":    {analysislock.Effects{"*": {State: analysislock.EffectDone}}, "a", false, true, 0, nil},
 		"unreadable, not found":    {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", true, true, 0, nil},
 		"the 17th":                 {full, "a", false, false, 0, analysislock.ErrFull},
 	} {
@@ -168,7 +169,7 @@ func TestAnAttemptBeginsAnActOnce(t *testing.T) {
 		if !errors.Is(err, tc.err) || (err != nil) != (tc.err != nil) || (changed != nil) != tc.begun || len(tc.acts) != before {
 			t.Errorf("%s: %v, %v", name, changed, err)
 		}
-		unreadable := tc.acts["*"].State != ""
+		unreadable := tc.acts["*"].State == analysislock.EffectStarted
 		if (earlier != nil) != (tc.earlier != 0 || unreadable) || earlier != nil && earlier.Token != tc.earlier {
 			t.Errorf("%s: earlier %+v", name, earlier)
 		}
@@ -183,6 +184,10 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 	failed := func(d *analysislock.Analysis) {
 		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: analysislock.EffectUncertain}
 		d.Lock.Finished = true
+	}
+	unreadable := func(d *analysislock.Analysis) {
+		failed(d)
+		d.Effects = analysislock.Effects{analysislock.Unreadable: {State: analysislock.EffectStarted}}
 	}
 	for name, tc := range map[string]struct {
 		state  func(d *analysislock.Analysis)
@@ -199,6 +204,8 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 		"unknown":   {failed, "refund", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
 		"done act":  {failed, "mail", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
 		"too large": {failed, "charge", analysislock.Answer{Done: true, Result: []byte(strings.Repeat("7", 64<<10+1))}, nil, analysislock.Failed, 1},
+		"all acts":  {unreadable, "*", analysislock.Answer{Done: true, Result: []byte(`"r"`)}, analysislock.ErrAllActs, analysislock.Failed, 1},
+		"no act":    {unreadable, "*", analysislock.Answer{}, nil, analysislock.Queued, 0},
 		"held": {func(d *analysislock.Analysis) {
 			d.Lock.Owner, d.Lock.ExpiresAt = "w/1", time.Now().Add(ahead+time.Minute)
 		}, "charge", analysislock.Answer{}, nil, analysislock.Queued, 1},

@@ -259,6 +259,7 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
 		{status.Error(codes.Unauthenticated, "x"), http.StatusBadGateway, "Firestore refuses: it does not accept these credentials (UNAUTHENTICATED)."},
 		{analysislock.ErrUncertain, http.StatusConflict, "an act that may have been done"},
+		{analysislock.ErrAllActs, http.StatusConflict, "* stands for all acts"},
 		{errOdd, http.StatusBadGateway, "odd"},
 		{lease.ErrConflict, http.StatusConflict, "It has changed since you looked"},
 	} {

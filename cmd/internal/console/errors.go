@@ -61,6 +61,9 @@ var causes = []struct {
 	{analysislock.ErrNotUncertain, http.StatusConflict,
 		"Refused: it has no such act that is uncertain. Perhaps it was answered before, or an attempt runs. " +
 			"Nothing is changed."},
+	{analysislock.ErrAllActs, http.StatusConflict,
+		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was done, " +
+			"choose that. Else complete the work by hand. Nothing is changed."},
 }
 
 // refused returns the answer to an error of a Source or an Operator.

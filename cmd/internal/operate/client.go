@@ -135,6 +135,9 @@ func (cl *Client) explain(id string, err error) error {
 			id, place.Flag(), printable.Line(id))
 	case errors.Is(err, analysislock.ErrNotUncertain):
 		return fmt.Errorf("%q has no such act that is uncertain", id)
+	case errors.Is(err, analysislock.ErrAllActs):
+		return fmt.Errorf(`"*" stands for all acts of %q, because their records were overwritten: look each of them up; `+
+			"if none was done, answer --not-done; else complete the work by hand", id)
 	case errors.Is(err, lease.ErrMalformed):
 		return fmt.Errorf("%w; taskguard unlock gives it a usable one", err)
 	}

@@ -154,6 +154,10 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 // recovery does not find. Without the latter, which take longer, it prints a warning.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Analyses.Unfinished(ctx, limit)
+	if errors.Is(err, repo.ErrUnread) {
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", orchestrator.Text(err)))
+		err = nil
+	}
 	if err != nil || len(dated) == limit {
 		return dated, err
 	}
@@ -430,7 +434,11 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", left)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
-	if !b.OldestCreatedAt.IsZero() {
+	switch {
+	case b.Running+b.Waiting+b.Stuck == 0:
+	case b.OldestCreatedAt.IsZero():
+		cli.Print(c.Out, "the age of the oldest is unknown\n")
+	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
 	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(clock))

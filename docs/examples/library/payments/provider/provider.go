@@ -28,7 +28,7 @@ type Event struct {
 }
 
 // ErrDeclined reports that the provider has declined, so that nothing was done. After another error
-// of Do, nobody knows.
+// of Do, it may have been done.
 var ErrDeclined = errors.New("the provider has declined")
 
 // Client is a client of the provider at a URL, such as https://provider.example.
