@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/orchestrator"
 )
 
@@ -138,11 +139,18 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 // that a charge is not stored, although it is, invites the caller to make it void.
 const recordTime = 5 * time.Second
 
-// end is job.End, which does not give up as soon as ctx ends.
+// end is job.End, which does not give up as soon as ctx ends, unless the lock is lost.
 func end(ctx context.Context, job Job, name string, done bool, result any) error {
-	ending, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(recordTime, cancel) })()
+	if errors.Is(context.Cause(ctx), lease.ErrLost) {
+		return job.End(ctx, name, done, result)
+	}
+
+	ending, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		cause := context.Cause(ctx)
+		time.AfterFunc(recordTime, func() { cancel(cause) })
+	})()
 	return job.End(ending, name, done, result)
 }
 

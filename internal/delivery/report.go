@@ -53,10 +53,13 @@ func (e unknownError) Unwrap() error { return e.error }
 
 // outcome returns the error of the hold about a commit as the run gets it.
 func outcome(err error) error {
-	if errors.Is(err, lease.ErrUnavailable) {
-		return unknownError{err}
+	if !errors.Is(err, lease.ErrUnavailable) {
+		return err
 	}
-	return err
+	if lost, ok := errors.AsType[*lease.LostError](err); ok { // as the run's context says
+		err = lost
+	}
+	return unknownError{err}
 }
 
 // newReporter returns the reporter of a run. stop ends the run's context.
