@@ -169,8 +169,8 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	resolve(cli.ExitUsage, "want either --done JSON or --not-done", "--not-done", "--done", "1", "done", "charge")
 	resolve(cli.ExitUsage, "the result is not JSON", "--done", "{", "done", "charge")
 	resolve(cli.ExitFailed, `no order "missing"`, "--not-done", "missing", "charge")
-	resolve(cli.ExitFailed, `"done" has no such act that is uncertain: "chrge"; those that are: charge`, "--not-done", "done", "chrge")
-	resolve(cli.ExitFailed, "those that are: none", "--not-done", "other", "charge")
+	resolve(cli.ExitFailed, `"done" has no uncertain act "chrge"; its uncertain acts: charge`, "--not-done", "done", "chrge")
+	resolve(cli.ExitFailed, "its uncertain acts: none", "--not-done", "other", "charge")
 	resolve(cli.ExitFailed, "is locked by w/1", "--not-done", "held", "charge")
 	resolve(cli.ExitFailed, "with lock token 3, not with 2", "--not-done", "--token", "2", "done", "charge")
 	resolve(cli.ExitFailed, `"*" stands for all acts of "z-all"`, "--done", "1", "z-all", "*")
@@ -180,7 +180,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 
 	resolve(cli.ExitDone, "command=resolve analysis_id=done", "--done", `{"receipt":7}`, "--token", "3", "done", "charge")
 	resolve(cli.ExitDone, "not-done is QUEUED; a delivery is booked", "--not-done", "not-done", "charge")
-	resolve(cli.ExitFailed, "no such act", "--not-done", "done", "charge")
+	resolve(cli.ExitFailed, "no uncertain act", "--not-done", "done", "charge")
 	if got, want := q.booked(t), `/tasks/order {"order":"done"}; /tasks/order {"order":"not-done"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
 	}

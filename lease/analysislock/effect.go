@@ -97,8 +97,9 @@ func (e Effects) Begin(name string, token int64, now time.Time, again bool,
 	return changed, earlier, err
 }
 
-// End returns e with the result of an act that is done, or with nil without the record of one that was
-// not. An act that is done stays so with its first result: changed is nil. ErrFull: the result is too large.
+// End returns e with the result of an act, or, if done is nil, without its record: the act did not
+// happen. An act that is done stays so with its first result: changed is nil. ErrFull: the result is too
+// large.
 func (e Effects) End(name string, token int64, now time.Time, done *Effect) (changed Effects, err error) {
 	switch before := e[name]; {
 	case before.State == EffectDone && done != nil:
@@ -198,7 +199,7 @@ func (h *Hold) Mark(name string, effect *Effect) {
 	}
 }
 
-// mark writes the records, of which that of one act has changed, with the lock's next refresh, which it
+// mark writes the records, one of which has changed, with the lock's next refresh, which it
 // brings forward to now, or with what ends the Hold. It calls done as Report does: with nil once they are committed. The caller holds h.mu.
 func (h *Hold) mark(act string, changed Effects, done func(error)) {
 	h.effects, h.marks = changed, h.marks+1

@@ -122,7 +122,7 @@ func (h *Hold) carry(every time.Duration, w waiter) {
 // written is called after a commit that was to contain checkpoint, the effects as they were after the
 // given number of marks, and the first n reports of the Hold. If err is lease.ErrRefused, the document
 // had no room for all of these, and tried are the parts for which it had room. If it had none for the
-// effects, those of this commit return to what the last one has.
+// effects, the acts of this commit return to their committed records.
 func (h *Hold) written(checkpoint *Checkpoint, effects Effects, marks, n int, tried parts, err error) {
 	h.mu.Lock()
 	refused := errors.Is(err, lease.ErrRefused)

@@ -59,7 +59,7 @@ var causes = []struct {
 	{analysislock.ErrUncertain, http.StatusConflict,
 		"Refused: it has an act that may have been done. Resolve that first. Nothing is changed."},
 	{analysislock.ErrNotUncertain, http.StatusConflict,
-		"Refused: it has no such act that is uncertain. Perhaps it was answered before, or an attempt runs. " +
+		"Refused: it has no uncertain act of that name. Perhaps it was answered before, or an attempt runs. " +
 			"Nothing is changed."},
 	{analysislock.ErrAllActs, http.StatusConflict,
 		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was done, " +

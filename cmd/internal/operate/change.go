@@ -302,7 +302,7 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change,
 	}
 	if open := read.Effects.Open(); !slices.Contains(open, what.Act) {
 		names := cmp.Or(strings.Join(open, ", "), "none")
-		return fmt.Errorf("%q has no such act that is uncertain: %q; those that are: %s",
+		return fmt.Errorf("%q has no uncertain act %q; its uncertain acts: %s",
 			what.ID, what.Act, printable.Line(names))
 	}
 	what.Seen = console.StateOf(&read)

@@ -134,7 +134,7 @@ func (cl *Client) explain(id string, err error) error {
 		return fmt.Errorf("%q has an act that may have been done: taskguard status%s %s shows it, resolve answers it",
 			id, place.Flag(), printable.Line(id))
 	case errors.Is(err, analysislock.ErrNotUncertain):
-		return fmt.Errorf("%q has no such act that is uncertain", id)
+		return fmt.Errorf("%q has no uncertain act of that name: perhaps it was answered before", id)
 	case errors.Is(err, analysislock.ErrAllActs):
 		return fmt.Errorf(`"*" stands for all acts of %q, because their records were overwritten: look each of them up; `+
 			"if none was done, answer --not-done; else complete the work by hand", id)
