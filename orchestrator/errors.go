@@ -23,6 +23,8 @@ const (
 	CodeActReused     = "act_name_reused"  // two acts with one name in one run
 	CodeActsFull      = "acts_full"        // no room for the act or its result
 	CodeActInSelfTest = "act_in_self_test" // the input of a self-test must not lead to an act
+	// CodeActNameInvalid is that of an error of Once alone. A program is answered the error.
+	CodeActNameInvalid = "act_name_invalid"
 )
 
 // CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded,

@@ -74,8 +74,8 @@ func NotDone(err error) error {
 // Once returns these errors without calling act. ErrNoGuard: no guard made the job. A *PermanentError:
 // the run has used the name before (act_name_reused), the document has no room for another act and its
 // result (acts_full: 16 acts, 64 KiB of results, and 4 KiB for each open act), the run is a self-test
-// (act_in_self_test), or encoding/json can encode no T. After the first three, the run ends with that
-// code even if it ignores the error.
+// (act_in_self_test), name is not valid (act_name_invalid), or encoding/json can encode no T. After the
+// first three, the run ends with that code even if it ignores the error.
 //
 // After act, Once returns the error of act; or, if act returned none, a *NotStoredError with its value.
 // That one wraps lease.ErrLost if the lock was lost. If the result cannot be stored, because encoding/json
@@ -88,6 +88,9 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	if err := encodable(reflect.TypeFor[T](), map[reflect.Type]bool{}); err != nil {
 		message := fmt.Sprintf("the result of the act %q cannot be stored: %v", name, err)
 		return result, Permanent(orchestrator.CodeResultInvalid, message, err)
+	}
+	if err := orchestrator.CheckAct(name); err != nil {
+		return result, Permanent(orchestrator.CodeActNameInvalid, orchestrator.Text(err), err)
 	}
 	effect, err := job.Begin(ctx, name, false)
 	if err != nil {

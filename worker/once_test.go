@@ -557,6 +557,18 @@ func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
 	})
 }
 
+// Ten attempts would not make the name better.
+func TestAnActWithoutAValidNameIsAPermanentFailure(t *testing.T) {
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
+		got := runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			return worker.Once(ctx, job, "a/b", func(context.Context) (int, error) { t.Error("the act is done"); return 0, nil })
+		})
+		if failure, _ := got["failure"].(map[string]any); got["state"] != "ERROR" && failure["code"] != "act_name_invalid" {
+			t.Errorf("the document is %v", got)
+		}
+	})
+}
+
 // The call ends during the act: the result is recorded, and returned, all the same.
 func TestAnActThatEndsAfterItsCallIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
