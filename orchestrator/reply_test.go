@@ -56,8 +56,11 @@ func (m *marker) Commit(ctx context.Context, r orchestrator.Report) error {
 	return errors.Join(m.recorder.Commit(ctx, r), m.err)
 }
 
-func (m *marker) End(_ context.Context, name string, done *orchestrator.Effect) error {
+func (m *marker) End(ctx context.Context, name string, done *orchestrator.Effect) error {
 	end, err := name+" not done", errors.Join(m.err, m.late)
+	if ctx.Err() != nil {
+		err = errors.Join(err, orchestrator.ErrUnknown)
+	}
 	if done != nil {
 		end = fmt.Sprintf("%s done %s%s", name, done.Result, done.ResultError)
 	}

@@ -267,3 +267,21 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsHeldDoesNotHideWhatIsUncertainOrAbandoned(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, now := open(t, b), time.Now()
+		for id, expires := range map[string]time.Time{"held": now.Add(time.Hour), "left": now.Add(-time.Hour)} {
+			b.Put(t, id, map[string]any{
+				"status": analysislock.Processing, "updatedAt": timeValue(now.Add(-time.Hour)),
+				"lockToken": 1, "lockOwner": "w", "lockExpiresAt": timeValue(expires), "openEffects": 1, "unfinishedEffects": 1,
+				"effects": map[string]any{"charge": map[string]any{"state": analysislock.EffectStarted, "token": 1}},
+			})
+		}
+		uncertain, err := a.Uncertain(t.Context(), 1)
+		abandoned, err2 := a.Abandoned(t.Context(), 1)
+		if err = errors.Join(err, err2); err != nil || ids(uncertain) != "left" || ids(abandoned) != "left" {
+			t.Errorf("%q are uncertain and %q abandoned, %v", ids(uncertain), ids(abandoned), err)
+		}
+	})
+}

@@ -276,6 +276,15 @@ func TestIdempotentStoresResponses(t *testing.T) {
 		}
 	}
 	large := strings.Repeat("x", 512<<10)
+	tooLarge := func(panicked error) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, large); err != nil {
+					panic(panicked)
+				}
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		handler       http.HandlerFunc
 		first, second string
@@ -294,13 +303,8 @@ func TestIdempotentStoresResponses(t *testing.T) {
 		"binary":           {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0, 255}) }, "200 \x00\xff", "200 replayed \x00\xff", 1, nil},
 		"512 KiB":          {write(200, 512<<10), "200 " + large, "200 replayed " + large, 1, nil},
 		"a byte more":      {write(200, 512<<10+1), "500 response-too-large", "500 response-too-large", 1, nil},
-		"too large, then a panic": {func(w http.ResponseWriter, _ *http.Request) {
-			for {
-				if _, err := io.WriteString(w, large); err != nil {
-					panic(http.ErrAbortHandler)
-				}
-			}
-		}, "500 response-too-large", "500 response-too-large", 1, nil},
+		"too large, abort": {tooLarge(http.ErrAbortHandler), "500 response-too-large", "500 response-too-large", 1, nil},
+		"too large, panic": {tooLarge(errBroken), "500 response-too-large", "500 response-too-large", 1, nil},
 		"a stream of events": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
 			flusher, ok := w.(http.Flusher) // many handlers ask so
@@ -354,6 +358,7 @@ func TestIdempotentReplaysChosenHeaders(t *testing.T) {
 		calls := 0
 		h := g.Idempotent(worker.IdempotentOptions{Scope: account, Headers: []string{"x-order"}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Del("Vary")
+			w.Header().Set("Cache-Control", "a")
 			for _, name := range []string{"Location", "ETag", "X-Order", "X-Other", "Set-Cookie"} {
 				w.Header().Add(name, "a")
 				w.Header().Add(name, "b")
@@ -361,12 +366,12 @@ func TestIdempotentReplaysChosenHeaders(t *testing.T) {
 		}))
 		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			calls++
-			for _, name := range []string{"X-Outer", "Link", "Vary", "Set-Cookie", "X-Order"} {
+			for _, name := range []string{"X-Outer", "Link", "Vary", "Set-Cookie", "X-Order", "Cache-Control"} {
 				w.Header().Set(name, fmt.Sprint(calls))
 			}
 			h.ServeHTTP(w, r)
 		})
-		all := http.Header{"X-Outer": {"1"}, "Link": {"1"}}
+		all := http.Header{"X-Outer": {"1"}, "Link": {"1"}, "Cache-Control": {"a"}}
 		for _, name := range []string{"Location", "Etag", "X-Order", "X-Other", "Set-Cookie"} {
 			all[name] = []string{"a", "b"}
 		}

@@ -187,10 +187,12 @@ func TestAnActThatCannotBeginFailsItsRun(t *testing.T) {
 		more map[string]any // of the record
 		code string         // empty: it becomes READY
 		done string
+		ends error // of the run, unless the act's
 	}{
 		"one name":                       {acts: "mail mail", code: "act_name_reused", done: "mail"},
 		"one name, with Find":            {acts: "mail mail", find: []worker.Finder[int]{found}, code: "act_name_reused", done: "mail"},
 		"one name, the first is unknown": {acts: "mail:broken mail", find: []worker.Finder[int]{none}, code: "act_name_reused", done: "mail"},
+		"one name, and another error":    {acts: "mail mail", ends: errBroken, code: "act_name_reused", done: "mail"},
 		"a name that another begins":     {acts: "mail mail-1 mai", done: "mail mail-1 mai"},
 		"again after NotDone":            {acts: "mail:not mail", done: "mail mail"},
 		"found from an earlier attempt": {acts: "mail mail", find: []worker.Finder[int]{found}, code: "act_name_reused",
@@ -220,7 +222,7 @@ func TestAnActThatCannotBeginFailsItsRun(t *testing.T) {
 							return nil, err
 						}
 					}
-					return nil, nil
+					return nil, tc.ends
 				})
 				failure, _ := got["error"].(map[string]any)
 				if state := map[bool]string{true: "DONE", false: "ERROR"}[tc.code == ""]; got["state"] != state {
