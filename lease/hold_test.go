@@ -339,6 +339,25 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 	})
 }
 
+// The renewal that goes on until the loss began without the change. Another one would reach no store.
+func TestACarriedChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T) {
+	for range 20 { // the renewal and the watch end at one time, in any order
+		inBubble(t, func(w *fixture) {
+			h := w.acquire()
+			w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+			wantLost(w, h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+				w.at(150 * time.Second) // the renewal began at 100 s
+				refused := make(chan error, 1)
+				h.Carry(0, func(err error) { refused <- err }, note("late"))
+				if err := <-refused; !errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrUnavailable) {
+					w.Errorf("%v, want that it was not written", err)
+				}
+				return nil
+			}), lease.OutOfTime)
+		})
+	}
+}
+
 // Whoever takes the lease after a commit whose reply was lost may have overwritten it.
 func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -96,8 +96,11 @@ func (k *keeper[D]) beat(ctx context.Context, renewed []Renewed) {
 		took := time.Since(began)
 
 		var lost *LostError
-		if errors.As(err, &lost) { // first: the callbacks may block
+		switch { // first: the callbacks may block
+		case errors.As(err, &lost):
 			k.lose(lost)
+		case time.Until(k.hold.TrustedUntil()) <= 0: // the next renewal would reach nothing
+			k.lose(&LostError{Reason: OutOfTime})
 		}
 		// A renewal that the end of the body cancelled has not failed.
 		if err == nil || errors.Is(err, ErrLost) || ctx.Err() == nil || k.loss() != nil {
