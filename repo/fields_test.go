@@ -190,19 +190,21 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 		const keep = time.Hour
 		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
 		fatal(t, err)
-		kept := func(when string) {
+		created := func(read time.Time) { // expireAt counts from a reading before the commit
 			t.Helper()
 			fields := b.Fields(t, "x")
 			expires, _ := fields["expireAt"].(time.Time)
 			updated, _ := parseTime(fields["updatedAt"])
-			if left := expires.Sub(updated); left < keep || left >= keep+time.Millisecond {
-				t.Errorf("%s: deleted %v after the commit, want %v", when, left, keep)
+			if expires.Before(read.Add(keep)) || expires.After(updated.Add(keep)) {
+				t.Errorf("created between %v and %v, deleted at %v; want %v later", read, updated, expires, keep)
 			}
 		}
 		var last int64
 		for range 2 {
+			read, err := a.documents.now(t.Context())
+			fatal(t, err)
 			fatal(t, a.CreateWith(t.Context(), "x", "in", New{Params: "hash"}))
-			kept("created")
+			created(read)
 			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, nil)
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
