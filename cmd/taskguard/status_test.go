@@ -44,7 +44,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
 }
 
-// The id is that of records that are stored already.
+// Records that are stored already have this id.
 func TestStatusShowsTheResponseToAnIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	env := store(t)

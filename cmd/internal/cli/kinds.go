@@ -78,8 +78,8 @@ func (c *Call) TakesKind(without string) {
 	c.Flags.StringVar(&c.kind, "kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
 }
 
-// UseRecords makes Places return the place of the records of Do and Idempotent, as --kind do does: that of
-// the kind do in KINDS, or else the collection that they have by default.
+// UseRecords makes Places return the place of the records of Do and Idempotent, as --kind do does: the kind
+// do in KINDS, or else their default collection.
 func (c *Call) UseRecords() { c.records = true }
 
 // records is the kind of the records of Do.

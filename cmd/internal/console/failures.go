@@ -15,7 +15,7 @@ import (
 )
 
 // maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
-// Of the latter it reads maxUncertain, and lists those that have waited longest.
+// It reads maxUncertain of the latter, and lists the ones that have waited longest.
 const maxCodes, maxUncertain = 50, 1000
 
 // failuresPage is the page of the uncertain acts, and of the failures by code and line.

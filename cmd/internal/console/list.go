@@ -19,7 +19,7 @@ import (
 // choice selects the analyses that a page shows, as its address does.
 type choice struct {
 	State, Code  string // empty: all
-	Cause        bool   // Code is that of a group of the page of failures
+	Cause        bool   // Code is the code of a group on the page of failures
 	Since, Older string // as cli.ParseTime reads them
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
 	After        string // the next of the page before; empty: the first page

@@ -32,7 +32,7 @@ type Client struct {
 	place      cli.Place
 	books      bool          // TASK_QUEUE names a queue
 	runTimeout time.Duration // the worker's
-	lock       lease.Policy  // likewise
+	lock       lease.Policy  // the worker's
 }
 
 // firstKind describes the kind that a command uses without --kind.
