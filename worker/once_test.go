@@ -565,7 +565,7 @@ func TestAnActWithoutAValidNameIsAPermanentFailure(t *testing.T) {
 		got := runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
 			return worker.Once(ctx, job, "a/b", func(context.Context) (int, error) { t.Error("the act is done"); return 0, nil })
 		})
-		if failure, _ := got["failure"].(map[string]any); got["state"] != "ERROR" && failure["code"] != "act_name_invalid" {
+		if failure, _ := got["error"].(map[string]any); got["state"] != "ERROR" || failure["code"] != "act_name_invalid" {
 			t.Errorf("the document is %v", got)
 		}
 	})
