@@ -21,6 +21,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -96,7 +97,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
 	s := serverOf(t.Context(), &delivery.Guard{
-		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+		Locks: new(memory).locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
 		RunTimeout: time.Minute,

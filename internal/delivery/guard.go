@@ -19,8 +19,8 @@ import (
 
 // Locks acquires the lock on an analysis; analysislock.Locks does.
 type Locks interface {
-	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration,
-		early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
+	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
+	) (analysislock.Acquisition, error)
 }
 
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
@@ -186,16 +186,16 @@ func (a *attempt) exhausted(ctx context.Context, err error) Outcome {
 // the lock would not be released.
 func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
 	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
-	early := a.isNext
-	if a.Queue == nil { // nothing was booked for a later time
-		early = nil
+	var o analysislock.AcquireOptions
+	if a.Queue != nil { // otherwise nothing was booked for a later time
+		o.Early = a.isNext
 	}
 	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
 	if a.Tries <= 1 && !strings.HasSuffix(a.Task, followSuffix) {
-		ctx = analysislock.WithWork(ctx)
+		o.Want = lease.LeaseAndWork
 	}
 	began := time.Now()
-	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.AnalysisID, a.owner, 0, early)
+	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.AnalysisID, a.owner, 0, o)
 	a.acq, a.hold = acq, acq.Hold
 
 	m := &a.measured
