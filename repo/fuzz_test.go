@@ -104,7 +104,7 @@ func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error
 		return err
 	}
 	extend := func(d *analysislock.Analysis, now time.Time) (err error) {
-		d.Lock, err = lease.Extend(d.Lock, now, d.Lock.Grant(), p)
+		d.Lock, err = lease.Renew(d.Lock, now, d.Lock.Grant(), p)
 		return err
 	}
 	release := func(d *analysislock.Analysis, _ time.Time) error {
@@ -123,7 +123,7 @@ func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error
 		return err
 	}
 	unlock := func(d *analysislock.Analysis, _ time.Time) error {
-		d.Lock = lease.Break(d.Lock)
+		d.Lock = lease.Unlock(d.Lock)
 		queue(d)
 		return nil
 	}

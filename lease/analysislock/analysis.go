@@ -1,7 +1,6 @@
 package analysislock
 
 import (
-	"errors"
 	"math"
 	"strings"
 	"time"
@@ -123,34 +122,6 @@ func (d *Analysis) fail(code, message string) {
 
 // unbook removes what is recorded of the next delivery, which is not needed any more.
 func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask = time.Time{}, "" }
-
-// Unrecordable is the code of an analysis that became FAILED because its document has no room
-// for an acquisition, or for recovery's mark.
-const Unrecordable = "unrecordable"
-
-// ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
-var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
-
-// What unrecordable drops to make room.
-const (
-	keepAll = iota
-	dropReports
-	dropAll
-)
-
-// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops first what
-// was reported about its attempts, then also the checkpoint and what FAILED adds.
-func (d *Analysis) unrecordable(drop int) {
-	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
-	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
-
-	if drop >= dropReports {
-		d.History, d.Progress, d.LastError = nil, nil, nil
-	}
-	if drop == dropAll {
-		d.Checkpoint, d.Error.Message, d.Lock.FinishedBy = &Checkpoint{}, "", ""
-	}
-}
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
 // program may have set.

@@ -56,8 +56,8 @@ func (d *Analysis) begin(now time.Time) {
 	}
 }
 
-// uncounted returns the Uncounted of the attempt before the present one.
-func (d *Analysis) uncounted() int {
+// Uncounted returns how many attempts in a row before the present one were refunded by Retrying.
+func (d *Analysis) Uncounted() int {
 	if n := len(d.History); n > 1 && d.History[n-1].Token == d.Lock.Token {
 		return d.History[n-2].Uncounted
 	}
