@@ -30,11 +30,11 @@ type Change[D any] struct {
 	Written, Done func(err error)
 }
 
-// Send adds a change to the next commit. It does not block.
-func (h *Hold[D]) Send(c Change[D]) {
+// Send adds changes to the next commit. It does not block.
+func (h *Hold[D]) Send(changes ...Change[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.sent = append(h.sent, c)
+	h.sent = append(h.sent, changes...)
 	notify(h.wake)
 }
 
