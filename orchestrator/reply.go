@@ -72,7 +72,7 @@ type reply struct {
 func newReply(ack json.RawMessage, err error) reply {
 	answer := reply{Ack: ack, Unknown: errors.Is(err, ErrUnknown)}
 	if err != nil {
-		answer.Error = Text(err)
+		answer.Error = text.Error(err)
 	}
 	return answer
 }
@@ -330,7 +330,7 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 		problem = ErrNoRoom // without the store's text
 	}
 
-	reason := legible(Text(problem), text.Head, maxResultError)
+	reason := legible(text.Error(problem), text.Head, maxResultError)
 	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
 		return err
 	}

@@ -17,10 +17,10 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -93,7 +93,7 @@ func (s *selection) parse(c *cli.Call) error {
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
-			return cli.UsageError("--idempotency-key: " + orchestrator.Text(err))
+			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
 	s.filtered, err = s.given(c)
@@ -155,7 +155,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Analyses.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {
-		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", orchestrator.Text(err)))
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", text.Error(err)))
 		err = nil
 	}
 	if err != nil || len(dated) == limit {
