@@ -21,6 +21,7 @@ import (
 	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/clock"
 	"taskguard/worker"
 )
 
@@ -225,10 +226,8 @@ func (l *local) supervise(ctx context.Context, w *process) {
 			return
 		case <-w.done:
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, restartDelay) {
 			return
-		case <-time.After(restartDelay):
 		}
 
 		next, err := startProcess(ctx, w.number, l.command)
@@ -245,12 +244,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 
 // callRecovery calls the workers' recovery until ctx ends, as Cloud Scheduler does.
 func (l *local) callRecovery(ctx context.Context, every time.Duration) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
+	for clock.Sleep(ctx, every) {
 		r, err := l.recoverOnce(ctx)
 		switch {
 		case ctx.Err() != nil:

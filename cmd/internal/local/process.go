@@ -17,6 +17,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
+	"taskguard/internal/clock"
 	"taskguard/orchestrator"
 )
 
@@ -229,10 +230,8 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 
 // reach waits for the time of the work up to progress, or returns the error of ctx.
 func (r *slowReporter) reach(progress float64) error {
-	select {
-	case <-r.ctx.Done():
+	if !clock.Sleep(r.ctx, time.Duration(float64(r.run)*(progress-r.done))) {
 		return context.Cause(r.ctx)
-	case <-time.After(time.Duration(float64(r.run) * (progress - r.done))):
 	}
 	r.done = progress
 	return nil
