@@ -200,9 +200,7 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 }
 
 // servePage runs a server until close, and returns its URL.
-func (l *local) servePage(
-	what, address string, serve func(context.Context, net.Listener) error,
-) (string, error) {
+func (l *local) servePage(what, address string, serve func(context.Context, net.Listener) error) (string, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	at, err := l.serve(what, address, func(listener net.Listener) error {
 		if err := serve(ctx, listener); err != nil {

@@ -31,9 +31,7 @@ type workerCloud struct {
 
 // start starts the cloud and serves front, which is in front of the workers. The queue delivers
 // at most limit tasks at once. at returns the address of the server with the number i.
-func (c *workerCloud) start(
-	at func(i int) string, front http.Handler, limit int, o cloudtasks.Options,
-) error {
+func (c *workerCloud) start(at func(i int) string, front http.Handler, limit int, o cloudtasks.Options) error {
 	// Google's client prefers the Firestore that this variable names, such as another local's.
 	_ = os.Unsetenv(cli.FirestoreEmulator) // fails only for an empty name
 	if err := c.cloud.start(at(0), at(1), at(3), quickQueue(limit), o); err != nil {
