@@ -1,7 +1,10 @@
 // Package text shortens texts for records, logs and messages.
 package text
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // Head returns the beginning of s: valid UTF-8 of at most limit bytes. Invalid bytes are dropped.
 func Head(s string, limit int) string { return strings.ToValidUTF8(s[:min(limit, len(s))], "") }
@@ -17,4 +20,16 @@ func Middle(s string, limit int) string {
 		s = Head(s, half) + gap + Tail(s, half)
 	}
 	return Head(s, limit)
+}
+
+var packages = regexp.MustCompile(`(^|: )(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
+
+// Error returns the text of err for a document, an answer or a terminal. It leaves out the names of
+// our packages, and the texts of the implied sentinels: they say nothing to the reader.
+func Error(err error, implied ...error) string {
+	s := err.Error()
+	for _, sentinel := range implied {
+		s = strings.ReplaceAll(s, sentinel.Error()+": ", "")
+	}
+	return packages.ReplaceAllString(s, "$1")
 }

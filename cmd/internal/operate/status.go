@@ -406,9 +406,9 @@ func plainJSON(v any) (json.RawMessage, error) {
 }
 
 const (
-	maxStuck   = 50      // a summary counts no more stuck analyses
-	plotWidth  = 40      // the longest bar of a summary, in characters
-	hourMinute = "15:04" // the format of a summary's times
+	maxStuck  = 50      // a summary counts no more stuck analyses
+	plotWidth = 40      // the longest bar of a summary, in characters
+	hhmm      = "15:04" // the format of a summary's times
 )
 
 // summarize prints the backlog.
@@ -443,7 +443,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
-	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hourMinute))
+	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hhmm))
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")
@@ -452,7 +452,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	for _, i := range b.Intervals {
 		failed := scaled(i.Failed) // one is visible beside thousands
 		bar := strings.Repeat("#", scaled(i.Finished+i.Failed)-failed)
-		cli.Print(c.Out, row, i.From.Format(hourMinute), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
+		cli.Print(c.Out, row, i.From.Format(hhmm), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
 	}
 	return nil
 }
