@@ -36,7 +36,7 @@ type Command struct {
 	Name      string
 	Arguments string
 	Summary   string
-	Variables string // of the environment, for the help
+	Variables string // the environment variables that the help lists
 	Run       func(context.Context, *Call) error
 }
 

@@ -194,7 +194,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			if ctx.Err() != nil {
 				return abandoned(ctx, c)
 			}
-			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
+			outage := errors.Is(err, lease.ErrUnavailable) && console.Permanent(err) == ""
 			switch {
 			case err != nil && !outage:
 				return err
