@@ -83,7 +83,7 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 		o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
 	}
 
-	work, stop := context.WithCancel(context.WithoutCancel(ctx)) // of all sockets
+	work, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends all sockets
 	feed := document.NewFeed(locks, rooms, log)
 	doclock := server.NewServer(work, locks, feed, sessions, o)
 	s.Handler = doclock
@@ -131,22 +131,22 @@ type Config struct {
 	service.Process
 	Collection string
 	TTL        time.Duration
-	Sweep      time.Duration    // 0: Cloud Scheduler's
+	Sweep      time.Duration    // the interval of sweeps; 0: only Cloud Scheduler sweeps
 	Sessions   string           // cookie, application or oidc
-	Secret     string           // with cookie and application
-	Token      taskauth.Options // of people, with oidc
+	Secret     string           // signs cookies; empty with oidc
+	Token      taskauth.Options // checks people's tokens; only with oidc
 	Pusher     server.Pusher    // the zero value: not enabled
 	Origins    []string         // other origins whose pages may call
-	Locks      int              // of one session
-	Sockets    int              // of one session
-	Tasks      env.TaskAuth     // of POST /internal/sweep
+	Locks      int              // the limit for one session
+	Sockets    int              // the limit for one session
+	Tasks      env.TaskAuth     // who may call POST /internal/sweep
 }
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
 // problem, which names the variable.
 //
-// TASK_AUTH is required whatever SWEEP_INTERVAL is, because POST /internal/sweep is
-// always served. Only with an emulator its default is none.
+// TASK_AUTH is always required, because POST /internal/sweep is always served. Only with an
+// emulator it has a default: none.
 func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := env.NewEnvironment(lookup)
 	c := Config{
@@ -213,7 +213,7 @@ func (c *Config) browsers(e *env.Environment) {
 	c.Pusher = server.Pusher{
 		Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", ""),
 		Channel:   e.Text("PUSHER_CHANNEL", server.DefaultChannel),
-		Namespace: separators.ReplaceAllString(e.Text("PUSHER_EVENT_NAMESPACE", ""), `\`), // as Laravel Echo does
+		Namespace: separators.ReplaceAllString(e.Text("PUSHER_EVENT_NAMESPACE", ""), `\`), // Laravel Echo does the same
 	}
 	if c.Pusher.Key == "" {
 		e.Unused("is used only with PUSHER_APP_KEY", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE")

@@ -11,7 +11,7 @@ import (
 	"taskguard/worker"
 )
 
-// Indexes are a database's, as far as the worker needs them.
+// Indexes are the indexes of a database that matter for the worker.
 type Indexes struct {
 	Database  string
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
@@ -80,7 +80,7 @@ func indexesFile(name string) (Indexes, error) {
 func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) {
 	var fields []string
 	for _, f := range i.Fields {
-		if f.FieldPath != "__name__" { // which Google adds to each index
+		if f.FieldPath != "__name__" { // Google adds it to each index
 			fields = append(fields, f.FieldPath+" "+f.Order)
 		}
 	}

@@ -121,7 +121,7 @@ func memory(r *run.ResourceRequirements) int64 {
 	if m == nil {
 		return 0
 	}
-	n, _ := strconv.ParseInt(m[1], 10, 64) // of digits
+	n, _ := strconv.ParseInt(m[1], 10, 64) // it has only digits
 	return n * map[string]int64{"M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
 }
 
@@ -131,7 +131,7 @@ type service struct {
 	title             string
 	settings, callers Part
 	parse             func(lookup) error
-	own               bool // it is another program of the user, which may have other variables
+	own               bool // the user's own program, which may read other variables
 }
 
 // checkService applies the rules for either service.

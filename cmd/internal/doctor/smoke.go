@@ -17,7 +17,7 @@ import (
 // Logs finds log lines of a project in Cloud Logging. It waits 2 min for a line.
 type Logs struct {
 	Project string
-	Google  []option.ClientOption // for the client
+	Google  []option.ClientOption
 }
 
 var errNoLine = errors.New("no such line in Cloud Logging")

@@ -136,7 +136,7 @@ type delivery struct {
 type answer struct {
 	Acquired bool   `json:"acquired"`
 	Result   string `json:"status"` // READY or FAILED
-	Reason   string `json:"reason"` // of a skip or a failure
+	Reason   string `json:"reason"` // why it was skipped or failed
 	Error    string `json:"error"`
 	RetryAt  string `json:"retry_at"`
 	Rejected bool   `json:"rejected"`
@@ -169,7 +169,7 @@ type router struct {
 	show    *cli.Progress
 	command command
 	observe func(*delivery) // called after each delivery
-	limit   int             // of the deliveries at once to a worker; 0: none
+	limit   int             // how many deliveries one worker gets at once; 0: any number
 
 	mu      sync.Mutex
 	workers []*process
@@ -270,7 +270,7 @@ func (d *delivery) read(response *http.Response) error {
 		return err
 	}
 	d.status = response.StatusCode
-	_ = json.Unmarshal(text, &d.answer) // of an answer that is not JSON only the status is shown
+	_ = json.Unmarshal(text, &d.answer) // without JSON only the status is shown
 	response.Body = io.NopCloser(bytes.NewReader(text))
 	return nil
 }
