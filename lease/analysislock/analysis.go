@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"taskguard/internal/text"
 	"taskguard/lease"
 )
 
@@ -138,22 +139,11 @@ const (
 )
 
 func newError(code, message string) *Error {
-	return &Error{Code: BoundCode(code), Message: bound(message, maxMessage)}
+	return &Error{Code: BoundCode(code), Message: text.Head(message, maxMessage)}
 }
 
 // BoundCode returns the code of an error as a document has it: valid UTF-8, cut after 64 bytes.
-func BoundCode(code string) string { return bound(code, maxCode) }
-
-// ends shortens s to its beginning and its end, where a traceback has its cause.
-func ends(s string, most int) string {
-	const gap = " … "
-	if half := (most - len(gap)) / 2; len(s) > most {
-		s = bound(s, half) + gap + strings.ToValidUTF8(s[len(s)-half:], "")
-	}
-	return bound(s, most)
-}
-
-func bound(s string, most int) string { return strings.ToValidUTF8(s[:min(most, len(s))], "") }
+func BoundCode(code string) string { return text.Head(code, maxCode) }
 
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500

@@ -3,6 +3,8 @@ package analysislock
 import (
 	"encoding/json"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // The outcomes of an attempt, in a history.
@@ -69,7 +71,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) {
 	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
 		last := d.History[n-1]
 		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
-		last.Message = ends(message, maxHistoryMessage)
+		last.Message = text.Middle(message, maxHistoryMessage)
 		d.History = append(d.History[:n-1:n-1], last)
 	}
 }
