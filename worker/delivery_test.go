@@ -109,8 +109,8 @@ func TestDelivery(t *testing.T) {
 				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
 				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
 			})
-			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Case != delivery.Retry || o.Code != "unrecordable" {
-				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
+			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Reason != delivery.Retry || o.Code != "unrecordable" {
+				t.Errorf("outcome %v, code %q, %v", o.Reason, o.Code, o.Err)
 			}
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
 		},

@@ -131,8 +131,8 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
-		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
-			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
+		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Reason != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Reason, o.ID, want)
 		}
 		w.deliver(t, id).check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down", "analysis_id": want})
 		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})

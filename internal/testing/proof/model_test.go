@@ -523,7 +523,7 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 }
 
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
-func (i *instance) deliver(p *caller) delivery.Outcome {
+func (i *instance) deliver(p *caller) delivery.Result {
 	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
 	return i.guard.Deliver(p.context(i.work), d)
 }
