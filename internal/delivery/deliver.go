@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,7 +105,7 @@ func (a *attempt) acquire(ctx context.Context) error {
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
 	if acq.First {
-		m.ToStart = acq.Hold.Age()
+		m.ToStart = a.age()
 		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
 	outcome := acq.Reason
@@ -183,33 +184,36 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	if a.measured.Stolen {
 		g.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
-	failed := true // also if it panics
-	defer func() {
+
+	started, failed := time.Now(), true
+	held := a.hold.Start(ctx, a.renewed)
+	defer func() { // also if the analyzer ends its goroutine
+		if lost := a.hold.Stop(); lost != nil {
+			end.err, failed = lost, true
+		}
+		a.measured.Ran, a.measured.Took = true, time.Since(started)
 		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
 		span.Close("", failed)
 	}()
 
-	started := time.Now()
-	end.err = a.hold.Run(ctx, func(ctx context.Context, work analysislock.Work) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		end.began = true
-		end.result, end.failure = a.analyze(ctx, stop, work)
-		end.cause = context.Cause(ctx)
-		return end.failure
-	}, a.renewed)
-	if !end.began {
-		end.cause = context.Cause(ctx)
+	work, err := analysislock.Work{}, context.Cause(held)
+	if err == nil {
+		work, err = g.Locks.Work(held, a.hold)
 	}
-	a.measured.Ran, a.measured.Took = true, time.Since(started)
-	failed = end.err != nil
+	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
+		end.began = true
+		end.result, end.failure = a.analyze(held, stop, work)
+		end.err = end.failure
+	}
+	end.cause, failed = context.Cause(held), end.err != nil
 	return end
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
-	a.reports = &reporter{guard: a.guard, id: a.id, hold: a.hold, measured: &a.measured}
+	a.reports = &reporter{
+		guard: a.guard, id: a.id, hold: a.hold, measured: &a.measured, resumed: work.Checkpoint,
+	}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()
 	result, err := orchestrator.Run(ctx, a.delivery.Analyzer, orchestrator.Job{
@@ -310,15 +314,17 @@ func (a *attempt) fail(ctx context.Context, f failure) Result {
 // finish finishes the analysis as r says. last is the failure of the last attempt, if no other is left.
 func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
-	var err error
+	now := a.hold.Now()
+	var write analysislock.Ending
 	switch {
 	case r.Reason == Ran:
-		err = a.hold.Complete(finishing, r.Value)
+		write = analysislock.Completing(now, r.Value)
 	case last.code != "":
-		err = a.hold.Exhaust(finishing, r.Err.Error(), last.code, last.message)
+		write = analysislock.Exhausting(now, r.Err.Error(), last.code, last.message)
 	default:
-		err = a.hold.Fail(finishing, r.Code, r.Err.Error())
+		write = analysislock.Failing(now, r.Code, r.Err.Error())
 	}
+	err := a.hold.End(finishing, write)
 	span.Close("", err != nil)
 
 	switch {
@@ -342,9 +348,15 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	return Result{Reason: FinishUnknown, Err: err}
 }
 
+// age returns the time since the creation of the analysis; zero: it is unknown.
+func (a *attempt) age() time.Duration {
+	doc := a.hold.Doc()
+	return doc.Age(a.hold.Now())
+}
+
 // measureReady measures the time to READY.
 func (a *attempt) measureReady(ctx context.Context) {
-	a.measured.ToReady = a.hold.Age()
+	a.measured.ToReady = a.age()
 	a.guard.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
 }
 
@@ -353,22 +365,24 @@ func (a *attempt) measureReady(ctx context.Context) {
 // booking, this delivery is repeated, and books the same task; see skip. pause is the wait that the
 // analyzer has asked for; zero: the usual backoff.
 func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Result {
-	g, wait := a.guard, time.Duration(0)
-	var task func(next time.Time) string
+	g, now := a.guard, a.hold.Now()
+	var next time.Time
+	var task string
 	if g.Queue != nil {
 		usual := backoff(a.acq.Attempt, g.RetryMin, g.RetryMax, spread(a.id, a.acq.Grant.Token))
-		wait, task = cmp.Or(pause, usual), a.nextTask
+		next = now.Add(cmp.Or(pause, usual)).Truncate(time.Millisecond)
+		task = a.nextTask(next)
 	}
 
 	releasing, span := g.Telemetry.Start(ctx, telemetry.Release)
-	next, err := a.hold.Retry(releasing, f.code, f.message, wait, !a.counts(pause), task)
+	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, !a.counts(pause)))
 	span.Close("", err != nil)
 	if errors.Is(err, lease.ErrLost) {
 		return a.lockLost(ctx, err)
 	}
 
 	a.next.RetryIn = pause
-	if a.released(ctx, err) && a.book(ctx, a.nextTask(next), next) {
+	if a.released(ctx, err) && a.book(ctx, task, next) {
 		a.next.RetryAt = next
 	}
 	return Result{Reason: Retry, Err: errors.New(f.message), Code: f.code}
@@ -379,7 +393,8 @@ const maxUncounted = 100
 
 // counts reports whether a failed attempt counts, which has asked for this pause; zero: none.
 func (a *attempt) counts(pause time.Duration) bool {
-	return pause == 0 || a.hold.Uncounted() >= maxUncounted
+	doc := a.hold.Doc()
+	return pause == 0 || doc.Uncounted() >= maxUncounted
 }
 
 // handOver ends a run that was stopped with the process, before the deadline of the stop. Another
@@ -404,7 +419,7 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 	switch {
 	case errors.Is(err, lease.ErrLost):
 		return a.lockLost(ctx, err), true
-	case !a.hold.Advanced():
+	case !a.reports.advanced():
 		return r, false
 	}
 	a.countTimeout(ctx, analysislock.OutcomeContinued)
@@ -428,9 +443,9 @@ func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 // the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
 	releasing, span := a.guard.Telemetry.Start(ctx, telemetry.Release)
-	err := a.hold.Release(releasing, outcome, refund, task)
+	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	span.Close("", err != nil)
-	return a.released(ctx, err)
+	return errors.Is(err, lease.ErrLost) || a.released(ctx, err)
 }
 
 // released reports whether a release succeeded. A failure is a warning, since the lock expires
@@ -476,7 +491,7 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 // delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
 // another owner's, or still this attempt's if the loss is lease.OutOfTime.
 func (a *attempt) lockLost(ctx context.Context, err error) Result {
-	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Lost(), &lease.LostError{}
+	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Doc(), &lease.LostError{}
 	_ = errors.As(err, &lost)
 	if !a.hold.Adoptable() {
 		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
@@ -504,9 +519,9 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	if !a.hold.Adoptable() {
 		return r
 	}
-	status := a.hold.Lost().Status
+	status := a.hold.Doc().Status
 	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
-	err := a.hold.Adopt(finishing)
+	err := a.hold.End(finishing, analysislock.Adopting(a.hold.Now()))
 	span.Close("", err != nil)
 	switch {
 	case errors.Is(err, lease.ErrLost):
@@ -529,15 +544,16 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 // could not clear up. An act that was done, and that this run has not asked for before READY, may have
 // been renamed by a release, and done again under its new name.
 func (a *attempt) warn(ctx context.Context, r Result) {
+	acts := a.hold.Doc().Effects
+	open := acts.Open()
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:
-		open := a.hold.OpenEffects(0)
 		a.logOpenActs(ctx, len(open), "effects", open)
 	case r.Reason == Retry && a.guard.RetryUncertain:
-		open := a.hold.OpenEffects(a.acq.Grant.Token)
+		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
 		a.logOpenActs(ctx, len(open), "effects", open)
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
-		a.logOpenActs(ctx, a.hold.Lost().OpenEffects)
+		a.logOpenActs(ctx, len(open))
 	}
 	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
 		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",

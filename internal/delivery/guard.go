@@ -13,10 +13,11 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Locks acquires the lock on an analysis; analysislock.Locks does.
+// Locks acquires the lock on an analysis, and reads the work of its attempt; analysislock.Locks does.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
 	) (analysislock.Acquisition, error)
+	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
 }
 
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
