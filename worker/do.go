@@ -166,9 +166,9 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 	case delivery.AlreadyFinished, delivery.Continued, delivery.NotFound:
 		return nil, true, nil
 	case delivery.Locked:
-		return nil, false, newRunningError(d.Next.RetryAt, d.Next.RetryIn)
+		return nil, false, newRunningError(d.RetryAt, d.RetryIn)
 	case delivery.Failed:
-		if !d.Run.Ran || d.Status != "" { // run has not failed: the record has
+		if !d.Ran || d.Status != "" { // run has not failed: the record has
 			return nil, true, nil
 		}
 		return nil, false, &FailedError{Code: d.Code, Message: delivery.Bounded(d.Err.Error()), Err: d.RunErr}
@@ -204,8 +204,9 @@ func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) deli
 	started := time.Now()
 	d := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
 	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
-		line := d.LogLine()
-		line.Kind, line.Took = r.guard.Kind, time.Since(started)
+		line := delivery.LogLine{
+			Outcome: d.Reason.String(), Result: d, Kind: r.guard.Kind, Took: time.Since(started),
+		}
 		r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}
 	return d

@@ -163,10 +163,8 @@ func (c *call) deliver() {
 	}
 	d.Analyzer = c.route.analyzer
 	r := c.route.kind.Deliver(c.context(), d)
-
-	line := r.LogLine()
-	line.Kind, line.Task, line.Tries = c.line.Kind, c.line.Task, c.line.Tries
-	c.line = line
+	r.Value = nil // no answer has it, and it may be large
+	c.line.Result = r
 	c.reply(formOf(r.Reason), r.Err)
 	c.replyDelivered(r)
 }
@@ -191,15 +189,15 @@ func (c *call) replyDelivered(r delivery.Result) {
 	a.IDField, a.AnalysisID = c.line.Kind.IDField, r.ID
 	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
 	if r.Reason == delivery.Ran {
-		a.LockToken = r.Run.Token
+		a.LockToken = r.Token
 	}
-	if !r.Next.RetryAt.IsZero() {
-		a.RetryAt = iso8601.Format(r.Next.RetryAt)
+	if !r.RetryAt.IsZero() {
+		a.RetryAt = iso8601.Format(r.RetryAt)
 	}
 	if r.Ack {
 		c.code = http.StatusOK
 	} else {
-		c.retryAfter = retryAfter(r.Reason, r.Next.RetryIn)
+		c.retryAfter = retryAfter(r.Reason, r.RetryIn)
 	}
 }
 
@@ -208,7 +206,7 @@ func (c *call) recover() {
 	g := c.guard
 	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
-		c.replyRecovery(notRecovered, ErrStopping, delivery.Recovery{})
+		c.replyRecovered(notRecovered, ErrStopping, delivery.Recovery{})
 		return
 	}
 
@@ -226,18 +224,15 @@ func (c *call) recover() {
 	case errors.Is(err, delivery.ErrNoQueue):
 		c.reply(noQueue, err)
 	case err != nil && r.Booked+r.Waiting == 0:
-		c.replyRecovery(notRecovered, err, r)
+		c.replyRecovered(notRecovered, err, r)
 	default:
-		c.replyRecovery(recovered, err, r)
+		c.replyRecovered(recovered, err, r)
 	}
 }
 
-func (c *call) replyRecovery(f form, err error, r delivery.Recovery) {
+func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
 	c.reply(f, err)
 	c.answer.Recovery, c.line.Recovery = &r, &r
-	if f == recovered {
-		c.answer.Reason = ""
-	}
 }
 
 // selfTest runs the self-test.
@@ -251,23 +246,22 @@ func (c *call) selfTest() {
 		return
 	}
 
-	err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
-	failed, ok := errors.AsType[*delivery.SelfTestError](err)
+	code, reason, err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
 	switch {
 	case err == nil:
 		c.reply(selfTested, nil)
-	case !ok:
+	case code == "":
 		c.reply(formOf(delivery.NotClaimed), err)
 	default:
 		c.reply(selfTestFailed, err)
-		c.line.Code, c.line.Run.Failure = failed.Code, failed.Reason
+		c.line.Code, c.line.Failure = code, reason
 	}
 }
 
 // reply sets the answer, and what the log line says of it.
 func (c *call) reply(f form, err error) {
 	c.code, c.answer = f.code, answer{Acquired: f.acquired, Status: f.status}
-	if f.status == "" {
+	if f.status == "" && f != recovered { // a recovery that succeeds has only its numbers
 		c.answer.Reason = f.outcome
 	}
 	if f.error && err != nil {
@@ -275,7 +269,7 @@ func (c *call) reply(f form, err error) {
 	}
 
 	c.line.Outcome, c.line.Err, c.level = f.outcome, err, slog.LevelWarn
-	if f.expected && err == nil {
+	if f.code == http.StatusOK && err == nil {
 		c.level = slog.LevelInfo
 	}
 }
@@ -338,6 +332,6 @@ func (c *call) writeLog() {
 	}
 
 	c.guard.options.Log.LogAttrs(ctx, level, message, line.Attrs()...) //nolint:sloglint // four messages
-	c.span.Describe(delivery.ValidID(line.ID), line.Run.Token, line.Run.Attempt)
+	c.span.Describe(delivery.ValidID(line.ID), line.Token, line.Attempt)
 	c.span.Close(line.Outcome, c.code >= http.StatusInternalServerError)
 }

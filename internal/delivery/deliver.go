@@ -57,13 +57,17 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 		end := a.run(ctx)
 		r = a.settle(ctx, end)
 		r = a.adopt(ctx, r)
+		if r.Reason == Ran {
+			a.measured.ToReady = a.hold.Age()
+			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
+		}
 		a.warn(ctx, r)
 		r.RunErr, a.measured.Failure = end.failure, reasonOf(end.failure)
 	}
 
 	r.ID, r.Run, r.Next = a.id, a.measured, a.next
 	r.acknowledge(d)
-	if r.Run.Ran {
+	if r.Ran {
 		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Run.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
 	}
 	return r
@@ -107,12 +111,9 @@ func (a *attempt) acquire(ctx context.Context) error {
 		m.ToStart = acq.Hold.Age()
 		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
-	outcome := acq.Reason
-	switch {
-	case err != nil:
+	outcome := cmp.Or(acq.Reason, "acquired")
+	if err != nil {
 		outcome = "error"
-	case acq.Acquired:
-		outcome = "acquired"
 	}
 	g.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
@@ -322,9 +323,6 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	span.Close("", err != nil)
 
 	switch {
-	case err == nil && r.Reason == Ran:
-		a.measureReady(ctx)
-		return r
 	case err == nil:
 		return r
 	case errors.Is(err, lease.ErrLost):
@@ -340,12 +338,6 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 		return a.retry(ctx, failure{analysislock.Unrecordable, message}, 0)
 	}
 	return Result{Reason: FinishUnknown, Err: err}
-}
-
-// measureReady measures the time to READY.
-func (a *attempt) measureReady(ctx context.Context) {
-	a.measured.ToReady = a.hold.Age()
-	a.guard.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
 }
 
 // retry releases the lock after a temporary failure, and books the next attempt. The commit of the
@@ -520,7 +512,6 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	if status == analysislock.Failed {
 		return Result{Reason: Failed, Status: status}
 	}
-	a.measureReady(ctx)
 	return Result{Reason: Ran, Status: status}
 }
 

@@ -13,10 +13,7 @@ import (
 // "rejected", "recovery" or "self-test".
 type LogLine struct {
 	Outcome  string
-	ID, Code string
-	Err      error
-	Run
-	Next
+	Result             // of a delivery; a self-test has an error, a code and a Failure too
 	Recovery *Recovery // of a recovery
 
 	Kind       Kind

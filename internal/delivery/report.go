@@ -1,10 +1,13 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskguard/internal/telemetry"
@@ -28,18 +31,19 @@ type reporter struct {
 	hold     *analysislock.Hold
 	measured *Run // gets the number of checkpoints
 
-	ctx   context.Context // for the log
-	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
-	ended chan struct{}   // closed when the run has ended
+	running      context.Context // ends with the run, with the cause errEnded
+	end          context.CancelCauseFunc
+	stall        *time.Timer // ends the run if it has reported nothing for stallTimeout
+	stallTimeout time.Duration
 
 	acts
 	skipped  []string // acts of earlier attempts that the run has not asked for, once it has ended
 	admitted bool     // Admit has taken the guard's room for one large result
 
+	warnings atomic.Int32
+	warned   sync.Map // the problems that Warn has logged
 	mu       sync.Mutex
-	commits  int // that the run waits for, and is not stalled meanwhile
-	warnings int
-	warned   map[string]bool // the problems that Warn has logged
+	commits  int // the run waits for so many, and is not stalled meanwhile
 }
 
 // batchInterval is the least time between two commits of Batcher's reports.
@@ -70,34 +74,21 @@ func outcome(err error) error {
 
 // open begins the reports of a run. stop ends the run's context.
 func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
-	r.ctx, r.ended, r.warned = context.WithoutCancel(ctx), make(chan struct{}), map[string]bool{}
-	if r.guard.StallTimeout > 0 {
-		r.stall = time.AfterFunc(r.guard.StallTimeout, func() { stop(errStalled) })
-	}
+	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.stallTimeout = cmp.Or(r.guard.StallTimeout, math.MaxInt64)
+	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
 	r.hold.Written = r.written
 }
 
 // close ends the run's reports. Later ones change nothing.
 func (r *reporter) close() {
-	close(r.ended)
-	if r.stall != nil {
-		r.stall.Stop()
-	}
-}
-
-// over returns errEnded after the end of the run.
-func (r *reporter) over() error {
-	select {
-	case <-r.ended:
-		return errEnded
-	default:
-		return nil
-	}
+	r.end(errEnded)
+	r.stall.Stop()
 }
 
 // Report implements orchestrator.Reporter.
 func (r *reporter) Report(report orchestrator.Report) {
-	if r.over() != nil {
+	if r.running.Err() != nil {
 		r.Invalid("the run has ended")
 		return
 	}
@@ -106,7 +97,7 @@ func (r *reporter) Report(report orchestrator.Report) {
 
 // Commit implements orchestrator.Reporter.
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
 	written := make(chan error, 1)
@@ -133,7 +124,7 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 		return outcome(err)
 	case <-ctx.Done():
 		return unknownError{context.Cause(ctx)}
-	case <-r.ended:
+	case <-r.running.Done():
 		return unknownError{errEnded}
 	}
 }
@@ -144,9 +135,9 @@ func (r *reporter) waits(n int) {
 	defer r.mu.Unlock()
 	r.commits += n
 	switch {
-	case r.stall == nil || r.over() != nil:
+	case r.running.Err() != nil:
 	case r.commits == 0:
-		r.stall.Reset(r.guard.StallTimeout)
+		r.stall.Reset(r.stallTimeout)
 	case r.commits == n:
 		r.stall.Stop()
 	}
@@ -154,12 +145,12 @@ func (r *reporter) waits(n int) {
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return nil, err
 	}
 	written := make(chan error, 1)
 	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
-	r.ask(name)
+	r.asked.Store(name, true)
 	switch {
 	case err != nil:
 		return nil, r.refuse(RefusedAct(name, err))
@@ -181,10 +172,10 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 
 // End implements orchestrator.Marker.
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
-	r.ask(name)
+	r.asked.Store(name, true)
 	written := make(chan error, 1)
 	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
 	if err == nil {
@@ -197,8 +188,8 @@ func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effe
 func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
-		r.stall.Reset(r.guard.StallTimeout)
+	if r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
+		r.stall.Reset(r.stallTimeout)
 	}
 	return analysislock.Report{
 		Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint),
@@ -207,11 +198,9 @@ func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 
 // Invalid implements orchestrator.Reporter.
 func (r *reporter) Invalid(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.guard.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem,
-			"last_warning", r.warnings == maxReportWarnings)
+	if n := r.warnings.Add(1); n <= maxReportWarnings {
+		r.guard.Log.WarnContext(r.running, "a report is ignored", "analysis_id", r.id, "problem", problem,
+			"last_warning", n == maxReportWarnings)
 	}
 }
 
@@ -223,15 +212,11 @@ func (r *reporter) Admit(ctx context.Context) {
 	}
 }
 
-// Warn implements orchestrator.Warner.
+// Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warned[problem] {
-		return
+	if _, again := r.warned.LoadOrStore(problem, true); !again {
+		r.guard.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 	}
-	r.warned[problem] = true
-	r.guard.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 }
 
 // written handles the outcome of a commit with a report.
@@ -242,6 +227,6 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	case err == nil && c != nil && c.Value != nil:
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
 		r.measured.Checkpoints++
-		r.guard.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(len(text)))
+		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
 }

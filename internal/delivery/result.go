@@ -25,8 +25,8 @@ type Result struct {
 	// may contain its input.
 	Code   string
 	RunErr error // as the analyzer returned it
-	Run    Run
-	Next   Next
+	Run
+	Next
 }
 
 // Run measures the acquisition of the lock and the run under it.
@@ -157,9 +157,4 @@ func (r Result) Level() slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn
-}
-
-// LogLine returns the part of the log line that the result has.
-func (r Result) LogLine() LogLine {
-	return LogLine{Outcome: r.Reason.String(), ID: r.ID, Code: r.Code, Err: r.Err, Run: r.Run, Next: r.Next}
 }
