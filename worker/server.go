@@ -232,7 +232,7 @@ func (c *call) recover() {
 
 func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
 	c.reply(f, err)
-	c.answer.Recovery, c.line.Recovery = &r, &r
+	c.answer.Recovery, c.line.Recovery, c.line.Recovers = &r, r, true
 }
 
 // selfTest runs the self-test.

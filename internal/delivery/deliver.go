@@ -16,14 +16,6 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Delivery is one delivery of a task.
-type Delivery struct {
-	AnalysisID string
-	Task       string                // the task's short name, or the id of a message
-	Tries      int                   // the number of this try of the task, from 1; zero: unknown
-	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
-}
-
 // attempt is one delivery in progress.
 type attempt struct {
 	guard    *Guard
@@ -162,7 +154,7 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return Result{Reason: Locked}
 	}
 
-	a.logOpenActs(ctx, acq.Uncertain)
+	a.logOpenActs(ctx, acq.Uncertain, nil)
 	return Result{Reason: Failed, Err: err, Code: acq.Reason}
 }
 
@@ -184,10 +176,9 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	if a.measured.Stolen {
 		g.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
-	failed := true // also if it panics
 	defer func() {
 		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
-		span.Close("", failed)
+		span.Close("", end.err != nil || !a.measured.Ran) // not Ran: a panic
 	}()
 
 	started := time.Now()
@@ -204,7 +195,6 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 		end.cause = context.Cause(ctx)
 	}
 	a.measured.Ran, a.measured.Took = true, time.Since(started)
-	failed = end.err != nil
 	return end
 }
 
@@ -369,7 +359,8 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 // maxUncounted is how many attempts in a row are not counted because they have asked for a wait.
 const maxUncounted = 100
 
-// counts reports whether a failed attempt counts, which has asked for this pause; zero: none.
+// counts reports whether a failed attempt counts towards the limit of attempts. One that has asked for a
+// pause does not, up to maxUncounted times in a row.
 func (a *attempt) counts(pause time.Duration) bool {
 	return pause == 0 || a.hold.Uncounted() >= maxUncounted
 }
@@ -515,20 +506,19 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	return Result{Reason: Ran, Status: status}
 }
 
-// warn logs the acts that an operator should look at. Open acts are those that no later attempt asks
-// for: those of an analysis that has ended, and those of earlier calls that a call of Do or Idempotent
-// could not clear up. An act that was done, and that this run has not asked for before READY, may have
-// been renamed by a release, and done again under its new name.
+// warn logs the acts that an operator should look at: the open ones that no later attempt clears up, and
+// the done ones that this run has not asked for before READY. A release may have renamed one of these, so
+// that this run has done it again under its new name.
 func (a *attempt) warn(ctx context.Context, r Result) {
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:
 		open := a.hold.OpenEffects(0)
-		a.logOpenActs(ctx, len(open), "effects", open)
-	case r.Reason == Retry && a.guard.RetryUncertain:
+		a.logOpenActs(ctx, len(open), open)
+	case r.Reason == Retry && a.guard.RetryUncertain: // an earlier call's, which this one could not clear up
 		open := a.hold.OpenEffects(a.acq.Grant.Token)
-		a.logOpenActs(ctx, len(open), "effects", open)
+		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
-		a.logOpenActs(ctx, a.hold.Lost().OpenEffects)
+		a.logOpenActs(ctx, a.hold.Lost().OpenEffects, nil)
 	}
 	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
 		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
@@ -540,17 +530,20 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 const UncertainMessage = "an act is uncertain"
 
 // logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
-// has confirmed: count of them, with these attributes.
-func (a *attempt) logOpenActs(ctx context.Context, count int, attributes ...any) {
+// has confirmed: count of them. Their names may be unknown.
+func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
 	if count == 0 {
 		return
 	}
-	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
-	if a.guard.Kind.Name != "" {
-		attributes = append(attributes, "kind", a.guard.Kind.Name)
+	log := a.guard.Log
+	if names != nil {
+		log = log.With("effects", names)
 	}
-	a.guard.Log.With(attributes...).ErrorContext(ctx, UncertainMessage,
-		"analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+	if a.guard.Kind.Name != "" {
+		log = log.With("kind", a.guard.Kind.Name)
+	}
+	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
+	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // leave makes room for the next large result.

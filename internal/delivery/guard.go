@@ -10,13 +10,37 @@ import (
 
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 )
 
 // Locks acquires the lock on an analysis; analysislock.Locks does.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
 	) (analysislock.Acquisition, error)
+}
+
+// Queue books deliveries; taskqueue.Queue does.
+type Queue interface {
+	// Book makes sure that t is in the queue. already reports that its name was taken.
+	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
+	// Find returns the state of the task of that name at now.
+	Find(ctx context.Context, name string, now time.Time) (taskqueue.Presence, error)
+}
+
+// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
+// repo.Analyses does.
+type OrphanFinder interface {
+	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+	// can finish, and whose booked delivery, if any, is late. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
+	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
+	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
+	// analysis is no longer orphaned. If its document has no room for that, the error is
+	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
+		task func(next time.Time) string) (booked string, err error)
 }
 
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
@@ -53,6 +77,7 @@ var (
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
+	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
 
 // StopError is ErrStopping with a deadline for the release of locks and the booking of
@@ -96,4 +121,12 @@ func (k Kind) Task(parts ...string) string {
 		parts = append(parts, "kind "+k.Name)
 	}
 	return taskqueue.Name(parts...)
+}
+
+// Delivery is one delivery of a task.
+type Delivery struct {
+	AnalysisID string
+	Task       string                // the task's short name, or the id of a message
+	Tries      int                   // the number of this try of the task, from 1; zero: unknown
+	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 }

@@ -13,8 +13,9 @@ import (
 // "rejected", "recovery" or "self-test".
 type LogLine struct {
 	Outcome  string
-	Result             // of a delivery; a self-test has an error, a code and a Failure too
-	Recovery *Recovery // of a recovery
+	Result            // of a delivery; a self-test has an error, a code and a Failure too
+	Recovers bool     // it is the line of a recovery
+	Recovery Recovery // then
 
 	Kind       Kind
 	Task       string // short name of the task, or id of the message
@@ -82,28 +83,18 @@ func LogFields() []Field {
 			"Absent without `createdAt`", func(l LogLine) any { return known(l.ToReady > 0, l.ToReady) }},
 
 		{"found", "integer", "number of orphaned analyses that a recovery found",
-			recovered(func(r Recovery) any { return r.Found })},
+			func(l LogLine) any { return known(l.Recovers, l.Recovery.Found) }},
 		{"booked", "integer", "number of deliveries that a recovery booked",
-			recovered(func(r Recovery) any { return r.Booked })},
+			func(l LogLine) any { return known(l.Recovers, l.Recovery.Booked) }},
 		{"waiting", "integer", "number of orphaned analyses whose booked task the queue has",
-			recovered(func(r Recovery) any { return r.Waiting })},
+			func(l LogLine) any { return known(l.Recovers, l.Recovery.Waiting) }},
 		{"stuck", "integer", "`found` without `waiting`",
-			recovered(func(r Recovery) any { return r.Found - r.Waiting })},
+			func(l LogLine) any { return known(l.Recovers, l.Recovery.Found-l.Recovery.Waiting) }},
 		{"abandoned", "integer", "number of unfinished records of `Do` with an act, whose callers have not come back",
-			recovered(func(r Recovery) any { return r.Abandoned })},
+			func(l LogLine) any { return known(l.Recovers, l.Recovery.Abandoned) }},
 		{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. " +
 			"Absent if there is none with a `createdAt`, or if it is unknown",
-			recovered(func(r Recovery) any { return known(r.Oldest > 0, r.Oldest) })},
-	}
-}
-
-// recovered returns the value of a field that only the line of a recovery has.
-func recovered(value func(Recovery) any) func(LogLine) any {
-	return func(l LogLine) any {
-		if l.Recovery == nil {
-			return nil
-		}
-		return value(*l.Recovery)
+			func(l LogLine) any { return known(l.Recovery.Oldest > 0, l.Recovery.Oldest) }},
 	}
 }
 

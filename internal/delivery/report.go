@@ -19,10 +19,6 @@ import (
 // maxReportWarnings limits the log lines about the reports of one run.
 const maxReportWarnings = 10
 
-// errStalled is the cause with which a run's context ends if the run has reported nothing
-// for StallTimeout.
-var errStalled = errors.New("worker: the run has reported nothing for too long")
-
 // reporter writes the reports of one run with the lock's renewals. It is safe for
 // concurrent use.
 type reporter struct {
