@@ -31,9 +31,9 @@ type DoOptions struct {
 	// act has no expireAt. Zero: 24 h. Keep must be at least 1 h and longer than the lock's TTL.
 	Keep time.Duration
 	// Lock is the policy of the lock. After a crash, the function can run again when the TTL has
-	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: that of the Guard.
+	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: the Guard's.
 	Lock lease.Policy
-	// RunTimeout limits one run of the function, at most 24 h. Zero: that of the Guard.
+	// RunTimeout limits one run of the function, at most 24 h. Zero: the Guard's.
 	RunTimeout time.Duration
 }
 
@@ -60,7 +60,7 @@ type Outcome[T any] struct {
 // use job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
 // the last checkpoint. If fn passes the RunTimeout after a new checkpoint, Do runs it again.
 // If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns an error that
-// wraps the cause of ctx and fn's error. A failure of a run is logged like that of a delivery.
+// wraps the cause of ctx and fn's error. A failed run is logged like a failed delivery.
 //
 // Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
 // a *NotStoredError if fn has returned a value that is not stored; a *ResultError; an

@@ -71,8 +71,8 @@ func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, re
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
-	every := &delivery.Guard{Telemetry: g.telemetry}
-	return g.internal(route{name: telemetry.Recovery, kind: every, serve: (*call).recover})
+	kind := &delivery.Guard{Telemetry: g.telemetry}
+	return g.internal(route{name: telemetry.Recovery, kind: kind, serve: (*call).recover})
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
@@ -111,23 +111,23 @@ type call struct {
 // line and answers, also if the work panics, so it works in any Echo. A caller that is refused gets no
 // span: otherwise any client could choose what is traced.
 func (g *Guard) internal(r route) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if c.Request().Method != http.MethodPost {
-			g.handleError(echo.ErrMethodNotAllowed, c)
+	return func(e echo.Context) error {
+		if e.Request().Method != http.MethodPost {
+			g.handleError(echo.ErrMethodNotAllowed, e)
 			return nil
 		}
-		current := &call{guard: g, route: r, echo: c, started: time.Now(), span: telemetry.NoSpan()}
-		defer current.end()
+		c := &call{guard: g, route: r, echo: e, started: time.Now(), span: telemetry.NoSpan()}
+		defer c.end()
 
-		if err := g.auth.Check(c.Request()); err != nil {
-			current.refuse(err)
+		if err := g.auth.Check(e.Request()); err != nil {
+			c.refuse(err)
 			return nil
 		}
-		current.line.Kind = r.kind.Kind
-		ctx := telemetry.Extract(c.Request().Context(), c.Request().Header)
-		ctx, current.span = r.kind.Telemetry.Serve(ctx, r.name)
-		c.SetRequest(c.Request().WithContext(ctx))
-		r.serve(current)
+		c.line.Kind = r.kind.Kind
+		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
+		ctx, c.span = r.kind.Telemetry.Serve(ctx, r.name)
+		e.SetRequest(e.Request().WithContext(ctx))
+		r.serve(c)
 		return nil
 	}
 }
@@ -274,7 +274,7 @@ func (c *call) reply(f form, err error) {
 	}
 }
 
-// begin counts the call as a run, or sets the answer of a refusal.
+// begin counts the call as a run. It returns false, and sets the answer, if the worker is full or stops.
 func (c *call) begin() bool {
 	err := c.guard.lifecycle.Begin(c.guard.options.MaxRuns)
 	switch {

@@ -12,34 +12,34 @@ import (
 	"taskguard/orchestrator"
 )
 
-// acts knows the acts that a run has asked for, and why the first was refused for good. It is safe for
-// concurrent use.
+// acts keeps the names of the acts that a run has asked for, and why the first was refused for good. It
+// is safe for concurrent use.
 type acts struct {
-	asked   sync.Map // by name
-	refused atomic.Pointer[orchestrator.PermanentError]
+	names   sync.Map // of the acts that the run has asked for
+	refusal atomic.Pointer[orchestrator.PermanentError]
 }
 
 // refuse returns err, the error of an act that no retry can help.
 func (a *acts) refuse(err *orchestrator.PermanentError) error {
-	a.refused.CompareAndSwap(nil, err)
+	a.refusal.CompareAndSwap(nil, err)
 	return err
 }
 
 // judge returns the error of a run that has returned err. A run that was refused an act must not become
 // READY, nor be retried, because its analyzer ignores the error.
 func (a *acts) judge(err error) error {
-	refused := a.refused.Load()
-	if refused == nil || errors.Is(err, refused) {
+	refusal := a.refusal.Load()
+	if refusal == nil || errors.Is(err, refusal) {
 		return err
 	}
-	return errors.Join(refused, err)
+	return errors.Join(refusal, err)
 }
 
 // forgotten returns the names of the acts that earlier attempts have done, and that the run has not
 // asked for.
 func (a *acts) forgotten(earlier analysislock.Effects) (names []string) {
 	for name, effect := range earlier {
-		if _, asked := a.asked.Load(name); !asked && effect.State == analysislock.EffectDone {
+		if _, requested := a.names.Load(name); !requested && effect.State == analysislock.EffectDone {
 			names = append(names, name)
 		}
 	}

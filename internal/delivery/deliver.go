@@ -20,12 +20,12 @@ import (
 type attempt struct {
 	guard    *Guard
 	delivery Delivery
-	id       string // the analysis
-	owner    string
+	id       string // id of the analysis
+	owner    string // owner name of the lock
 	acq      analysislock.Acquisition
-	hold     *analysislock.Hold // of acq; nil: not acquired
-	reports  *reporter          // nil: the analyzer was not called
-	measured Run
+	hold     *analysislock.Hold // nil unless the lock was acquired
+	reports  *reporter          // nil until the analyzer is called
+	measures Run
 	next     Next
 }
 
@@ -50,14 +50,14 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 		r = a.settle(ctx, end)
 		r = a.adopt(ctx, r)
 		if r.Reason == Ran {
-			a.measured.ToReady = a.hold.Age()
-			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
+			a.measures.ToReady = a.hold.Age()
+			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
 		}
 		a.warn(ctx, r)
-		r.RunErr, a.measured.Failure = end.failure, reasonOf(end.failure)
+		r.RunErr, a.measures.Failure = end.failure, reasonOf(end.failure)
 	}
 
-	r.ID, r.Run, r.Next = a.id, a.measured, a.next
+	r.ID, r.Run, r.Next = a.id, a.measures, a.next
 	r.acknowledge(d)
 	if r.Ran {
 		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Run.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
@@ -94,8 +94,8 @@ func (a *attempt) acquire(ctx context.Context) error {
 	acq, err := g.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	a.acq, a.hold = acq, acq.Hold
 
-	m := &a.measured
-	m.Asked, m.Acquire = true, time.Since(began)
+	m := &a.measures
+	m.AcquireTried, m.Acquire = true, time.Since(began)
 	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
@@ -173,12 +173,12 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	ctx, span := g.Telemetry.Start(ctx, telemetry.Run)
 	g.Telemetry.Record(ctx, telemetry.RunsActive, 1)
 	g.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
-	if a.measured.Stolen {
+	if a.measures.Stolen {
 		g.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
 	defer func() {
 		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
-		span.Close("", end.err != nil || !a.measured.Ran) // not Ran: a panic
+		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
 	}()
 
 	started := time.Now()
@@ -194,13 +194,13 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	if !end.began {
 		end.cause = context.Cause(ctx)
 	}
-	a.measured.Ran, a.measured.Took = true, time.Since(started)
+	a.measures.Ran, a.measures.Took = true, time.Since(started)
 	return end
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
-	a.reports = &reporter{guard: a.guard, id: a.id, hold: a.hold, measured: &a.measured}
+	a.reports = &reporter{guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()
 	result, err := orchestrator.Run(ctx, a.delivery.Analyzer, orchestrator.Job{
@@ -218,7 +218,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	outcome := "renewed"
 	switch {
 	case err == nil:
-		a.measured.Heartbeats++
+		a.measures.Heartbeats++
 	case errors.Is(err, lease.ErrLost):
 		outcome = "lost"
 	default:
@@ -443,8 +443,8 @@ func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
 
 // followUp books a delivery for the time after a lock's expiry. A lock that is not held has no expiry:
 // the delivery is for now. If the name is taken, that task is still to be delivered, or its delivery
-// has booked the task of a later lock. It books nothing if the name is that of this delivery's task,
-// which must not be acknowledged.
+// has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
+// task must not be acknowledged.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
 	name := a.guard.followName(a.id, token, expires)
 	if !expires.IsZero() {
@@ -462,11 +462,11 @@ func (a *attempt) lockLost(ctx context.Context, err error) Result {
 	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Lost(), &lease.LostError{}
 	_ = errors.As(err, &lost)
 	if !a.hold.Adoptable() {
-		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		a.measures.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
 		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
-			a.measured.Lost = analysislock.Cancelled
+			a.measures.Lost = analysislock.Cancelled
 		}
-		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measured.Lost))
+		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
 	}
 
 	switch lost.Reason {

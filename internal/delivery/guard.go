@@ -46,15 +46,16 @@ type OrphanFinder interface {
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
 // use (SEEDS G1).
 type Guard struct {
-	Kind    Kind // zero: analyses
+	Kind    Kind
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
-	Orphans OrphanFinder // for Recover
+	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	Scope      string        // of the keys of acts: the path of the documents' collection
-	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
+	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Scope    string // the path of the documents' collection, a part of each act's idempotency key
+	Instance string // revision/instance; each delivery's owner name begins with it
+	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
+	RunTimeout time.Duration
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
 	// RetryUncertain reports that the caller clears up uncertain acts, as Do's does. A run that ends with
@@ -89,7 +90,7 @@ func (e *StopError) Error() string { return ErrStopping.Error() }
 // Unwrap makes errors.Is(err, ErrStopping) hold.
 func (e *StopError) Unwrap() error { return ErrStopping }
 
-// Codes of lastError and error, beside the analyzer's own and those of analysislock.
+// Codes of lastError and error. Analyzers have their own, and analysislock has more.
 const (
 	CodeFailed           = "analyzer_failed"
 	CodePanicked         = "analyzer_panicked"
@@ -108,11 +109,11 @@ const (
 	DefaultMaxRetry = 10 * time.Minute
 )
 
-// Kind names a kind of work. The zero Kind is that of analyses.
+// Kind names a kind of work. The zero Kind means analyses.
 type Kind struct {
 	Name    string // empty: analysis
-	IDField string // of the body of a request and of an answer; empty: taskqueue's default
-	Path    string // of the URL; empty: taskqueue's default
+	IDField string // name of the id in a request and an answer; empty: taskqueue's default
+	Path    string // path of the route for its tasks; empty: taskqueue's default
 }
 
 // Task returns the name of a task. Tasks of two kinds have different names.

@@ -28,9 +28,9 @@ const (
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int `json:"found"`  // orphaned analyses, without those that could not be marked
+	Found  int `json:"found"`  // orphaned analyses that this call could mark
 	Booked int `json:"booked"` // deliveries that this call booked for them
-	// Waiting counts those whose booked task is in the queue: no other was booked for them.
+	// Waiting counts the ones whose booked task is in the queue: no other was booked for them.
 	Waiting int  `json:"waiting"`
 	More    bool `json:"more"` // there may be others, for the next call
 	// Abandoned is the number of records of Do with an act whose callers have not come back. Only

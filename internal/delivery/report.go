@@ -25,7 +25,7 @@ type reporter struct {
 	guard    *Guard
 	id       string
 	hold     *analysislock.Hold
-	measured *Run // gets the number of checkpoints
+	measures *Run // gets the number of checkpoints
 
 	running      context.Context // ends with the run, with the cause errEnded
 	end          context.CancelCauseFunc
@@ -33,11 +33,11 @@ type reporter struct {
 	stallTimeout time.Duration
 
 	acts
-	skipped  []string // acts of earlier attempts that the run has not asked for, once it has ended
+	skipped  []string // acts that earlier attempts have done, and that the run has not asked for
 	admitted bool     // Admit has taken the guard's room for one large result
 
 	warnings atomic.Int32
-	warned   sync.Map // the problems that Warn has logged
+	problems sync.Map // that Warn has logged, by text
 	mu       sync.Mutex
 	commits  int // the run waits for so many, and is not stalled meanwhile
 }
@@ -146,7 +146,7 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	}
 	written := make(chan error, 1)
 	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
-	r.asked.Store(name, true)
+	r.names.Store(name, true)
 	switch {
 	case err != nil:
 		return nil, r.refuse(RefusedAct(name, err))
@@ -171,7 +171,7 @@ func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effe
 	if err := context.Cause(r.running); err != nil {
 		return err
 	}
-	r.asked.Store(name, true)
+	r.names.Store(name, true)
 	written := make(chan error, 1)
 	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
 	if err == nil {
@@ -210,7 +210,7 @@ func (r *reporter) Admit(ctx context.Context) {
 
 // Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
-	if _, again := r.warned.LoadOrStore(problem, true); !again {
+	if _, again := r.problems.LoadOrStore(problem, true); !again {
 		r.guard.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 	}
 }
@@ -222,7 +222,7 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 		r.Invalid("the document cannot hold it beside its other fields")
 	case err == nil && c != nil && c.Value != nil:
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
-		r.measured.Checkpoints++
+		r.measures.Checkpoints++
 		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
 }

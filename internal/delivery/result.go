@@ -31,14 +31,14 @@ type Result struct {
 
 // Run measures the acquisition of the lock and the run under it.
 type Run struct {
-	Asked   bool          // an acquisition was tried
-	Acquire time.Duration // how long it took
-	Owner   string        // this delivery's, if it acquired the lock or recorded FAILED instead
-	Token   int64         // fencing token of that write
-	Attempt int
-	Stolen  bool
-	ToStart time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
-	ToReady time.Duration // from the analysis's creation to READY; zero: unknown
+	AcquireTried bool
+	Acquire      time.Duration // how long the acquisition took
+	Owner        string        // this delivery's, if it acquired the lock or recorded FAILED instead
+	Token        int64         // fencing token of that write
+	Attempt      int
+	Stolen       bool
+	ToStart      time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
+	ToReady      time.Duration // from the analysis's creation to READY; zero: unknown
 
 	Ran         bool
 	Took        time.Duration
