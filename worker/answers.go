@@ -18,7 +18,6 @@ type form struct {
 	acquired *bool  // nil: not in the body
 	status   string // in the body, in place of the reason
 	error    bool   // the body has the error
-	expected bool   // logged as INFO, unless there is an error
 }
 
 // The answers that say nothing about a delivery.
@@ -31,10 +30,10 @@ var (
 	internalError   = form{outcome: "internal", code: http.StatusInternalServerError}
 	unauthenticated = form{outcome: "unauthenticated", code: http.StatusUnauthorized}
 	forbidden       = form{outcome: "forbidden", code: http.StatusForbidden}
-	recovered       = form{outcome: "recovered", code: http.StatusOK, expected: true}
+	recovered       = form{outcome: "recovered", code: http.StatusOK}
 	notRecovered    = form{outcome: "unavailable", code: http.StatusServiceUnavailable}
 	noQueue         = form{outcome: "no_queue", code: http.StatusNotImplemented, error: true}
-	selfTested      = form{outcome: "ok", code: http.StatusOK, status: "ok", expected: true}
+	selfTested      = form{outcome: "ok", code: http.StatusOK, status: "ok"}
 	selfTestFailed  = form{outcome: "self_test_failed", code: http.StatusInternalServerError, error: true}
 	notConfigured   = form{outcome: "not_configured", code: http.StatusNotFound}
 )

@@ -31,9 +31,9 @@ type DoOptions struct {
 	// act has no expireAt. Zero: 24 h. Keep must be at least 1 h and longer than the lock's TTL.
 	Keep time.Duration
 	// Lock is the policy of the lock. After a crash, the function can run again when the TTL has
-	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: that of the Guard.
+	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: the Guard's.
 	Lock lease.Policy
-	// RunTimeout limits one run of the function, at most 24 h. Zero: that of the Guard.
+	// RunTimeout limits one run of the function, at most 24 h. Zero: the Guard's.
 	RunTimeout time.Duration
 }
 
@@ -60,7 +60,7 @@ type Outcome[T any] struct {
 // use job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
 // the last checkpoint. If fn passes the RunTimeout after a new checkpoint, Do runs it again.
 // If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns an error that
-// wraps the cause of ctx and fn's error. A failure of a run is logged like that of a delivery.
+// wraps the cause of ctx and fn's error. A failed run is logged like a failed delivery.
 //
 // Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
 // a *NotStoredError if fn has returned a value that is not stored; a *ResultError; an
@@ -166,9 +166,9 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 	case delivery.AlreadyFinished, delivery.Continued, delivery.NotFound:
 		return nil, true, nil
 	case delivery.Locked:
-		return nil, false, newRunningError(d.Next.RetryAt, d.Next.RetryIn)
+		return nil, false, newRunningError(d.RetryAt, d.RetryIn)
 	case delivery.Failed:
-		if !d.Run.Ran || d.Status != "" { // run has not failed: the record has
+		if !d.Ran || d.Status != "" { // run has not failed: the record has
 			return nil, true, nil
 		}
 		return nil, false, &FailedError{Code: d.Code, Message: delivery.Bounded(d.Err.Error()), Err: d.RunErr}
@@ -204,8 +204,9 @@ func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) deli
 	started := time.Now()
 	d := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
 	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
-		line := d.LogLine()
-		line.Kind, line.Took = r.guard.Kind, time.Since(started)
+		line := delivery.LogLine{
+			Outcome: d.Reason.String(), Result: d, Kind: r.guard.Kind, Took: time.Since(started),
+		}
 		r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}
 	return d

@@ -71,8 +71,8 @@ func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, re
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
-	every := &delivery.Guard{Telemetry: g.telemetry}
-	return g.internal(route{name: telemetry.Recovery, kind: every, serve: (*call).recover})
+	kind := &delivery.Guard{Telemetry: g.telemetry}
+	return g.internal(route{name: telemetry.Recovery, kind: kind, serve: (*call).recover})
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
@@ -111,23 +111,23 @@ type call struct {
 // line and answers, also if the work panics, so it works in any Echo. A caller that is refused gets no
 // span: otherwise any client could choose what is traced.
 func (g *Guard) internal(r route) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if c.Request().Method != http.MethodPost {
-			g.handleError(echo.ErrMethodNotAllowed, c)
+	return func(e echo.Context) error {
+		if e.Request().Method != http.MethodPost {
+			g.handleError(echo.ErrMethodNotAllowed, e)
 			return nil
 		}
-		current := &call{guard: g, route: r, echo: c, started: time.Now(), span: telemetry.NoSpan()}
-		defer current.end()
+		c := &call{guard: g, route: r, echo: e, started: time.Now(), span: telemetry.NoSpan()}
+		defer c.end()
 
-		if err := g.auth.Check(c.Request()); err != nil {
-			current.refuse(err)
+		if err := g.auth.Check(e.Request()); err != nil {
+			c.refuse(err)
 			return nil
 		}
-		current.line.Kind = r.kind.Kind
-		ctx := telemetry.Extract(c.Request().Context(), c.Request().Header)
-		ctx, current.span = r.kind.Telemetry.Serve(ctx, r.name)
-		c.SetRequest(c.Request().WithContext(ctx))
-		r.serve(current)
+		c.line.Kind = r.kind.Kind
+		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
+		ctx, c.span = r.kind.Telemetry.Serve(ctx, r.name)
+		e.SetRequest(e.Request().WithContext(ctx))
+		r.serve(c)
 		return nil
 	}
 }
@@ -163,10 +163,8 @@ func (c *call) deliver() {
 	}
 	d.Analyzer = c.route.analyzer
 	r := c.route.kind.Deliver(c.context(), d)
-
-	line := r.LogLine()
-	line.Kind, line.Task, line.Tries = c.line.Kind, c.line.Task, c.line.Tries
-	c.line = line
+	r.Value = nil // no answer has it, and it may be large
+	c.line.Result = r
 	c.reply(formOf(r.Reason), r.Err)
 	c.replyDelivered(r)
 }
@@ -191,15 +189,15 @@ func (c *call) replyDelivered(r delivery.Result) {
 	a.IDField, a.AnalysisID = c.line.Kind.IDField, r.ID
 	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
 	if r.Reason == delivery.Ran {
-		a.LockToken = r.Run.Token
+		a.LockToken = r.Token
 	}
-	if !r.Next.RetryAt.IsZero() {
-		a.RetryAt = iso8601.Format(r.Next.RetryAt)
+	if !r.RetryAt.IsZero() {
+		a.RetryAt = iso8601.Format(r.RetryAt)
 	}
 	if r.Ack {
 		c.code = http.StatusOK
 	} else {
-		c.retryAfter = retryAfter(r.Reason, r.Next.RetryIn)
+		c.retryAfter = retryAfter(r.Reason, r.RetryIn)
 	}
 }
 
@@ -208,7 +206,7 @@ func (c *call) recover() {
 	g := c.guard
 	defer g.lifecycle.Track()()
 	if g.work.Err() != nil {
-		c.replyRecovery(notRecovered, ErrStopping, delivery.Recovery{})
+		c.replyRecovered(notRecovered, ErrStopping, delivery.Recovery{})
 		return
 	}
 
@@ -226,18 +224,15 @@ func (c *call) recover() {
 	case errors.Is(err, delivery.ErrNoQueue):
 		c.reply(noQueue, err)
 	case err != nil && r.Booked+r.Waiting == 0:
-		c.replyRecovery(notRecovered, err, r)
+		c.replyRecovered(notRecovered, err, r)
 	default:
-		c.replyRecovery(recovered, err, r)
+		c.replyRecovered(recovered, err, r)
 	}
 }
 
-func (c *call) replyRecovery(f form, err error, r delivery.Recovery) {
+func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
 	c.reply(f, err)
-	c.answer.Recovery, c.line.Recovery = &r, &r
-	if f == recovered {
-		c.answer.Reason = ""
-	}
+	c.answer.Recovery, c.line.Recovery, c.line.Recovers = &r, r, true
 }
 
 // selfTest runs the self-test.
@@ -251,23 +246,22 @@ func (c *call) selfTest() {
 		return
 	}
 
-	err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
-	failed, ok := errors.AsType[*delivery.SelfTestError](err)
+	code, reason, err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
 	switch {
 	case err == nil:
 		c.reply(selfTested, nil)
-	case !ok:
+	case code == "":
 		c.reply(formOf(delivery.NotClaimed), err)
 	default:
 		c.reply(selfTestFailed, err)
-		c.line.Code, c.line.Run.Failure = failed.Code, failed.Reason
+		c.line.Code, c.line.Failure = code, reason
 	}
 }
 
 // reply sets the answer, and what the log line says of it.
 func (c *call) reply(f form, err error) {
 	c.code, c.answer = f.code, answer{Acquired: f.acquired, Status: f.status}
-	if f.status == "" {
+	if f.status == "" && f != recovered { // a recovery that succeeds has only its numbers
 		c.answer.Reason = f.outcome
 	}
 	if f.error && err != nil {
@@ -275,12 +269,12 @@ func (c *call) reply(f form, err error) {
 	}
 
 	c.line.Outcome, c.line.Err, c.level = f.outcome, err, slog.LevelWarn
-	if f.expected && err == nil {
+	if f.code == http.StatusOK && err == nil {
 		c.level = slog.LevelInfo
 	}
 }
 
-// begin counts the call as a run, or sets the answer of a refusal.
+// begin counts the call as a run. It returns false, and sets the answer, if the worker is full or stops.
 func (c *call) begin() bool {
 	err := c.guard.lifecycle.Begin(c.guard.options.MaxRuns)
 	switch {
@@ -338,6 +332,6 @@ func (c *call) writeLog() {
 	}
 
 	c.guard.options.Log.LogAttrs(ctx, level, message, line.Attrs()...) //nolint:sloglint // four messages
-	c.span.Describe(delivery.ValidID(line.ID), line.Run.Token, line.Run.Attempt)
+	c.span.Describe(delivery.ValidID(line.ID), line.Token, line.Attempt)
 	c.span.Close(line.Outcome, c.code >= http.StatusInternalServerError)
 }

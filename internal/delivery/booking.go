@@ -12,14 +12,6 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// Queue books deliveries; taskqueue.Queue does.
-type Queue interface {
-	// Book makes sure that t is in the queue. already reports that its name was taken.
-	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
-	// Find returns the state of the task of that name at now.
-	Find(ctx context.Context, name string, now time.Time) (taskqueue.Presence, error)
-}
-
 const (
 	// followDelay is the time from a lock's expiry to its follow-up, so that the
 	// follow-up is not too early if the queue's clock is ahead.

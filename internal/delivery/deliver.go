@@ -17,24 +17,16 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Delivery is one delivery of a task.
-type Delivery struct {
-	AnalysisID string
-	Task       string                // the task's short name, or the id of a message
-	Tries      int                   // the number of this try of the task, from 1; zero: unknown
-	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
-}
-
 // attempt is one delivery in progress.
 type attempt struct {
 	guard    *Guard
 	delivery Delivery
-	id       string // the analysis
-	owner    string
+	id       string // id of the analysis
+	owner    string // owner name of the lock
 	acq      analysislock.Acquisition
-	hold     *analysislock.Hold // of acq; nil: not acquired
-	reports  *reporter          // nil: the analyzer was not called
-	measured Run
+	hold     *analysislock.Hold // nil unless the lock was acquired
+	reports  *reporter          // nil until the analyzer is called
+	measures Run
 	next     Next
 }
 
@@ -58,13 +50,17 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 		end := a.run(ctx)
 		r = a.settle(ctx, end)
 		r = a.adopt(ctx, r)
+		if r.Reason == Ran {
+			a.measures.ToReady = a.age()
+			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
+		}
 		a.warn(ctx, r)
-		r.RunErr, a.measured.Failure = end.failure, reasonOf(end.failure)
+		r.RunErr, a.measures.Failure = end.failure, reasonOf(end.failure)
 	}
 
-	r.ID, r.Run, r.Next = a.id, a.measured, a.next
+	r.ID, r.Run, r.Next = a.id, a.measures, a.next
 	r.acknowledge(d)
-	if r.Run.Ran {
+	if r.Ran {
 		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Run.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
 	}
 	return r
@@ -99,8 +95,8 @@ func (a *attempt) acquire(ctx context.Context) error {
 	acq, err := g.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	a.acq, a.hold = acq, acq.Hold
 
-	m := &a.measured
-	m.Asked, m.Acquire = true, time.Since(began)
+	m := &a.measures
+	m.AcquireTried, m.Acquire = true, time.Since(began)
 	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
@@ -108,12 +104,9 @@ func (a *attempt) acquire(ctx context.Context) error {
 		m.ToStart = a.age()
 		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
-	outcome := acq.Reason
-	switch {
-	case err != nil:
+	outcome := cmp.Or(acq.Reason, "acquired")
+	if err != nil {
 		outcome = "error"
-	case acq.Acquired:
-		outcome = "acquired"
 	}
 	g.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
@@ -162,7 +155,7 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return Result{Reason: Locked}
 	}
 
-	a.logOpenActs(ctx, acq.Uncertain)
+	a.logOpenActs(ctx, acq.Uncertain, nil)
 	return Result{Reason: Failed, Err: err, Code: acq.Reason}
 }
 
@@ -181,19 +174,18 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	ctx, span := g.Telemetry.Start(ctx, telemetry.Run)
 	g.Telemetry.Record(ctx, telemetry.RunsActive, 1)
 	g.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
-	if a.measured.Stolen {
+	if a.measures.Stolen {
 		g.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
 
-	started, failed := time.Now(), true
+	started := time.Now()
 	held := a.hold.Start(ctx, a.renewed)
 	defer func() { // also if the analyzer ends its goroutine
 		if lost := a.hold.Stop(); lost != nil {
-			end.err, failed = lost, true
+			end.err = lost
 		}
-		a.measured.Ran, a.measured.Took = true, time.Since(started)
 		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
-		span.Close("", failed)
+		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
 	}()
 
 	work, err := analysislock.Work{}, context.Cause(held)
@@ -205,14 +197,15 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 		end.result, end.failure = a.analyze(held, stop, work)
 		end.err = end.failure
 	}
-	end.cause, failed = context.Cause(held), end.err != nil
+	end.cause = context.Cause(held)
+	a.measures.Ran, a.measures.Took = true, time.Since(started)
 	return end
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
 	a.reports = &reporter{
-		guard: a.guard, id: a.id, hold: a.hold, measured: &a.measured, resumed: work.Checkpoint,
+		guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
 	}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()
@@ -231,7 +224,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	outcome := "renewed"
 	switch {
 	case err == nil:
-		a.measured.Heartbeats++
+		a.measures.Heartbeats++
 	case errors.Is(err, lease.ErrLost):
 		outcome = "lost"
 	default:
@@ -328,9 +321,6 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	span.Close("", err != nil)
 
 	switch {
-	case err == nil && r.Reason == Ran:
-		a.measureReady(ctx)
-		return r
 	case err == nil:
 		return r
 	case errors.Is(err, lease.ErrLost):
@@ -352,12 +342,6 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 func (a *attempt) age() time.Duration {
 	doc := a.hold.Doc()
 	return doc.Age(a.hold.Now())
-}
-
-// measureReady measures the time to READY.
-func (a *attempt) measureReady(ctx context.Context) {
-	a.measured.ToReady = a.age()
-	a.guard.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measured.ToReady)
 }
 
 // retry releases the lock after a temporary failure, and books the next attempt. The commit of the
@@ -391,7 +375,8 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 // maxUncounted is how many attempts in a row are not counted because they have asked for a wait.
 const maxUncounted = 100
 
-// counts reports whether a failed attempt counts, which has asked for this pause; zero: none.
+// counts reports whether a failed attempt counts towards the limit of attempts. One that has asked for a
+// pause does not, up to maxUncounted times in a row.
 func (a *attempt) counts(pause time.Duration) bool {
 	doc := a.hold.Doc()
 	return pause == 0 || doc.Uncounted() >= maxUncounted
@@ -475,8 +460,8 @@ func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
 
 // followUp books a delivery for the time after a lock's expiry. A lock that is not held has no expiry:
 // the delivery is for now. If the name is taken, that task is still to be delivered, or its delivery
-// has booked the task of a later lock. It books nothing if the name is that of this delivery's task,
-// which must not be acknowledged.
+// has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
+// task must not be acknowledged.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
 	name := a.guard.followName(a.id, token, expires)
 	if !expires.IsZero() {
@@ -494,11 +479,11 @@ func (a *attempt) lockLost(ctx context.Context, err error) Result {
 	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Doc(), &lease.LostError{}
 	_ = errors.As(err, &lost)
 	if !a.hold.Adoptable() {
-		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		a.measures.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
 		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
-			a.measured.Lost = analysislock.Cancelled
+			a.measures.Lost = analysislock.Cancelled
 		}
-		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measured.Lost))
+		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
 	}
 
 	switch lost.Reason {
@@ -535,25 +520,23 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	if status == analysislock.Failed {
 		return Result{Reason: Failed, Status: status}
 	}
-	a.measureReady(ctx)
 	return Result{Reason: Ran, Status: status}
 }
 
-// warn logs the acts that an operator should look at. Open acts are those that no later attempt asks
-// for: those of an analysis that has ended, and those of earlier calls that a call of Do or Idempotent
-// could not clear up. An act that was done, and that this run has not asked for before READY, may have
-// been renamed by a release, and done again under its new name.
+// warn logs the acts that an operator should look at: the open ones that no later attempt clears up, and
+// the done ones that this run has not asked for before READY. A release may have renamed one of these, so
+// that this run has done it again under its new name.
 func (a *attempt) warn(ctx context.Context, r Result) {
 	acts := a.hold.Doc().Effects
 	open := acts.Open()
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:
-		a.logOpenActs(ctx, len(open), "effects", open)
-	case r.Reason == Retry && a.guard.RetryUncertain:
+		a.logOpenActs(ctx, len(open), open)
+	case r.Reason == Retry && a.guard.RetryUncertain: // an earlier call's, which this one could not clear up
 		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
-		a.logOpenActs(ctx, len(open), "effects", open)
+		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
-		a.logOpenActs(ctx, len(open))
+		a.logOpenActs(ctx, len(open), nil)
 	}
 	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
 		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
@@ -565,17 +548,20 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 const UncertainMessage = "an act is uncertain"
 
 // logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
-// has confirmed: count of them, with these attributes.
-func (a *attempt) logOpenActs(ctx context.Context, count int, attributes ...any) {
+// has confirmed: count of them. Their names may be unknown.
+func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
 	if count == 0 {
 		return
 	}
-	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
-	if a.guard.Kind.Name != "" {
-		attributes = append(attributes, "kind", a.guard.Kind.Name)
+	log := a.guard.Log
+	if names != nil {
+		log = log.With("effects", names)
 	}
-	a.guard.Log.With(attributes...).ErrorContext(ctx, UncertainMessage,
-		"analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+	if a.guard.Kind.Name != "" {
+		log = log.With("kind", a.guard.Kind.Name)
+	}
+	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
+	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // leave makes room for the next large result.

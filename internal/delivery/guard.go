@@ -10,7 +10,9 @@ import (
 
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 )
 
 // Locks acquires the lock on an analysis, and reads the work of its attempt; analysislock.Locks does.
@@ -20,18 +22,41 @@ type Locks interface {
 	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
 }
 
+// Queue books deliveries; taskqueue.Queue does.
+type Queue interface {
+	// Book makes sure that t is in the queue. already reports that its name was taken.
+	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
+	// Find returns the state of the task of that name at now.
+	Find(ctx context.Context, name string, now time.Time) (taskqueue.Presence, error)
+}
+
+// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
+// repo.Analyses does.
+type OrphanFinder interface {
+	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+	// can finish, and whose booked delivery, if any, is late. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
+	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
+	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
+	// analysis is no longer orphaned. If its document has no room for that, the error is
+	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
+		task func(next time.Time) string) (booked string, err error)
+}
+
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
 // use (SEEDS G1).
 type Guard struct {
-	Kind    Kind // zero: analyses
+	Kind    Kind
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
-	Orphans OrphanFinder // for Recover
+	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	Scope      string        // of the keys of acts: the path of the documents' collection
-	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
+	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Scope    string // the path of the documents' collection, a part of each act's idempotency key
+	Instance string // revision/instance; each delivery's owner name begins with it
+	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
+	RunTimeout time.Duration
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
 	// RetryUncertain reports that the caller clears up uncertain acts, as Do's does. A run that ends with
@@ -54,6 +79,7 @@ var (
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
+	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
 
 // StopError is ErrStopping with a deadline for the release of locks and the booking of
@@ -65,7 +91,7 @@ func (e *StopError) Error() string { return ErrStopping.Error() }
 // Unwrap makes errors.Is(err, ErrStopping) hold.
 func (e *StopError) Unwrap() error { return ErrStopping }
 
-// Codes of lastError and error, beside the analyzer's own and those of analysislock.
+// Codes of lastError and error. Analyzers have their own, and analysislock has more.
 const (
 	CodeFailed           = "analyzer_failed"
 	CodePanicked         = "analyzer_panicked"
@@ -84,11 +110,11 @@ const (
 	DefaultMaxRetry = 10 * time.Minute
 )
 
-// Kind names a kind of work. The zero Kind is that of analyses.
+// Kind names a kind of work. The zero Kind means analyses.
 type Kind struct {
 	Name    string // empty: analysis
-	IDField string // of the body of a request and of an answer; empty: taskqueue's default
-	Path    string // of the URL; empty: taskqueue's default
+	IDField string // name of the id in a request and an answer; empty: taskqueue's default
+	Path    string // path of the route for its tasks; empty: taskqueue's default
 }
 
 // Task returns the name of a task. Tasks of two kinds have different names.
@@ -97,4 +123,12 @@ func (k Kind) Task(parts ...string) string {
 		parts = append(parts, "kind "+k.Name)
 	}
 	return taskqueue.Name(parts...)
+}
+
+// Delivery is one delivery of a task.
+type Delivery struct {
+	AnalysisID string
+	Task       string                // the task's short name, or the id of a message
+	Tries      int                   // the number of this try of the task, from 1; zero: unknown
+	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 }

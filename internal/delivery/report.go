@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskguard/internal/telemetry"
@@ -18,31 +20,28 @@ import (
 // maxReportWarnings limits the log lines about the reports of one run.
 const maxReportWarnings = 10
 
-// errStalled is the cause with which a run's context ends if the run has reported nothing
-// for StallTimeout.
-var errStalled = errors.New("worker: the run has reported nothing for too long")
-
 // reporter writes the reports of one run with the lock's renewals. It is safe for
 // concurrent use.
 type reporter struct {
 	guard    *Guard
 	id       string
 	hold     *analysislock.Hold
-	measured *Run            // gets the number of checkpoints
+	measures *Run            // gets the number of checkpoints
 	resumed  json.RawMessage // the checkpoint that the run was given; nil: none
 
-	ctx   context.Context // for the log
-	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
-	ended chan struct{}   // closed when the run has ended
+	running      context.Context // ends with the run, with the cause errEnded
+	end          context.CancelCauseFunc
+	stall        *time.Timer // ends the run if it has reported nothing for stallTimeout
+	stallTimeout time.Duration
 
 	acts
-	skipped  []string // acts of earlier attempts that the run has not asked for, once it has ended
+	skipped  []string // acts that earlier attempts have done, and that the run has not asked for
 	admitted bool     // Admit has taken the guard's room for one large result
 
+	warnings atomic.Int32
+	problems sync.Map // that Warn has logged, by text
 	mu       sync.Mutex
-	commits  int // that the run waits for, and is not stalled meanwhile
-	warnings int
-	warned   map[string]bool // the problems that Warn has logged
+	commits  int // the run waits for so many, and is not stalled meanwhile
 	progress analysislock.Progress
 
 	committed *analysislock.Checkpoint // the newest; for the lock's writer, and for advanced
@@ -76,33 +75,20 @@ func outcome(err error) error {
 
 // open begins the reports of a run. stop ends the run's context.
 func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
-	r.ctx, r.ended, r.warned = context.WithoutCancel(ctx), make(chan struct{}), map[string]bool{}
-	if r.guard.StallTimeout > 0 {
-		r.stall = time.AfterFunc(r.guard.StallTimeout, func() { stop(errStalled) })
-	}
+	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.stallTimeout = cmp.Or(r.guard.StallTimeout, math.MaxInt64)
+	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
 }
 
 // close ends the run's reports. Later ones change nothing.
 func (r *reporter) close() {
-	close(r.ended)
-	if r.stall != nil {
-		r.stall.Stop()
-	}
-}
-
-// over returns errEnded after the end of the run.
-func (r *reporter) over() error {
-	select {
-	case <-r.ended:
-		return errEnded
-	default:
-		return nil
-	}
+	r.end(errEnded)
+	r.stall.Stop()
 }
 
 // Report implements orchestrator.Reporter.
 func (r *reporter) Report(report orchestrator.Report) {
-	if r.over() != nil {
+	if r.running.Err() != nil {
 		r.Invalid("the run has ended")
 		return
 	}
@@ -111,7 +97,7 @@ func (r *reporter) Report(report orchestrator.Report) {
 
 // Commit implements orchestrator.Reporter.
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
 	written := make(chan error, 1)
@@ -138,7 +124,7 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 		return outcome(err)
 	case <-ctx.Done():
 		return unknownError{context.Cause(ctx)}
-	case <-r.ended:
+	case <-r.running.Done():
 		return unknownError{errEnded}
 	}
 }
@@ -149,9 +135,9 @@ func (r *reporter) waits(n int) {
 	defer r.mu.Unlock()
 	r.commits += n
 	switch {
-	case r.stall == nil || r.over() != nil:
+	case r.running.Err() != nil:
 	case r.commits == 0:
-		r.stall.Reset(r.guard.StallTimeout)
+		r.stall.Reset(r.stallTimeout)
 	case r.commits == n:
 		r.stall.Stop()
 	}
@@ -159,10 +145,10 @@ func (r *reporter) waits(n int) {
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return nil, err
 	}
-	r.ask(name)
+	r.names.Store(name, true)
 	begin := &analysislock.Beginning{Name: name, Token: r.hold.Grant().Token, Now: r.now(), Again: again}
 	written := make(chan error, 1)
 	r.hold.Send(begin.Change(func(err error) { written <- err }))
@@ -184,10 +170,10 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 
 // End implements orchestrator.Marker.
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
-	r.ask(name)
+	r.names.Store(name, true)
 	written := make(chan error, 1)
 	end := (*analysislock.Effect)(done)
 	r.hold.Send(analysislock.ActEnded(name, r.hold.Grant().Token, r.now(), end, func(err error) { written <- err }))
@@ -202,8 +188,8 @@ func (r *reporter) now() time.Time { return r.hold.Now().Truncate(time.Milliseco
 func (r *reporter) send(report orchestrator.Report, delay time.Duration, done func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
-		r.stall.Reset(r.guard.StallTimeout)
+	if r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
+		r.stall.Reset(r.stallTimeout)
 	}
 
 	r.progress.At = r.now()
@@ -226,11 +212,9 @@ func (r *reporter) send(report orchestrator.Report, delay time.Duration, done fu
 
 // Invalid implements orchestrator.Reporter.
 func (r *reporter) Invalid(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.guard.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem,
-			"last_warning", r.warnings == maxReportWarnings)
+	if n := r.warnings.Add(1); n <= maxReportWarnings {
+		r.guard.Log.WarnContext(r.running, "a report is ignored", "analysis_id", r.id, "problem", problem,
+			"last_warning", n == maxReportWarnings)
 	}
 }
 
@@ -242,15 +226,11 @@ func (r *reporter) Admit(ctx context.Context) {
 	}
 }
 
-// Warn implements orchestrator.Warner.
+// Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warned[problem] {
-		return
+	if _, again := r.problems.LoadOrStore(problem, true); !again {
+		r.guard.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 	}
-	r.warned[problem] = true
-	r.guard.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 }
 
 // written handles the outcome of a commit with a report.
@@ -264,8 +244,8 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 			return
 		}
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
-		r.measured.Checkpoints++
-		r.guard.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(len(text)))
+		r.measures.Checkpoints++
+		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
 }
 

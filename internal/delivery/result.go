@@ -25,20 +25,20 @@ type Result struct {
 	// may contain its input.
 	Code   string
 	RunErr error // as the analyzer returned it
-	Run    Run
-	Next   Next
+	Run
+	Next
 }
 
 // Run measures the acquisition of the lock and the run under it.
 type Run struct {
-	Asked   bool          // an acquisition was tried
-	Acquire time.Duration // how long it took
-	Owner   string        // this delivery's, if it acquired the lock or recorded FAILED instead
-	Token   int64         // fencing token of that write
-	Attempt int
-	Stolen  bool
-	ToStart time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
-	ToReady time.Duration // from the analysis's creation to READY; zero: unknown
+	AcquireTried bool
+	Acquire      time.Duration // how long the acquisition took
+	Owner        string        // this delivery's, if it acquired the lock or recorded FAILED instead
+	Token        int64         // fencing token of that write
+	Attempt      int
+	Stolen       bool
+	ToStart      time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
+	ToReady      time.Duration // from the analysis's creation to READY; zero: unknown
 
 	Ran         bool
 	Took        time.Duration
@@ -157,9 +157,4 @@ func (r Result) Level() slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn
-}
-
-// LogLine returns the part of the log line that the result has.
-func (r Result) LogLine() LogLine {
-	return LogLine{Outcome: r.Reason.String(), ID: r.ID, Code: r.Code, Err: r.Err, Run: r.Run, Next: r.Next}
 }

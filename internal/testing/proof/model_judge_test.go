@@ -234,9 +234,9 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	}
 	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
-	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.Next.RetryAt)
+	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
 	if (o.Reason == delivery.Retry || o.Reason == delivery.Waiting) && o.Ack && waits {
-		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.Next.RetryAt) {
+		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
 			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Reason, m.show(r.doc))
 		}
 		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
@@ -251,10 +251,10 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
 	case o.Reason == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
-	case o.Reason == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.Next.RetryAt) }):
-		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.Next.RetryAt)
-	case o.Reason == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.Next.RetryAt) }):
-		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.Next.RetryAt)
+	case o.Reason == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
+	case o.Reason == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
+		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
 	case o.Reason == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
 	case (o.Reason == delivery.Ran || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
