@@ -85,7 +85,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, l := openFaulty(t, b)
-		a.documents.pessimistic = true
+		a.decideInTransactions(t)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		l.inject(map[string][]fault{exclusiveRead: {denied}})
 		mustAcquire(t, a, "x", "w/1")
@@ -100,11 +100,11 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
-		if _, err := a.acquire(t.Context(), "bad", "w/2"); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
+		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
+		if _, err := a.documents.Exclude(t.Context(), "bad", same); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
 			t.Errorf("%v, want ErrMalformed of the reading", err)
 		}
 		l.inject(map[string][]fault{read: {denied}})
-		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
 		if _, err := a.documents.Exclude(t.Context(), "missing", same); err == nil {
 			t.Error("a decision about a document that could not be read")
 		}

@@ -174,11 +174,13 @@ func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
 func large() []any { return make([]any, largeResult+1) }
 
 func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
-	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+	for kind, exclusive := range map[string]bool{commit: false, exclusiveCommit: true} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				a, l := openFaulty(t, b)
-				a.documents.pessimistic = pessimistic
+				if exclusive {
+					a.decideInTransactions(t)
+				}
 				for i, id := range []string{"x", "y", "z"} {
 					b.Put(t, id, map[string]any{"status": analysislock.Queued})
 					mustAcquire(t, a, id, "w/1")
