@@ -26,10 +26,7 @@ type Options struct {
 	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
 	Policy     lease.Policy  // of the locks
 	MaxRunTime time.Duration // see analysislock.New; zero: not limited
-	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
-	// a decision that met two conflicts is made there.
-	Pessimistic bool
-	Log         *slog.Logger // nil: silent
+	Log        *slog.Logger  // nil: silent
 	// Fields is the vocabulary of the documents. The methods of Analyses take and return
 	// the statuses of analyses, whatever the words of the documents are.
 	Fields Fields

@@ -26,7 +26,7 @@ var (
 )
 
 // OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
-// closes it. It uses neither Policy nor Pessimistic of o.
+// closes it. It does not use o.Policy.
 func OpenRooms(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Rooms, error) {
 	if err := o.fill("documentLocks"); err != nil {
 		return nil, err
