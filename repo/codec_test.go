@@ -151,13 +151,13 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName},
 					fields:    Fields(kind.Vocabulary).filled(), replaceToken: tc.replace,
 				}
-				prev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})
+				prev, rev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})
 				next := prev
 				tc.change(&next)
 				got := map[string]any{}
-				for _, u := range codec.changes(prev, &next, now) {
-					if got[u.Path] = u.Value; u.Value == firestore.Delete {
-						got[u.Path] = deleted
+				for path, v := range codec.changes(prev, &next, &rev, now) {
+					if got[path] = v; v == any(firestore.Delete) {
+						got[path] = deleted
 					}
 				}
 				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
@@ -184,7 +184,7 @@ func TestTimesThatAreNotCredibleAreUnreadable(t *testing.T) {
 		{"soon", time.Time{}, time.Time{}},
 	} {
 		fields := map[string]any{"startedAt": tc.value, "createdAt": tc.value}
-		d, err := analysisCodec{fields: Fields{}.filled()}.decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
+		d, _, err := analysisCodec{fields: Fields{}.filled()}.decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
 		if err != nil || !d.StartedAt.Equal(tc.started) || !d.CreatedAt.Equal(tc.creation) {
 			t.Errorf("%v: started at %v, created at %v, %v", tc.value, d.StartedAt, d.CreatedAt, err)
 		}

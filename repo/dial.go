@@ -8,8 +8,6 @@ import (
 	"math"
 	"net/url"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -20,8 +18,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+)
 
-	"taskguard/lease/analysislock"
+// A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
+// buffer. So the database decodes large documents, and encodes large results, one at a time.
+const (
+	largeAnswer = 64 << 10 // bytes
+	largeResult = 4 << 10  // values
 )
 
 // Database is a connection to one Firestore database, for any number of Analyses. It is
@@ -116,14 +119,3 @@ func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (emulatorOwner) RequireTransportSecurity() bool { return false }
-
-// CheckCollection returns an error unless path is the path of a collection, such as analyses
-// or tenants/a/analyses.
-func CheckCollection(path string) error {
-	segments := strings.Split(path, "/")
-	refused := func(s string) bool { return analysislock.CheckID(s) != nil }
-	if len(segments)%2 == 0 || slices.ContainsFunc(segments, refused) {
-		return fmt.Errorf("%q is not the path of a collection", path)
-	}
-	return nil
-}

@@ -161,7 +161,7 @@ func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, conn := openFaulty(t, b)
 		conn.inject(map[string][]fault{commit: {lost(codes.Unavailable)}})
-		if err := a.Create(t.Context(), "x", "input"); !errors.Is(err, ErrExists) {
+		if err := a.Create(t.Context(), "x", "input", CreateOptions{}); !errors.Is(err, ErrExists) {
 			t.Errorf("%v, want ErrExists", err)
 		}
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
@@ -233,7 +233,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
 		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
-		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
+		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil, CreateOptions{}) }},
 		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {

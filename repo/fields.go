@@ -31,6 +31,12 @@ type Fields struct {
 	Error  string `json:"error,omitempty"`  // the field, a map of code and message; empty: error
 }
 
+// The fields that count acts. They only serve queries: a decision reads the acts.
+const (
+	openEffects       = "openEffects"       // acts that have started and are not done
+	unfinishedEffects = "unfinishedEffects" // all acts of an unfinished record of Do
+)
+
 // simpleName matches a field's name that needs no quotes in a path.
 var simpleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 

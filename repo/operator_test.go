@@ -28,9 +28,9 @@ var operatorsChanges = map[string]func(ctx context.Context, a *worker, seen *ana
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}))
+			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}, CreateOptions{}))
 			for _, input := range []any{"another", map[string]any{"n": int64(1)}} {
-				if err := a.Create(t.Context(), "x", input); !errors.Is(err, ErrExists) {
+				if err := a.Create(t.Context(), "x", input, CreateOptions{}); !errors.Is(err, ErrExists) {
 					t.Errorf("a second with %v: %v, want ErrExists", input, err)
 				}
 			}
@@ -38,7 +38,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if err != nil || d.Status != analysislock.Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
 				t.Errorf("get = %+v, %v", d, err)
 			}
-			if err := a.Create(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
+			if err := a.Create(t.Context(), "a/b", nil, CreateOptions{}); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("another path: %v", err)
 			}
 		},
@@ -63,7 +63,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("again: %v, want ErrNotFound", err)
 			}
-			fatal(t, a.Create(t.Context(), "x", nil))
+			fatal(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
 			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}

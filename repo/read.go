@@ -22,13 +22,6 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
-// buffer. So the database decodes large documents, and encodes large results, one at a time.
-const (
-	largeAnswer = 64 << 10 // bytes
-	largeResult = 4 << 10  // values
-)
-
 // reading is a document as a call read it: whole, or the fields of a mask.
 type reading struct {
 	id      string
@@ -57,17 +50,14 @@ type wanted struct {
 	small bool
 }
 
-// read reads a document, or only fields of it, which Google's client cannot. It returns the
-// error of use unchanged; use must not keep r.fields. A try takes up to callTimeout. read tries
-// again until ctx ends, unless the error is final.
-func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading) error) error {
+// read reads a document, or only fields of it, which Google's client cannot. It calls use once with
+// the reading; use must not keep reading.encoded of a large document. A try takes up to callTimeout.
+// read tries again until ctx ends, unless the error is final.
+func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading)) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
-		var used error
-		err := d.readOnce(ctx, doc, want, func(r reading) { used = use(r) })
+		err := d.readOnce(ctx, doc, want, use)
 		switch status.Code(err) {
-		case codes.OK:
-			return used
-		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
+		case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
 			codes.PermissionDenied, codes.Unauthenticated:
 			return err
 		case codes.ResourceExhausted:
@@ -176,14 +166,10 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// encoding waits until updates may be encoded. The caller then calls done, which is never
-// nil and may be called more than once.
-func (d *Database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
-	n := 0
-	for i := range updates {
-		n += size(updates[i].Value)
-	}
-	if n <= largeResult {
+// encoding waits until fields may be encoded. The caller then calls done, which is never nil and may
+// be called more than once.
+func (d *Database) encoding(ctx context.Context, fields map[string]any) (done func(), err error) {
+	if size(fields) <= largeResult {
 		return func() {}, nil
 	}
 	if err := d.encoders.Acquire(ctx, 1); err != nil {
