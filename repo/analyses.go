@@ -51,21 +51,18 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	if err := errors.Join(o.fill("analyses"), o.Fields.Check()); err != nil {
 		return nil, err
 	}
-	noun := cmp.Or(o.Noun, "analysis")
 	codec := analysisCodec{
-		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName}, noun: noun,
-		fields: o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
+		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName},
+		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
 	}
 	docs := &documents[analysislock.Analysis]{
-		db: d, collection: d.client.Collection(o.Collection), noun: noun, log: o.Log,
+		db: d, collection: d.client.Collection(o.Collection), noun: cmp.Or(o.Noun, "analysis"), log: o.Log,
 		codec: codec, work: codec.fields.workFields(),
 	}
 	a := &Analyses{documents: docs, codec: codec}
 
 	unlocking := *docs
-	codec.replaceToken = true
-	unlocking.codec = codec
-
+	unlocking.mends = true
 	var err error
 	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err != nil {
 		return nil, err
@@ -168,7 +165,9 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 	refused := fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 	err = a.documents.read(ctx, id, wanted{fields: fields}, func(r reading) {
 		if r.exists {
-			d, _, refused = a.codec.decode(r)
+			var c lease.Cell[analysislock.Analysis]
+			c, refused = a.documents.cell(r, time.Time{})
+			d = c.Doc
 			params, _ = r.fields["params"].(string)
 		}
 	})

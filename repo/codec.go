@@ -22,8 +22,8 @@ const unreadableOwner = "(unreadable)"
 // codec converts documents to records D, and the difference of two records to fields. It knows the
 // fields of the contract and no others.
 type codec[D any] interface {
-	// decode decodes a document that exists. It needs only the fields of the mask, and
-	// returns lease.ErrMalformed if it cannot assume a safe value for one of them.
+	// decode decodes a document that exists. It needs only the fields of the mask. It returns
+	// lease.ErrMalformed, and the record, if it cannot assume a safe value for one of them.
 	decode(r reading) (D, revision, error)
 	// mask names the fields that a decision needs; nil: all.
 	mask() []string
@@ -38,18 +38,16 @@ type codec[D any] interface {
 type revision struct {
 	updated   time.Time                     // the document's update time
 	timestamp bool                          // updatedAt is a Timestamp, and stays one
-	repairs   []string                      // fields with a wrong value, which the next commit replaces
+	repairs   []string                      // fields with an unusable value, which the next commit replaces
 	work      map[string]*firestorepb.Value // from a load with lease.LeaseAndWork until the acquired attempt begins
 }
 
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
-	noun         string // see Options
-	fields       Fields
-	keep         time.Duration // see Options
-	keepAll      bool
-	replaceToken bool // for operators: accept an unusable lockToken, and write a usable one
+	fields  Fields
+	keep    time.Duration // see Options
+	keepAll bool
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
@@ -76,7 +74,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 		ID: r.id, ReadAt: r.at, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result],
 		Error: decodeError(data[f.Error]), LastError: decodeError(data["lastError"]),
 		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
-		BookedTask: decodeTask(data["bookedTask"]),
+		BookedTask: cut(data["bookedTask"]),
 	}
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
@@ -110,28 +108,16 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 			rev.repairs = append(rev.repairs, path)
 		}
 	}
-	if err == nil {
-		return a, rev, nil
+	if v := data["bookedTask"]; v != nil && a.BookedTask == "" {
+		rev.repairs = append(rev.repairs, "bookedTask")
 	}
-
-	rev.repairs = append(rev.repairs, "lockToken")
-	if a.Lock.Finished {
-		return a, rev, nil
+	if err != nil {
+		rev.repairs = append(rev.repairs, "lockToken")
 	}
-	a.Malformed = err
-	if c.replaceToken {
-		return a, rev, nil
+	if !a.Lock.Finished {
+		a.Malformed = err
 	}
-	return a, rev, fmt.Errorf("repo: %s %q: %w", c.noun, a.ID, err)
-}
-
-// decodeTask returns the name of a task. A value of another type becomes one that no task has, so
-// that an acquisition deletes it.
-func decodeTask(v any) string {
-	if _, text := v.(string); v != nil && !text {
-		return "(unreadable)"
-	}
-	return cut(v)
+	return a, rev, a.Malformed
 }
 
 func decodeError(v any) *analysislock.Error {
@@ -170,7 +156,7 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 		l.Owner = cut(owner)
 	default:
 		l.Owner = unreadableOwner
-		c.warn(r, "lockOwner", owner)
+		c.warn(r, "lockOwner")
 	}
 
 	l.HeartbeatAt, _ = c.credible(r, "lockHeartbeatAt")
@@ -188,13 +174,13 @@ func (c lockCodec) credible(r reading, field string) (time.Time, bool) {
 	if ok && lease.Credible(t, r.at) {
 		return t, true
 	}
-	c.warn(r, field, r.fields[field])
+	c.warn(r, field)
 	return time.Time{}, false
 }
 
-func (c lockCodec) warn(r reading, field string, v any) {
+func (c lockCodec) warn(r reading, field string) {
 	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field",
-		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
+		c.name(r.id), slog.String("field", field), slog.String("type", kind(r.fields[field])))
 }
 
 // values returns the fields of d that a decision reads, except history, with firestore.Delete for
@@ -227,7 +213,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	now time.Time,
 ) map[string]any {
 	fields := c.difference(&prev, next)
-	if len(fields) == 0 && !(c.replaceToken && slices.Contains(rev.repairs, "lockToken")) {
+	if len(fields) == 0 && !slices.Contains(rev.repairs, "lockToken") {
 		return nil
 	}
 

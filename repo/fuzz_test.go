@@ -190,7 +190,7 @@ func FuzzDocument(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kinds uint64, n, m int64, x, y float64, s, u string) {
 		at := time.Date(2026, 3, 4, 12, 0, 0, 123456000, time.UTC)
 		p := &page{
-			codec:  analysisCodec{lockCodec: silent, noun: "analysis", fields: Fields{}.filled()},
+			codec:  analysisCodec{lockCodec: silent, fields: Fields{}.filled()},
 			fields: map[string]*value{"theirs": text("theirs")}, at: at, written: at,
 		}
 		for i, name := range codecFields() {

@@ -110,7 +110,7 @@ func (roomCodec) mask() []string { return nil }
 func (c roomCodec) decode(r reading) (lock document.Lock, rev revision, err error) {
 	data := r.fields
 	if lock.Lease, err = c.decodeLock(r); err != nil { // with the assumed token, the room can be unlocked and swept
-		c.warn(r, "lockToken", data["lockToken"])
+		c.warn(r, "lockToken")
 	}
 	lock.Finished, _ = data["finished"].(bool)
 	lock.LockedAt, _ = parseTime(data["lockedAt"])

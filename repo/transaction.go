@@ -36,6 +36,7 @@ type documents[D any] struct {
 	noun       string // the kind of record, in errors
 	log        *slog.Logger
 	work       []string // the fields that a Load for lease.LeaseAndWork reads too
+	mends      bool     // it reads malformed records, and a change replaces what is unusable
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
@@ -208,7 +209,10 @@ func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err er
 		rev.updated, rev.work = r.updated, r.encoded
 		c.Rev = &rev
 	}
-	return c, err
+	if err == nil || s.mends {
+		return c, nil
+	}
+	return c, fmt.Errorf("repo: %s %q: %w", s.noun, r.id, err)
 }
 
 // create creates a document. If the reply is lost, the client sends the creation again, and gets
