@@ -120,9 +120,9 @@ func (a *Analyses) intervals(current time.Time, queries map[*int64]firestore.Que
 	for n := range all {
 		i, from := &all[n], current.Add(time.Duration(n+1-steps)*Step)
 		until := from.Add(Step)
-		known := slices.IndexFunc(last.Intervals, func(old Interval) bool { return old.From.Equal(from) })
-		if known >= 0 && !until.Add(time.Minute).After(last.At) { // no commit is a minute late
-			*i = last.Intervals[known]
+		counted := slices.IndexFunc(last.Intervals, func(old Interval) bool { return old.From.Equal(from) })
+		if counted >= 0 && !until.Add(time.Minute).After(last.At) { // no commit is a minute late
+			*i = last.Intervals[counted]
 			continue
 		}
 		i.From = from

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -165,6 +166,24 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 				same(t, kind.Translated(t, tc.want), got)
 			})
 		}
+	}
+}
+
+// Else a run would keep up to 64 KiB that it has been given already.
+func TestOnlyTheCommitOfAnAcquisitionKeepsTheWork(t *testing.T) {
+	codec, now := analysisCodec{fields: Fields{}.filled()}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": analysislock.Queued}, at: now, updated: now})
+	fatal(t, err)
+	rev.work = map[string]*firestorepb.Value{"input": text("i")}
+	acquired := read
+	acquired.Lock.Owner, acquired.Lock.Token = "w/1", 1
+	if codec.changes(read, &acquired, &rev, now); rev.work == nil {
+		t.Error("an acquisition loses the work")
+	}
+	renewed := acquired
+	renewed.Lock.ExpiresAt = now.Add(time.Minute)
+	if codec.changes(acquired, &renewed, &rev, now); rev.work != nil {
+		t.Error("a renewal keeps the work")
 	}
 }
 

@@ -59,7 +59,7 @@ func (f Fields) Check() error {
 		}
 	}
 
-	words := f.known()
+	words := f.vocabulary()
 	slices.Sort(words)
 	switch n := len(words); {
 	case n > maxWords:
@@ -78,8 +78,8 @@ func (f Fields) words() []string { return []string{f.Queued, f.Processing, f.Fin
 // maxWords is the limit of Firestore's operator not-in.
 const maxWords = 10
 
-// known returns words and Final.
-func (f Fields) known() []string { return append(f.words(), f.Final...) }
+// vocabulary returns words and Final.
+func (f Fields) vocabulary() []string { return append(f.words(), f.Final...) }
 
 // final reports whether a document's value of the status is one of Final.
 func (f Fields) final(v any) bool {
@@ -94,7 +94,7 @@ var statuses = []string{analysislock.Queued, analysislock.Processing, analysislo
 // Final.
 func (f Fields) Statuses() []string {
 	all := slices.Clone(statuses)
-	for _, word := range f.filled().known() {
+	for _, word := range f.filled().vocabulary() {
 		if !slices.Contains(all, word) {
 			all = append(all, word)
 		}

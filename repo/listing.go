@@ -90,8 +90,8 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int) ([]analysislock.Ana
 	})
 }
 
-// maxUnread is the number of documents without a time that can be read that a query of oldest passes over,
-// within a page. Recovery repeats the query each minute.
+// maxUnread is the number of documents without a time that can be read that a query of oldest passes
+// over. Recovery repeats the query each minute.
 const maxUnread = 3000
 
 // ErrUnread reports that a query has passed over so many documents that it has not read all others.
@@ -99,8 +99,8 @@ var ErrUnread = errors.New("repo: more than 3,000 unfinished analyses have a tim
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
 // PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
-// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt and each
-// thousand that it omits, each within 15 s.
+// updatedAt that can be read; see Unfound. It makes one or two queries for each type of updatedAt,
+// each within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs; ErrUnread, beside what it has found.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
@@ -113,8 +113,8 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 // Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
 // without a createdAt that can be read, or with one before 1971, such as 0.
 //
-// It makes one query for each type of createdAt, of one document, and one for each thousand whose
-// createdAt cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
+// It makes one query for each type of createdAt, of one document, and another of up to 3,000 if the
+// createdAt of that one cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
 // ErrUnread, after about 3,000 such documents of one type: the oldest is unknown; those of Orphaned.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
@@ -152,30 +152,18 @@ func (a *Analyses) oldest(ctx context.Context, limit int, field string, first ti
 func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
 	at func(d *analysislock.Analysis) time.Time,
 ) (found []analysislock.Analysis, err error) {
-	unread := 0
-	for size := limit; ; size = orphanPage {
+	for _, size := range []int{limit, limit + maxUnread} { // the second query is needed where some have none
 		n := 0
-		var last *firestore.DocumentSnapshot
-		for snap, err := range eachDocument(ctx, "list unfinished analyses", q.Limit(size)) {
-			if err != nil {
-				return nil, err
-			}
-			n, last = n+1, snap
-			switch d := a.decode(snapshot(snap)); {
-			case at(&d).IsZero():
-				unread++
-			case len(found) < limit:
-				found = append(found, d)
-			}
+		found, err = a.match(ctx, "list unfinished analyses", q.Limit(size), limit,
+			func(_ reading, d *analysislock.Analysis) bool {
+				n++
+				return !at(d).IsZero()
+			})
+		if err != nil || n < size || len(found) == limit {
+			return found, err
 		}
-		if n < size || len(found) == limit {
-			return found, nil
-		}
-		if unread > maxUnread {
-			return found, ErrUnread
-		}
-		q = q.StartAfter(last)
 	}
+	return found, ErrUnread
 }
 
 // maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
@@ -233,7 +221,7 @@ func unleased(r reading) bool {
 // were never acquired, which recovery does not find. Errors: those of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	f := a.codec.fields
-	q := a.documents.collection.Where(f.Status, "not-in", f.known()).Select(f.Status, "lockToken").Limit(limit)
+	q := a.documents.collection.Where(f.Status, "not-in", f.vocabulary()).Select(f.Status, "lockToken").Limit(limit)
 	return a.match(ctx, "find analyses of unknown status", q, limit, func(r reading, d *analysislock.Analysis) bool {
 		return d.Malformed == nil && unleased(r)
 	})

@@ -100,7 +100,7 @@ func (a *Analyses) unfinished() firestore.Query {
 }
 
 // orAhead returns filters that compare a field with t, or find it so far ahead of now that it is
-// not credible. They also find microseconds and nanoseconds, which are larger than milliseconds.
+// not credible.
 func orAhead(field, operator string, t, now time.Time) []firestore.EntityFilter {
 	return append(timeIs(field, operator, t), timeIs(field, ">", now.Add(lease.MaxAhead))...)
 }

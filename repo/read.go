@@ -124,15 +124,15 @@ func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want
 	if want.fields != nil || want.encoded != nil {
 		get.Mask = &firestorepb.DocumentMask{FieldPaths: slices.Concat(want.fields, want.encoded)}
 	}
-	most := math.MaxInt32
+	limit := math.MaxInt32
 	if want.small {
-		most = largeAnswer
+		limit = largeAnswer
 	}
 
 	ctx, cancel := context.WithTimeout(d.outgoing(ctx), callTimeout)
 	defer cancel()
 	codec := frames{encoding.GetCodecV2("proto")}
-	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(most))
+	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
 		return nil, err
 	}

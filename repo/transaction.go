@@ -53,50 +53,62 @@ func (s *documents[D]) Load(ctx context.Context, id string, load lease.Want) (c 
 	return c, cmp.Or(err, malformed)
 }
 
-// change returns the fields that a commit of next changes, and the revision of next, which has the
-// update time of prev until the commit.
-func (s *documents[D]) change(prev lease.Cell[D], next *D) (fields map[string]any, rev revision, err error) {
+// draft is a commit that changes a record to next.
+type draft[D any] struct {
+	next   D
+	rev    revision // of next, with the update time of the record until the commit
+	fields map[string]any
+	asked  time.Time // local start of the commit
+	done   func()    // ends the encoding of fields, and may be called more than once
+}
+
+// draft waits until the commit may be encoded. The caller calls its done, also after an error.
+func (s *documents[D]) draft(ctx context.Context, prev lease.Cell[D], next D) (d draft[D], err error) {
+	d.done = func() {}
 	read, ok := prev.Rev.(*revision)
 	if !ok {
-		return nil, rev, lease.ErrConflict // it does not exist, and no change creates it
+		return d, lease.ErrConflict // it does not exist, and no change creates it
 	}
-	rev = *read
-	fields = s.codec.changes(prev.Doc, next, &rev, prev.Now())
-	return fields, rev, nil
+	d.next, d.rev = next, *read
+	d.fields = s.codec.changes(prev.Doc, &d.next, &d.rev, prev.Now())
+	d.done, err = s.db.encoding(ctx, d.fields)
+	d.asked = time.Now()
+	return d, err
+}
+
+// written returns the Cell after the commit, whose time by Firestore is at.
+func (d *draft[D]) written(at time.Time) lease.Cell[D] {
+	d.rev.updated = at
+	return lease.Cell[D]{Doc: d.next, Exists: true, Rev: &d.rev, At: at, Asked: d.asked}
 }
 
 // Swap makes one commit of the fields that changed, on condition that the document still has the
 // update time that was read.
 func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
-	fields, rev, err := s.change(prev, &next)
+	d, err := s.draft(ctx, prev, next)
+	defer d.done()
 	if err != nil {
 		return lease.Cell[D]{}, err
 	}
-	if len(fields) == 0 { // for example, a renewal within the same millisecond as the last
+	read := d.rev.updated
+	if len(d.fields) == 0 { // for example, a renewal within the same millisecond as the last
 		c, err := s.Load(ctx, id, lease.OnlyLease)
-		if err == nil && (!c.Exists || !c.Rev.(*revision).updated.Equal(rev.updated)) {
+		if err == nil && (!c.Exists || !c.Rev.(*revision).updated.Equal(read)) {
 			err = lease.ErrConflict
 		}
 		return c, err
 	}
 
-	encoded, err := s.db.encoding(ctx, fields)
-	if err != nil {
-		return lease.Cell[D]{}, err
-	}
-	defer encoded()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-
-	asked := time.Now()
-	rev.updated, err = s.db.update(ctx, s.collection.Doc(id), fields, rev.updated)
+	at, err := s.db.update(ctx, s.collection.Doc(id), d.fields, read)
 	if err != nil {
 		if err = storeError("write", s.noun, id, err); errors.Is(err, lease.ErrConflict) {
 			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err) // it was sent once
 		}
 		return lease.Cell[D]{}, err
 	}
-	return lease.Cell[D]{Doc: next, Exists: true, Rev: &rev, At: rev.updated, Asked: asked}, nil
+	return d.written(at), nil
 }
 
 // Exclude decides inside client.RunTransaction, whose read makes other writers wait until its commit.
@@ -105,82 +117,56 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 ) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	var d decision[D] // of the last try
+	var read lease.Cell[D] // by the last try
+	var next D
+	var refusal error // of the codec or of decide, returned unchanged
 	var commit firestore.CommitResponse
-	encoded := func() {}
-	defer func() { encoded() }()
+	d := draft[D]{done: func() {}}
+	defer func() { d.done() }()
 
 	try := func(_ context.Context, tx *firestore.Transaction) (err error) {
-		encoded() // by an earlier try
-		if d, err = s.decideIn(tx, id, decide); err != nil || len(d.fields) == 0 {
+		d.done() // of an earlier try
+		if read, refusal, err = s.loadIn(tx, id); err != nil || refusal != nil {
+			return cmp.Or(err, refusal)
+		}
+		if next, refusal = decide(read); refusal != nil {
+			return refusal
+		}
+		if d, err = s.draft(ctx, read, next); err != nil || len(d.fields) == 0 {
 			return err
 		}
-		if encoded, err = s.db.encoding(ctx, d.fields); err != nil {
-			return err
-		}
-		d.asked = time.Now()
 		return tx.Update(s.collection.Doc(id), updates(d.fields))
 	}
 	err := s.db.client.RunTransaction(ctx, try, firestore.WithCommitResponseTo(&commit))
 	switch {
-	case d.refusal != nil:
-		return d.read, d.refusal
+	case refusal != nil:
+		return read, refusal
 	case err != nil:
 		return lease.Cell[D]{}, storeError("write", s.noun, id, err)
 	case len(d.fields) == 0:
-		return d.read, nil
+		return read, nil
 	}
 
 	writes, err := commit.WriteResults()
 	if err != nil || len(writes) != 1 {
 		return lease.Cell[D]{}, lease.ErrConflict // written, but at an unknown time: Edit must read it
 	}
-	at := writes[0].UpdateTime
-	d.rev.updated = at
-	return lease.Cell[D]{Doc: d.next, Exists: true, Rev: &d.rev, At: at, Asked: d.asked}, nil
+	return d.written(writes[0].UpdateTime), nil
 }
 
-// decision is what a try of a transaction has decided.
-type decision[D any] struct {
-	read    lease.Cell[D]
-	refusal error // of the codec or of decide, which Exclude returns unchanged
-	next    D
-	rev     revision // of next
-	fields  map[string]any
-	asked   time.Time // the local start of the commit
-}
-
-// decideIn reads a document in a transaction, and decides.
-func (s *documents[D]) decideIn(tx *firestore.Transaction, id string, decide func(lease.Cell[D]) (D, error),
-) (d decision[D], err error) {
-	asked := time.Now()
-	r, err := s.readIn(tx, id)
-	if err != nil {
-		return d, err
-	}
-	if d.read, d.refusal = s.cell(r, asked); d.refusal == nil {
-		d.next, d.refusal = decide(d.read)
-	}
-	if d.refusal != nil {
-		return d, d.refusal
-	}
-	d.fields, d.rev, err = s.change(d.read, &d.next)
-	return d, err
-}
-
-// readIn reads a document in a transaction. The client's Get has no mask, so readIn makes
-// a query. If that finds nothing, GetAll returns Firestore's time.
-func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
-	doc := s.collection.Doc(id)
+// loadIn reads a document in a transaction. The client's Get has no mask, so loadIn makes a query. If
+// that finds nothing, GetAll returns Firestore's time. malformed is the codec's error.
+func (s *documents[D]) loadIn(tx *firestore.Transaction, id string) (c lease.Cell[D], malformed, err error) {
+	asked, doc := time.Now(), s.collection.Doc(id)
 	query := s.collection.Where(firestore.DocumentID, "==", doc).Select(s.codec.mask()...)
 	found, err := tx.Documents(query).GetAll()
 	if err == nil && len(found) == 0 {
 		found, err = tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
 	}
-	if err != nil {
-		return reading{}, err
+	if err == nil {
+		c, malformed = s.cell(snapshot(found[0]), asked)
 	}
-	return snapshot(found[0]), nil
+	return c, malformed, err
 }
 
 // read makes one read, and calls use with it.
