@@ -23,12 +23,12 @@ import (
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // also accepts an unusable lockToken; see Unlock
+	unlocking  *analysislock.Locks // its changes accept an unusable lockToken, and replace it
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
-	// stopped contains the documents after which the queries of Orphaned continue.
+	// stopped has the documents after which Orphaned's queries continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
-	backlog atomic.Pointer[Backlog] // the last one
+	backlog atomic.Pointer[Backlog] // result of the last call of Backlog
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.
@@ -93,10 +93,10 @@ func (a *Analyses) Fields() Fields { return a.codec.fields }
 // Path returns the path of the collection, with its project and its database.
 func (a *Analyses) Path() string { return a.documents.collection.Path }
 
-// CreateOptions has further fields of an analysis that is created.
+// CreateOptions has optional fields of a new analysis.
 type CreateOptions struct {
-	Params string // the field params, which Outcome reads; empty: none
-	Task   string // bookedTask, the name of the task that is booked afterwards; empty: none
+	Params string // the field params, which Outcome returns
+	Task   string // the field bookedTask, the name of the task that you book afterwards
 }
 
 // Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
@@ -174,15 +174,15 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 	return d, params, cmp.Or(unavailable(err), refused)
 }
 
-// Unlock calls analysislock.Locks.Unlock. It also replaces a lockToken that is not a
-// usable integer by the time of the document's last update in microseconds.
+// Unlock calls analysislock.Locks.Unlock. It replaces an unusable lockToken by the time of the
+// document's last update, in microseconds.
 func (a *Analyses) Unlock(
 	ctx context.Context, id string, seen *analysislock.Seen, task string,
 ) (analysislock.Analysis, error) {
 	return a.unlocking.Unlock(ctx, id, seen, task)
 }
 
-// Resolve calls analysislock.Locks.Resolve.
+// Resolve calls analysislock.Locks.Resolve, and replaces an unusable lockToken as Unlock does.
 func (a *Analyses) Resolve(
 	ctx context.Context, id string, seen *analysislock.Seen, name string, answer analysislock.Answer, task string,
 ) (analysislock.Analysis, error) {
@@ -210,7 +210,7 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
 	}
-	if len(c.Doc.Effects.Open()) > 0 { // if it were created again, the act could be repeated
+	if len(c.Doc.Effects.Open()) > 0 { // a new analysis with this id could repeat the act
 		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 

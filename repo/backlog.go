@@ -23,9 +23,9 @@ const steps = 12
 // From. One that has been requeued or deleted since is not counted, unless it was counted before.
 type Interval struct {
 	From     time.Time `json:"from"`
-	Started  int64     `json:"started"`  // by StartedAt
-	Finished int64     `json:"finished"` // READY, by UpdatedAt
-	Failed   int64     `json:"failed"`   // by UpdatedAt
+	Started  int64     `json:"started"`  // StartedAt is in the interval
+	Finished int64     `json:"finished"` // READY, and UpdatedAt is in the interval
+	Failed   int64     `json:"failed"`   // FAILED, and UpdatedAt is in the interval
 }
 
 // Backlog counts the unfinished analyses, and what was done in the last intervals.

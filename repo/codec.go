@@ -36,17 +36,19 @@ type codec[D any] interface {
 // revision is the Rev of a Cell: the version of a document, and what a commit needs to know about it
 // beside the record.
 type revision struct {
-	updated   time.Time                     // the document's update time
-	timestamp bool                          // updatedAt is a Timestamp, and stays one
-	repairs   []string                      // fields with an unusable value, which the next commit replaces
-	work      map[string]*firestorepb.Value // from a load with lease.LeaseAndWork until the acquired attempt begins
+	updated   time.Time // the document's update time, on which a commit is conditional
+	timestamp bool      // updatedAt is a Timestamp, and stays one
+	repairs   []string  // fields with an unusable value, which the next commit replaces
+	// work has the fields that a Load with lease.LeaseAndWork has read. The commit of an acquisition
+	// keeps it, and later commits drop it.
+	work map[string]*firestorepb.Value
 }
 
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
 	fields  Fields
-	keep    time.Duration // see Options
+	keep    time.Duration // Options.Keep
 	keepAll bool
 }
 
@@ -86,7 +88,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
-	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // else the next acquisition sets it
+	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // otherwise the next acquisition sets it
 		a.StartedAt = started
 	}
 	a.CreatedAt, _ = parseTime(data["createdAt"])

@@ -32,7 +32,7 @@ const (
 type Database struct {
 	client *firestore.Client
 	conn   *grpc.ClientConn
-	api    firestorepb.FirestoreClient // on conn, for what client cannot do, or does more slowly
+	api    firestorepb.FirestoreClient // uses conn, for calls that client cannot make, or makes more slowly
 	name   string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
@@ -98,7 +98,7 @@ func dial(ctx context.Context, emulator string, opts []option.ClientOption) (*gr
 		for _, o := range tuning {
 			own = append(own, option.WithGRPCDialOption(o))
 		}
-	} else { // as Google's client connects to it
+	} else { // Google's client connects to an emulator in the same way
 		conn, err := grpc.NewClient("passthrough:///"+host, append(tuning, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))...)

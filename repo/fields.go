@@ -17,18 +17,18 @@ import (
 // documents. The default for an empty one is that of analyses. All other fields of the
 // contract, such as lockOwner and attempts, have the same names in each collection.
 type Fields struct {
-	Status     string `json:"status,omitempty"`     // the field that contains one of these words; empty: status
-	Queued     string `json:"queued,omitempty"`     // empty: QUEUED
-	Processing string `json:"processing,omitempty"` // empty: PROCESSING
-	Finished   string `json:"finished,omitempty"`   // empty: READY
-	Failed     string `json:"failed,omitempty"`     // empty: FAILED
+	Status     string `json:"status,omitempty"`     // name of the field; default: status
+	Queued     string `json:"queued,omitempty"`     // word for QUEUED
+	Processing string `json:"processing,omitempty"` // word for PROCESSING
+	Finished   string `json:"finished,omitempty"`   // word for READY
+	Failed     string `json:"failed,omitempty"`     // word for FAILED
 	// Final lists further words of finished documents, at most six, which only other programs write.
 	// Such a document is left alone, as a READY one is.
 	Final []string `json:"final,omitempty"`
 
-	Input  string `json:"input,omitempty"`  // the field; empty: input
-	Result string `json:"result,omitempty"` // the field; empty: result
-	Error  string `json:"error,omitempty"`  // the field, a map of code and message; empty: error
+	Input  string `json:"input,omitempty"`  // name of the field; default: input
+	Result string `json:"result,omitempty"` // name of the field; default: result
+	Error  string `json:"error,omitempty"`  // name of the field, a map with code and message; default: error
 }
 
 // The fields that count acts. They only serve queries: a decision reads the acts.

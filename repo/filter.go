@@ -20,9 +20,9 @@ import (
 // Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
 	Status        string    // empty: any
-	Code          string    // of Error or LastError
+	Code          string    // code of Error or of LastError; empty: any
 	Cause         bool      // compare Code only with that of Analysis.Cause
-	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
+	Since, Before time.Time // Since ≤ UpdatedAt < Before; zero: no limit
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
 	// compared, and those without updatedAt are selected too.
 	Prefix string

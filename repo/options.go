@@ -14,25 +14,23 @@ import (
 
 // Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
-	Database   string        // "" is (default)
-	Collection string        // "" is analyses, of OpenRooms documentLocks
-	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	Policy     lease.Policy  // of the locks
-	MaxRunTime time.Duration // see analysislock.New; zero: not limited
-	Log        *slog.Logger  // nil: silent
+	Database   string        // default: "(default)"
+	Collection string        // default: "analyses"; for OpenRooms "documentLocks"
+	Emulator   string        // the emulator's host:port; FIRESTORE_EMULATOR_HOST takes precedence
+	Policy     lease.Policy  // rules of the locks
+	MaxRunTime time.Duration // limit of all attempts together, see analysislock.New; zero: none
+	Log        *slog.Logger  // nil: no log
 	// Fields is the vocabulary of the documents. The methods of Analyses take and return
-	// the statuses of analyses, whatever the words of the documents are.
+	// QUEUED, PROCESSING, READY and FAILED, whatever the words of the documents are.
 	Fields Fields
-	// Keep sets when a finished document may be deleted: the commit that finishes it sets
-	// expireAt, a Timestamp, to Keep from then, and the commit that opens it again deletes
-	// expireAt. The collection needs a TTL policy on that field. The tokens of a document begin
-	// at the time of its creation, so that they are larger than those of a deleted one with its
-	// id. Zero: finishing does not set expireAt, and tokens begin at 1.
+	// Keep is how long a finished document is kept: the commit that finishes it sets the Timestamp
+	// expireAt, and the commit that opens it again deletes expireAt. The collection needs a TTL policy
+	// on that field. Fencing tokens then begin at the document's creation time, so they are larger than
+	// those of a deleted document with the same id. Zero: no expireAt, and tokens begin at 1.
 	Keep time.Duration
-	// KeepAll makes every commit, also those of Create, set expireAt. Keep must then be
-	// longer than the lock's TTL.
+	// KeepAll makes every commit set expireAt, Create's too. Keep must be longer than the lock's TTL.
 	KeepAll bool
-	// Noun names a document of Analyses in errors; empty: analysis.
+	// Noun names a document in the errors of Analyses; default: "analysis".
 	Noun string
 }
 

@@ -22,12 +22,20 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// The time limits of one call to Firestore, including the client's own retries. The
+// rollback of a transaction that has reached its limit takes up to 5 s more.
+const (
+	callTimeout        = 5 * time.Second
+	transactionTimeout = 10 * time.Second
+	queryTimeout       = 15 * time.Second // a query, or a method that makes several calls
+)
+
 // reading is a document as a call read it: whole, or the fields of a mask.
 type reading struct {
 	id      string
 	exists  bool
-	fields  map[string]any                // as Google's client decodes them, except references; see decodeValue
-	encoded map[string]*firestorepb.Value // the fields of wanted.encoded that exist; nil: they were not read
+	fields  map[string]any                // the values as decodeValue returns them
+	encoded map[string]*firestorepb.Value // existing fields of wanted.encoded; nil: they were not read
 	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
@@ -43,8 +51,8 @@ func snapshot(s *firestore.DocumentSnapshot) reading {
 
 // wanted selects what a read returns of a document.
 type wanted struct {
-	fields  []string // to decode; nil: all, unless encoded is set
-	encoded []string // other top-level fields, which become reading.encoded
+	fields  []string // fields to decode; nil: all, unless encoded is set
+	encoded []string // fields to return encoded, from the top level
 	// small leaves out encoded if the answer would have more than largeAnswer bytes. Then the
 	// document is read twice, but gRPC receives the larger answer only in part.
 	small bool

@@ -16,14 +16,6 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The time limits of one call to Firestore, including the client's own retries. The
-// rollback of a transaction that has reached its limit takes up to 5 s more.
-const (
-	callTimeout        = 5 * time.Second
-	transactionTimeout = 10 * time.Second
-	queryTimeout       = 15 * time.Second // also of a method that makes several calls
-)
-
 // documents is the lease.Store of a collection's records. Every decision is atomic. lease.Edit makes
 // it twice by Load and Swap, an optimistic transaction: one read, and one commit on condition that the
 // document has not changed. After two conflicts with other writers, Edit decides inside Exclude, a
@@ -33,10 +25,10 @@ type documents[D any] struct {
 	db         *Database
 	collection *firestore.CollectionRef
 	codec      codec[D]
-	noun       string // the kind of record, in errors
+	noun       string // names a record in errors
 	log        *slog.Logger
-	work       []string // the fields that a Load for lease.LeaseAndWork reads too
-	mends      bool     // it reads malformed records, and a change replaces what is unusable
+	work       []string // fields that only a Load for lease.LeaseAndWork reads
+	mends      bool     // malformed records are accepted, and their changes repair them
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
@@ -56,10 +48,10 @@ func (s *documents[D]) Load(ctx context.Context, id string, load lease.Want) (c 
 // draft is a commit that changes a record to next.
 type draft[D any] struct {
 	next   D
-	rev    revision // of next, with the update time of the record until the commit
-	fields map[string]any
-	asked  time.Time // local start of the commit
-	done   func()    // ends the encoding of fields, and may be called more than once
+	rev    revision       // revision of next; until the commit its update time is the record's
+	fields map[string]any // fields to write; none: nothing changes
+	asked  time.Time      // local start of the commit
+	done   func()         // ends the encoding of fields; it may be called more than once
 }
 
 // draft waits until the commit may be encoded. The caller calls its done, also after an error.
@@ -117,15 +109,15 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 ) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	var read lease.Cell[D] // by the last try
+	var read lease.Cell[D]
 	var next D
-	var refusal error // of the codec or of decide, returned unchanged
+	var refusal error // the error of the codec or of decide, which is returned unchanged
 	var commit firestore.CommitResponse
 	d := draft[D]{done: func() {}}
 	defer func() { d.done() }()
 
 	try := func(_ context.Context, tx *firestore.Transaction) (err error) {
-		d.done() // of an earlier try
+		d.done() // an earlier try may have encoded
 		if read, refusal, err = s.loadIn(tx, id); err != nil || refusal != nil {
 			return cmp.Or(err, refusal)
 		}
