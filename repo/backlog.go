@@ -33,11 +33,11 @@ type Backlog struct {
 	At              time.Time `json:"at"`                         // Firestore's time of the reading
 	Running         int64     `json:"running"`                    // their lock has not expired
 	Waiting         int64     `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
-	Stuck           int64     `json:"stuck"`                      // at least: each that waits for its next attempt may hide one
-	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // of OldestUnfinished; zero: none, or unknown
-	Since           time.Time `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
-	Created         int64     `json:"created"`                    // after Since
-	Ended           int64     `json:"ended"`                      // after Since
+	Stuck           int64     `json:"stuck"`                      // may be more: one that waits may hide one
+	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // OldestUnfinished; zero: none, or unknown
+	Since           time.Time `json:"since"`                      // start of the last three Intervals, 30 to 45 min ago
+	Created         int64     `json:"created"`                    // created after Since
+	Ended           int64     `json:"ended"`                      // ended after Since
 	// DrainedAt is when nothing waits any more, at the rate after Since, if no more are created;
 	// zero: none ended.
 	DrainedAt time.Time  `json:"drained_at,omitzero"`

@@ -88,7 +88,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
-	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // otherwise the next acquisition sets it
+	// Without a credible start the next acquisition sets it.
+	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) {
 		a.StartedAt = started
 	}
 	a.CreatedAt, _ = parseTime(data["createdAt"])

@@ -170,20 +170,20 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 }
 
 // Else a run would keep up to 64 KiB that it has been given already.
-func TestOnlyTheCommitOfAnAcquisitionKeepsTheWork(t *testing.T) {
+func TestOnlyTheCommitOfAnAcquisitionKeepsTheWorkAndRepairs(t *testing.T) {
 	codec, now := analysisCodec{fields: Fields{}.filled()}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": analysislock.Queued}, at: now, updated: now})
 	fatal(t, err)
-	rev.work = map[string]*firestorepb.Value{"input": text("i")}
+	rev.work, rev.repairs = map[string]*firestorepb.Value{"input": text("i")}, []string{"bookedTask"}
 	acquired := read
 	acquired.Lock.Owner, acquired.Lock.Token = "w/1", 1
-	if codec.changes(read, &acquired, &rev, now); rev.work == nil {
-		t.Error("an acquisition loses the work")
+	if fields := codec.changes(read, &acquired, &rev, now); rev.work == nil || fields["bookedTask"] == nil {
+		t.Errorf("an acquisition keeps the work %v and writes %v", rev.work, fields)
 	}
 	renewed := acquired
 	renewed.Lock.ExpiresAt = now.Add(time.Minute)
-	if codec.changes(acquired, &renewed, &rev, now); rev.work != nil {
-		t.Error("a renewal keeps the work")
+	if fields := codec.changes(acquired, &renewed, &rev, now); rev.work != nil || fields["bookedTask"] != nil {
+		t.Errorf("a renewal keeps the work %v and writes %v", rev.work, fields)
 	}
 }
 

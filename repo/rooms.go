@@ -213,7 +213,7 @@ func (r *Rooms) cell(
 		c, err = r.documents.cell(snapshot(snap), asked)
 	}
 	if err != nil {
-		r.documents.log.LogAttrs(ctx, slog.LevelWarn, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
+		r.documents.log.WarnContext(ctx, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
 	}
 	return c, err == nil
 }
