@@ -57,7 +57,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	}
 	docs := &documents[analysislock.Analysis]{
 		db: d, collection: d.client.Collection(o.Collection), noun: cmp.Or(o.Noun, "analysis"), log: o.Log,
-		codec: codec, work: codec.fields.workFields(),
+		codec: codec, work: []string{codec.fields.Input, "checkpoint"},
 	}
 	a := &Analyses{documents: docs, codec: codec}
 
@@ -229,9 +229,6 @@ func (a *Analyses) Ping(ctx context.Context) error {
 
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
-
-// workFields lists the fields that an attempt gets, besides the acts.
-func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
 // work returns the input and the checkpoint as JSON. It takes them from the reading on which the
 // acquisition was decided, if that has them: the commit has proved that they had not changed.

@@ -215,7 +215,8 @@ func differences(before, after map[string]any) map[string]any {
 func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis, rev *revision,
 	now time.Time,
 ) map[string]any {
-	fields := c.difference(&prev, next)
+	values := c.values(next)
+	fields := c.difference(&prev, next, values)
 	if len(fields) == 0 && !slices.Contains(rev.repairs, "lockToken") {
 		return nil
 	}
@@ -225,7 +226,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	if rev.timestamp {
 		fields["updatedAt"] = next.UpdatedAt
 	}
-	c.repair(fields, &prev, next, rev)
+	c.repair(fields, values, &prev, next, rev)
 	c.expire(fields, &prev, next, now)
 
 	rev.repairs = nil
@@ -235,9 +236,9 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	return fields
 }
 
-// difference returns the fields of next that prev has otherwise.
-func (c analysisCodec) difference(prev, next *analysislock.Analysis) map[string]any {
-	fields := differences(c.values(prev), c.values(next))
+// difference returns the fields of next that prev has otherwise. values are those of next.
+func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[string]any) map[string]any {
+	fields := differences(c.values(prev), values)
 	if !slices.Equal(prev.History, next.History) {
 		fields["history"] = historyValue(next.History)
 	}
@@ -260,9 +261,9 @@ func (c analysisCodec) difference(prev, next *analysislock.Analysis) map[string]
 	return fields
 }
 
-// repair adds fields that may have a value that decode could not read, which the difference of two
-// records does not show.
-func (c analysisCodec) repair(fields map[string]any, prev, next *analysislock.Analysis, rev *revision) {
+// repair adds to fields the values of those that may be unreadable in the document, which the
+// difference of two records does not show.
+func (c analysisCodec) repair(fields, values map[string]any, prev, next *analysislock.Analysis, rev *revision) {
 	paths, switched := slices.Clone(rev.repairs), next.Finished() != prev.Finished()
 	if switched {
 		paths = append(paths, c.fields.Error, "nextAttemptAt")
@@ -274,7 +275,6 @@ func (c analysisCodec) repair(fields map[string]any, prev, next *analysislock.An
 		paths = append(paths, "lockHeartbeatAt", "lockExpiresAt")
 	}
 
-	values := c.values(next)
 	for _, path := range paths {
 		fields[path] = values[path]
 	}
