@@ -113,7 +113,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		step(err)
 		return got.Hold
 	}
-	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
+	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	_, _, err := first.Begin("charge", false, nil)

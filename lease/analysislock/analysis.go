@@ -55,8 +55,6 @@ type Analysis struct {
 	Malformed error `json:"-"`
 	// ReadAt is the store's time of the reading.
 	ReadAt time.Time `json:"-"`
-	// Stored holds the store's own data about its reading. Only the store uses it.
-	Stored any `json:"-"`
 }
 
 // Finished reports whether the analysis is finished. The store sets Lock.Finished by its words.
