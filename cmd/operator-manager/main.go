@@ -89,7 +89,7 @@ func main() {
 // is printed to standard output.
 func run(ctx context.Context, args []string, s surroundings) int {
 	locale := cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))
-	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
+	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // "en" in en_US.UTF-8, "C" in C.UTF-8
 	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
 
 	out, err := c.dispatch(ctx, args)

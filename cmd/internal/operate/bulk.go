@@ -30,9 +30,8 @@ import (
 // bulk is the flags of a change of all analyses that a filter selects.
 type bulk struct {
 	filter
-	dryRun bool
-	// running makes cancel take those too that are held, also since they were listed.
-	running bool
+	dryRun  bool
+	running bool    // cancel also what a worker holds, even if it was acquired after the list was read
 	rate    float64 // changes a second; 0: not limited
 }
 
@@ -62,8 +61,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	return ids, nil
 }
 
-// run lists the analyses first, and then makes the change to each that is still as it was
-// listed. When ctx ends, it completes the changes under way and begins no other.
+// run lists the analyses first. Then it changes each one that is still as it was listed. When ctx ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("%s", cl.place)
 	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
@@ -102,8 +100,8 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	return nil
 }
 
-// each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends or
-// one call returns an error, which each returns.
+// each calls do for all analyses, 16 at a time and at most at the rate. It stops when ctx ends, or
+// when a call fails, and returns that error.
 func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) error {
 	changes, ctx := errgroup.WithContext(ctx)
 	changes.SetLimit(16)
@@ -141,8 +139,8 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change what to an analysis that is still as d, and returns the outcome and, of a
-// skip, the reason. Unless b.running, it skips an analysis that is held or has changed.
+// change changes an analysis that is still as d. It returns the outcome, and the reason for a skip.
+// Without --running it skips an analysis that is held or has changed.
 func (b *bulk) change(
 	ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger,
 ) (outcome, reason string, err error) {
@@ -157,11 +155,11 @@ func (b *bulk) change(
 	}
 
 	what.ID = d.ID
-	if !b.running { // else a run that has begun or ended since is no reason to skip it
+	if !b.running { // with --running, a run that began or ended meanwhile is no reason to skip it
 		what.Seen = console.StateOf(d)
 	}
 	done, err := cl.change(ctx, what, log)
-	reason = refused(what.Verb, done, err)
+	reason = skipReason(what.Verb, done, err)
 	switch {
 	case reason != "":
 		return skipped, reason, nil
@@ -171,9 +169,9 @@ func (b *bulk) change(
 	return didChange, "", nil
 }
 
-// excludes returns why the change leaves out d as it was listed; "": it does not. It leaves out
-// what is READY, or what a requeue has already reset, unless the filter selects this status. So
-// a command that is run again books no second delivery.
+// excludes returns why the change leaves out d, or "". It leaves out an analysis that is READY or
+// that a requeue has already reset, unless the filter selects this status. So a command that is
+// run again books no second delivery.
 func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason string) {
 	reset := d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
@@ -191,9 +189,9 @@ func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason str
 	return ""
 }
 
-// refused returns why an analysis that was listed is not changed; "": it is changed, or err is
-// a failure.
-func refused(verb console.Verb, done changed, err error) (reason string) {
+// skipReason returns why a listed analysis was skipped. It returns "" if it was changed, or if the
+// change failed.
+func skipReason(verb console.Verb, done changed, err error) (reason string) {
 	switch {
 	case errors.As(err, new(*lease.HeldError)):
 		return "held"
@@ -215,7 +213,7 @@ type tally struct {
 
 	mu        sync.Mutex
 	outcomes  map[string]int
-	reasons   map[string]int // of skips
+	reasons   map[string]int // why analyses were skipped
 	notBooked bool           // a change was made whose delivery is not booked
 }
 
@@ -321,7 +319,7 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.code != "" {
 		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails
-		if len(codes) >= maxCodes {                  // of one of two lists, or of both
+		if len(codes) >= maxCodes {                  // the codes come from two lists, and one may be cut
 			codes = append(codes, "and perhaps others")
 		}
 		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))

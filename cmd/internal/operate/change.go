@@ -24,7 +24,7 @@ const deleted = "DELETED"
 // changed is the output of unlock, requeue, cancel, resolve and delete with --json.
 type changed struct {
 	ID       string           `json:"id"`
-	Was      string           `json:"was"` // status
+	Was      string           `json:"was"` // the status before
 	Status   string           `json:"status"`
 	Lock     lockInfo         `json:"lock_was"`
 	Delivery console.Delivery `json:"delivery"`
@@ -90,8 +90,8 @@ func Delete(ctx context.Context, c *cli.Call) error {
 	return changeAll(ctx, c, console.Delete, ids, nil)
 }
 
-// changeAll makes a change to each document; without ids, to those that b selects. After
-// one that is refused or fails it continues with the next.
+// changeAll changes the analyses with these ids, or without ids all that b selects. After a change
+// that fails, it continues with the next.
 func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string, b *bulk) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
@@ -167,8 +167,9 @@ func (done *changed) note(verb console.Verb) string {
 	return "it is finished and needs no delivery"
 }
 
-// change makes one change to one document, logs it, and books a delivery unless the analysis is
-// finished then. If the change is made, done is not the zero value, and err is the booking's.
+// change makes one change to one document and logs it. It books a delivery unless the analysis is
+// finished then. An error with a zero done means that nothing was changed. With another done, the
+// change was made, but not the booking.
 func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger) (done changed, err error) {
 	task := cl.NewTask(c.ID)
 	was, status, err := cl.apply(ctx, c, task)
@@ -177,7 +178,7 @@ func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger
 	}
 	done = changed{c.ID, was.Status, status, lockOf(&was), console.NotNeeded}
 	cl.log(ctx, log, c, &was, status)
-	same := status == was.Status // another word of the kind's for a finished one
+	same := status == was.Status // the kind may have further words for finished
 	if c.Verb == console.Delete || analysislock.Finished(status) || same && was.Finished() {
 		return done, nil
 	}
@@ -287,8 +288,8 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 	return cl.resolve(ctx, c, what, *token)
 }
 
-// resolve prints the act, and answers it if the analysis is still in the state that was read, and if
-// the act has the token, unless that is 0.
+// resolve prints the act, and answers it if the analysis is still in the state that was read. A
+// token other than 0 must be the one with which the act was begun.
 func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change, token int64) error {
 	read, err := cl.Analyses.Summary(ctx, what.ID)
 	if err != nil {

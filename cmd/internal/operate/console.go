@@ -34,8 +34,8 @@ const maxListed = 200
 type ConsoleOptions struct {
 	Write    bool          // allow changes
 	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
-	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
-	KeysURL  string        // of the proxy's keys; empty: Google's
+	Audience string        // the audience of Identity-Aware Proxy's tokens; empty: no proxy is required
+	KeysURL  string        // where the proxy's keys are; empty: Google's page
 	Every    time.Duration // see console.Options
 	Log      *slog.Logger
 }
@@ -109,8 +109,8 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 
 // ConsoleServer serves the console of one database.
 type ConsoleServer struct {
-	clients []*Client       // of each kind
-	options console.Options // of all kinds
+	clients []*Client       // one for each kind
+	options console.Options // what all kinds share
 	write   bool
 }
 
@@ -226,7 +226,7 @@ func (o consoleOperator) ChangeAll(
 	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}
 	uninterrupted := context.WithoutCancel(ctx)
 	var mu sync.Mutex
-	n := map[string]int64{}
+	n := map[string]int64{} // the number of each outcome
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
 		c := console.Change{Verb: verb, ID: d.ID, Who: who}
 		outcome, _, err := b.change(uninterrupted, o.Client, c, d, o.log)

@@ -77,7 +77,7 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why str
 func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 	if c.JSON {
 		_ = c.PrintJSON(struct { // cli.Run reports its error
-			Kind string `json:"kind,omitempty"` // unless it is analysis
+			Kind string `json:"kind,omitempty"` // empty for the kind analysis
 			worker.Recovery
 		}{kind, r})
 		return

@@ -65,7 +65,7 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		switch {
 		case err == nil:
 			raised.Add(1)
-		case !errors.Is(err, lease.ErrNotFound): // else it was deleted meanwhile
+		case !errors.Is(err, lease.ErrNotFound): // a document that was deleted meanwhile is no error
 			failed.Add(1)
 			cli.Report(uninterrupted, c.Err, c.Name, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err)))
 		}

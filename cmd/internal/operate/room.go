@@ -46,7 +46,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		"lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	if c.JSON {
 		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
-		if was.Locked { // as read just before
+		if was.Locked { // read just before the change
 			done["lock_was"] = map[string]any{
 				"holder": was.Lock.Holder, "token": was.Lock.Token,
 				"locked_at": iso8601.Format(was.Lock.LockedAt), "expires_at": iso8601.Format(was.Lock.ExpiresAt),

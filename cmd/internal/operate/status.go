@@ -28,19 +28,19 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
-	Kind string `json:"kind,omitempty"` // unless it is analysis
+	Kind string `json:"kind,omitempty"` // empty for the kind analysis
 	analysislock.Analysis
 	FinishedBy string   `json:"finished_by,omitempty"`
 	Lock       lockInfo `json:"lock"`
 	Malformed  string   `json:"malformed,omitempty"` // why Lock is empty
 
-	// Of one analysis only, as is History.
+	// These and History are set only where one analysis is shown.
 	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
 	Input      json.RawMessage `json:"input,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
 }
 
-// lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
+// lockInfo describes a lock when it was read. The owner of an expired lock is the last one.
 type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`
@@ -55,7 +55,7 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 type selection struct {
 	filter
 	id                                        string
-	key, scope, operation                     string // of a client's request; then id is that of its record
+	key, scope, operation                     string // name a client's request; then id is the id of its record
 	unfinished, uncertain, abandoned, summary bool
 	filtered                                  bool
 	limit                                     int
@@ -241,7 +241,7 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 	if left := s.NextAttemptAt.Sub(s.ReadAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
 	}
-	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
+	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // an earlier time is recovery's mark
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && s.Finished())
@@ -294,7 +294,7 @@ func progressText(p *analysislock.Progress, more ...string) string {
 // showMany prints the selected analyses, or their uncertain acts, and whether there are more.
 func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err error) {
 	var all []analysislock.Analysis
-	more := max(s.limit, s.limit+1) // the one more shows that there are others; the greatest int has no next
+	more := max(s.limit, s.limit+1) // one more than shown, to know whether there are others; MaxInt stays
 	switch {
 	case s.unfinished:
 		all, err = cl.unfinished(ctx, c, more)
@@ -352,7 +352,7 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	expiry, left := iso8601.Format(a.Lock.ExpiresAt), a.Lock.ExpiresAt.Sub(a.ReadAt)
 	owner = printable.Line(owner)
 	switch {
-	case errors.Is(a.Malformed, lease.ErrMalformed): // else the id is wrong, and the lock can be read
+	case errors.Is(a.Malformed, lease.ErrMalformed): // with another error the lock can be read
 		return "malformed"
 	case lease.Held(a.Lock, a.ReadAt):
 		return "held by " + owner + cmp.Or(cli.Duration(left, ", %s left"), " until "+expiry)
@@ -369,7 +369,8 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	return "free"
 }
 
-// problemText returns why the lock cannot be read, or the code of the error or of the last attempt's.
+// problemText returns why the lock cannot be read, or the code of the error, or the code of the last
+// attempt's error.
 func problemText(a *analysislock.Analysis) string {
 	switch {
 	case errors.Is(a.Malformed, lease.ErrMalformed):
@@ -423,7 +424,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		return explainIndex(err)
 	case c.JSON:
 		return c.PrintJSON(struct {
-			Kind string `json:"kind,omitempty"` // unless it is analysis
+			Kind string `json:"kind,omitempty"` // empty for the kind analysis
 			repo.Backlog
 		}{cl.place.Other(), b})
 	}

@@ -29,13 +29,13 @@ type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
 	Created bool                `json:"created"`               // false: it existed already
-	Other   bool                `json:"other_input,omitempty"` // it exists with another input, and keeps that
+	Other   bool                `json:"other_input,omitempty"` // it exists with another input, which stays
 	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, or not_booked: Other
 	Status  string              `json:"status"`
-	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
-	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
+	Error   *analysislock.Error `json:"error,omitempty"`  // only with --wait
+	Result  json.RawMessage     `json:"result,omitempty"` // only with --wait
 
-	shown shown // with --wait
+	shown shown // only with --wait
 }
 
 // Submit creates an analysis for each file and books its delivery. The id of an
@@ -180,7 +180,7 @@ const (
 
 // shown is what follow has printed last of an analysis.
 type shown struct {
-	at              time.Time
+	printed         time.Time
 	state, progress string
 	finished        bool
 }
@@ -243,7 +243,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 
 // show prints a state that has changed at once, and its progress at most each progressPause.
 func (s *submitted) show(show *cli.Progress, state, progress string) {
-	soon := progress == s.shown.progress || time.Since(s.shown.at) < progressPause
+	soon := progress == s.shown.progress || time.Since(s.shown.printed) < progressPause
 	if state == s.shown.state && soon {
 		return
 	}
