@@ -18,7 +18,7 @@ import (
 // each part it reports a checkpoint, and before each part it checks the context.
 type documentAnalyzer struct{}
 
-const documentParts = 10 // at most, besides one for a remainder
+const documentParts = 10 // a remainder may be one more part
 
 // documentResult is the result of builtin:document. Only text has counts and words.
 type documentResult struct {
@@ -127,8 +127,8 @@ type wordCount struct {
 
 // textCounter counts a text of valid UTF-8, part by part. As JSON it is a checkpoint.
 type textCounter struct {
-	Bytes  int    `json:"bytes"`  // of the parts that were added
-	SHA256 string `json:"sha256"` // of these parts; set for a checkpoint
+	Bytes  int    `json:"bytes"`  // how much of the text was counted
+	SHA256 string `json:"sha256"` // the hash of that part; set for a checkpoint
 	textCounts
 	Seen map[string]int `json:"seen"` // how often each possible top word occurs
 }

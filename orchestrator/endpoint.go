@@ -68,7 +68,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
-		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // whose URL may contain a key
+		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // its URL may contain a key
 			err = wrapped.Err
 		}
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
@@ -86,9 +86,9 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 // answer is an endpoint's answer.
 type answer struct {
 	status  int
-	wait    time.Duration // until the next attempt, by Retry-After; zero: unknown
+	wait    time.Duration // the wait that Retry-After asks for; zero: none
 	output  output
-	reports *stream // instead of output if it is declared as application/x-ndjson
+	reports *stream // used instead of output for application/x-ndjson
 }
 
 func successful(status int) bool { return 200 <= status && status <= 299 }

@@ -17,7 +17,7 @@ import (
 // by the callers of its methods other than run.
 type queue struct {
 	s    *Server
-	pb   *cloudtaskspb.Queue // with all defaults; only its state changes
+	pb   *cloudtaskspb.Queue // has all defaults filled in; only its state changes
 	wake chan struct{}       // filled when the schedule must be checked again
 
 	tasks    map[string]*task
@@ -79,7 +79,7 @@ func (q *queue) add(t *task) {
 // insert adds to the schedule.
 func (q *queue) insert(d *dispatch) {
 	at, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
-		return cmp.Or(e.due.Compare(due), -1) // after those of the same time
+		return cmp.Or(e.due.Compare(due), -1) // behind the entries of the same time
 	})
 	q.schedule = slices.Insert(q.schedule, at, d)
 	q.signal()

@@ -28,13 +28,13 @@ const (
 type task struct {
 	queue    *queue
 	id       string
-	named    bool // by the creator
+	named    bool // the creator has chosen the name
 	request  *cloudtaskspb.HttpRequest
-	deadline time.Duration // for one dispatch
+	deadline time.Duration // how long one dispatch may take
 	created  time.Time
-	seq      uint64 // in order of creation, within the queue
+	seq      uint64 // grows in order of creation, within the queue
 
-	due        time.Time // of the next attempt, or of the one in flight
+	due        time.Time // when the next attempt is due, or when the one in flight was
 	dispatched int       // attempts begun
 	began      time.Time // the last of them
 	answered   time.Time // when the last ended; zero: it is in flight

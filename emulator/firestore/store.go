@@ -16,7 +16,7 @@ type store struct {
 	clock        clock
 	databases    map[string]*database
 	transactions map[string]*transaction
-	lastID       uint64 // of a transaction
+	lastID       uint64 // the id of the last transaction
 	billed       Usage
 }
 

@@ -87,7 +87,7 @@ const keysURL = "TASK_JWKS_URL"
 // TaskAuth configures how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
 type TaskAuth struct {
 	Mode  string           // oidc: by this service; iam: by Cloud Run; none: not at all
-	Token taskauth.Options // of a valid token, with oidc
+	Token taskauth.Options // what a valid token has; only with oidc
 }
 
 // TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode is

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/clock"
+	"taskguard/internal/text"
 )
 
 // The errors of Begin.
@@ -35,8 +36,8 @@ type Lifecycle struct {
 	ready atomic.Bool
 
 	mu       sync.Mutex
-	begun    int           // actions of Begin
-	requests int           // of Track
+	begun    int           // the actions that Begin has counted
+	requests int           // the requests that Track has counted
 	ended    chan struct{} // wakes Drain
 }
 
@@ -160,9 +161,8 @@ func (l *Lifecycle) RecoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				stack := debug.Stack()
 				l.log.ErrorContext(c.Request().Context(), "panic in a handler",
-					"type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
+					"type", fmt.Sprintf("%T", p), "stack", text.Head(string(debug.Stack()), maxStack))
 				err = echo.NewHTTPError(http.StatusInternalServerError)
 			}
 		}()

@@ -25,7 +25,7 @@ type Snapshot struct {
 	At      time.Time // the store's time, in whole microseconds
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream
 	All     bool      // a room that Changes does not name has no record
-	Changes []Change  // in any order
+	Changes []Change  // not sorted
 }
 
 // Change is the record of a Room as it is now; if its Cell does not exist, it was deleted.
@@ -48,10 +48,10 @@ type Event struct {
 // The reasons of an Event.
 const (
 	Current  = "current"  // the first event of a subscription
-	Acquired = "acquired" // also by another holder directly after the last
+	Acquired = "acquired" // a new holder, perhaps directly after another
 	Released = "released"
 	Expired  = "expired"
-	Unlocked = "unlocked" // by an operator
+	Unlocked = "unlocked" // an operator has released the lock
 )
 
 const (
@@ -88,8 +88,8 @@ type Feed struct {
 
 	mu      sync.Mutex
 	rooms   map[string]*room
-	running context.Context // of Run; nil before and after it
-	reads   sync.WaitGroup  // begun while running
+	running context.Context // the context of Run; nil before and after Run
+	reads   sync.WaitGroup  // readings that began during Run
 }
 
 // room is the state of a room with subscribers. Feed.mu guards it.
@@ -99,7 +99,7 @@ type room struct {
 
 	cell   cell        // the newest by the store's time; zero: none yet
 	latest Event       // the state that cell shows
-	timer  *time.Timer // of the next reading; nil: none
+	timer  *time.Timer // starts the next reading; nil: none is planned
 }
 
 // NewFeed returns a Feed of the rooms of l, whose store w watches. It works while

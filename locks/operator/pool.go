@@ -20,7 +20,7 @@ import (
 // Operator is one of the pool's operators.
 type Operator struct {
 	ID   string `json:"id"`   // unique in the pool
-	Name string `json:"name"` // for people
+	Name string `json:"name"` // shown to people
 }
 
 // ErrNoneFree is the error of Assign when other sessions have all operators.
@@ -187,8 +187,8 @@ func (p *Pool) Clear(ctx context.Context) (cleared int, err error) {
 // Status is the pool as a session sees it.
 type Status struct {
 	Operator  Operator  // the session's own; zero: none
-	ExpiresAt time.Time // of its reservation
-	Operators []Listed  // in the order of New
+	ExpiresAt time.Time // when the reservation expires
+	Operators []Listed  // all operators, in the order of New
 }
 
 // Listed is an Operator and its State: Available, Own or Busy.

@@ -46,7 +46,7 @@ const (
 type Pusher struct {
 	Key, Secret string
 	Channel     string // a public channel's name, with {room}; empty: DefaultChannel
-	Namespace   string // of the events' names, such as App\Events; empty: none
+	Namespace   string // stands before the events' names, such as App\Events; empty: none
 }
 
 // DefaultChannel is the name of a room's public channel.
@@ -190,7 +190,7 @@ func (s *Server) connect(c echo.Context) error {
 type pusher struct {
 	server     *Server
 	conn       *websocket.Conn
-	payer      string // of its public channels; empty: no session
+	payer      string // the session that its public channels count for; empty: none
 	id         string
 	paced      time.Time                     // when the last message was due; the reading goroutine's own
 	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own

@@ -18,7 +18,7 @@ const channelsPerSocket = 5
 // quota counts what each session has, as far as this instance knows. The zero quota is empty.
 type quota struct {
 	mu     sync.Mutex
-	claims map[string]map[any]claim // by session and key
+	claims map[string]map[any]claim // the keys are the session and the claim's key
 }
 
 // claim counts as one while a request uses it, and until a time.
