@@ -91,7 +91,7 @@ type answer struct {
 	reports *stream // used instead of output for application/x-ndjson
 }
 
-func successful(status int) bool { return 200 <= status && status <= 299 }
+func successful(status int) bool { return status/100 == 2 }
 
 // post sends the job and reads the answer.
 func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, error) {
@@ -178,14 +178,10 @@ func waitOf(r *http.Response) time.Duration {
 func (e *endpoint) refused(a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
 	f := failure{message: legible(string(a.output.text), text.Head, messageBytes), wait: a.wait}
-	if f.permanent = permanentStatus(a.status); f.permanent {
+	// A retry cannot help after a 4xx, except these.
+	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
+	if f.permanent = a.status/100 == 4 && !slices.Contains(temporary, a.status); f.permanent {
 		return f.error("the analyzer answered " + reason)
 	}
 	return f.error(e.name + " answered " + reason)
-}
-
-// permanentStatus reports whether status is a 4xx for which a retry cannot help.
-func permanentStatus(status int) bool {
-	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
-	return 400 <= status && status <= 499 && !slices.Contains(temporary, status)
 }

@@ -230,11 +230,7 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentErro
 }
 
 func (d *decoder) array(level, pathBytes int) (any, *PermanentError) {
-	var values []any
-	if !d.dry {
-		values = []any{}
-	}
-	n := 0
+	values, n := []any{}, 0
 	for ; d.json.More(); n++ {
 		v, refused := d.value(level+1, pathBytes, true)
 		if refused != nil {

@@ -108,7 +108,10 @@ func CheckAddress(v string) error {
 
 // Integer reads a number from lo to hi.
 func (e *Environment) Integer(name string, def, lo, hi int) int {
-	v := e.Text(name, strconv.Itoa(def))
+	v := e.Text(name, "")
+	if v == "" {
+		return def
+	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < lo || n > hi {
 		e.Problem(name, "%q is not a number from %d to %d", v, lo, hi)

@@ -131,7 +131,7 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 			return false, nil
 		case code == codes.AlreadyExists:
 			return true, nil
-		case !transient(code):
+		case !slices.Contains(transient, code):
 			return false, &BookingError{t.AnalysisID, err}
 		}
 		if !clock.Sleep(ctx, pause/2+rand.N(pause/2)) {
@@ -219,13 +219,11 @@ func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}
 }
 
-// transient reports whether the call may succeed if it is repeated. If it did succeed,
-// the repeated call finds the name taken.
-func transient(code codes.Code) bool {
-	return slices.Contains([]codes.Code{
-		codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
-		codes.Internal, codes.Unknown, codes.ResourceExhausted,
-	}, code)
+// transient has the codes after which Book tries again. If the task was created, the next
+// try finds its name taken.
+var transient = []codes.Code{
+	codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
+	codes.Internal, codes.Unknown, codes.ResourceExhausted,
 }
 
 // Config is a queue of Cloud Tasks, and how its tasks call the service. All programs here read

@@ -45,16 +45,14 @@ const (
 	AlertPolicies   Part = "the alert policies"
 )
 
-// parts returns all parts in the order of the output.
-func parts() []Part {
-	return append([]Part{
+// parts are all parts in the order of the output. An operator may lack the right to read the
+// optional ones: it is no failure if one of them could not be read.
+var (
+	optionalParts = []Part{QueueTasks, AccountRoles, AlertPolicies}
+	parts         = slices.Concat([]Part{
 		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
-	}, optionalParts()...)
-}
-
-// optionalParts returns the parts that an operator may lack the right to read. It is no failure if
-// one of them could not be read.
-func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
+	}, optionalParts)
+)
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {
@@ -71,7 +69,7 @@ type Reading struct {
 
 // Readings returns what was read, and what was not.
 func (f Facts) Readings() (read, unread []Reading) {
-	for _, p := range parts() {
+	for _, p := range parts {
 		list, status := &unread, f.Status[p]
 		if status.From != "" {
 			list = &read

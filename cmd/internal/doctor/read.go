@@ -62,7 +62,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	for _, p := range optionalParts() {
+	for _, p := range optionalParts {
 		const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
 		if r.online(p, queue != "" && f.Worker.Account != "", unnamed) {
 			r.askOptional(ctx, p, queue, "projects/"+project)
@@ -100,7 +100,7 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 func (r *reader) done(p Part, from string, err error) {
 	r.facts.Status[p] = Status{From: from}
 	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts(), p)}
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts, p)}
 	}
 }
 
