@@ -50,7 +50,7 @@ func (e *PermanentError) Unwrap() error { return e.Err }
 
 // FailureError is a failure of a program or an endpoint that a retry may cure.
 type FailureError struct {
-	Code    string // CodeInvalidOutput, one that the analyzer has reported, or empty
+	Code    string // CodeInvalidOutput, the code that the analyzer has reported, or empty
 	Reason  string // safe to log: the analyzer, and its exit status, HTTP status or the system's error
 	Message string // the analyzer's own message, which may contain its input; may be empty
 	Err     error  // may be nil
@@ -107,7 +107,7 @@ func (e *RetryAfterError) Error() string {
 // Unwrap returns Err.
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// PanicError is a panic of an analyzer. The job is retried, whatever the value is.
+// PanicError is a panic of an analyzer. The job is retried, even if the value is a PermanentError.
 type PanicError struct {
 	Value any    // what recover returned
 	Stack []byte // the stack of the goroutine that panicked

@@ -1,5 +1,5 @@
-// Command operator-manager gives a terminal session an operator of its own, out of a
-// few that the sessions of this machine share. `operator-manager help` lists its
+// Command operator-manager gives each terminal session its own operator, out of a few that the
+// sessions of this machine share. `operator-manager help` lists its
 // commands.
 //
 // A session is identified by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the

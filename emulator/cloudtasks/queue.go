@@ -265,9 +265,8 @@ const (
 	forget     = 5 * time.Minute
 )
 
-// Throttle is the rate of one queue with AsDocumented. The zero value is that of a new
-// queue. Answers take effect at the end of their period, so the order of simultaneous
-// answers has no effect. Throttle is not safe for concurrent use.
+// Throttle is the rate of one queue with AsDocumented. The zero value is for a new queue. Answers
+// take effect at the end of their period, so the order of simultaneous answers has no effect. Throttle is not safe for concurrent use.
 type Throttle struct {
 	rate   float64
 	errors float64   // the part of the last answers that were errors

@@ -99,8 +99,8 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	return &task{request: request, deadline: deadline, created: now, due: due}, nil
 }
 
-// sentHeaders returns the creator's headers under their canonical names, without
-// those that Cloud Tasks sets itself.
+// sentHeaders returns the creator's headers under their canonical names, without the headers that
+// Cloud Tasks sets.
 func sentHeaders(in map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range in {

@@ -126,7 +126,7 @@ func (q *query) matches(d *document) bool {
 		(q.end == nil || fromEnd < 0 || fromEnd == 0 && !q.end.GetBefore())
 }
 
-// compare compares the place of d in the order with that of a cursor.
+// compare returns a negative number if d is before the cursor, 0 if it is at it, else a positive one.
 func (q *query) compare(d *document, cursor *firestorepb.Cursor) int {
 	for i, v := range cursor.GetValues() {
 		if c := compareValues(valueAt(d, q.order[i].path), v); c != 0 {

@@ -118,9 +118,8 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until all actions and requests that have begun have ended, or until ctx ends. It
-// returns the number of those that have not ended. It is called once, after the context work of
-// New has ended.
+// Drain waits until all actions and requests have ended, or until ctx ends. It returns how many have
+// not ended. Call it once, after the context work of New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	for {
 		l.mu.Lock()

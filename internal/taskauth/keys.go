@@ -50,7 +50,7 @@ func newKeyring(from KeySource) *keyring {
 
 // key returns the key with this id. It first fetches the page if the id is unknown or the page is
 // older than an hour, unless the last fetch was less than 10 s ago. Callers with an unknown id wait
-// for a fetch that is running. If no fetch succeeds, the last page is used, whatever its age.
+// for a fetch that is running. If no fetch succeeds, the last page is used, even if it is old.
 func (k *keyring) key(id string) (any, error) {
 	last := k.page.Load()
 	key, known := last.keys[id]

@@ -31,7 +31,7 @@ import (
 	"taskguard/internal/clock"
 )
 
-// Defaults of a Task: those of analyses.
+// Defaults of a Task. They suit analyses.
 const (
 	DefaultIDField = "analysis_id"
 	DefaultPath    = "/internal/tasks/analysis"

@@ -71,8 +71,8 @@ const (
 )
 
 // Feed reports to subscribers the holders of their rooms, from a store's change stream
-// and from timers at the expiries. All information about a room is ordered by the
-// store's time, whichever way it arrives; older information is dropped. A Feed
+// and from timers at the expiries. Both kinds of information about a room are ordered by the
+// store's time, and older information is dropped. A Feed
 // keeps only the rooms that have subscribers, and without any it does not call the
 // store. It is safe for concurrent use.
 //
@@ -95,7 +95,7 @@ type Feed struct {
 // room is the state of a room with subscribers. Feed.mu guards it.
 type room struct {
 	id   string
-	subs map[*Subscription]struct{} // including those that are being made
+	subs map[*Subscription]struct{} // also subscriptions that are being made
 
 	cell   cell        // the newest by the store's time; zero: none yet
 	latest Event       // the state that cell shows
@@ -222,7 +222,7 @@ func (f *Feed) apply(s Snapshot) {
 	if !s.All {
 		return
 	}
-	for _, r := range f.rooms { // those that Changes names have this time already
+	for _, r := range f.rooms { // the rooms in Changes have this time already
 		f.update(r, cell{At: s.At, Asked: s.Asked})
 	}
 }

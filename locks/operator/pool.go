@@ -74,7 +74,7 @@ type Pool struct {
 }
 
 // New returns the Pool of a session in the state at path: the key of store, which is
-// a [File] or behaves as one. The operators are those that Check accepts.
+// a [File] or behaves like a File. It returns an error for operators that Check refuses.
 func New(store lease.Store[State], path, session string, operators []Operator, o Options) (*Pool, error) {
 	switch {
 	case session == "" || !utf8.ValidString(session):

@@ -248,7 +248,7 @@ func (c *Call) Notice(format string, args ...any) {
 	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
 }
 
-// Value returns a variable of the environment; one that is not set is empty.
+// Value returns a variable of the environment, or "" if it is not set.
 func (c *Call) Value(name string) string {
 	v, _ := c.Lookup(name)
 	return v

@@ -49,13 +49,13 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of Source and of
-	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
+	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an
+	// error of Source or of a method of analysislock.Locks. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
 	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is
-	// held, or has changed since it was listed, and one that the change would not change. When
-	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
+	// held, that has changed since it was listed, or that already is as it should be. When
+	// ctx ends, it begins no other change, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
 		ctx context.Context, what Verb, f func(now time.Time) repo.Filter, who string,

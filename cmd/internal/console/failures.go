@@ -15,7 +15,7 @@ import (
 )
 
 // maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
-// It reads maxUncertain of the latter, and lists the ones that have waited longest.
+// It reads maxUncertain analyses with uncertain acts, and lists those with the oldest acts.
 const maxCodes, maxUncertain = 50, 1000
 
 // failuresPage is the page of the uncertain acts, and of the failures by code and line.

@@ -185,8 +185,8 @@ func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
 	return v, err
 }
 
-// rows returns the rows of v: first those that run, then those that wait, then those that are
-// stuck, then the others. Each analysis has one.
+// rows returns one row for each analysis of v: first the running ones, then the waiting ones, then
+// the stuck ones, then the others.
 func (s *Server) rows(v *view, now time.Time) (rows []row) {
 	shown := map[string]bool{}
 	for _, section := range []struct {

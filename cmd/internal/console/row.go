@@ -263,8 +263,8 @@ var (
 	errorLine   = regexp.MustCompile(`(?s)^.*\n([\w.]*(?:Error|Exception)(?: \[\w+\])?:[^\n]*)`)
 )
 
-// headline returns the line of a message that says what it is about: the last one of Python's
-// traceback, else the last one that begins as Node's errors do, else the first one.
+// headline returns the line that says what a message is about: the last line of a Python traceback,
+// or the last line that looks like an error of Node, or the first line.
 func headline(text string) string {
 	text = message(text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")

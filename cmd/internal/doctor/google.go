@@ -131,8 +131,8 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 // ownFields selects the fields that have settings of their own or a TTL policy.
 const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
 
-// askIndexes reads the indexes of the kinds' collection groups, and the settings of ownFields in
-// all groups, which include those that a group inherits.
+// askIndexes reads the indexes of the kinds' collection groups. It reads the settings of ownFields
+// in all groups, because a group inherits settings.
 func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context, api google) error {
 		all, groups := newIndexes(), api.firestore.Projects.Databases.CollectionGroups
@@ -207,7 +207,7 @@ func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
 	return nil
 }
 
-// deployment returns the name of the deployment of which the worker is NAME-worker.
+// deployment returns NAME, where the worker's service is NAME-worker.
 func (s Service) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
 
 // askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".

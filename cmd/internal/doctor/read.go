@@ -115,7 +115,7 @@ func (r *reader) readQueue(ctx context.Context, name string, named bool) {
 	}
 }
 
-// readIndexes reads the file of the indexes, or those of the kinds in the project's database.
+// readIndexes reads the indexes from the file, or from the project's database.
 func (r *reader) readIndexes(ctx context.Context, project string) {
 	f, database := &r.facts, cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
 	if f.Kinds = r.Kinds; len(f.Kinds) == 0 {

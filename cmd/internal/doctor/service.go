@@ -162,8 +162,9 @@ func (d *diagnosis) checkService(s service) {
 	d.checkCallers(s)
 }
 
-// checkEnvironment finds the variables that the service refuses to start with, and those that it does
-// not read although they look like its own by their first word. Others may be the analyzer's.
+// checkEnvironment finds the variables that keep the service from starting. It also finds variables
+// that the service does not read, although their first word is one of its own. Variables with
+// another first word may be the analyzer's.
 func (d *diagnosis) checkEnvironment(s service) {
 	read, words := map[string]bool{}, map[string]bool{}
 	err := s.parse(func(name string) (string, bool) {

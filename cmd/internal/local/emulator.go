@@ -142,7 +142,7 @@ func (c *cloud) start(
 	return err
 }
 
-// everywhere replaces the address of a listener on all interfaces by one that a client can use.
+// everywhere makes the address of a listener on all interfaces an address for clients.
 var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
 
 // serve runs serve with a listener at address until close calls stop. If it cannot listen, it calls

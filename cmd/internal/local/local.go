@@ -73,7 +73,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 
 // serveAll starts everything, waits for ctx, and stops the workers.
 func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int, every time.Duration) error {
-	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // for each worker, as a run may use a whole core
+	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // for each worker; a run may use a core
 	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
 	atOnce := min(workers*l.limit, 1000)
 	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
@@ -152,7 +152,7 @@ func (l *local) variables() map[string]string {
 	return vars
 }
 
-// given returns those of the named variables that the environment of local sets.
+// given returns the named variables that are set in the environment of local.
 func (l *local) given(names []string) map[string]string {
 	vars := map[string]string{}
 	for _, name := range names {

@@ -79,7 +79,7 @@ var passedOn = []string{
 	"KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 }
 
-// warnOfMisspelt reports variables whose names are similar to those that local reads.
+// warnOfMisspelt reports variables whose names are similar to a name that local reads.
 func warnOfMisspelt(c *cli.Call) {
 	known := slices.Concat(passedOn, lockVariables)
 	for _, variable := range os.Environ() {
@@ -91,8 +91,8 @@ func warnOfMisspelt(c *cli.Call) {
 	}
 }
 
-// workerEnvironment returns the environment of a worker on the cloud: that of this process, with
-// the variables of a worker replaced by those of c and by more.
+// workerEnvironment returns the environment of a worker on the cloud. It is this process's
+// environment, in which c and then more replace the variables of a worker.
 func (c *workerCloud) workerEnvironment(more map[string]string) ([]string, error) {
 	vars := map[string]string{"K_REVISION": "", "K_SERVICE": "", "LOG_FORMAT": ""} // an empty one counts as unset
 	for _, name := range passedOn {

@@ -61,7 +61,8 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	return ids, nil
 }
 
-// run lists the analyses first. Then it changes each one that is still as it was listed. When ctx ends, it completes the changes under way and begins no other.
+// run lists the analyses first. Then it changes each one that is still as it was listed. When ctx
+// ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("%s", cl.place)
 	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
@@ -306,8 +307,8 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 const maxCodes = 20
 
 // find reads up to limit analyses that f selects. It returns the time of --older-than, or else
-// Firestore's present time. It does not use the latter as a limit, as an updatedAt may be some
-// milliseconds ahead of it.
+// Firestore's present time. The present time is no limit of the query, because an updatedAt may be
+// some milliseconds ahead of it.
 func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	found []analysislock.Analysis, before time.Time, err error,
 ) {

@@ -137,8 +137,8 @@ func (d diagnosis) print(c *cli.Call) {
 const smokeMargin = 5 * time.Minute
 
 // smoke submits one analysis to the deployment and waits until it is READY. Then it looks for
-// its log line and for that of a recovery. The document stays: a second delivery of its task
-// would otherwise be rejected with an alert.
+// its log line and for the log line of a recovery. The document stays: without it, a second delivery
+// of its task would be rejected, which raises an alert.
 func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	doc, err := inputDocument(input, "doctor-smoke-"+strings.ToLower(rand.Text()[:12]))
 	if err != nil {

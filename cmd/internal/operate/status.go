@@ -150,8 +150,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	return cl.showMany(ctx, c, &s)
 }
 
-// unfinished reads up to limit analyses: those that are dated, and if there is room those that
-// recovery does not find. Without the latter, which take longer, it prints a warning.
+// unfinished reads up to limit unfinished analyses. Those that recovery does not find come last and
+// take longer to read. If that fails, it prints a warning and returns the others.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Analyses.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {

@@ -29,7 +29,7 @@ type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
 	Created bool                `json:"created"`               // false: it existed already
-	Other   bool                `json:"other_input,omitempty"` // it exists with another input, which stays
+	Other   bool                `json:"other_input,omitempty"` // it exists with another input
 	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, or not_booked: Other
 	Status  string              `json:"status"`
 	Error   *analysislock.Error `json:"error,omitempty"`  // only with --wait

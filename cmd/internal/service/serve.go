@@ -165,7 +165,7 @@ func collectLess() {
 }
 
 // Main serves on p.Port, on all interfaces, until SIGTERM or SIGINT. If p has no project,
-// it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
+// it asks the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
 // nine tenths of the container's. See collectLess for GOGC.
 func (p *Process) Main(

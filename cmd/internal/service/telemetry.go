@@ -128,8 +128,8 @@ type Exports struct {
 	end      context.CancelFunc // ends every export
 }
 
-// Export starts the exports. It makes no call yet, and its errors are those of the configuration
-// and of missing credentials. Later failures are warnings in the log.
+// Export starts the exports. It makes no call yet: it returns an error only for a wrong
+// configuration or missing credentials. Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	x := &Exports{end: end}

@@ -106,7 +106,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 		locks: locks, feed: feed, sessions: sessions, echo: echo.New(),
 	}
 	for _, origin := range o.Origins {
-		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
+		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted
 	}
 
 	s.echo.HTTPErrorHandler = s.handleError
