@@ -138,8 +138,8 @@ type textCounter struct {
 func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 	c := &textCounter{}
 	decoded := json.Unmarshal(checkpoint, c) == nil && c.Seen != nil
-	fits := 0 <= c.Bytes && c.Bytes <= len(content)
-	if decoded && fits && c.SHA256 == sum(content[:c.Bytes]) {
+	inContent := 0 <= c.Bytes && c.Bytes <= len(content)
+	if decoded && inContent && c.SHA256 == sum(content[:c.Bytes]) {
 		return c
 	}
 	return &textCounter{Seen: map[string]int{}}

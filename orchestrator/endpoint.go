@@ -163,7 +163,7 @@ func waitOf(r *http.Response) time.Duration {
 	if n, _ := strconv.ParseFloat(text, 64); n != 0 { // it is infinite if it is out of range
 		return retryAfter(n)
 	}
-	at, err := http.ParseTime(text)
+	date, err := http.ParseTime(text)
 	if err != nil {
 		return 0
 	}
@@ -171,7 +171,7 @@ func waitOf(r *http.Response) time.Duration {
 	if err != nil {
 		now = time.Now()
 	}
-	return retryAfter(at.Sub(now).Seconds())
+	return retryAfter(date.Sub(now).Seconds())
 }
 
 // refused returns the error for an answer whose status is not 2xx.

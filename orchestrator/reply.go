@@ -22,10 +22,10 @@ const maxWaiting = 1000
 type replies struct {
 	job  Job
 	file *os.File // the writing end of the program's REPLY_FD
-	// begin ends with the run, after which no act begins. living ends when the program has exited:
-	// until then lines are committed and answered, also between the run's end and SIGKILL.
-	begin, living context.Context //nolint:containedctx // they live as long as the goroutine that reads
-	cancel        func()
+	// No act begins after the end of runCtx, which ends with the run. Until programCtx ends, because the
+	// program has exited, lines are committed and answered, also between the run's end and SIGKILL.
+	runCtx, programCtx context.Context //nolint:containedctx // they live as long as the goroutine that reads
+	cancel             func()
 	// Each reply in the queue has a place, so that putting it there does not block.
 	queue  chan reply
 	places chan struct{}
@@ -35,9 +35,9 @@ type replies struct {
 
 func newReplies(ctx context.Context, job Job) *replies {
 	begin, stop := context.WithCancel(ctx)
-	living, end := context.WithCancel(context.WithoutCancel(ctx))
+	programCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	return &replies{
-		job: job, begin: begin, living: living, cancel: func() { stop(); end() },
+		job: job, runCtx: begin, programCtx: programCtx, cancel: func() { stop(); end() },
 		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Effect{},
 	}
 }
@@ -55,7 +55,7 @@ func (p *replies) serve() {
 		case answer := <-p.queue:
 			p.send(answer)
 			<-p.places
-		case <-p.living.Done():
+		case <-p.programCtx.Done():
 			return
 		}
 	}
@@ -96,7 +96,7 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	case l.Effect != nil:
 		p.effect(l, r, problem)
 		return true
-	case p.living.Err() != nil: // the next commit has it, and nobody waits
+	case p.programCtx.Err() != nil: // the next commit has it, and nobody waits
 		return false
 	case l.unreadable:
 		select {
@@ -111,14 +111,14 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 
 	select {
 	case p.places <- struct{}{}:
-	case <-p.living.Done():
+	case <-p.programCtx.Done():
 		return false
 	}
 	if problem != "" {
 		p.queue <- reply{Ack: l.Ack, Error: problem}
 		return false
 	}
-	p.job.commitSoon(p.living, r, func(err error) { p.queue <- newReply(l.Ack, err) })
+	p.job.commitSoon(p.programCtx, r, func(err error) { p.queue <- newReply(l.Ack, err) })
 	return true
 }
 
@@ -135,7 +135,7 @@ func (p *replies) effect(l line, r Report, problem string) {
 	effect, err := p.act(*l.Effect, l)
 	answer := newReply(l.Ack, err)
 	switch {
-	case l.Ack != nil && p.living.Err() == nil:
+	case l.Ack != nil && p.programCtx.Err() == nil:
 		answer.Effect = effect
 		p.send(answer)
 	case err != nil && !answer.Unknown && p.job.Reporter != nil:
@@ -149,7 +149,7 @@ func (p *replies) send(answer reply) {
 	line, _ := json.Marshal(answer)
 	_, err := p.file.Write(append(line, '\n'))
 	if err != nil && answer.Effect != nil && answer.Effect.State == "go" {
-		_ = p.job.End(p.living, answer.Effect.name, false, nil) // otherwise the act would be uncertain
+		_ = p.job.End(p.programCtx, answer.Effect.name, false, nil) // otherwise the act would be uncertain
 	}
 }
 
@@ -160,7 +160,7 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 		return nil, errors.New("an act ends with either done, or not_done that is true")
 	}
 	if done || l.NotDone != nil {
-		err := p.job.End(p.living, name, done, l.Done)
+		err := p.job.End(p.programCtx, name, done, l.Done)
 		lost, recorded := errors.AsType[*NoResultError](err)
 		if err == nil || recorded || errors.Is(err, ErrUnknown) { // what ends the run commits it
 			delete(p.uncertain, name)
@@ -179,15 +179,15 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 // beginAct begins an act, unless the run has ended.
 func (p *replies) beginAct(name string) (*effectReply, error) {
 	var effect *Effect
-	err := p.begin.Err()
+	err := p.runCtx.Err()
 	if err == nil {
-		effect, err = p.job.Begin(p.begin, name, false)
+		effect, err = p.job.Begin(p.runCtx, name, false)
 	}
 
 	switch {
-	case p.begin.Err() != nil && effect == nil:
+	case p.runCtx.Err() != nil && effect == nil:
 		if err == nil { // the marker was committed
-			_ = p.job.End(p.living, name, false, nil)
+			_ = p.job.End(p.programCtx, name, false, nil)
 		}
 		return nil, errors.New("the run is stopping: no act begins")
 	case err != nil:

@@ -327,8 +327,8 @@ type decimal struct {
 // have an exponent that is no int.
 func digitsOf(text string) decimal {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(text, "-")), "e")
-	whole, fraction, _ := strings.Cut(mantissa, ".")
-	digits := strings.TrimLeft(whole+fraction, "0")
+	integer, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(integer+fraction, "0")
 	significant := strings.TrimRight(digits, "0")
 	if significant == "" {
 		return decimal{}

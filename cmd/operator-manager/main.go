@@ -118,7 +118,7 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 		return "", usageError(c.text("フラグが正しくありません: ", "") + err.Error())
 	}
 
-	i := slices.IndexFunc(commands, func(known command) bool { return known.name == words[0] })
+	i := slices.IndexFunc(commands, func(candidate command) bool { return candidate.name == words[0] })
 	if i < 0 {
 		return "", c.misuse("%q というコマンドはありません", "no command %q", words[0])
 	}

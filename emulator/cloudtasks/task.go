@@ -62,16 +62,16 @@ type attempt struct {
 
 // newTask checks the creator's task and returns a copy with all defaults, but without id
 // and queue.
-func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
-	request := proto.CloneOf(in.GetHttpRequest())
+func newTask(submitted *cloudtaskspb.Task, now time.Time) (*task, error) {
+	request := proto.CloneOf(submitted.GetHttpRequest())
 	switch {
-	case in.GetAppEngineHttpRequest() != nil:
+	case submitted.GetAppEngineHttpRequest() != nil:
 		return nil, unimplemented("task.app_engine_http_request")
-	case in.GetRetryConfig() != nil:
+	case submitted.GetRetryConfig() != nil:
 		return nil, unimplemented("task.retry_config")
 	case request == nil:
 		return nil, invalid("task.http_request", "is required")
-	case proto.Size(in) > maxTaskBytes:
+	case proto.Size(submitted) > maxTaskBytes:
 		return nil, invalid("task", "larger than 1 MiB")
 	}
 	u, err := url.Parse(request.Url)
@@ -82,16 +82,16 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	request.Headers = sentHeaders(request.Headers)
 
 	due := now
-	if at := in.ScheduleTime.AsTime(); at.After(now) {
-		due = at
+	if scheduled := submitted.ScheduleTime.AsTime(); scheduled.After(now) {
+		due = scheduled
 	}
 	if due.After(now.Add(maxAhead)) {
 		return nil, invalid("task.schedule_time", "is more than 30 days ahead")
 	}
 
 	deadline := defaultDeadline
-	if in.DispatchDeadline != nil {
-		deadline = in.DispatchDeadline.AsDuration()
+	if submitted.DispatchDeadline != nil {
+		deadline = submitted.DispatchDeadline.AsDuration()
 	}
 	if deadline < minDeadline || deadline > maxDeadline {
 		return nil, invalid("task.dispatch_deadline", "is not between 15 s and 30 min")
@@ -101,9 +101,9 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 
 // sentHeaders returns the creator's headers under their canonical names, without the headers that
 // Cloud Tasks sets.
-func sentHeaders(in map[string]string) map[string]string {
+func sentHeaders(headers map[string]string) map[string]string {
 	out := map[string]string{}
-	for name, value := range in {
+	for name, value := range headers {
 		if name = http.CanonicalHeaderKey(name); !strings.HasPrefix(name, "X-Cloudtasks-") {
 			out[name] = value
 		}
@@ -279,6 +279,6 @@ func retryAfter(h http.Header, now time.Time) time.Time {
 	if seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 31); err == nil {
 		return now.Add(time.Duration(seconds) * time.Second)
 	}
-	at, _ := http.ParseTime(h.Get("Retry-After")) // zero on an error
-	return at
+	date, _ := http.ParseTime(h.Get("Retry-After")) // zero on an error
+	return date
 }

@@ -39,19 +39,19 @@ func parseQuery(parent string, pb *firestorepb.StructuredQuery) (database string
 }
 
 func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, error) {
-	from := pb.GetFrom()
-	if len(from) != 1 || from[0].GetCollectionId() == "" || from[0].GetAllDescendants() {
+	collections := pb.GetFrom()
+	if len(collections) != 1 || collections[0].GetCollectionId() == "" || collections[0].GetAllDescendants() {
 		return nil, unimplemented("a query of anything but one collection")
 	}
 	if pb.GetFindNearest() != nil {
 		return nil, unimplemented("find_nearest")
 	}
-	if err := checkID(from[0].GetCollectionId()); err != nil {
+	if err := checkID(collections[0].GetCollectionId()); err != nil {
 		return nil, err
 	}
 
 	q := &query{
-		collection: parent + "/" + from[0].GetCollectionId(),
+		collection: parent + "/" + collections[0].GetCollectionId(),
 		start:      pb.GetStartAt(), end: pb.GetEndAt(), offset: int(pb.GetOffset()), limit: -1,
 	}
 	if pb.GetLimit() != nil {

@@ -36,7 +36,7 @@ type Lifecycle struct {
 	ready atomic.Bool
 
 	mu       sync.Mutex
-	begun    int           // the actions that Begin has counted
+	actions  int           // the actions that Begin has counted
 	requests int           // the requests that Track has counted
 	ended    chan struct{} // wakes Drain
 }
@@ -86,15 +86,15 @@ func (l *Lifecycle) Begin(limit int) error {
 	switch {
 	case l.work.Err() != nil:
 		return ErrStopping
-	case limit > 0 && l.begun >= limit:
+	case limit > 0 && l.actions >= limit:
 		return ErrFull
 	}
-	l.begun++
+	l.actions++
 	return nil
 }
 
 // End ends an action that Begin has counted.
-func (l *Lifecycle) End() { l.end(&l.begun) }
+func (l *Lifecycle) End() { l.end(&l.actions) }
 
 // Track counts a short request until done is called. It never refuses. Once the server is stopping,
 // it counts no more: Drain waits only for the requests that began before.
@@ -123,7 +123,7 @@ func (l *Lifecycle) end(count *int) {
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	for {
 		l.mu.Lock()
-		left = l.begun + l.requests
+		left = l.actions + l.requests
 		l.mu.Unlock()
 		if left == 0 || ctx.Err() != nil {
 			return left

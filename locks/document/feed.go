@@ -141,9 +141,9 @@ func (f *Feed) stream(ctx context.Context) {
 			delivered, failed, backoff = true, false, leastBackoff
 			f.apply(s)
 		})
-		lived := watching.Err() != nil
+		expired := watching.Err() != nil
 		end()
-		if ctx.Err() != nil || delivered && lived {
+		if ctx.Err() != nil || delivered && expired {
 			continue
 		}
 
@@ -233,7 +233,7 @@ func (f *Feed) update(r *room, c cell) {
 	if !c.At.After(r.cell.At) {
 		return
 	}
-	before, last := r.latest, r.cell
+	previous, last := r.latest, r.cell
 	r.cell = c
 	if r.timer != nil {
 		r.timer.Stop()
@@ -250,7 +250,7 @@ func (f *Feed) update(r *room, c cell) {
 	}
 	r.latest = now
 
-	if now.Locked != before.Locked || now.Holder != before.Holder {
+	if now.Locked != previous.Locked || now.Holder != previous.Holder {
 		for s := range r.subs {
 			s.notify(now)
 		}

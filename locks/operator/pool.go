@@ -129,13 +129,13 @@ type Assignment struct {
 // After an error it has the operator that it had.
 func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) {
 	err = p.edit(ctx, func(v *view) error {
-		chosen, err := v.choose(id)
+		assigned, err := v.choose(id)
 		if err != nil {
 			a = Assignment{}
 			return err
 		}
-		a = Assignment{Operator: chosen, Kept: chosen.ID == v.Operator.ID}
-		v.entries[p.session] = v.entries[p.session].set("data", chosen.ID).usedAt(v.now)
+		a = Assignment{Operator: assigned, Kept: assigned.ID == v.Operator.ID}
+		v.entries[p.session] = v.entries[p.session].set("data", assigned.ID).usedAt(v.now)
 		return nil
 	})
 	return a, err

@@ -183,13 +183,13 @@ func (c *Call) Parse(lo, hi int) ([]string, error) {
 			return nil, err
 		}
 
-		after := c.Flags.Args()
-		parsed := len(rest) - len(after)
-		if len(after) == 0 || parsed > 0 && rest[parsed-1] == "--" {
-			arguments = append(arguments, after...)
+		remaining := c.Flags.Args()
+		parsed := len(rest) - len(remaining)
+		if len(remaining) == 0 || parsed > 0 && rest[parsed-1] == "--" {
+			arguments = append(arguments, remaining...)
 			break
 		}
-		arguments, rest = append(arguments, after[0]), after[1:]
+		arguments, rest = append(arguments, remaining[0]), remaining[1:]
 	}
 
 	switch {

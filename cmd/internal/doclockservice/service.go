@@ -89,8 +89,8 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 	s.Handler = doclock
 	s.Drain = func(ctx context.Context) {
 		stop()
-		if left := doclock.Drain(ctx); left > 0 {
-			log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
+		if open := doclock.Drain(ctx); open > 0 {
+			log.WarnContext(ctx, "sockets and requests are cut off", "open", open)
 		}
 	}
 

@@ -166,8 +166,8 @@ func Check(f Facts) []Finding {
 
 	d.checkService(service{
 		Service: f.Worker, title: "the worker", settings: WorkerSettings, callers: WorkerCallers,
-		parse: func(l lookup) error { _, err := worker.ParseConfig(l); return err },
-		own:   slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
+		parse:  func(l lookup) error { _, err := worker.ParseConfig(l); return err },
+		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
 	d.checkQueue()

@@ -52,7 +52,7 @@ func connect(ctx context.Context, options []option.ClientOption) (api google, er
 const callTimeout = 15 * time.Second
 
 // ask reads a part by calls of Google's APIs.
-func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context, google) error) {
+func (r *reader) ask(ctx context.Context, p Part, source string, call func(context.Context, google) error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	clients, err := r.connect()
@@ -64,13 +64,13 @@ func (r *reader) ask(ctx context.Context, p Part, from string, call func(context
 	switch {
 	case err == nil:
 	case !errors.As(err, &api):
-		err = fmt.Errorf("%s: %s", from, oneLine(err.Error()))
+		err = fmt.Errorf("%s: %s", source, oneLine(err.Error()))
 	case api.Code == http.StatusNotFound:
-		err = fmt.Errorf("%s does not exist, or is in another project or region", from)
+		err = fmt.Errorf("%s does not exist, or is in another project or region", source)
 	default:
-		err = fmt.Errorf("%s: Google answers %d: %s", from, api.Code, oneLine(api.Message))
+		err = fmt.Errorf("%s: Google answers %d: %s", source, api.Code, oneLine(api.Message))
 	}
-	r.done(p, from, err)
+	r.done(p, source, err)
 }
 
 // askService reads projects/P/locations/L/services/S and its IAM policy.

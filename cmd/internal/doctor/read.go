@@ -97,8 +97,8 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 }
 
 // done records that a part was read, or why not.
-func (r *reader) done(p Part, from string, err error) {
-	r.facts.Status[p] = Status{From: from}
+func (r *reader) done(p Part, source string, err error) {
+	r.facts.Status[p] = Status{From: source}
 	if err != nil {
 		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts, p)}
 	}
@@ -164,8 +164,8 @@ func (r *reader) readService(
 
 	switch {
 	case name == "":
-		why := Status{Why: "no " + flag + " is named"}
-		r.facts.Status[settings], r.facts.Status[callers] = why, why
+		status := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = status, status
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}

@@ -65,7 +65,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 // ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("%s", cl.place)
-	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
+	all, limit, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -75,9 +75,9 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 
 	t := &tally{c: c, matched: len(all), dryRun: b.dryRun, outcomes: map[string]int{}, reasons: map[string]int{}}
 	uninterrupted := context.WithoutCancel(ctx)
-	what, log := console.Change{Verb: verb, Who: operator()}, c.Log()
+	request, log := console.Change{Verb: verb, Who: operator()}, c.Log()
 	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
-		outcome, reason, err := b.change(uninterrupted, cl, what, d, log)
+		outcome, reason, err := b.change(uninterrupted, cl, request, d, log)
 		t.add(uninterrupted, d.ID, outcome, reason, err)
 		return queueRefuses(err)
 	})
@@ -86,7 +86,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	if stopped != nil {
 		c.Notice("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
 	}
-	again := iso8601.Format(before)
+	again := iso8601.Format(limit)
 	if t.notBooked {
 		c.Notice("taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; "+
 			"recovery does after one TTL", cl.place.Flag(), again)
@@ -143,24 +143,24 @@ const didChange, wouldChange, skipped, failed = "changed", "would_change", "skip
 // change changes an analysis that is still as d. It returns the outcome, and the reason for a skip.
 // Without --running it skips an analysis that is held or has changed.
 func (b *bulk) change(
-	ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger,
+	ctx context.Context, cl *Client, request console.Change, d *analysislock.Analysis, log *slog.Logger,
 ) (outcome, reason string, err error) {
 	if d.Malformed != nil {
 		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
 	}
-	if reason := b.excludes(what.Verb, d); reason != "" {
+	if reason := b.excludes(request.Verb, d); reason != "" {
 		return skipped, reason, nil
 	}
 	if b.dryRun {
 		return wouldChange, "", nil
 	}
 
-	what.ID = d.ID
+	request.ID = d.ID
 	if !b.running { // with --running, a run that began or ended meanwhile is no reason to skip it
-		what.Seen = console.StateOf(d)
+		request.Seen = console.StateOf(d)
 	}
-	done, err := cl.change(ctx, what, log)
-	reason = skipReason(what.Verb, done, err)
+	done, err := cl.change(ctx, request, log)
+	reason = skipReason(request.Verb, done, err)
 	switch {
 	case reason != "":
 		return skipped, reason, nil
@@ -268,8 +268,8 @@ func (t *tally) print(verb console.Verb) {
 
 // filter is the flags that select analyses.
 type filter struct {
-	status, code  string
-	since, before func(now time.Time) time.Time
+	status, code     string
+	since, olderThan func(now time.Time) time.Time
 }
 
 // flags declares the flags of f.
@@ -278,8 +278,8 @@ func (f *filter) flags(c *cli.Call) {
 	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
 	const usage = "filter: by the last update: a `TIME`, or how long ago it was, such as 1h"
 	unlimited := func(time.Time) (none time.Time) { return none }
-	f.since, f.before = unlimited, unlimited
-	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
+	f.since, f.olderThan = unlimited, unlimited
+	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.olderThan} {
 		c.Flags.Func(name, usage, func(text string) (err error) {
 			*limit, err = cli.ParseTime(text)
 			return err
@@ -316,7 +316,7 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	if err != nil {
 		return nil, now, err
 	}
-	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
+	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.olderThan(now)}
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.code != "" {
 		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails

@@ -155,13 +155,13 @@ func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	if err != nil {
 		return err
 	}
-	late := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
-	limited, cancel := context.WithTimeoutCause(ctx, patience, late)
+	timeout := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
+	limited, cancel := context.WithTimeoutCause(ctx, patience, timeout)
 	defer cancel()
 	if err := follow(limited, c, cl, c.Progress(), []*submitted{s}); err != nil {
 		return err
 	}
-	report := func(what string) { cli.Print(c.Out, "%s %s\n", doc.ID, what) }
+	report := func(line string) { cli.Print(c.Out, "%s %s\n", doc.ID, line) }
 	report(analysislock.Ready)
 
 	if cl.place.Emulator != "" {

@@ -66,7 +66,7 @@ func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
 }
 
 // printUnfound prints how many analyses there are, why recovery does not find them, and three.
-func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why string) {
+func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, reason string) {
 	if len(all) == 0 {
 		return
 	}
@@ -75,7 +75,7 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why str
 		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 	}
 	c.Notice("%d %s (of at most %d read): %s; to run one: taskguard requeue%s ID",
-		len(all), why, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
+		len(all), reason, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.
@@ -123,8 +123,8 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	least, err := strconv.ParseInt(*text, 10, 64)
-	if *text != "now" && (err != nil || least < 1) {
+	minimum, err := strconv.ParseInt(*text, 10, 64)
+	if *text != "now" && (err != nil || minimum < 1) {
 		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
 	}
 
@@ -134,32 +134,32 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	now, err := cl.Analyses.Now(ctx)
-	switch most := now.UnixMicro(); {
+	switch limit := now.UnixMicro(); {
 	case err != nil:
 		return err
 	case *text == "now":
-		least = most
-	case least > most: // a fence refuses it as no token
-		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", most))
+		minimum = limit
+	case minimum > limit: // a fence refuses it as no token
+		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", limit))
 	}
 
 	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
-	return cl.raiseTokens(ctx, c, all, least)
+	return cl.raiseTokens(ctx, c, all, minimum)
 }
 
-// raiseTokens raises the tokens of all that are below least, and prints how many.
-func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, least int64) error {
+// raiseTokens raises all tokens that are below the minimum, and prints how many.
+func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, minimum int64) error {
 	var raised, failed atomic.Int64
 	uninterrupted := context.WithoutCancel(ctx)
 	var b bulk
 	_ = b.each(ctx, all, func(d *analysislock.Analysis) error {
-		if d.Malformed == nil && d.Lock.Token >= least {
+		if d.Malformed == nil && d.Lock.Token >= minimum {
 			return nil
 		}
-		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, least)
+		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, minimum)
 		switch {
 		case err == nil:
 			raised.Add(1)
@@ -172,11 +172,11 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 
 	if c.JSON {
 		_ = c.PrintJSON(map[string]int64{ // cli.Run reports its error
-			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least,
+			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": minimum,
 		})
 	} else {
 		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n",
-			len(all), raised.Load(), least, failed.Load())
+			len(all), raised.Load(), minimum, failed.Load())
 	}
 	if ctx.Err() == nil && failed.Load() > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}

@@ -35,7 +35,7 @@ type submitted struct {
 	Error   *analysislock.Error `json:"error,omitempty"`  // only with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // only with --wait
 
-	shown shown // only with --wait
+	last shown // only with --wait
 }
 
 // Submit creates an analysis for each file and books its delivery. The id of an
@@ -206,7 +206,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			unavailable = outage
 		}
 
-		waiting = slices.DeleteFunc(waiting, func(s *submitted) bool { return s.shown.finished })
+		waiting = slices.DeleteFunc(waiting, func(s *submitted) bool { return s.last.finished })
 		if len(waiting) == 0 {
 			return failures(all)
 		}
@@ -234,7 +234,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	}
 
 	s.show(show, state(&a), "")
-	s.Status, s.Error, s.shown.finished = a.Status, a.Error, true
+	s.Status, s.Error, s.last.finished = a.Status, a.Error, true
 	if s.Result, err = plainJSON(a.Result); err == nil && c.JSON {
 		err = c.PrintJSON(s)
 	}
@@ -243,11 +243,11 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 
 // show prints a state that has changed at once, and its progress at most each progressPause.
 func (s *submitted) show(show *cli.Progress, state, progress string) {
-	soon := progress == s.shown.progress || time.Since(s.shown.printed) < progressPause
-	if state == s.shown.state && soon {
+	soon := progress == s.last.progress || time.Since(s.last.printed) < progressPause
+	if state == s.last.state && soon {
 		return
 	}
-	s.shown = shown{time.Now(), state, progress, false}
+	s.last = shown{time.Now(), state, progress, false}
 	show.Print("%s %s", s.Name, strings.TrimSuffix(state+"; "+progress, "; "))
 }
 

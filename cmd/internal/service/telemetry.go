@@ -192,8 +192,8 @@ func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 		attrs = append(attrs, attribute.String("gcp.project_id", t.Project))
 	}
 
-	own := resource.WithAttributes(attrs...)
-	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), own, resource.WithFromEnv())
+	identity := resource.WithAttributes(attrs...)
+	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), identity, resource.WithFromEnv())
 	if err != nil {
 		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES: the SDK cannot read it") // its error has the value
 	}
