@@ -51,7 +51,11 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
 
-	c.stdout.read(c.takeOutput)
+	c.stdout.read(func(b []byte) {
+		if !c.out.tooLarge && !c.out.add(b) {
+			close(c.full)
+		}
+	})
 	c.stderr.read(func(b []byte) {
 		c.errors.add(b)
 		if job.Stderr != nil {
@@ -126,12 +130,6 @@ func (c *child) launch() error {
 		}
 	}()
 	return <-started
-}
-
-func (c *child) takeOutput(b []byte) {
-	if !c.out.tooLarge && !c.out.add(b) {
-		close(c.full)
-	}
 }
 
 // collect reads the rest of what the program wrote, before it exited or its group ended. Later

@@ -21,14 +21,14 @@ const (
 	// MaxReportMessage is the longest message of a report. A longer one is cut.
 	MaxReportMessage = 1 << 10
 
-	maxReportLine = 1 << 20 // a program's; longer than any report, so that too long a one can be answered
+	maxReportLine = 1 << 20 // longer than any valid report, so that a report that is too long gets its reply
 )
 
 // Report is a report of a running analyzer. A nil field changes nothing. As JSON it is a
 // line of reports.
 type Report struct {
 	Progress   *float64    `json:"progress,omitempty"`   // 0 to 1
-	Message    *string     `json:"message,omitempty"`    // at most MaxReportMessage bytes
+	Message    *string     `json:"message,omitempty"`    // up to MaxReportMessage bytes
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // one whose Value is nil clears the stored one
 }
 
@@ -157,10 +157,10 @@ type line struct {
 	Message    *string         `json:"message"`
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
-	RetryAfter *float64        `json:"retry_after"` // of a program; seconds
-	Result     json.RawMessage `json:"result"`      // of an endpoint; null if it stands alone
+	RetryAfter *float64        `json:"retry_after"` // seconds; only from a program
+	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
 
-	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
+	Ack     json.RawMessage `json:"ack"` // only from a program, like the following ones
 	Effect  *string         `json:"effect"`
 	Done    json.RawMessage `json:"done"`
 	NotDone *bool           `json:"not_done"`
@@ -292,7 +292,7 @@ type failure struct {
 	code      string // empty: missing or invalid
 	message   string
 	permanent bool
-	wait      time.Duration // until the next attempt, unless permanent; zero: the usual
+	wait      time.Duration // until the next attempt; zero: the usual backoff
 }
 
 // validCode matches the codes that an analyzer may use.

@@ -114,7 +114,7 @@ func batchGet(v *view, names []string, mask []fieldPath) (answers []*firestorepb
 
 		answer := &firestorepb.BatchGetDocumentsResponse{ReadTime: v.readTime()}
 		if len(answers) == 0 {
-			answer.Transaction = v.begun
+			answer.Transaction = v.newID
 		}
 		if doc := v.get(name); doc != nil {
 			answer.Result = &firestorepb.BatchGetDocumentsResponse_Found{Found: masked(doc, mask)}
@@ -199,7 +199,7 @@ func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 	if len(answers) == 0 {
 		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime()})
 	}
-	answers[0].Transaction = v.begun
+	answers[0].Transaction = v.newID
 	answers[len(answers)-1].ContinuationSelector = &firestorepb.RunQueryResponse_Done{Done: true}
 	return answers
 }
@@ -229,7 +229,7 @@ func (a *api) RunAggregationQuery(
 		}
 		result := &firestorepb.AggregationResult{AggregateFields: counts}
 		return []*firestorepb.RunAggregationQueryResponse{{
-			Transaction: v.begun, ReadTime: v.readTime(), Result: result,
+			Transaction: v.newID, ReadTime: v.readTime(), Result: result,
 		}}
 	})
 }

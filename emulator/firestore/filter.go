@@ -191,7 +191,7 @@ func compareValues(a, b *value) int {
 	case *firestorepb.Value_BytesValue:
 		return bytes.Compare(a.GetBytesValue(), b.GetBytesValue())
 	case *firestorepb.Value_ReferenceValue:
-		return compareNames(a.GetReferenceValue(), b.GetReferenceValue())
+		return slices.Compare(strings.Split(a.GetReferenceValue(), "/"), strings.Split(b.GetReferenceValue(), "/"))
 	case *firestorepb.Value_GeoPointValue:
 		x, y := a.GetGeoPointValue(), b.GetGeoPointValue()
 		return cmp.Or(cmp.Compare(x.GetLatitude(), y.GetLatitude()), cmp.Compare(x.GetLongitude(), y.GetLongitude()))
@@ -201,11 +201,6 @@ func compareValues(a, b *value) int {
 		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
 	}
 	return 0
-}
-
-// compareNames orders resource names by their segments.
-func compareNames(a, b string) int {
-	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
 }
 
 // compareMaps compares entry by entry in the order of the keys: first the keys,

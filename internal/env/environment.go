@@ -53,7 +53,7 @@ func (e *Environment) Add(problems error) {
 		all = joined.Unwrap()
 	}
 	for _, p := range all {
-		if !slices.ContainsFunc(e.problems, func(known error) bool { return known.Error() == p.Error() }) {
+		if !slices.ContainsFunc(e.problems, func(other error) bool { return other.Error() == p.Error() }) {
 			e.problems = append(e.problems, p)
 		}
 	}

@@ -144,7 +144,7 @@ var (
 	errAccount    = fmt.Errorf("%w: account not allowed", ErrForbidden)
 )
 
-func refuse(why string) error { return fmt.Errorf("%w: %s", ErrUnauthenticated, why) }
+func refuse(reason string) error { return fmt.Errorf("%w: %s", ErrUnauthenticated, reason) }
 
 // signer is one of Google's signers, with the only algorithm that it uses.
 type signer struct {
@@ -174,12 +174,12 @@ type tokenVerifier struct {
 }
 
 // newTokenVerifier returns a tokenVerifier without keys.
-func newTokenVerifier(signer signer, audience string, from KeySource) (*tokenVerifier, error) {
+func newTokenVerifier(signer signer, audience string, source KeySource) (*tokenVerifier, error) {
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
-	from.KeysURL = cmp.Or(from.KeysURL, signer.page)
-	return &tokenVerifier{signer: signer, audience: audience, keys: newKeyring(from)}, nil
+	source.KeysURL = cmp.Or(source.KeysURL, signer.page)
+	return &tokenVerifier{signer: signer, audience: audience, keys: newKeyring(source)}, nil
 }
 
 // claims are the claims of a token.

@@ -22,7 +22,7 @@ const Scope = "taskguard"
 // concurrent use, and none of its methods blocks.
 type Telemetry struct {
 	tracer  trace.Tracer
-	records []func(context.Context, float64, metric.MeasurementOption) // by ID
+	records []func(context.Context, float64, metric.MeasurementOption) // the index is the ID
 	kind    []attribute.KeyValue                                       // attributes of every value
 }
 

@@ -25,7 +25,7 @@ type State struct {
 
 // entry is one session's value.
 type entry struct {
-	fields  map[string]json.RawMessage // as in the file
+	fields  map[string]json.RawMessage // all fields of the file, known or not
 	data    string                     // empty: none, or it could not be read
 	updated time.Time
 }
@@ -112,7 +112,7 @@ func entryOf(fields map[string]json.RawMessage, modified time.Time) entry {
 // view is the state as one session sees it in one edit.
 type view struct {
 	Status
-	entries map[string]entry // to be changed
+	entries map[string]entry // what the change may modify
 	now     time.Time
 }
 
@@ -129,7 +129,7 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 		corrupt, refused = c.Doc.corrupt, change(p.view(next.storage, c.At))
 		return next, nil
 	}
-	landed := func(lease.Cell[State]) bool { return false } // to make a change twice does no harm
+	landed := func(lease.Cell[State]) bool { return false } // making a change twice does no harm
 	_, err := lease.Edit(ctx, p.store, p.path, lease.Write[State]{Decide: decide, Landed: landed})
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)

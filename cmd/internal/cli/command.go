@@ -183,13 +183,13 @@ func (c *Call) Parse(lo, hi int) ([]string, error) {
 			return nil, err
 		}
 
-		after := c.Flags.Args()
-		parsed := len(rest) - len(after)
-		if len(after) == 0 || parsed > 0 && rest[parsed-1] == "--" {
-			arguments = append(arguments, after...)
+		remaining := c.Flags.Args()
+		parsed := len(rest) - len(remaining)
+		if len(remaining) == 0 || parsed > 0 && rest[parsed-1] == "--" {
+			arguments = append(arguments, remaining...)
 			break
 		}
-		arguments, rest = append(arguments, after[0]), after[1:]
+		arguments, rest = append(arguments, remaining[0]), remaining[1:]
 	}
 
 	switch {
@@ -248,7 +248,7 @@ func (c *Call) Notice(format string, args ...any) {
 	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
 }
 
-// Value returns a variable of the environment; one that is not set is empty.
+// Value returns a variable of the environment, or "" if it is not set.
 func (c *Call) Value(name string) string {
 	v, _ := c.Lookup(name)
 	return v

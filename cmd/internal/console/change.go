@@ -49,17 +49,17 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of Source and of
-	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
+	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an
+	// error of Source or of a method of analysislock.Locks. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
-	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before, and
+	// ChangeAll requeues or cancels up to limit analyses that f selects at the time updatedBefore, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is
-	// held, or has changed since it was listed, and one that the change would not change. When
-	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
+	// held, that has changed since it was listed, or that already is as it should be. When
+	// ctx ends, it begins no other change, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, what Verb, f func(now time.Time) repo.Filter, who string,
-		before time.Time, limit int, dryRun bool,
+		ctx context.Context, verb Verb, f func(now time.Time) repo.Filter, who string,
+		updatedBefore time.Time, limit int, dryRun bool,
 	) (Bulk, error)
 }
 
@@ -211,14 +211,14 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		if r.PostFormValue("seen") != p.Analysis.Seen() {
 			return s.askAgain(c, &p)
 		}
-		what, err := p.confirmed(r)
+		change, err := p.confirmed(r)
 		if err != nil {
 			p.Problem, p.Result = "Nothing was changed: "+err.Error()+".", r.PostFormValue("result")
 			return s.render(c, http.StatusBadRequest, "confirm", p)
 		}
 
 		defer s.forget()
-		booked, err := s.o.Operator.Change(ctx, what)
+		booked, err := s.o.Operator.Change(ctx, change)
 		switch {
 		case errors.Is(err, lease.ErrConflict): // it has changed since it was read
 			if p, err = s.confirmation(c, v); err != nil {
@@ -226,8 +226,9 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			}
 			return s.askAgain(c, &p)
 		case errors.Is(err, ErrNotBooked):
-			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log has " +
-				"the reason. Go on to book one: to unlock a free analysis does only that.", address("/unlock", what.ID)}
+			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log " +
+				"has the reason. Go on to book one: unlocking a free analysis does only that.",
+				address("/unlock", change.ID)}
 		case err != nil:
 			return refusalOf(err, p.Back)
 		}

@@ -21,7 +21,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.message }
 
-// The answers to requests that are not those of the console's own pages.
+// The answers to requests that the console's own pages do not make.
 var (
 	wrongHost = refusal{code: http.StatusMisdirectedRequest,
 		message: "This console answers only on the loopback interface, under the name localhost or 127.0.0.1."}

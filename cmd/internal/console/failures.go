@@ -15,7 +15,7 @@ import (
 )
 
 // maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
-// It reads maxUncertain of the latter, and lists the ones that have waited longest.
+// It reads maxUncertain analyses with uncertain acts, and lists those with the oldest acts.
 const maxCodes, maxUncertain = 50, 1000
 
 // failuresPage is the page of the uncertain acts, and of the failures by code and line.
@@ -73,17 +73,17 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 
 // problems is what one reading for the page of failures returns.
 type problems struct {
-	failures  []repo.Failure
-	left      int // the number of further groups
-	uncertain []analysislock.Analysis
-	at        time.Time
+	failures     []repo.Failure
+	hiddenGroups int // the number of further groups
+	uncertain    []analysislock.Analysis
+	readAt       time.Time
 }
 
 // uncertainSince returns when the first of the open acts of a began.
 func uncertainSince(a *analysislock.Analysis) (first time.Time) {
 	for _, name := range a.Effects.Open() {
-		if at := a.Effects[name].At; first.IsZero() || at.Before(first) {
-			first = at
+		if begun := a.Effects[name].At; first.IsZero() || begun.Before(first) {
+			first = begun
 		}
 	}
 	return first
@@ -91,7 +91,7 @@ func uncertainSince(a *analysislock.Analysis) (first time.Time) {
 
 // problems reads the failures, and the uncertain acts.
 func (s *Server) problems(ctx context.Context) (p problems, err error) {
-	if p.at, err = s.source.Now(ctx); err != nil {
+	if p.readAt, err = s.source.Now(ctx); err != nil {
 		return p, err
 	}
 	if p.uncertain, err = s.source.Uncertain(ctx, maxUncertain); err != nil {
@@ -100,7 +100,7 @@ func (s *Server) problems(ctx context.Context) (p problems, err error) {
 	slices.SortStableFunc(p.uncertain, func(a, b analysislock.Analysis) int {
 		return uncertainSince(&a).Compare(uncertainSince(&b))
 	})
-	p.failures, p.left, err = s.source.Failures(ctx, maxCodes)
+	p.failures, p.hiddenGroups, err = s.source.Failures(ctx, maxCodes)
 	return p, err
 }
 
@@ -113,11 +113,11 @@ func (s *Server) failed(c echo.Context) error {
 	r := s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
 	found, _ := r.value.(problems)
 	var now time.Time
-	if p.Live, now = r.age(found.at); r.busy != nil && !r.fresh() { // this page has no script
+	if p.Live, now = r.age(found.readAt); r.busy != nil && !r.fresh() { // this page has no script
 		c.Response().Header().Set("Refresh", "2")
 	}
 
-	p.Left, p.LeftActs = found.left, max(0, len(found.uncertain)-maxCodes)
+	p.Left, p.LeftActs = found.hiddenGroups, max(0, len(found.uncertain)-maxCodes)
 	for i := range found.uncertain[:len(found.uncertain)-p.LeftActs] {
 		r := s.newRow(&found.uncertain[i], now)
 		r.Section = "uncertain" // its other acts are not shown
@@ -176,10 +176,10 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 	}
 }
 
-// bulk changes the confirmed number of the analyses that the address selects and that were updated
-// before then, until its time is up or the server stops, even if the operator leaves the page
-// during it. Without a number it makes a dry run.
-func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
+// bulk changes the confirmed number of the analyses that the address selects and that were not updated
+// since. It goes on until its time is up or the server stops, even if the operator leaves the page.
+// Without a number it makes a dry run.
+func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed int64) error {
 	filter, err := s.chosen(c)
 	switch {
 	case err != nil:
@@ -200,7 +200,7 @@ func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64)
 	defer context.AfterFunc(s.work, cancel)()
 
 	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
-	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, before, limit, !p.Done)
+	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, updatedBefore, limit, !p.Done)
 	if p.Done {
 		s.forget()
 	}

@@ -129,11 +129,11 @@ func (r row) Timeline() (all []attempt) {
 	if len(r.History) == 0 {
 		return nil
 	}
-	from, until := r.History[0].StartedAt, r.ReadAt
+	start, until := r.History[0].StartedAt, r.ReadAt
 	if r.Lock.Finished {
 		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
 	}
-	scale := max(until.Sub(from), time.Second)
+	scale := max(until.Sub(start), time.Second)
 
 	for i := range slices.Backward(r.History) {
 		a := r.History[i]
@@ -148,7 +148,7 @@ func (r row) Timeline() (all []attempt) {
 			a.Outcome, end = "no end recorded", a.StartedAt
 		}
 
-		x := min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
+		x := min(max(int64(1000*a.StartedAt.Sub(start)/scale), 0), 992)
 		all = append(all, attempt{a, x, max(int64(1000*end.Sub(a.StartedAt)/scale), 8)})
 	}
 	return all
@@ -263,8 +263,8 @@ var (
 	errorLine   = regexp.MustCompile(`(?s)^.*\n([\w.]*(?:Error|Exception)(?: \[\w+\])?:[^\n]*)`)
 )
 
-// headline returns the line of a message that says what it is about: the last one of Python's
-// traceback, else the last one that begins as Node's errors do, else the first one.
+// headline returns the line that says what a message is about: the last line of a Python traceback,
+// or the last line that looks like an error of Node, or the first line.
 func headline(text string) string {
 	text = message(text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")

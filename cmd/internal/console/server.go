@@ -141,9 +141,9 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 // whoKey is the key under which a request's context has the name of its sender.
 const whoKey = "who"
 
-// admit refuses a request that, without an Identity, names another host than the loopback
-// interface, one that another site's page makes, one whose sender is not identified, and
-// one with a value that is not UTF-8.
+// admit refuses a request of another site's page, a request whose sender is not identified, and a
+// value that is not UTF-8. Without an Identity, it also refuses a host other than the loopback
+// interface.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, who := c.Request(), s.o.User

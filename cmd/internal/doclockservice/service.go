@@ -35,8 +35,8 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 
 // Serve serves on l until ctx ends or l fails. Then it closes the sockets, so that
 // their clients connect elsewhere, and waits up to 8 s for them and for requests in
-// progress. It returns the listener's error, or that of opening its parts; the end of
-// ctx is no error.
+// progress. It returns the error of the listener or of opening a part. The end
+// of ctx is no error.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	defer func() { _ = l.Close() }() // where nothing was served
 	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{
@@ -89,8 +89,8 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 	s.Handler = doclock
 	s.Drain = func(ctx context.Context) {
 		stop()
-		if left := doclock.Drain(ctx); left > 0 {
-			log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
+		if open := doclock.Drain(ctx); open > 0 {
+			log.WarnContext(ctx, "sockets and requests are cut off", "open", open)
 		}
 	}
 

@@ -45,16 +45,14 @@ const (
 	AlertPolicies   Part = "the alert policies"
 )
 
-// parts returns all parts in the order of the output.
-func parts() []Part {
-	return append([]Part{
+// parts are all parts in the order of the output. An operator may lack the right to read the
+// optional ones: it is no failure if one of them could not be read.
+var (
+	optionalParts = []Part{QueueTasks, AccountRoles, AlertPolicies}
+	parts         = slices.Concat([]Part{
 		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
-	}, optionalParts()...)
-}
-
-// optionalParts returns the parts that an operator may lack the right to read. It is no failure if
-// one of them could not be read.
-func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
+	}, optionalParts)
+)
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {
@@ -71,7 +69,7 @@ type Reading struct {
 
 // Readings returns what was read, and what was not.
 func (f Facts) Readings() (read, unread []Reading) {
-	for _, p := range parts() {
+	for _, p := range parts {
 		list, status := &unread, f.Status[p]
 		if status.From != "" {
 			list = &read
@@ -168,8 +166,8 @@ func Check(f Facts) []Finding {
 
 	d.checkService(service{
 		Service: f.Worker, title: "the worker", settings: WorkerSettings, callers: WorkerCallers,
-		parse: func(l lookup) error { _, err := worker.ParseConfig(l); return err },
-		own:   slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
+		parse:  func(l lookup) error { _, err := worker.ParseConfig(l); return err },
+		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
 	d.checkQueue()

@@ -65,12 +65,12 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 	for i := range needed {
 		g := &needed[i]
 		ofResource, err := api.policy(ctx, g.resource)
-		given, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
-		if err = cmp.Or(err, errProject, errRole); err != nil && !given {
+		granted, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
+		if err = cmp.Or(err, errProject, errRole); err != nil && !granted {
 			unknown = cmp.Or(unknown, err)
 			continue
 		}
-		g.Given = given
+		g.Given = granted
 		r.facts.Grants = append(r.facts.Grants, *g)
 	}
 	return unknown

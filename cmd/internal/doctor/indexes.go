@@ -15,7 +15,7 @@ import (
 type Indexes struct {
 	Database  string
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
-	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
+	Fields    map[string]bool   // whether a field with its own settings, by group/field, is indexed
 	TTL       map[string]bool   // whether a field, by group/field, has a TTL policy
 }
 
@@ -23,8 +23,8 @@ func newIndexes() Indexes {
 	return Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 }
 
-// NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
-// those of the filters, and that of the oldest unfinished document.
+// NeededIndexes returns the composite indexes that the queries of a kind need: for recovery, for the
+// filters, and for the oldest unfinished document.
 func NeededIndexes(k worker.Kind) (all []string) {
 	prefix, status := path.Base(k.Collection)+": ", cmp.Or(k.Fields.Status, "status")
 	all = append(all, prefix+status+" ASCENDING, updatedAt ASCENDING")

@@ -62,7 +62,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	for _, p := range optionalParts() {
+	for _, p := range optionalParts {
 		const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
 		if r.online(p, queue != "" && f.Worker.Account != "", unnamed) {
 			r.askOptional(ctx, p, queue, "projects/"+project)
@@ -97,10 +97,10 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 }
 
 // done records that a part was read, or why not.
-func (r *reader) done(p Part, from string, err error) {
-	r.facts.Status[p] = Status{From: from}
+func (r *reader) done(p Part, source string, err error) {
+	r.facts.Status[p] = Status{From: source}
 	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts(), p)}
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts, p)}
 	}
 }
 
@@ -115,7 +115,7 @@ func (r *reader) readQueue(ctx context.Context, name string, named bool) {
 	}
 }
 
-// readIndexes reads the file of the indexes, or those of the kinds in the project's database.
+// readIndexes reads the indexes from the file, or from the project's database.
 func (r *reader) readIndexes(ctx context.Context, project string) {
 	f, database := &r.facts, cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
 	if f.Kinds = r.Kinds; len(f.Kinds) == 0 {
@@ -164,8 +164,8 @@ func (r *reader) readService(
 
 	switch {
 	case name == "":
-		why := Status{Why: "no " + flag + " is named"}
-		r.facts.Status[settings], r.facts.Status[callers] = why, why
+		status := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = status, status
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}

@@ -76,10 +76,10 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 	found.Serving, found.Newest, found.NewestShare = serving(s)
 
 	// The service and the revision have a limit each: the lower one counts.
-	whole := annotations["run.googleapis.com/maxScale"]
+	service := annotations["run.googleapis.com/maxScale"]
 	revision := cmp.Or(template, &run.ObjectMeta{}).Annotations["autoscaling.knative.dev/maxScale"]
-	n, err := strconv.ParseInt(cmp.Or(whole, revision, "100"), 10, 32)
-	m, err2 := strconv.ParseInt(cmp.Or(revision, whole, "100"), 10, 32)
+	n, err := strconv.ParseInt(cmp.Or(service, revision, "100"), 10, 32)
+	m, err2 := strconv.ParseInt(cmp.Or(revision, service, "100"), 10, 32)
 	found.MaxInstances = min(n, m)
 	return found, errors.Join(err, err2)
 }
@@ -131,7 +131,7 @@ type service struct {
 	title             string
 	settings, callers Part
 	parse             func(lookup) error
-	own               bool // the user's own program, which may read other variables
+	custom            bool // the user's own program, which may read other variables
 }
 
 // checkService applies the rules for either service.
@@ -162,8 +162,9 @@ func (d *diagnosis) checkService(s service) {
 	d.checkCallers(s)
 }
 
-// checkEnvironment finds the variables that the service refuses to start with, and those that it does
-// not read although they look like its own by their first word. Others may be the analyzer's.
+// checkEnvironment finds the variables that keep the service from starting. It also finds variables
+// that the service does not read, although their first word is one of its own. Variables with
+// another first word may be the analyzer's.
 func (d *diagnosis) checkEnvironment(s service) {
 	read, words := map[string]bool{}, map[string]bool{}
 	err := s.parse(func(name string) (string, bool) {
@@ -176,17 +177,17 @@ func (d *diagnosis) checkEnvironment(s service) {
 
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			name, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			name, problem, _ := strings.Cut(strings.TrimSpace(line), ": ")
 			if s.Environment[name] == Secret {
 				continue // it is unknown, not wrong
 			}
-			d.problem("environment", "%s will not start: %s: %s.", s.title, name, what).
+			d.problem("environment", "%s will not start: %s: %s.", s.title, name, problem).
 				fix("Correct %s (--update-env-vars), or remove what does not belong (--remove-env-vars).", name)
 		}
 	}
 
 	severity := Problem
-	if s.own || s.value("ANALYZER_ENV") != "" { // the analyzer may read it
+	if s.custom || s.value("ANALYZER_ENV") != "" { // the analyzer may read it
 		severity = Advice
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {

@@ -122,9 +122,9 @@ func demoDocuments(files []string) ([]operate.Document, error) {
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	at := func(int) string { return address("127.0.0.1", 0, 0) }
+	addressOf := func(int) string { return address("127.0.0.1", 0, 0) }
 	duplicates := func(*cloudtaskspb.Task) []time.Duration { return redeliveries }
-	err := d.start(at, &d.router, 100, cloudtasks.Options{Extra: duplicates})
+	err := d.start(addressOf, &d.router, 100, cloudtasks.Options{Extra: duplicates})
 	if err == nil {
 		err = d.open(ctx)
 	}

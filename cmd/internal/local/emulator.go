@@ -56,8 +56,8 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	}
 	emulated := &cloud{}
 	defer emulated.close()
-	at := func(i int) string { return address(*host, *port, i) }
-	err := emulated.start(at(0), at(1), at(2), &cloudtaskspb.Queue{Name: *name}, options)
+	addressOf := func(i int) string { return address(*host, *port, i) }
+	err := emulated.start(addressOf(0), addressOf(1), addressOf(2), &cloudtaskspb.Queue{Name: *name}, options)
 	if status.Code(err) == codes.InvalidArgument {
 		return cli.UsageError("--queue or TASK_QUEUE: " + status.Convert(err).Message())
 	}
@@ -142,13 +142,13 @@ func (c *cloud) start(
 	return err
 }
 
-// everywhere replaces the address of a listener on all interfaces by one that a client can use.
+// everywhere makes the address of a listener on all interfaces an address for clients.
 var everywhere = strings.NewReplacer("[::]:", "127.0.0.1:", "0.0.0.0:", "127.0.0.1:")
 
 // serve runs serve with a listener at address until close calls stop. If it cannot listen, it calls
 // stop. It returns the address for clients.
-func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
-	l, err := cli.Listen(what, address)
+func (c *cloud) serve(title, address string, serve func(net.Listener) error, stop func()) (at string, err error) {
+	l, err := cli.Listen(title, address)
 	if err != nil {
 		stop()
 		return "", err
@@ -158,12 +158,12 @@ func (c *cloud) serve(what, address string, serve func(net.Listener) error, stop
 	return everywhere.Replace(l.Addr().String()), nil
 }
 
-func (c *cloud) serveHTTP(what, address string, handler http.Handler) (at string, err error) {
+func (c *cloud) serveHTTP(title, address string, handler http.Handler) (at string, err error) {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
 	}
-	return c.serve(what, address, server.Serve, func() { _ = server.Close() })
+	return c.serve(title, address, server.Serve, func() { _ = server.Close() })
 }
 
 // close stops all servers, the last first, and waits for them.

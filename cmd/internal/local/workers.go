@@ -38,14 +38,14 @@ type workerCloud struct {
 }
 
 // start starts the cloud and serves front, which is in front of the workers. The queue delivers
-// at most limit tasks at once. at returns the address of the server with the number i.
-func (c *workerCloud) start(at func(i int) string, front http.Handler, limit int, o cloudtasks.Options) error {
+// at most limit tasks at once. addressOf returns the address of the server with the number i.
+func (c *workerCloud) start(addressOf func(i int) string, front http.Handler, limit int, o cloudtasks.Options) error {
 	// Google's client prefers the Firestore that this variable names, such as another local's.
 	_ = os.Unsetenv(cli.FirestoreEmulator) // fails only for an empty name
-	if err := c.cloud.start(at(0), at(1), at(3), quickQueue(limit), o); err != nil {
+	if err := c.cloud.start(addressOf(0), addressOf(1), addressOf(3), quickQueue(limit), o); err != nil {
 		return err
 	}
-	address, err := c.serveHTTP("the workers' address", at(2), front)
+	address, err := c.serveHTTP("the workers' address", addressOf(2), front)
 	c.target = "http://" + address
 	return err
 }
@@ -79,21 +79,21 @@ var passedOn = []string{
 	"KEEP_FINISHED", "LOG_LEVEL",
 }
 
-// warnOfMisspelt reports variables whose names are similar to those that local reads.
+// warnOfMisspelt reports variables whose names are similar to a name that local reads.
 func warnOfMisspelt(c *cli.Call) {
-	known := slices.Concat(passedOn, lockVariables)
+	variables := slices.Concat(passedOn, lockVariables)
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
 		similar := func(k string) bool { return cli.Similar(k, strings.ToUpper(name)) }
-		if i := slices.IndexFunc(known, similar); i >= 0 && !slices.Contains(known, name) {
-			c.Notice("the variable %s is not read: did you mean %s?", name, known[i])
+		if i := slices.IndexFunc(variables, similar); i >= 0 && !slices.Contains(variables, name) {
+			c.Notice("the variable %s is not read: did you mean %s?", name, variables[i])
 		}
 	}
 }
 
-// workerEnvironment returns the environment of a worker on the cloud: that of this process, with
-// the variables of a worker replaced by those of c and by more.
-func (c *workerCloud) workerEnvironment(more map[string]string) ([]string, error) {
+// workerEnvironment returns the environment of a worker on the cloud. It is this process's
+// environment, in which c and then the overrides replace the variables of a worker.
+func (c *workerCloud) workerEnvironment(overrides map[string]string) ([]string, error) {
 	vars := map[string]string{"K_REVISION": "", "K_SERVICE": "", "LOG_FORMAT": ""} // an empty one counts as unset
 	for _, name := range passedOn {
 		vars[name] = ""
@@ -103,7 +103,7 @@ func (c *workerCloud) workerEnvironment(more map[string]string) ([]string, error
 		"PORT": "0", "FIRESTORE_DATABASE": "(default)", "TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target,
 		"TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": "http://" + c.page + "/oauth2/v3/certs",
 	})
-	maps.Copy(vars, more)
+	maps.Copy(vars, overrides)
 
 	// The defaults are as short as the queue's delays.
 	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]

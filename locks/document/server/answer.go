@@ -162,8 +162,8 @@ var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 // all that follows a document's path.
 func withoutInput(err error) string {
 	text := quoted.ReplaceAllString(err.Error(), `"…"`)
-	if before, _, found := strings.Cut(text, "/documents/"); found {
-		return before + "/documents/…"
+	if prefix, _, found := strings.Cut(text, "/documents/"); found {
+		return prefix + "/documents/…"
 	}
 	return text
 }

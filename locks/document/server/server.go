@@ -61,8 +61,8 @@ type Authenticator interface {
 
 // Options of NewServer.
 type Options struct {
-	Finder  document.Finder // of rooms to sweep
-	Tasks   Authenticator   // of POST /internal/sweep; nil: a proxy in front checks
+	Finder  document.Finder // finds the rooms to sweep
+	Tasks   Authenticator   // checks the callers of POST /internal/sweep; nil: a proxy in front checks them
 	Pusher  Pusher          // the zero value: its sockets are refused
 	Origins []string        // other origins whose pages may call, such as https://app.example
 	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
@@ -75,7 +75,7 @@ type Options struct {
 	SessionLocks, SessionSockets int
 
 	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
-	Tracer trace.Tracer  // of the span "request"; nil: no spans
+	Tracer trace.Tracer  // makes the span "request"; nil: no spans
 	Log    *slog.Logger  // nil: no log
 }
 
@@ -86,7 +86,7 @@ type Server struct {
 	feed                 *document.Feed
 	sessions             Sessions
 	o                    Options
-	work                 context.Context // of all sockets; see NewServer
+	work                 context.Context // its end closes all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
 	rooms                quota
@@ -106,7 +106,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 		locks: locks, feed: feed, sessions: sessions, echo: echo.New(),
 	}
 	for _, origin := range o.Origins {
-		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
+		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted
 	}
 
 	s.echo.HTTPErrorHandler = s.handleError
