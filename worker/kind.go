@@ -68,12 +68,6 @@ type Kind struct {
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
 }
 
-// same reports whether k and other are equal, apart from Run.
-func (k Kind) same(other Kind) bool {
-	k.Run, other.Run = nil, nil
-	return reflect.DeepEqual(k, other)
-}
-
 // Typed returns a Run that decodes the job's input as In. An input that does not decode is a
 // permanent failure with the code invalid_input. So is a missing one, unless In can be nil.
 func Typed[In, Out any](

@@ -142,7 +142,7 @@ func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) er
 
 // record is the record of one operation and key.
 type record struct {
-	*guarded
+	documents
 	id     string // operation:key
 	params string // the hash of DoOptions.Params
 }
@@ -164,7 +164,7 @@ func (g *Guard) record(operation, key string, o DoOptions) (r record, err error)
 	if r.params, err = hash(o.Params); err != nil {
 		return r, fmt.Errorf("worker: do: encode the parameters: %w", err)
 	}
-	if r.guarded, err = g.recordsOf(o); err != nil {
+	if r.documents, err = g.recordsOf(o); err != nil {
 		return r, fmt.Errorf("worker: do: %w", err)
 	}
 	return r, nil
@@ -188,8 +188,8 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 // recordsName is the name of the kind of all records of Do, recordsCollection their collection by default.
 const recordsName, recordsCollection = "do", "idempotency"
 
-// recordsOf returns the guarded records of o. They are a kind without a name of its own.
-func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
+// recordsOf returns the records of o. They are a kind without a name of its own.
+func (g *Guard) recordsOf(o DoOptions) (records documents, err error) {
 	k := Kind{
 		Name: recordsName, Collection: cmp.Or(o.Collection, recordsCollection),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
@@ -200,26 +200,25 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 	store.Policy.MaxAttempts = 0 // each caller decides when to give up
 	switch {
 	case store.Keep < time.Hour:
-		return nil, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
+		return records, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
 	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
-		return nil, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
+		return records, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
 	}
-	kind, err := g.newGuarded(k, store)
-	if err != nil {
-		return nil, err
+	if records, err = g.documents(k, store); err != nil {
+		return records, err
 	}
-	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	kind.guard.Answers = true
+	records.guard.Queue, records.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
+	records.guard.Answers = true
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, other := range g.kinds {
+	for _, other := range g.works {
 		if other.Collection == k.Collection {
-			return nil, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
+			return records, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
 		}
 	}
-	g.records[k.Collection], g.reported[k.Collection] = true, kind.analyses
-	return kind, nil
+	g.records[k.Collection], g.reported[k.Collection] = true, records.analyses
+	return records, nil
 }
 
 // maxReported limits the records of one collection that one report counts.

@@ -111,6 +111,15 @@ type checkedByProxy struct{}
 // Check implements Authenticator.
 func (checkedByProxy) Check(*http.Request) error { return nil }
 
+// errNoAuth is why a Guard without an Authenticator refuses each request.
+var errNoAuth = errors.New("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+
+// unchecked refuses each request: nobody has said who may call.
+type unchecked struct{}
+
+// Check implements Authenticator.
+func (unchecked) Check(*http.Request) error { return errNoAuth }
+
 // check returns the problems of o. Each begins with a field, and wraps an error that begins with the
 // variable of the same meaning. check expects that no field needs a default.
 func (o Options) check() (problems []error) {
@@ -208,7 +217,10 @@ const maxRetry = 12 * time.Hour
 func (o Options) authenticator() (Authenticator, error) {
 	switch auth := o.Auth.(type) {
 	case nil:
-		return CheckedByProxy(), nil // unless an emulator is used, each handler panics
+		if o.Emulator == "" {
+			return unchecked{}, nil
+		}
+		return CheckedByProxy(), nil
 	case tokens:
 		auth.Log = o.Log
 		return taskauth.New(taskauth.Options(auth))

@@ -56,18 +56,6 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	}
 }
 
-// deliveries returns the handler of deliveries of d's kind. read reads one. From now on, recovery
-// includes the kind. Without an analyzer, each delivery only books another.
-func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !slices.Contains(g.handled, d) {
-		g.handled = append(g.handled, d)
-	}
-
-	return g.internal(telemetry.Delivery, d, func(c *call) delivery.Outcome { return c.deliver(analyzer, read) })
-}
-
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
@@ -152,8 +140,8 @@ func refusal(err error) delivery.Outcome {
 }
 
 // deliver handles a delivery (SEEDS G2).
-func (c *call) deliver(analyzer orchestrator.Analyzer, read reader) delivery.Outcome {
-	d, err := read(c.echo.Response(), c.echo.Request(), c.guard.Kind.IDField)
+func (c *call) deliver(analyzer orchestrator.Analyzer, parse parser) delivery.Outcome {
+	d, err := parse(c.echo.Response(), c.echo.Request(), c.guard.Kind.IDField)
 	c.record.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.record.Task = d.Task

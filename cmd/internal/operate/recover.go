@@ -49,12 +49,12 @@ const maxUnfound = 1000
 
 // reportUnfound reports, on standard error, the analyses that recovery cannot find.
 func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
-	f := cl.Analyses.Fields()
-	unknown, err := cl.Analyses.UnknownStatus(ctx, maxUnfound)
+	f := cl.Fields()
+	unknown, err := cl.UnknownStatus(ctx, maxUnfound)
 	cl.printUnfound(c, unknown, fmt.Sprintf("never run and not found by recovery, as the %s is none of %s",
 		f.Status, strings.Join(append([]string{f.Queued, f.Processing, f.Finished, f.Failed}, f.Final...), ", ")))
 
-	unfound, failed := cl.Analyses.Unfound(ctx, maxUnfound)
+	unfound, failed := cl.Unfound(ctx, maxUnfound)
 	cl.printUnfound(c, unfound,
 		fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status))
 	return errors.Join(err, failed)

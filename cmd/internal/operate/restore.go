@@ -35,7 +35,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	now, err := cl.Analyses.Now(ctx)
+	now, err := cl.Now(ctx)
 	switch most := now.UnixMicro(); {
 	case err != nil:
 		return err
@@ -45,7 +45,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", most))
 	}
 
-	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
+	all, err := cl.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		if d.Malformed == nil && d.Lock.Token >= least {
 			return nil
 		}
-		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, least)
+		_, err := cl.RaiseToken(uninterrupted, d.ID, least)
 		switch {
 		case err == nil:
 			raised.Add(1)
