@@ -213,8 +213,8 @@ func TestTheProgramWithWhichThePageBegins(t *testing.T) {
 	_, shown, _ := strings.Cut(string(must(os.ReadFile("../../library.md"))(t)), "```go\n")
 	shown, _, _ = strings.Cut(shown, "```")
 	source := string(must(os.ReadFile("service/main.go"))(t))
-	if n := strings.Count(shown, "\n"); n > 40 || !strings.HasPrefix(shown, "package main\n") || !strings.HasSuffix(source, shown) {
-		t.Errorf("library.md begins with %d lines, want at most 40, which are the whole of service/main.go:\n%s", n, shown)
+	if n := strings.Count(shown, "\n"); n > 42 || !strings.HasPrefix(shown, "package main\n") || !strings.HasSuffix(source, shown) {
+		t.Errorf("library.md begins with %d lines, want at most 42, which are the whole of service/main.go:\n%s", n, shown)
 	}
 
 	c, program := newCloud(t), build(t, "service")

@@ -41,9 +41,8 @@ func main() {
 	check(err)
 	guard, err := worker.Open(ctx, options)
 	check(err)
-	work, err := guard.Register(orders)
-	check(err)
-	routes, err := guard.Routes(work)
+	work := guard.MustRegister(orders)
+	routes, err := guard.Routes(work) // deliveries, recovery and health
 	check(err)
 	db, err := firestore.NewClientWithDatabase(ctx, cmp.Or(options.Project, firestore.DetectProjectID), options.Database)
 	check(err)
@@ -53,7 +52,7 @@ func main() {
 	mux.Handle("POST /refunds", s.once("refund", act("refund")))
 	mux.Handle("POST /orders", s.once("order", s.order))
 	mux.HandleFunc("POST /webhooks/payment", s.webhook)
-	mux.Handle("/", routes) // deliveries, recovery and health
+	mux.Handle("/", routes)
 	server := &http.Server{Addr: ":" + cmp.Or(os.Getenv("PORT"), "8080"), Handler: mux}
 	go func() { failed <- server.ListenAndServe() }()
 
