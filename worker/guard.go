@@ -179,7 +179,7 @@ func (g *Guard) awaitReady() {
 // and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
 // paths and methods in JSON too. Its error says which work has no Run, or that nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
-	if g.auth == (unchecked{}) {
+	if g.auth == (always{errNoAuth}) {
 		return nil, errNoAuth
 	}
 	for i, work := range works {

@@ -104,21 +104,16 @@ func (tokens) Check(*http.Request) error { return ErrNoKeys }
 
 // CheckedByProxy returns an Authenticator that accepts every request, for a service whose
 // callers Cloud Run (roles/run.invoker) or another proxy checks.
-func CheckedByProxy() Authenticator { return checkedByProxy{} }
+func CheckedByProxy() Authenticator { return always{} }
 
-type checkedByProxy struct{}
+// always answers every request in the same way.
+type always struct{ err error }
 
 // Check implements Authenticator.
-func (checkedByProxy) Check(*http.Request) error { return nil }
+func (a always) Check(*http.Request) error { return a.err }
 
-// errNoAuth is why a Guard without an Authenticator refuses each request.
+// errNoAuth is why a Guard refuses every request if nobody has said who may call.
 var errNoAuth = errors.New("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
-
-// unchecked refuses each request: nobody has said who may call.
-type unchecked struct{}
-
-// Check implements Authenticator.
-func (unchecked) Check(*http.Request) error { return errNoAuth }
 
 // check returns the problems of o. Each begins with a field, and wraps an error that begins with the
 // variable of the same meaning. check expects that no field needs a default.
@@ -218,7 +213,7 @@ func (o Options) authenticator() (Authenticator, error) {
 	switch auth := o.Auth.(type) {
 	case nil:
 		if o.Emulator == "" {
-			return unchecked{}, nil
+			return always{errNoAuth}, nil
 		}
 		return CheckedByProxy(), nil
 	case tokens:

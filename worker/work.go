@@ -41,7 +41,7 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
 		return nil, fmt.Errorf("worker: Queue.TargetURL, TASK_TARGET_URL: want it without %s, the path of kind %q, "+
 			"which tasks add", k.Path, k.Name)
-	case k.Run != nil && g.auth == (unchecked{}):
+	case k.Run != nil && g.auth == (always{errNoAuth}):
 		return nil, errNoAuth
 	}
 

@@ -49,7 +49,7 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of Source and of
+	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of worker.Documents and of
 	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
 	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before, and
