@@ -31,10 +31,10 @@ import (
 type Guard struct {
 	options   Options
 	db        *repo.Database
-	probe     *repo.Analyses   // for Health
-	queue     *taskqueue.Queue // nil: none
+	probe     *repo.Analyses   // answers Health whether Firestore can be reached
+	queue     *taskqueue.Queue // nil without a Queue in the Options
 	telemetry *telemetry.Telemetry
-	instance  string
+	instance  string // begins the owner of each lock
 	auth      Authenticator
 	echo      *echo.Echo // has the routes of Routes
 	// lifecycle counts the runs. A run begins when its request has been read, and ends when its
@@ -49,10 +49,10 @@ type Guard struct {
 	ready      sync.Once
 
 	mu       sync.Mutex
-	works    []*Work                   // in the order of Register
-	records  map[string]bool           // the collections of Do
-	reported map[string]*repo.Analyses // those, and the default one
-	handled  []*delivery.Guard         // of the kinds that have a handler
+	works    []*Work                   // the registered kinds
+	records  map[string]bool           // the collections that Do has used
+	reported map[string]*repo.Analyses // these collections and the default one
+	handled  []*delivery.Guard         // the kinds that recovery books, which have a handler
 
 	large *semaphore.Weighted // see delivery.Guard
 }
@@ -63,11 +63,11 @@ type documents struct {
 	guard    *delivery.Guard
 }
 
-// Open connects to Firestore and the queue, without a call to them yet. It asks Google's metadata
-// server for a Project that is not set, and for the id of the instance. It refuses what FromEnv
-// refuses; its errors name the field and the variable.
+// Open connects to Firestore and the queue, and makes no call to them yet. It asks Google's metadata
+// server for the instance's id, and for the Project if that is not set. Open checks the same settings
+// as FromEnv. Its errors name the field and the variable.
 func Open(ctx context.Context, o Options) (*Guard, error) {
-	o, err := o.filled()
+	o, err := o.complete()
 	if err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
 	}

@@ -51,20 +51,23 @@ type Job = orchestrator.Job
 // Its method Check returns why it cannot be used.
 type Fields = repo.Fields
 
-// Kind is a kind of work: the documents of one collection, and the function that does the
-// work. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
+// Kind is a kind of work: the documents of one collection, and the function that does the work of one
+// of them. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
 // from KINDS, as JSON without Run.
 type Kind struct {
-	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
-	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
-	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
-	// Path is the path of the handler's URL, for booked tasks; empty: /internal/tasks/NAME. It
-	// has no pattern, no empty segment, no percent-encoding and no query.
+	// Name has letters, digits, - and _, and begins with a letter. The default is analysis.
+	Name string `json:"name"`
+	// Collection has the documents. It is required, except that the kind analysis has a default, analyses.
+	Collection string `json:"collection,omitempty"`
+	// IDField names the document's id in the body of a request. The default is NAME_id.
+	IDField string `json:"id_field,omitempty"`
+	// Path is where tasks call the handler of this kind. The default is /internal/tasks/NAME. It is a plain
+	// path: no pattern, no empty segment, no percent-encoding and no query.
 	Path   string `json:"path,omitempty"`
-	Fields Fields `json:"fields,omitzero"` // the vocabulary of its documents
-	// RunTimeout limits one run; zero: that of Options.
+	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
+	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
-	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.
+	// Run does the work, and returns its result or an error. Typed makes one that decodes the input.
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
 }
 
@@ -103,10 +106,10 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 	})
 }
 
-// analysis is the name of the first kind.
+// analysis is the default name of a kind.
 const analysis = "analysis"
 
-// simpleName matches the name of a kind and of its IDField.
+// simpleName matches the Name and the IDField of a kind, and the operation of Do.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 
 // notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, and those

@@ -64,6 +64,13 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 			t.Errorf("the path %q: error %v", path, err)
 		}
 	}
+	records, err := g.Register(worker.Kind{Name: "do", Collection: "idempotency"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := records.Submit(t.Context(), "op:key", 1); err == nil || !strings.Contains(err.Error(), "only by calls of Do") {
+		t.Errorf("a record of Do is submitted: %v", err)
+	}
 	for _, o := range []worker.DoOptions{{Collection: "jobs"}, {Collection: "c/d/e", Keep: time.Hour}} {
 		if _, err := doWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
 			t.Errorf("Do in a kind's collection: error %v", err)

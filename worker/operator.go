@@ -75,15 +75,6 @@ func (w *Work) Operator() *Operator {
 	return &Operator{w.analyses, &guard}
 }
 
-// Records returns the Operator of the records of Do in a collection; empty: idempotency. They have no deliveries.
-func (g *Guard) Records(collection string) (*Operator, error) {
-	records, err := g.recordsOf(DoOptions{Collection: collection})
-	if err != nil {
-		return nil, err
-	}
-	return &Operator{records.analyses, records.guard}, nil
-}
-
 // NewTask returns a new name of a task for the document id; without a Queue, none.
 func (o *Operator) NewTask(id string) (task string) {
 	if o.guard.Queue == nil {

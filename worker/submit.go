@@ -88,6 +88,9 @@ func (w *Work) Submit(ctx context.Context, id string, input any) (s Submission, 
 	if w.service.work.Err() != nil {
 		return s, ErrStopping
 	}
+	if w.Name == recordsName {
+		return s, errors.New("worker: submit: records of Do are made only by calls of Do")
+	}
 	value, err := orchestrator.StorableInput(input)
 	if err == nil {
 		s, err = w.submit(ctx, id, value)

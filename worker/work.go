@@ -27,7 +27,8 @@ type Work struct {
 //
 // Two kinds of one Guard have different names, paths and collections: otherwise a delivery of one
 // could be handled as the other's. The error says which field of the kind to change. A kind with a Run
-// needs a check of its callers: see Options.Auth.
+// needs a check of its callers: see Options.Auth. A kind with the name do is that of the records of Do in its
+// Collection, for an Operator: the records have no deliveries, and Submit refuses it.
 func (g *Guard) Register(k Kind) (*Work, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
@@ -37,7 +38,7 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	case err != nil:
 		return nil, err
 	case k.Name == recordsName:
-		return nil, fmt.Errorf("worker: kind %q: the name is that of the records of Do", k.Name)
+		return g.recordsWork(k)
 	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
 		return nil, fmt.Errorf("worker: Queue.TargetURL, TASK_TARGET_URL: want it without %s, the path of kind %q, "+
 			"which tasks add", k.Path, k.Name)
@@ -56,6 +57,15 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 		return nil, err
 	}
 	return work, nil
+}
+
+// recordsWork returns the Work of the records of Do in the Collection of k.
+func (g *Guard) recordsWork(k Kind) (*Work, error) {
+	records, err := g.recordsOf(DoOptions{Collection: k.Collection})
+	if err != nil {
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+	}
+	return &Work{k, records, g}, nil
 }
 
 // MustRegister is like Register, and panics with its error.
@@ -124,7 +134,7 @@ func (w *Work) Eventarc() http.Handler {
 }
 
 func (w *Work) pushHandler(parse parser) http.Handler {
-	return handler(w.taskHandler(parse, w.Run != nil || w.service.queue != nil))
+	return handler(w.taskHandler(parse, w.Run != nil || w.guard.Queue != nil))
 }
 
 // taskHandler returns the route for tasks or messages of this kind. parse extracts the delivery from the

@@ -82,16 +82,16 @@ func (c *Call) TakesKind(without string) {
 // do in KINDS, or else their default collection.
 func (c *Call) UseRecords() { c.records = true }
 
-// Records is the kind of the records of Do.
-var Records = worker.Kind{Name: "do", Collection: "idempotency"}
+// records is the kind of the records of Do.
+var records = worker.Kind{Name: "do", Collection: "idempotency"}
 
 // Places returns the place of the kind that --kind names, or else the places of all kinds.
 // Its error has all problems of e.
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
-	if c.records || c.kind == Records.Name {
-		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != Records.Name })
-		kinds = append(named, Records)[:1]
+	if c.records || c.kind == records.Name {
+		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
+		kinds = append(named, records)[:1]
 	}
 	needProject(e, store)
 	if err := Check(e); err != nil {

@@ -87,11 +87,8 @@ func clientOf(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *C
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = guard.Shutdown(context.Background()) })
-	cl := &Client{guard: guard}
-	if err := cl.register(); err != nil {
-		t.Fatal(err)
-	}
-	return cl
+	work := guard.MustRegister(worker.Kind{})
+	return &Client{Operator: work.Operator(), guard: guard, work: work}
 }
 
 // skewed returns a Firestore whose clock is so far ahead of this machine's, and its time.

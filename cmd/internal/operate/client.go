@@ -29,7 +29,7 @@ import (
 type Client struct {
 	*worker.Operator
 	guard      *worker.Guard
-	work       *worker.Work // nil: the records of Do, which have no deliveries
+	work       *worker.Work
 	place      cli.Place
 	books      bool          // TASK_QUEUE names a queue
 	runTimeout time.Duration // the worker's
@@ -98,25 +98,13 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 		return nil, err
 	}
 	for i := range places {
-		cl := &Client{guard: guard, place: places[i], books: o.Queue.Name != "", runTimeout: runTimeout, lock: o.Lock}
-		if err := cl.register(); err != nil {
+		work, err := guard.Register(places[i].Kind)
+		if err != nil {
 			return nil, errors.Join(cli.EnvironmentError{Err: err}, guard.Shutdown(ctx))
 		}
-		all = append(all, cl)
+		all = append(all, &Client{work.Operator(), guard, work, places[i], o.Queue.Name != "", runTimeout, o.Lock})
 	}
 	return all, nil
-}
-
-// register makes the kind of the place known to the Guard.
-func (cl *Client) register() (err error) {
-	if cl.place.Name == cli.Records.Name {
-		cl.Operator, err = cl.guard.Records(cl.place.Collection)
-		return err
-	}
-	if cl.work, err = cl.guard.Register(cl.place.Kind); err == nil {
-		cl.Operator = cl.work.Operator()
-	}
-	return err
 }
 
 func (cl *Client) close() error { return cl.guard.Shutdown(context.Background()) }

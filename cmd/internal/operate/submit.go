@@ -125,9 +125,6 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 
 // submit creates the document unless it exists, and books unless it is finished.
 func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) {
-	if cl.work == nil {
-		return nil, errors.New("the records of Do cannot be submitted: call Do")
-	}
 	done, err := cl.work.Submit(ctx, doc.ID, doc.Input)
 	s := &submitted{
 		ID: doc.ID, Name: doc.Name, Created: done.Created, Other: errors.Is(err, worker.ErrOtherInput),
