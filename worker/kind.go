@@ -21,11 +21,11 @@ import (
 // Job is one attempt at one piece of work.
 //
 //	AnalysisID string          // the id of the document, or of the record of Do
-//	LockToken  int64           // fencing token: larger for each later attempt
-//	Attempt    int             // from 1
-//	Input      json.RawMessage // of the document; see Typed
-//	Resume     json.RawMessage // the newest checkpoint of an earlier attempt; nil: none
-//	SelfTest   bool            // it is a self-test, without a document: no act can begin
+//	LockToken  int64           // the fencing token, which is larger for each later attempt
+//	Attempt    int             // 1 for the first attempt
+//	Input      json.RawMessage // the document's input; Typed decodes it
+//	Resume     json.RawMessage // the newest checkpoint of an earlier attempt, or nil
+//	SelfTest   bool            // a self-test has no document, and no act can begin
 //
 // The guard sets Stderr, Scope and Reporter. Its methods are:
 //
@@ -36,17 +36,17 @@ import (
 // Once calls the others: Begin, End and Uncertain.
 type Job = orchestrator.Job
 
-// Fields maps the vocabulary of a collection's documents. An empty field has the default.
+// Fields names the fields of your documents, and the words of their status. An empty one has the default.
 //
-//	Status     string   // the name of the field with one of these words: status
-//	Queued     string   // QUEUED
-//	Processing string   // PROCESSING
-//	Finished   string   // READY
-//	Failed     string   // FAILED
-//	Final      []string // further words of finished documents, which are left alone; at most six
-//	Input      string   // the name of the field: input
-//	Result     string   // the name of the field: result
-//	Error      string   // the name of the field, a map of code and message: error
+//	Status     string   // the field with one of the next four words; the default is status
+//	Queued     string   // the default is QUEUED
+//	Processing string   // the default is PROCESSING
+//	Finished   string   // the default is READY
+//	Failed     string   // the default is FAILED
+//	Final      []string // up to six other words for finished documents, which the guard leaves alone
+//	Input      string   // the default is input
+//	Result     string   // the default is result
+//	Error      string   // the field with a map of code and message; the default is error
 //
 // Its method Check returns why it cannot be used.
 type Fields = repo.Fields
@@ -99,8 +99,8 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 	}
 	return orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (any, error) {
 		result, err := k.Run(ctx, job)
-		if wrong, ok := errors.AsType[*ResultError](err); ok && !strings.Contains(wrong.Record, ":") { // of an act
-			err = Permanent("effect_result_invalid", wrong.Error(), err) // no retry can help
+		if wrong, ok := errors.AsType[*ResultError](err); ok && !strings.Contains(wrong.Record, ":") { // no record of Do
+			err = Permanent("effect_result_invalid", wrong.Error(), err) // a retry would read the same result
 		}
 		return result, err
 	})

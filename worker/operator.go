@@ -11,10 +11,11 @@ import (
 	"taskguard/repo"
 )
 
-// Documents reads and changes the documents of one kind. [repo.Analyses] describes each method: of one document Get,
-// Summary, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken; of many Find, Page, Count, Active,
-// Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain and Abandoned;
-// Fields returns their vocabulary, and Now the time of Firestore.
+// Documents reads and changes the documents of one kind. [repo.Analyses] describes its methods.
+//
+// Get, Summary, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken are for one document. Find, Page,
+// Count, Active, Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain
+// and Abandoned are for many. Fields returns the vocabulary, and Now Firestore's time.
 type Documents interface {
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
@@ -49,20 +50,20 @@ type Documents interface {
 // Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
 // safe for concurrent use, until the Shutdown of its Guard.
 type Operator struct {
-	// Documents has the documents. Its Unlock and Requeue book no delivery: they take the name of
-	// a NewTask, which Book books after them.
+	// Documents are those of the kind. Unlock and Requeue book no delivery: pass them a name of NewTask,
+	// and then call Book with it.
 	Documents
 	guard *delivery.Guard
 }
 
 // Recovery is the result of Operator.Recover.
 //
-//	Found   int           // orphaned documents, without those that could not be marked
-//	Booked  int           // deliveries that this call booked for them
-//	Waiting int           // those whose booked task is in the queue: no other was booked for them
-//	More    bool          // there may be others, for the next call
-//	Abandoned int         // 0: only the route counts the records of Do
-//	Oldest  time.Duration // the age of the oldest unfinished document; zero: none, or unknown
+//	Found     int           // how many orphaned documents there are, without those that could not be marked
+//	Booked    int           // how many deliveries this call booked for them
+//	Waiting   int           // how many have a task in the queue, and need no other
+//	More      bool          // there may be others: call again
+//	Abandoned int           // how many records of Do are abandoned; an Operator does not count them
+//	Oldest    time.Duration // the age of the oldest unfinished document, if it is known
 type Recovery = delivery.Recovery
 
 // ErrNoQueue reports that the Guard has no Queue.
@@ -75,7 +76,7 @@ func (w *Work) Operator() *Operator {
 	return &Operator{w.analyses, &guard}
 }
 
-// NewTask returns a new name of a task for the document id; without a Queue, none.
+// NewTask returns a new name for a task of the document id, or "" without a Queue.
 func (o *Operator) NewTask(id string) (task string) {
 	if o.guard.Queue == nil {
 		return ""
@@ -83,8 +84,8 @@ func (o *Operator) NewTask(id string) (task string) {
 	return taskqueue.Name("operator", id, rand.Text())
 }
 
-// Book books a delivery of the document id for now, under a name of NewTask. A delivery too many
-// is harmless. Errors: ErrNoQueue, and those of Cloud Tasks, with their gRPC status.
+// Book books a delivery of the document id for now, under a name of NewTask. An additional delivery is
+// harmless. Errors: ErrNoQueue, and errors of Cloud Tasks with their gRPC status.
 func (o *Operator) Book(ctx context.Context, id, task string) error {
 	if o.guard.Queue == nil {
 		return ErrNoQueue

@@ -73,9 +73,9 @@ type Options struct {
 //
 //	Name         string // projects/P/locations/L/queues/Q
 //	TargetURL    string // the base URL of this service
-//	Caller       string // the service account whose OIDC token the tasks carry; empty: no token
-//	Audience     string // of that token; empty: TargetURL
-//	EmulatorHost string // host:port of an emulator; empty: Google's
+//	Caller       string // the service account whose OIDC token the tasks carry; without it they carry none
+//	Audience     string // the audience of that token; the default is TargetURL
+//	EmulatorHost string // host:port of an emulator of Cloud Tasks
 //
 // Its methods Check and Filled return its problems, and the Queue with its defaults.
 type Queue = taskqueue.Config

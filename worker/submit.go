@@ -17,26 +17,26 @@ import (
 
 // Submission is the result of Submit.
 type Submission struct {
-	Created bool   // false: the document existed
-	Booked  bool   // a delivery is booked: now, or by an earlier call
-	Already bool   // it was booked by an earlier call
-	Status  string // of analyses, whatever words Fields has: QUEUED, READY and so on
+	Created bool   // this call created the document
+	Booked  bool   // a delivery is booked, by this call or an earlier one
+	Already bool   // an earlier call booked it
+	Status  string // QUEUED, PROCESSING, READY or FAILED, whatever the words in Fields are
 }
 
 // Errors of Submit.
 var (
 	// ErrOtherInput reports that a document with this id exists with another input.
 	ErrOtherInput = errors.New("a document with this id exists with another input")
-	// ErrNotBooked reports that the document exists, but the queue refused its delivery, or did not
-	// answer. Call Submit again, which books it once; otherwise recovery does.
+	// ErrNotBooked reports that the document exists, but the queue refused its delivery or did not
+	// answer. Call Submit again, or leave it to recovery. The delivery is booked only once.
 	ErrNotBooked = errors.New("the document exists, but its delivery may not be booked")
 )
 
-// NewDocument returns the fields of a document of the kind, for a Create in a transaction of the
-// caller, so that the work exists exactly if the other writes of the transaction do. The document
-// must be in the kind's Collection. encoding/json must be able to encode input. Firestore sets
-// createdAt and updatedAt to the time of the commit. After the commit call [Work.Book]; if the process
-// dies before it does, recovery books the delivery within one TTL and a minute.
+// NewDocument returns the fields of a document, for a Create in your own transaction: the work then exists
+// only if the transaction's other writes do. Create the document in the kind's Collection. encoding/json
+// must be able to encode input. Firestore sets createdAt and updatedAt to the time of the commit. After the
+// commit call [Work.Book]. If the process dies before that, recovery books the delivery within one TTL and
+// a minute.
 //
 // NewDocument makes no call. Its error is an *orchestrator.PermanentError for an input that Firestore
 // cannot hold.
@@ -48,12 +48,12 @@ func (w *Work) NewDocument(input any) (map[string]any, error) {
 	return w.Fields.Document(value), nil
 }
 
-// Book books a delivery of the document id in the Guard's Queue, unless the document is
-// finished. It is idempotent: the task's name is the bookedTask of the document; without one it is
-// made of the id and createdAt, and nothing is booked while a delivery runs the document.
+// Book books a delivery of the document id in the Guard's Queue, unless the document is finished. You can
+// call it as often as you like: the task's name is the document's bookedTask. A document without a
+// bookedTask gets a name made of its id and createdAt, and nothing is booked while a delivery runs it.
 //
-// Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue, after which Book may be called
-// again, or recovery books it; lease.ErrInvalidKey; lease.ErrUnavailable; ErrStopping after Shutdown.
+// Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue; lease.ErrInvalidKey;
+// lease.ErrUnavailable; ErrStopping after Shutdown. After ErrNotBooked call Book again, or leave it to recovery.
 func (w *Work) Book(ctx context.Context, id string) error {
 	defer w.service.lifecycle.Track()()
 	if w.service.work.Err() != nil {
@@ -73,12 +73,10 @@ func (w *Work) Book(ctx context.Context, id string) error {
 	return err
 }
 
-// Submit creates a document of the kind, and books its delivery in the Guard's Queue. id is the
-// document's id, and encoding/json must be able to encode input. Submit is idempotent: if the
-// id is derived from a request, a repeated request changes nothing. A document that exists keeps
-// its state; if it has another input, Submit books nothing and returns ErrOtherInput. Without a
-// Queue no delivery is booked. Submit makes one call to Firestore, and a second, a read, if the
-// document exists.
+// Submit creates the document id with an input, and books its delivery in the Guard's Queue, if there is
+// one. encoding/json must be able to encode input. Derive the id from the request, and a repeated request
+// changes nothing: a document that exists keeps its state. If it has another input, Submit books nothing
+// and returns ErrOtherInput. Submit writes once, and reads only a document that exists.
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
@@ -101,14 +99,14 @@ func (w *Work) Submit(ctx context.Context, id string, input any) (s Submission, 
 	return s, err
 }
 
-// submit is Submit with an input that orchestrator.Storable has returned.
+// submit submits an input that Firestore can hold.
 func (w *Work) submit(ctx context.Context, id string, input any) (s Submission, err error) {
-	var options repo.New
+	var fields repo.New
 	if w.guard.Queue != nil {
-		options.Task = w.guard.Kind.Task("submit", id, rand.Text())
+		fields.Task = w.guard.Kind.Task("submit", id, rand.Text())
 	}
-	err = w.analyses.CreateWith(ctx, id, input, options)
-	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: options.Task}
+	err = w.analyses.CreateWith(ctx, id, input, fields)
+	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: fields.Task}
 	if s.Created = err == nil; !s.Created {
 		if !errors.Is(err, repo.ErrExists) {
 			return s, err
@@ -130,8 +128,7 @@ func (w *Work) submit(ctx context.Context, id string, input any) (s Submission, 
 	return s, err
 }
 
-// book books a delivery of the unfinished document d, which the Queue may have already. Its error
-// is ErrNotBooked.
+// book books a delivery of the unfinished document d, unless the Queue has it. Its error is ErrNotBooked.
 func (w *Work) book(ctx context.Context, d analysislock.Analysis) (already bool, err error) {
 	name := d.BookedTask
 	if !taskqueue.ValidName(name) {
