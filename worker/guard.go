@@ -57,12 +57,6 @@ type Guard struct {
 	large *semaphore.Weighted // see delivery.Guard
 }
 
-// documents are the documents of a kind of work, or the records of Do, and the guard of their deliveries.
-type documents struct {
-	analyses *repo.Analyses
-	guard    *delivery.Guard
-}
-
 // Open connects to Firestore and the queue, and makes no call to them yet. It asks Google's metadata
 // server for the instance's id, and for the Project if that is not set. Open checks the same settings
 // as FromEnv. Its errors name the field and the variable.
@@ -98,22 +92,20 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 
 // connect makes the clients of Firestore and of the queue.
 func (g *Guard) connect(ctx context.Context) (err error) {
-	o := g.options
-	if g.db, err = repo.Connect(ctx, o.Project, g.store(Kind{}), o.FirestoreOptions...); err != nil {
+	o, records := g.options, g.storeOptions(Kind{Collection: recordsCollection})
+	if g.db, err = repo.Connect(ctx, o.Project, records, o.FirestoreOptions...); err != nil {
 		return err
 	}
-	if g.probe, err = g.db.Analyses(g.store(Kind{})); err != nil {
-		return errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
+
+	if g.probe, err = g.db.Analyses(records); err != nil {
+		err = fmt.Errorf("worker: options: %w", err)
+	} else if o.Queue != (Queue{}) {
+		g.queue, err = taskqueue.Open(ctx, o.Queue, o.QueueOptions...)
 	}
-	if g.reported[recordsCollection], err = g.db.Analyses(g.store(Kind{Collection: recordsCollection})); err != nil {
+	if err != nil {
 		return errors.Join(err, g.db.Close())
 	}
-	if o.Queue == (Queue{}) {
-		return nil
-	}
-	if g.queue, err = taskqueue.Open(ctx, o.Queue, o.QueueOptions...); err != nil {
-		return errors.Join(err, g.db.Close())
-	}
+	g.reported[recordsCollection] = g.probe
 	return nil
 }
 
@@ -124,39 +116,6 @@ func newTelemetry(o Options) (*telemetry.Telemetry, error) {
 	return telemetry.New(
 		cmp.Or[metric.MeterProvider](o.MeterProvider, metricnoop.NewMeterProvider()),
 		cmp.Or[trace.TracerProvider](o.TracerProvider, tracenoop.NewTracerProvider()))
-}
-
-// store returns the options of a kind's collection.
-func (g *Guard) store(k Kind) repo.Options {
-	o := g.options
-	return repo.Options{
-		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
-		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
-	}
-}
-
-// documents returns the documents of the kind k. store configures them.
-func (g *Guard) documents(k Kind, store repo.Options) (d documents, err error) {
-	analyses, err := g.db.Analyses(store)
-	if err != nil {
-		return d, err
-	}
-	o := g.options
-	d = documents{analyses, &delivery.Guard{
-		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
-		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
-		Scope: analyses.Path(), Instance: g.instance,
-		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
-		CheckpointInterval: o.CheckpointInterval,
-		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
-	}}
-	if k.Name != analysis {
-		d.guard.Kind.Name, d.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
-	}
-	if g.queue != nil {
-		d.guard.Queue = g.queue
-	}
-	return d, nil
 }
 
 // Recovery returns the handler of POST /internal/tasks/recover, for Cloud Scheduler: it books

@@ -142,7 +142,7 @@ func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) er
 
 // record is the record of one operation and key.
 type record struct {
-	documents
+	collection
 	id     string // operation:key
 	params string // the hash of DoOptions.Params
 }
@@ -164,7 +164,7 @@ func (g *Guard) record(operation, key string, o DoOptions) (r record, err error)
 	if r.params, err = hash(o.Params); err != nil {
 		return r, fmt.Errorf("worker: do: encode the parameters: %w", err)
 	}
-	if r.documents, err = g.recordsOf(o); err != nil {
+	if r.collection, err = g.recordsOf(o); err != nil {
 		return r, fmt.Errorf("worker: do: %w", err)
 	}
 	return r, nil
@@ -189,12 +189,12 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 const recordsName, recordsCollection = "do", "idempotency"
 
 // recordsOf returns the collection of records that o names. No kind may have it.
-func (g *Guard) recordsOf(o DoOptions) (records documents, err error) {
+func (g *Guard) recordsOf(o DoOptions) (records collection, err error) {
 	k := Kind{
 		Name: recordsName, Collection: cmp.Or(o.Collection, recordsCollection),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
-	store := g.store(k)
+	store := g.storeOptions(k)
 	store.Keep, store.KeepAll, store.Noun = cmp.Or(o.Keep, 24*time.Hour), true, "record"
 	store.Policy, store.MaxRunTime = cmp.Or(o.Lock, g.options.Lock), 0
 	store.Policy.MaxAttempts = 0 // each caller decides when to give up
@@ -204,7 +204,7 @@ func (g *Guard) recordsOf(o DoOptions) (records documents, err error) {
 	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
 		return records, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
 	}
-	if records, err = g.documents(k, store); err != nil {
+	if records, err = g.collection(k, store); err != nil {
 		return records, err
 	}
 	records.guard.Queue, records.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report

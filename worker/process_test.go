@@ -213,7 +213,7 @@ func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analy
 
 // handle adds the route of d's kind.
 func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.AnalyzerFunc) {
-	work := Work{Kind: Kind{Run: analyze}, documents: documents{guard: d}, service: g}
+	work := Work{Kind: Kind{Run: analyze}, collection: collection{guard: d}, service: g}
 	g.echo.POST(d.Kind.Path, work.Echo())
 }
 

@@ -214,7 +214,7 @@ func (s *simulation) serve(instances []*mortal) {
 // submit creates the analyses.
 func (s *simulation) submit(t *testing.T) {
 	began, application := time.Now(), s.start(t).guard
-	work := &Work{documents: documents{application.Locks.(*repo.Analyses), application}}
+	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range s.created {
 		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)

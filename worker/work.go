@@ -12,14 +12,21 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
+	"taskguard/repo"
 )
 
 // Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has
 // the defaults of its empty fields. A Work is safe for concurrent use, until the Shutdown of its Guard.
 type Work struct {
 	Kind
-	documents
+	collection
 	service *Guard
+}
+
+// collection has the documents of a kind, or the records of Do, and handles their deliveries.
+type collection struct {
+	analyses *repo.Analyses
+	guard    *delivery.Guard
 }
 
 // Register adds a kind of work to the Guard. A kind without Run is for a program that only submits or
@@ -49,7 +56,7 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	o := g.options
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
 	work := &Work{Kind: k, service: g}
-	work.documents, err = g.documents(k, g.store(k))
+	work.collection, err = g.collection(k, g.storeOptions(k))
 	if err = errors.Join(append(o.check(), err)...); err != nil {
 		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
 	}
@@ -57,6 +64,39 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 		return nil, err
 	}
 	return work, nil
+}
+
+// storeOptions returns the options of a kind's collection.
+func (g *Guard) storeOptions(k Kind) repo.Options {
+	o := g.options
+	return repo.Options{
+		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
+	}
+}
+
+// collection returns the documents of the kind k. options configures them.
+func (g *Guard) collection(k Kind, options repo.Options) (c collection, err error) {
+	analyses, err := g.db.Analyses(options)
+	if err != nil {
+		return c, err
+	}
+	o := g.options
+	c = collection{analyses, &delivery.Guard{
+		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
+		Scope: analyses.Path(), Instance: g.instance,
+		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
+		CheckpointInterval: o.CheckpointInterval,
+		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
+	}}
+	if k.Name != analysis {
+		c.guard.Kind.Name, c.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
+	}
+	if g.queue != nil {
+		c.guard.Queue = g.queue
+	}
+	return c, nil
 }
 
 // recordsWork returns the Work of the records of Do in the Collection of k.
