@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"taskguard/internal/text"
 )
 
 // endpoint is the analyzer of http: and https:. Only the context bounds the wait for the
@@ -175,7 +177,7 @@ func waitOf(r *http.Response) time.Duration {
 // refused returns the error for an answer whose status is not 2xx.
 func (e *endpoint) refused(a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
-	f := failure{message: legible(cutHead(string(a.output.text), messageBytes)), wait: a.wait}
+	f := failure{message: legible(string(a.output.text), text.Head, messageBytes), wait: a.wait}
 	if f.permanent = permanentStatus(a.status); f.permanent {
 		return f.error("the analyzer answered " + reason)
 	}

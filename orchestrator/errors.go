@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
@@ -31,11 +32,8 @@ const (
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
 
-// Text returns the text of an error for a document, an answer or a program, without the names of
-// packages before its parts: they say nothing to their readers.
-func Text(err error) string { return packages.ReplaceAllString(err.Error(), "$1") }
-
-var packages = regexp.MustCompile(`(^|: )(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
+// Text is text.Error.
+func Text(err error) string { return text.Error(err) }
 
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
 // Code and Message in its document.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // maxWaiting is how many lines of a program may wait for their replies. Then its next line waits.
@@ -70,7 +72,7 @@ type reply struct {
 func newReply(ack json.RawMessage, err error) reply {
 	answer := reply{Ack: ack, Unknown: errors.Is(err, ErrUnknown)}
 	if err != nil {
-		answer.Error = Text(err)
+		answer.Error = text.Error(err)
 	}
 	return answer
 }
@@ -319,16 +321,16 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 		return m.End(ctx, name, nil)
 	}
 
-	text, problem := encodeLine(result)
+	line, problem := encodeLine(result)
 	if problem == nil {
-		problem = m.End(ctx, name, &Effect{Result: text})
+		problem = m.End(ctx, name, &Effect{Result: line})
 		if !errors.Is(problem, ErrNoRoom) {
 			return problem
 		}
 		problem = ErrNoRoom // without the store's text
 	}
 
-	reason := legible(cutHead(Text(problem), maxResultError))
+	reason := legible(text.Error(problem), text.Head, maxResultError)
 	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
 		return err
 	}

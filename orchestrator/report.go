@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"taskguard/internal/text"
 )
 
 const (
@@ -142,7 +144,7 @@ func (r *Report) check() (problem string) {
 		return "a progress is not between 0 and 1"
 	}
 	if r.Message != nil {
-		message := cutHead(strings.ToValidUTF8(*r.Message, "\uFFFD"), MaxReportMessage)
+		message := text.Head(strings.ToValidUTF8(*r.Message, "\uFFFD"), MaxReportMessage)
 		r.Message = &message
 	}
 	return ""
@@ -297,21 +299,21 @@ type failure struct {
 var validCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // parse sets all of f but its wait to the error of a line, whose fields are optional. It
-// reports false if text is not an object, or if its message or permanent has a wrong type.
-func (f *failure) parse(text json.RawMessage) bool {
+// reports false if object is not an object, or if its message or permanent has a wrong type.
+func (f *failure) parse(object json.RawMessage) bool {
 	var fields struct {
 		Code      any    `json:"code"`
 		Message   string `json:"message"`
 		Permanent bool   `json:"permanent"`
 	}
-	if json.Unmarshal(text, &fields) != nil {
+	if json.Unmarshal(object, &fields) != nil {
 		return false
 	}
 	f.code, _ = fields.Code.(string)
 	if !validCode.MatchString(f.code) {
 		f.code = ""
 	}
-	f.message, f.permanent = legible(cutHead(fields.Message, messageBytes)), fields.Permanent
+	f.message, f.permanent = legible(fields.Message, text.Head, messageBytes), fields.Permanent
 	return true
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"taskguard/internal/text"
 )
 
 // Limits of a result.
@@ -109,7 +111,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 // and quotes, and a long one is cut.
 func fieldStep(name string) string {
 	if len(name) > maxShownName {
-		name = cutHead(name, maxShownName) + "…"
+		name = text.Head(name, maxShownName) + "…"
 	}
 	if identifier.MatchString(name) {
 		return "." + name

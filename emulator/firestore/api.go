@@ -104,9 +104,7 @@ func sendAll[T any](send func(T) error, answers []T) error {
 	return nil
 }
 
-func batchGet(
-	v *view, names []string, mask []fieldPath,
-) (answers []*firestorepb.BatchGetDocumentsResponse) {
+func batchGet(v *view, names []string, mask []fieldPath) (answers []*firestorepb.BatchGetDocumentsResponse) {
 	seen := map[string]bool{}
 	for _, name := range names {
 		if seen[name] {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/clock"
 )
 
 // The errors of Begin.
@@ -69,10 +71,8 @@ func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) e
 			return
 		}
 		l.log.WarnContext(ctx, "not ready: Firestore has not answered", "error", err)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

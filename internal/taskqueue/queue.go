@@ -27,6 +27,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/internal/clock"
 )
 
 // Defaults of a Task: those of analyses.
@@ -132,11 +134,8 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 		case !transient(code):
 			return false, &BookingError{t.AnalysisID, err}
 		}
-		select {
-		case <-ctx.Done():
-			cause := context.Cause(ctx)
-			return false, &BookingError{t.AnalysisID, fmt.Errorf("%w, last: %w", cause, err)}
-		case <-time.After(pause/2 + rand.N(pause/2)):
+		if !clock.Sleep(ctx, pause/2+rand.N(pause/2)) {
+			return false, &BookingError{t.AnalysisID, fmt.Errorf("%w, last: %w", context.Cause(ctx), err)}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/lease"
 )
 
@@ -150,10 +151,8 @@ func (f *Feed) stream(ctx context.Context) {
 			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
 		}
 		failed = true
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, backoff) {
 			return
-		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, mostBackoff)
 	}

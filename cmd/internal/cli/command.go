@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 )
 
 // Exit codes.
@@ -36,7 +36,7 @@ type Command struct {
 	Name      string
 	Arguments string
 	Summary   string
-	Variables string // of the environment, for the help
+	Variables string // the environment variables that the help lists
 	Run       func(context.Context, *Call) error
 }
 
@@ -126,9 +126,6 @@ func Similar(a, b string) bool {
 	return len(a) <= 2 && len(b) <= 2
 }
 
-// packagePrefix matches the names of packages at the beginning of an error.
-var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|document|project): )+`)
-
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
@@ -156,7 +153,8 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		return ExitInterrupted
 	}
 
-	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
+	message := strings.TrimPrefix(text.Error(err), "project: ") // hold's package
+	Print(w, "%s: %s\n", prefix, printable.Lines(message))
 	return ExitFailed
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"taskguard/internal/env"
-	"taskguard/orchestrator"
+	"taskguard/internal/text"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -22,13 +22,13 @@ const analysis = "analysis"
 // kind is analysis. Its collection is ANALYSES_COLLECTION, unless KINDS names another.
 func Kinds(e *env.Environment) (all []worker.Kind) {
 	collection := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
-	text := e.Text("KINDS", "")
-	if text == "" {
+	value := e.Text("KINDS", "")
+	if value == "" {
 		k, _ := worker.Kind{Collection: collection}.Filled() // e has reported a wrong collection
 		return []worker.Kind{k}
 	}
 
-	list, err := decodeKinds(text)
+	list, err := decodeKinds(value)
 	if err != nil {
 		const want = `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE`
 		e.Problem("KINDS", "%s: %v", want, err)
@@ -45,7 +45,7 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 			err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, all[same].Name)
 		}
 		if err != nil {
-			problem := strings.ReplaceAll(orchestrator.Text(err), "\n", "; ")
+			problem := strings.ReplaceAll(text.Error(err), "\n", "; ")
 			e.Problem("KINDS", "the kind at index %d: %s", i, problem)
 		}
 		all = append(all, k)

@@ -31,14 +31,14 @@ const (
 	Delete       Verb = "delete" // not by the console
 )
 
-// Change is a change of one analysis.
+// Change is a change of one analysis. Only Resolve uses Act and Answer.
 type Change struct {
 	Verb
 	ID     string
-	Who    string              // makes it
-	Seen   *analysislock.Seen  // the state in which it is made; nil: any
-	Act    string              // that Resolve answers
-	Answer analysislock.Answer // of Resolve
+	Who    string             // the operator, for the log
+	Seen   *analysislock.Seen // the change is made only in this state; nil: in any
+	Act    string
+	Answer analysislock.Answer
 }
 
 // StateOf returns the state of a as it was read.
@@ -93,7 +93,7 @@ var results = map[Delivery]string{
 type verb struct {
 	Name   Verb
 	Button string
-	Past   string // of the notice after the change
+	Past   string // the word for the finished change
 }
 
 var (
@@ -101,8 +101,8 @@ var (
 	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"}}
 )
 
-// notice describes the change that led to this page. Its texts are fixed, since the
-// address may come from anywhere.
+// notice describes the change that led to this page. It returns only fixed texts, because anybody
+// can make the address.
 func notice(c echo.Context) string {
 	for _, v := range verbs {
 		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == string(v.Name) {
@@ -117,10 +117,10 @@ type confirmPage struct {
 	frame
 	Verb     verb
 	Analysis row
-	Act      act    // that is resolved
-	Result   string // of the act, as it was entered
+	Act      act    // the act to resolve
+	Result   string // the result as the operator entered it
 	Books    bool
-	Problem  string // why an earlier confirmation has changed nothing
+	Problem  string // why the last confirmation changed nothing
 	Action   string // the address of the form
 	Back     string
 }
@@ -130,7 +130,7 @@ func (p confirmPage) Fresh() bool {
 	return p.Analysis.Resumable() && p.Analysis.OpenEffects == 0 && p.Analysis.LockState != lockHeld
 }
 
-// Stays reports whether the change only records an answer.
+// Stays reports whether the change only records an answer, and runs nothing.
 func (p confirmPage) Stays() bool {
 	return p.Verb.Name == Resolve && Final(&p.Analysis.Analysis)
 }
@@ -163,7 +163,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 		err = lease.ErrMalformed
 	}
 	if err != nil {
-		return p, refused(err, p.Back)
+		return p, refusalOf(err, p.Back)
 	}
 	p.Analysis = s.newRow(&a, a.ReadAt)
 	if v.Name != Resolve {
@@ -173,7 +173,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	acts, name := p.Analysis.Acts(), c.QueryParam("name")
 	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.Uncertain })
 	if i < 0 {
-		return p, refused(analysislock.ErrNotUncertain, p.Back)
+		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)
 	}
 	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
 	return p, nil
@@ -229,7 +229,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log has " +
 				"the reason. Go on to book one: to unlock a free analysis does only that.", address("/unlock", what.ID)}
 		case err != nil:
-			return refused(err, p.Back)
+			return refusalOf(err, p.Back)
 		}
 		return c.Redirect(http.StatusSeeOther, s.o.Root+p.Back+"&did="+string(v.Name)+"&done="+string(booked))
 	}

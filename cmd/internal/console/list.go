@@ -20,9 +20,9 @@ import (
 type choice struct {
 	State, Code  string // empty: all
 	Cause        bool   // Code is the code of a group on the page of failures
-	Since, Older string // as cli.ParseTime reads them
+	Since, Older string // times, in the form that cli.ParseTime reads
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
-	After        string // the next of the page before; empty: the first page
+	After        string // where the page begins; empty: the first page
 }
 
 // chosen returns the choice of a request. It refuses values that no analysis has.
@@ -49,7 +49,7 @@ func (s *Server) chosen(c echo.Context) (choice, error) {
 
 	switch {
 	case ch.Search != "" && analysislock.CheckID(ch.Search) != nil:
-		return ch, refused(analysislock.CheckID(ch.Search), "")
+		return ch, refusalOf(analysislock.CheckID(ch.Search), "")
 	case len(ch.State) > maxValue || len(ch.Code) > maxValue:
 		return ch, badValue
 	}
@@ -91,14 +91,14 @@ func (c choice) at(now time.Time) repo.Filter {
 type listPage struct {
 	frame
 	choice
-	Filtered bool // choice selects not all
+	Filtered bool // choice leaves out some analyses
 	Bulk     bool // all that choice selects may be changed
 	Rows     []row
 	Oldest   *row // the unfinished analysis that was created first
 	Pills    []pill
 	First    string       // the query of the first page
 	Next     string       // the query of the next page
-	Backlog  repo.Backlog // of the page without a filter; its At is zero if it was never read
+	Backlog  repo.Backlog // only without a filter; a zero At: never read
 	Counted  live         // how old the Backlog is
 }
 
@@ -107,19 +107,19 @@ type pill struct {
 	State, Kind string
 	N           string // empty: unknown
 	Current     bool   // the page shows this choice
-	Query       string // of the address of that page
+	Query       string // the query of the page with this choice
 }
 
-// view is what a page shows of the analyses, as it was read at once.
+// view is what one reading for a list returns.
 type view struct {
 	running, waiting, stuck, others []analysislock.Analysis
 	next                            string
 	at                              time.Time
 }
 
-// totals has what all pages show of all analyses.
+// totals is what all pages show of all analyses.
 type totals struct {
-	counts map[string]int64 // by status; "" has the number of all
+	counts map[string]int64 // the number for each status, and for "" the number of all
 	oldest *analysislock.Analysis
 }
 

@@ -11,8 +11,8 @@ import (
 const (
 	maxRead  = 10 * time.Second // the time limit of a read
 	maxWait  = 5 * time.Second  // how long a page waits for all its reads
-	patience = time.Second      // how long after its start a page waits for a read, if the value or an error is known
-	retry    = 4 * time.Second  // the longest time from the start of an attempt with an error to the next
+	patience = time.Second      // a page that can show an older value waits only so long for a new one
+	retry    = 4 * time.Second  // a failed read is repeated at the latest after this time
 )
 
 // maxReadings are kept; then all are read again.
@@ -25,7 +25,7 @@ type reading struct {
 	value any
 	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
-	err   error         // of the last attempt
+	err   error         // the error of the last attempt
 	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
 }
 

@@ -29,7 +29,7 @@ const (
 // The groups of analyses that are listed first.
 const (
 	running = "running" // the lock is held
-	waiting = "waiting" // for the next attempt
+	waiting = "waiting" // the next attempt is not due yet
 	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for a TTL and two minutes
 )
 
@@ -41,13 +41,13 @@ const noStatus = "no status"
 type row struct {
 	analysislock.Analysis
 	Group     string // running, waiting, stuck or empty
-	Section   string // of the page, which begins with this row
+	Section   string // the section of the page that begins with this row; empty: none begins
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
 	Write     bool          // changes may be made
-	Silence   time.Duration // of a lock's owner, after which it seems to be dead
+	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
 }
 
 // newRow returns the row of a at now, the store's time.
@@ -159,7 +159,7 @@ type act struct {
 	Name string
 	analysislock.Effect
 	Uncertain bool          // it may have been done
-	Ago       time.Duration // since At
+	Ago       time.Duration // the time since At
 }
 
 // Acts returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have

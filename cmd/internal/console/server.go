@@ -33,13 +33,13 @@ const DefaultLimit = 50
 // Options of NewServer.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
-	Root     string        // of the addresses of this Server's pages, which its caller strips; empty: /
-	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
-	Lock     lease.Policy  // of the workers
+	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
+	Kinds    []Kind        // all kinds with their pages; several are linked in the header
+	Lock     lease.Policy  // the workers' policy
 	Fields   repo.Fields   // the vocabulary of the documents
 	Limit    int           // zero: DefaultLimit
-	Identity Identity      // nil: everybody under the name User, on the loopback interface alone
-	User     string        // without an Identity
+	Identity Identity      // nil: the console admits everybody, but only on the loopback interface
+	User     string        // everybody's name without an Identity
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
 	Every    time.Duration // the shortest time between two reads of what a page shows; zero: 8 s
@@ -106,7 +106,8 @@ func (s *Server) routes() {
 
 	change := func(path string, confirm, change echo.HandlerFunc) {
 		if s.o.Operator == nil {
-			confirm, change = refuse, refuse
+			confirm = func(echo.Context) error { return readOnly }
+			change = confirm
 		}
 		page(path, confirm)
 		s.echo.POST(path, change)
@@ -119,8 +120,6 @@ func (s *Server) routes() {
 	}
 	change(failuresPath, s.all(requeue), s.all(requeue))
 }
-
-func refuse(echo.Context) error { return readOnly }
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }

@@ -95,7 +95,7 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 			return err
 		}
 		*s, err = parseService(got, serves)
-		if reflect.DeepEqual(template, *s) { // such as after a roll-back: nothing waits for traffic
+		if reflect.DeepEqual(template, *s) { // after a roll-back, for example: no setting waits for traffic
 			s.Newest = s.Serving
 		}
 		return err

@@ -19,7 +19,7 @@ func (d *diagnosis) deadline() time.Duration {
 // A worker's memory as BenchmarkPeakMemory measured it, rounded up.
 const (
 	memoryAlone  = 200 << 20
-	memoryPerRun = 50 << 20 // with the largest result
+	memoryPerRun = 50 << 20 // measured with the largest result
 )
 
 // checkWorker applies the rules about the worker's settings alone.

@@ -10,12 +10,14 @@ import (
 	"google.golang.org/api/googleapi"
 	logging "google.golang.org/api/logging/v2"
 	"google.golang.org/api/option"
+
+	"taskguard/internal/clock"
 )
 
 // Logs finds log lines of a project in Cloud Logging. It waits 2 min for a line.
 type Logs struct {
 	Project string
-	Google  []option.ClientOption // for the client
+	Google  []option.ClientOption
 }
 
 var errNoLine = errors.New("no such line in Cloud Logging")
@@ -70,10 +72,8 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 			return service, nil
 		}
 
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, 5*time.Second) {
 			return "", context.Cause(ctx)
-		case <-time.After(5 * time.Second):
 		}
 	}
 }

@@ -55,7 +55,7 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	broken, signals := make(chan os.Signal, 1), make(chan os.Signal, 8)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
-	if wanted := forwarded(); len(wanted) > 0 { // of none, Notify would forward all
+	if wanted := forwarded(); len(wanted) > 0 { // without an argument, Notify forwards every signal
 		signal.Notify(signals, wanted...)
 	}
 	defer signal.Stop(signals)

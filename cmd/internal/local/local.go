@@ -21,6 +21,7 @@ import (
 	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/clock"
 	"taskguard/worker"
 )
 
@@ -72,7 +73,7 @@ func Local(ctx context.Context, c *cli.Call) error {
 
 // serveAll starts everything, waits for ctx, and stops the workers.
 func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int, every time.Duration) error {
-	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // of each worker; a run may use a whole one
+	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // for each worker, as a run may use a whole core
 	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
 	atOnce := min(workers*l.limit, 1000)
 	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
@@ -199,9 +200,7 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 }
 
 // servePage runs a server until close, and returns its URL.
-func (l *local) servePage(
-	what, address string, serve func(context.Context, net.Listener) error,
-) (string, error) {
+func (l *local) servePage(what, address string, serve func(context.Context, net.Listener) error) (string, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	at, err := l.serve(what, address, func(listener net.Listener) error {
 		if err := serve(ctx, listener); err != nil {
@@ -225,10 +224,8 @@ func (l *local) supervise(ctx context.Context, w *process) {
 			return
 		case <-w.done:
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, restartDelay) {
 			return
-		case <-time.After(restartDelay):
 		}
 
 		next, err := startProcess(ctx, w.number, l.command)
@@ -245,12 +242,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 
 // callRecovery calls the workers' recovery until ctx ends, as Cloud Scheduler does.
 func (l *local) callRecovery(ctx context.Context, every time.Duration) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
+	for clock.Sleep(ctx, every) {
 		r, err := l.recoverOnce(ctx)
 		switch {
 		case ctx.Err() != nil:

@@ -3,10 +3,10 @@ package operate
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/locks/document"
@@ -34,7 +34,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		unlocked, err = locks.Break(ctx, room)
 	}
 	if errors.Is(err, lease.ErrInvalidKey) {
-		return cli.UsageError("--room: " + strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
+		return cli.UsageError("--room: " + text.Error(err, lease.ErrInvalidKey))
 	}
 	if err != nil {
 		return err
@@ -55,10 +55,10 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		return c.PrintJSON(done)
 	}
 
-	text := "is free: it was not locked"
+	state := "is free: it was not locked"
 	if unlocked {
-		text = "is unlocked; subscribers are notified"
+		state = "is unlocked; subscribers are notified"
 	}
-	cli.Print(c.Out, "room %s %s\n", printable.Line(room), text)
+	cli.Print(c.Out, "room %s %s\n", printable.Line(room), state)
 	return nil
 }

@@ -17,10 +17,10 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -93,7 +93,7 @@ func (s *selection) parse(c *cli.Call) error {
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
-			return cli.UsageError("--idempotency-key: " + orchestrator.Text(err))
+			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
 	s.filtered, err = s.given(c)
@@ -155,7 +155,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {
-		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", orchestrator.Text(err)))
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", text.Error(err)))
 		err = nil
 	}
 	if err != nil || len(dated) == limit {
@@ -405,9 +405,11 @@ func plainJSON(v any) (json.RawMessage, error) {
 	return repo.Plain(v)
 }
 
-// maxStuck is how many stuck analyses a summary lists to count them, plotWidth the width of its
-// bars, and clock its form of a time.
-const maxStuck, plotWidth, clock = 50, 40, "15:04"
+const (
+	maxStuck  = 50      // a summary counts no more stuck analyses
+	plotWidth = 40      // the longest bar of a summary, in characters
+	hhmm      = "15:04" // the format of a summary's times
+)
 
 // summarize prints the backlog.
 func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
@@ -441,7 +443,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
-	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(clock))
+	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hhmm))
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")
@@ -450,7 +452,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	for _, i := range b.Intervals {
 		failed := scaled(i.Failed) // one is visible beside thousands
 		bar := strings.Repeat("#", scaled(i.Finished+i.Failed)-failed)
-		cli.Print(c.Out, row, i.From.Format(clock), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
+		cli.Print(c.Out, row, i.From.Format(hhmm), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/clock"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -193,7 +194,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			if ctx.Err() != nil {
 				return abandoned(ctx, c)
 			}
-			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
+			outage := errors.Is(err, lease.ErrUnavailable) && console.Permanent(err) == ""
 			switch {
 			case err != nil && !outage:
 				return err
@@ -209,10 +210,8 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 		if len(waiting) == 0 {
 			return failures(all)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pause) {
 			return abandoned(ctx, c)
-		case <-time.After(pause):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"taskguard/cmd/internal/service"
 	"taskguard/internal/env"
+	"taskguard/internal/text"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -49,7 +50,7 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 			"%q is not a variable's name, or the beginning of one and a *", name)
 	}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
-		e.Problem("ANALYZER", "%s", orchestrator.Text(err))
+		e.Problem("ANALYZER", "%s", text.Error(err))
 	}
 	return c, e.Err()
 }

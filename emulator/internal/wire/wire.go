@@ -54,10 +54,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return s.pipe.DialContext(ctx)
 		}),
-		grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(s.maxMessage),
-			grpc.MaxCallSendMsgSize(s.maxMessage),
-		),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.maxMessage), grpc.MaxCallSendMsgSize(s.maxMessage)),
 	}
 	return grpc.NewClient("passthrough:///emulator", append(own, opts...)...)
 }

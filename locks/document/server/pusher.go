@@ -20,6 +20,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
 
+	"taskguard/internal/clock"
 	"taskguard/locks/document"
 )
 
@@ -252,10 +253,7 @@ func (p *pusher) pace(ctx context.Context) {
 		p.paced = earliest
 	}
 	p.paced = p.paced.Add(messageInterval)
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Until(p.paced)):
-	}
+	clock.Sleep(ctx, time.Until(p.paced))
 }
 
 // handle handles one message.
