@@ -109,7 +109,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	}
 	ctx := t.Context()
 	take := func(id, owner string) *analysislock.Hold {
-		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, nil)
+		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, analysislock.AcquireOptions{})
 		step(err)
 		return got.Hold
 	}

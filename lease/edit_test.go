@@ -123,7 +123,7 @@ func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]
 func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, lease.Policy{})
-		stale, err := w.faulty.Load(t.Context(), "a")
+		stale, err := w.faulty.Load(t.Context(), "a", lease.OnlyLease)
 		fatal(t, err)
 		w.rewrite(note("theirs"))
 		w.faulty.SetPlan(nil)
@@ -208,7 +208,7 @@ func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
 // final is a store whose calls all return one error.
 type final struct{ err error }
 
-func (f final) Load(context.Context, string) (lease.Cell[job], error) {
+func (f final) Load(context.Context, string, lease.Want) (lease.Cell[job], error) {
 	return lease.Cell[job]{}, f.err
 }
 func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[job], error) {
@@ -242,7 +242,7 @@ type excluder struct {
 }
 
 func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
-	c, err := x.inside.Load(ctx, key)
+	c, err := x.inside.Load(ctx, key, lease.OnlyLease)
 	if err != nil {
 		return c, err
 	}
@@ -267,7 +267,7 @@ func (w *fixture) newExcluder(swaps, excludes []leasetest.Fault) excluder {
 // wantWrites checks how often the record was written.
 func (w *fixture) wantWrites(want int64) {
 	w.Helper()
-	c, err := w.memory.Load(w.Context(), "a")
+	c, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 	if rev, _ := c.Rev.(int64); err != nil || rev-1 != want {
 		w.Errorf("%d writes, %v; want %d", rev-1, err, want)
 	}

@@ -75,7 +75,7 @@ func (w *fixture) clockAhead() *atomic.Int64 {
 // record loads the record.
 func (w *fixture) record() job {
 	w.Helper()
-	c, err := w.memory.Load(w.Context(), "a")
+	c, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 	if err != nil || !c.Exists {
 		w.Fatalf("load: exists %v, %v", c.Exists, err)
 	}

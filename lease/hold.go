@@ -218,6 +218,9 @@ func (h *Hold[D]) Now() time.Time { return h.current().Now() }
 // Doc returns the record as the Hold last read or wrote it.
 func (h *Hold[D]) Doc() D { return h.current().Doc }
 
+// Cell returns the record as the Hold last read or wrote it.
+func (h *Hold[D]) Cell() Cell[D] { return h.current() }
+
 func (h *Hold[D]) current() Cell[D] {
 	h.mu.Lock()
 	defer h.mu.Unlock()

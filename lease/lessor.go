@@ -53,7 +53,7 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 // recorded), a *HeldError, or ErrUnavailable after at most 15 s. With each of these it
 // returns the record as last read or written. (SEEDS G1, G3, G6)
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
-	return l.AcquireBy(ctx, key, owner, func(d *D, now time.Time) error {
+	return l.AcquireBy(ctx, key, owner, OnlyLease, func(d *D, now time.Time) error {
 		next, err := Take(*l.lease(d), now, owner, l.policy)
 		if err == nil || errors.Is(err, ErrExhausted) {
 			*l.lease(d) = next
@@ -67,7 +67,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 // now, the store's time: it gives the lease to owner and returns nil, or it finishes the record
 // as owner and returns ErrExhausted. If take returns any other error, AcquireBy writes nothing
 // and returns that error. take is pure and may be called again.
-func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
+func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string, want Want,
 	take func(d *D, now time.Time) error,
 ) (*Hold[D], D, error) {
 	var none D
@@ -93,10 +93,12 @@ func (l *Lessor[D]) AcquireBy(ctx context.Context, key, owner string,
 		stolen = before.Owner != ""
 		return next, nil
 	}
-	c, err := Edit(ctx, l.store, key, nil, decide, func(c Cell[D]) bool {
+	landed := func(c Cell[D]) bool {
 		got := l.lease(&c.Doc)
 		return got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished && got.FinishedBy == owner
-	})
+	}
+	e := edit[D]{store: l.store, key: key, want: want, decide: decide, landed: landed}
+	c, err := e.run(ctx)
 	if err == nil && l.lease(&c.Doc).Finished {
 		err = ErrExhausted
 	}

@@ -22,7 +22,7 @@ func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 		inBubble(t, func(w *fixture) {
 			h := w.acquire()
 			others(w)
-			before, err := w.memory.Load(w.Context(), "a")
+			before, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 			fatal(w, err)
 			var all []renewal
 			err = h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
@@ -38,7 +38,7 @@ func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 			w.wantCalls(0, 0)
 			wantLost(w, h.Finish(w.Context(), note("mine")), reason)
 			wantLost(w, h.Release(w.Context(), note("mine"), true), reason)
-			after, err := w.memory.Load(w.Context(), "a")
+			after, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 			if fatal(w, err); after.Exists != before.Exists || after.Rev != before.Rev {
 				w.Errorf("%s: %+v, then %+v; want no write", reason, before, after)
 			}

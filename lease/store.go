@@ -24,14 +24,25 @@ type Cell[D any] struct {
 // new expiry, never to judge one.
 func (c Cell[D]) Now() time.Time { return c.At.Add(time.Since(c.Asked)) }
 
+// Want is what a Load brings beside the fields that a decision needs.
+type Want int
+
+const (
+	// OnlyLease asks for nothing more.
+	OnlyLease Want = iota
+	// LeaseAndWork also asks for the work of the record, if it is small. A Store without such a
+	// notion ignores it. The work stays in Cell.Rev until an acquisition has been committed.
+	LeaseAndWork
+)
+
 // Store keeps records, changes them one at a time by compare-and-swap, and has its own
 // clock. Implementations contain no rules. They are safe for concurrent use, bound
 // each call by a deadline of their own, and pass leasetest.
 type Store[D any] interface {
-	// Load reads the record. A missing record is a Cell with Exists false, not an
-	// error; a record whose lease cannot be decoded is ErrMalformed. At is never
-	// before the At of an earlier reply about that record.
-	Load(ctx context.Context, key string) (Cell[D], error)
+	// Load reads the record, and what want asks for beside it. A missing record is a Cell with
+	// Exists false, not an error; a record whose lease cannot be decoded is ErrMalformed. At is
+	// never before the At of an earlier reply about that record.
+	Load(ctx context.Context, key string, want Want) (Cell[D], error)
 	// Swap writes next if the record is still prev, and returns the Cell as
 	// written, with the Rev, At and Asked of this write. It writes only the
 	// differences between prev.Doc and next. It returns ErrConflict if the record has
@@ -49,9 +60,6 @@ type Excluder[D any] interface {
 	// Exclude returns an error of decide unchanged. decide may be called more
 	// than once; only its last result counts.
 	Exclude(ctx context.Context, key string, decide func(Cell[D]) (D, error)) (Cell[D], error)
-	// Exclusive reports whether Edit makes every decision in Exclude. Else it
-	// begins with Load and Swap.
-	Exclusive() bool
 }
 
 // optimistic is the number of conflicts after which Edit uses Exclude.
@@ -122,6 +130,7 @@ type edit[D any] struct {
 	decide func(Cell[D]) (D, error)
 	landed func(Cell[D]) bool
 
+	want      Want
 	unmarked  bool // see EditUnmarked
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
@@ -141,13 +150,13 @@ var errLanded = errors.New("lease: landed")
 func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	x, ok := e.store.(Excluder[D])
 	canExclude := ok && e.refused == nil && !e.trySwap
-	if canExclude && (e.conflicts >= optimistic || x.Exclusive()) {
+	if canExclude && e.conflicts >= optimistic {
 		return e.exclude(ctx, x)
 	}
 	e.trySwap = false
 
 	if !e.fresh {
-		c, err := e.store.Load(ctx, e.key)
+		c, err := e.store.Load(ctx, e.key, e.want)
 		if err != nil {
 			return errors.Is(err, ErrRefused) || permanent(err), err
 		}

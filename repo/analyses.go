@@ -96,7 +96,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	}
 	docs := &documents[analysislock.Analysis]{
 		db: d, collection: d.client.Collection(o.Collection), noun: noun, log: o.Log,
-		codec: codec, pessimistic: o.Pessimistic, work: codec.fields.workFields(),
+		codec: codec, work: codec.fields.workFields(),
 	}
 	a := &Analyses{documents: docs, codec: codec}
 
@@ -290,7 +290,8 @@ func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 // acquisition was decided, if that has them: the commit has proved that they had not changed.
 // Otherwise it reads them. It converts them after the commit has counted the attempt: an input that
 // makes the worker crash cannot do so without end.
-func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
+func (a *Analyses) work(ctx context.Context, c lease.Cell[analysislock.Analysis]) (w analysislock.Work, err error) {
+	d := c.Doc
 	if s, _ := d.Stored.(stored); s.work != nil {
 		w, err = a.decodeWork(s.work)
 	} else {

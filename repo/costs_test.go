@@ -142,7 +142,7 @@ func TestASkipOfALargeDocumentRefusesMostOfIt(t *testing.T) {
 	}
 	for most, ctx := range map[int64]context.Context{8 << 10: t.Context(), 400_000: analysislock.WithWork(t.Context())} {
 		before := l.n.Load()
-		acq, err := a.AcquireAnalysisLock(ctx, "x", "w/1", 0, nil)
+		acq, err := a.AcquireAnalysisLock(ctx, "x", "w/1", 0, analysislock.AcquireOptions{})
 		if moved := l.n.Load() - before; err != nil || acq.Reason != analysislock.AlreadyFinished || moved > most {
 			t.Errorf("%+v, %v: %d bytes, want at most %d", acq, err, moved, most)
 		}

@@ -108,7 +108,7 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 		if _, err := a.documents.Exclude(t.Context(), "missing", same); err == nil {
 			t.Error("a decision about a document that could not be read")
 		}
-		was, err := a.documents.Load(t.Context(), "free")
+		was, err := a.documents.Load(t.Context(), "free", lease.OnlyLease)
 		fatal(t, err)
 		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev != was.Rev || c.Doc.Status != analysislock.Ready {
 			t.Errorf("a decision that changes nothing: %+v, %v; want %+v", c, err, was)
@@ -222,7 +222,7 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		read, err := a.documents.Load(t.Context(), "x")
+		read, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
 		fatal(t, err)
 		large := read.Doc
 		large.Status, large.Result = analysislock.Ready, make([]any, largeResult+1)
@@ -252,7 +252,7 @@ func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 		fatal(t, err)
 		rooms := openRooms(t, b)
 		rooms.put(t, "secret", map[string]any{"lockToken": "seven"})
-		if _, err := r.Load(t.Context(), "secret"); err != nil {
+		if _, err := r.Load(t.Context(), "secret", lease.OnlyLease); err != nil {
 			t.Fatal(err)
 		}
 		if got := log.String(); !strings.Contains(got, "room_hash="+document.Hash("secret")) || strings.Contains(got, "secret") {
@@ -266,7 +266,7 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 		l := &faultyConn{}
 		a, r := open(t, b, l.options()...), openRooms(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		c, err := a.documents.Load(t.Context(), "x")
+		c, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
 		fatal(t, err)
 		l.inject(map[string][]fault{read: {denied}})
 		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
@@ -280,7 +280,7 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 		if _, err := r.Swap(t.Context(), "a", lease.Cell[document.Lock]{Exists: true}, document.Lock{}); !errors.Is(err, lease.ErrConflict) {
 			t.Errorf("room: %v, want ErrConflict", err)
 		}
-		_, loaded := r.Load(t.Context(), "a/b")
+		_, loaded := r.Load(t.Context(), "a/b", lease.OnlyLease)
 		_, swapped := r.Swap(t.Context(), "a/b", lease.Cell[document.Lock]{}, document.Lock{})
 		if !errors.Is(loaded, lease.ErrInvalidKey) || !errors.Is(swapped, lease.ErrInvalidKey) {
 			t.Errorf("%v, %v; want ErrInvalidKey", loaded, swapped)

@@ -205,7 +205,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 			fatal(t, err)
 			fatal(t, a.CreateWith(t.Context(), "x", "in", New{Params: "hash"}))
 			created(read)
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, nil)
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, analysislock.AcquireOptions{})
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
 			}
@@ -234,7 +234,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 		finished, err := Open(t.Context(), b.Project, optionsFor(b, Options{Keep: keep}), b.Client(t)...)
 		fatal(t, err)
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued}) // by any program
-		acq, err := finished.AcquireAnalysisLock(t.Context(), "y", "w/1", 0, nil)
+		acq, err := finished.AcquireAnalysisLock(t.Context(), "y", "w/1", 0, analysislock.AcquireOptions{})
 		if err != nil || acq.Grant.Token <= last {
 			t.Errorf("%+v, %v; its tokens begin anew", acq.Grant, err)
 		}

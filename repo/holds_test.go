@@ -51,7 +51,7 @@ func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Ac
 	if !w.again {
 		ctx = analysislock.WithWork(ctx)
 	}
-	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, nil)
+	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, analysislock.AcquireOptions{})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds[owner] = acq.Hold

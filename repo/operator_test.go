@@ -44,7 +44,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 		},
 		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			read, err := a.documents.Load(t.Context(), "x")
+			read, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
 			fatal(t, err)
 			mustAcquire(t, a, "x", "w/1")
 			if _, err := a.documents.remove(t.Context(), "x", read); !errors.Is(err, lease.ErrConflict) {

@@ -199,7 +199,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 	}
 	for _, n := range acquirers {
 		guard := compete(n, func(id, owner string) (bool, error) {
-			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0, nil)
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0, analysislock.AcquireOptions{})
 			return acq.Acquired, err
 		})
 		plain := compete(n, func(id, owner string) (got bool, err error) {

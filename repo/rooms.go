@@ -55,11 +55,11 @@ func (r *Rooms) Ping(ctx context.Context) error {
 }
 
 // Load makes one read, within 5 s.
-func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[document.Lock], error) {
+func (r *Rooms) Load(ctx context.Context, room string, want lease.Want) (lease.Cell[document.Lock], error) {
 	if err := document.CheckRoom(room); err != nil {
 		return lease.Cell[document.Lock]{}, err
 	}
-	return r.documents.Load(ctx, room)
+	return r.documents.Load(ctx, room, want)
 }
 
 // Swap makes one commit, within 5 s. It creates the document if prev does not exist,
@@ -80,7 +80,7 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.
 		return r.create(ctx, room, next)
 	}
 
-	c, err := r.documents.Load(ctx, room) // no document, and none to create
+	c, err := r.documents.Load(ctx, room, lease.OnlyLease) // no document, and none to create
 	if err == nil && c.Exists {
 		err = lease.ErrConflict
 	}

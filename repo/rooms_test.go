@@ -102,7 +102,7 @@ func anOwned(at time.Time) document.Lock {
 
 func mustLoad(t *testing.T, r onRooms) lease.Cell[document.Lock] {
 	t.Helper()
-	c, err := r.Load(t.Context(), "a")
+	c, err := r.Load(t.Context(), "a", lease.OnlyLease)
 	fatal(t, err)
 	return c
 }

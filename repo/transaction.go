@@ -41,26 +41,25 @@ type codec[D any] interface {
 // writers, Edit decides inside Exclude. docs/adr/0001-transaction.md gives the reasons.
 // A decision reads only the fields of the codec's mask.
 type documents[D any] struct {
-	db          *Database
-	collection  *firestore.CollectionRef
-	codec       codec[D]
-	noun        string // the kind of record, in errors
-	log         *slog.Logger
-	pessimistic bool     // every decision is made inside Exclude
-	work        []string // the fields that a Load for analysislock.WithWork reads too
+	db         *Database
+	collection *firestore.CollectionRef
+	codec      codec[D]
+	noun       string // the kind of record, in errors
+	log        *slog.Logger
+	work       []string // the fields that a Load for lease.LeaseAndWork reads too
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
 
 // Load makes one read.
-func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], err error) {
+func (s *documents[D]) Load(ctx context.Context, id string, load lease.Want) (c lease.Cell[D], err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
 	asked := time.Now()
 	var decoded error
 	want := wanted{fields: s.codec.mask()}
-	if analysislock.WantsWork(ctx) {
+	if load == lease.LeaseAndWork {
 		want.encoded, want.small = s.work, true
 	}
 	err = s.db.read(ctx, s.collection.Doc(id), want, func(r reading) error {
@@ -82,7 +81,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	}
 	updates := s.codec.changes(prev.Doc, &next, prev.Now())
 	if len(updates) == 0 { // for example, a renewal within the same millisecond as the last
-		c, err := s.Load(ctx, id)
+		c, err := s.Load(ctx, id, lease.OnlyLease)
 		if err == nil && (!c.Exists || !read.Equal(c.Rev.(time.Time))) {
 			return c, lease.ErrConflict
 		}
@@ -189,13 +188,10 @@ func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, er
 	return snapshot(found[0]), nil
 }
 
-// Exclusive implements lease.Excluder.
-func (s *documents[D]) Exclusive() bool { return s.pessimistic }
-
 // now returns Firestore's time, from one read of a document that need not exist. Its
 // error is lease.ErrUnavailable.
 func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
-	c, err := s.Load(ctx, "ready")
+	c, err := s.Load(ctx, "ready", lease.OnlyLease)
 	if err != nil && !errors.Is(err, lease.ErrMalformed) {
 		return time.Time{}, unavailable(err)
 	}

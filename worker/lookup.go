@@ -208,7 +208,7 @@ func (g *Guard) recordsOf(o DoOptions) (records collection, err error) {
 		return records, err
 	}
 	records.guard.Queue, records.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	records.guard.Answers = true
+	records.guard.RetryUncertain = true
 
 	g.mu.Lock()
 	defer g.mu.Unlock()

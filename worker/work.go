@@ -181,17 +181,16 @@ func (w *Work) pushHandler(parse parser) http.Handler {
 // request. Unless the handler is able to run or book the work, it answers 500. From now on, recovery
 // includes the kind.
 func (w *Work) taskHandler(parse parser, able bool) echo.HandlerFunc {
-	g, analyzer := w.service, w.analyzer()
+	g := w.service
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !slices.Contains(g.handled, w.guard) {
 		g.handled = append(g.handled, w.guard)
 	}
 
-	return g.internal(telemetry.Delivery, w.guard, func(c *call) delivery.Outcome {
-		if !able {
-			return delivery.Outcome{Case: delivery.Internal, Err: fmt.Errorf("kind %q has no Run", w.Name)}
-		}
-		return c.deliver(analyzer, parse)
-	})
+	serve := (*call).deliver
+	if !able {
+		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
+	}
+	return g.internal(route{name: telemetry.Delivery, kind: w.guard, analyzer: w.analyzer(), parse: parse, serve: serve})
 }

@@ -182,7 +182,7 @@ func create(t testing.TB, a *repo.Analyses, id string) {
 func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
 	t.Helper()
 	create(t, a, id)
-	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0, nil)
+	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0, analysislock.AcquireOptions{})
 	if err != nil || !acq.Acquired {
 		t.Fatalf("acquire: %+v, %v", acq, err)
 	}

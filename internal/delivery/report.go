@@ -23,15 +23,21 @@ var errStalled = errors.New("worker: the run has reported nothing for too long")
 // reporter writes the reports of one run with the lock's renewals. It is safe for
 // concurrent use.
 type reporter struct {
-	*attempt
-	ctx   context.Context // of the log
+	guard    *Guard
+	id       string
+	hold     *analysislock.Hold
+	measured *Run // gets the number of checkpoints
+
+	ctx   context.Context // for the log
 	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
 	ended chan struct{}   // closed when the run has ended
 
 	acts
+	skipped  []string // acts of earlier attempts that the run has not asked for, once it has ended
+	admitted bool     // Admit has taken the guard's room for one large result
 
 	mu       sync.Mutex
-	commits  int // those that the run waits for, which is not stalled meanwhile
+	commits  int // that the run waits for, and is not stalled meanwhile
 	warnings int
 	warned   map[string]bool // the problems that Warn has logged
 }
@@ -62,16 +68,13 @@ func outcome(err error) error {
 	return unknownError{err}
 }
 
-// newReporter returns the reporter of a run. stop ends the run's context.
-func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc) *reporter {
-	r := &reporter{
-		attempt: a, ctx: context.WithoutCancel(ctx), ended: make(chan struct{}), warned: map[string]bool{},
+// open begins the reports of a run. stop ends the run's context.
+func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
+	r.ctx, r.ended, r.warned = context.WithoutCancel(ctx), make(chan struct{}), map[string]bool{}
+	if r.guard.StallTimeout > 0 {
+		r.stall = time.AfterFunc(r.guard.StallTimeout, func() { stop(errStalled) })
 	}
-	if a.StallTimeout > 0 {
-		r.stall = time.AfterFunc(a.StallTimeout, func() { stop(errStalled) })
-	}
-	a.hold.Written = r.written
-	return r
+	r.hold.Written = r.written
 }
 
 // close ends the run's reports. Later ones change nothing.
@@ -98,7 +101,7 @@ func (r *reporter) Report(report orchestrator.Report) {
 		r.Invalid("the run has ended")
 		return
 	}
-	r.hold.Report(r.receive(report), r.CheckpointInterval, nil)
+	r.hold.Report(r.receive(report), r.guard.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
@@ -143,7 +146,7 @@ func (r *reporter) waits(n int) {
 	switch {
 	case r.stall == nil || r.over() != nil:
 	case r.commits == 0:
-		r.stall.Reset(r.StallTimeout)
+		r.stall.Reset(r.guard.StallTimeout)
 	case r.commits == n:
 		r.stall.Stop()
 	}
@@ -195,7 +198,7 @@ func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
-		r.stall.Reset(r.StallTimeout)
+		r.stall.Reset(r.guard.StallTimeout)
 	}
 	return analysislock.Report{
 		Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint),
@@ -207,7 +210,7 @@ func (r *reporter) Invalid(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.AnalysisID, "problem", problem,
+		r.guard.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem,
 			"last_warning", r.warnings == maxReportWarnings)
 	}
 }
@@ -215,8 +218,8 @@ func (r *reporter) Invalid(problem string) {
 // Admit implements orchestrator.Admitter. The attempt leaves when it has ended. A run that must stop does
 // not wait: others may hold their place for a minute while Firestore does not answer.
 func (r *reporter) Admit(ctx context.Context) {
-	if r.Large != nil {
-		r.admitted = r.Large.Acquire(ctx, 1) == nil
+	if r.guard.Large != nil {
+		r.admitted = r.guard.Large.Acquire(ctx, 1) == nil
 	}
 }
 
@@ -228,7 +231,7 @@ func (r *reporter) Warn(problem string) {
 		return
 	}
 	r.warned[problem] = true
-	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.AnalysisID, "problem", problem)
+	r.guard.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 }
 
 // written handles the outcome of a commit with a report.
@@ -239,6 +242,6 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	case err == nil && c != nil && c.Value != nil:
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
 		r.measured.Checkpoints++
-		r.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(len(text)))
+		r.guard.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(len(text)))
 	}
 }

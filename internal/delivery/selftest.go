@@ -12,9 +12,19 @@ import (
 // selfTestID is the AnalysisID of a self-test's job. There is no such document.
 const selfTestID = "self-test"
 
+// SelfTestError reports a failed self-test.
+type SelfTestError struct {
+	Code   string
+	Reason string // how the analyzer failed, without its message
+	Err    error  // with the analyzer's message
+}
+
+func (e *SelfTestError) Error() string { return e.Err.Error() }
+
 // SelfTest runs the analyzer once on input, without a document, a lock or a retry. A release
 // calls it before a revision gets traffic. Without a document no act can be marked, so an act fails it.
-func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage) Outcome {
+// Errors: a *SelfTestError, or ErrStopping.
+func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
 	defer cancel()
 
@@ -25,19 +35,19 @@ func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, in
 	err = tester.judge(err)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		return Outcome{Case: SelfTested}
+		return nil
 	case errors.Is(cause, ErrStopping):
-		return Outcome{Case: NotClaimed, Err: ErrStopping}
+		return ErrStopping
 	case cause != nil:
 		err = cause
 	}
 
-	o := Outcome{Case: SelfTestFailed, Code: CodeFailed, Reason: reasonOf(err)}
+	failed := &SelfTestError{Code: CodeFailed, Reason: reasonOf(err)}
 	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
-		o.Code, err = permanent.Code, permanent
+		failed.Code, err = permanent.Code, permanent
 	}
-	o.Err = errors.New(orchestrator.Text(err))
-	return o
+	failed.Err = errors.New(orchestrator.Text(err))
+	return failed
 }
 
 // tester is the Reporter of a self-test: it drops reports, and refuses acts.

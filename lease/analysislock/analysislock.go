@@ -16,14 +16,14 @@ type Locks struct {
 	store  lease.Store[Analysis]
 	lessor *lease.Lessor[Analysis]
 	maxRun time.Duration
-	work   func(ctx context.Context, d Analysis) (Work, error)
+	work   func(ctx context.Context, c lease.Cell[Analysis]) (Work, error)
 }
 
 // New returns the error of lease.Policy.Check, if any. An analysis that is acquired maxRun
 // after its first acquisition, or later, becomes FAILED instead; zero: none does. work reads
 // the work of an acquired analysis; nil encodes its Input and Checkpoint.
 func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
-	work func(ctx context.Context, d Analysis) (Work, error),
+	work func(ctx context.Context, c lease.Cell[Analysis]) (Work, error),
 ) (*Locks, error) {
 	lessor, err := lease.NewLessor(store, func(a *Analysis) *lease.Lease { return &a.Lock }, p)
 	if err != nil {
@@ -35,7 +35,8 @@ func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
 	return &Locks{store: store, lessor: lessor, maxRun: maxRun, work: work}, nil
 }
 
-func encodeWork(_ context.Context, d Analysis) (w Work, err error) {
+func encodeWork(_ context.Context, c lease.Cell[Analysis]) (w Work, err error) {
+	d := c.Doc
 	w.Effects = d.Effects
 	if w.Input, err = json.Marshal(d.Input); err == nil && d.Checkpoint != nil && d.Checkpoint.Value != nil {
 		w.Checkpoint, err = json.Marshal(d.Checkpoint.Value)
@@ -73,20 +74,27 @@ const (
 	RunTimeExhausted  = "run_time_exhausted" // likewise
 )
 
+// AcquireOptions configures an acquisition. The zero value decides by the lock alone.
+type AcquireOptions struct {
+	// Early makes an analysis that waits for its NextAttemptAt a skip, unless Early returns true for it.
+	Early func(d Analysis) bool
+	// Want with lease.LeaseAndWork also reads the work of the attempt, if it is small. That saves a
+	// reading where the lock is acquired, and costs bytes where the call is a skip.
+	Want lease.Want
+}
+
 // AcquireAnalysisLock acquires the lock on analysis id. owner must be new for each delivery.
 // A zero ttl is the Policy's. An acquisition changes QUEUED, or a missing status, to PROCESSING
 // and keeps any other.
 //
 // A finished or locked analysis is a skip. So is one whose attempts or run time are exhausted,
 // which becomes FAILED in the same commit, and one whose document has no room for the
-// acquisition, which becomes FAILED in another commit. If early is not nil, an analysis that
-// waits for its NextAttemptAt is a skip too, unless early returns true for it.
+// acquisition, which becomes FAILED in another commit.
 //
 // An acquisition takes two round trips, and a skip takes one. Errors: lease.ErrNotFound;
 // lease.ErrMalformed; lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
 // has no room for FAILED either. (SEEDS G1–G7, G9)
-func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration,
-	early func(d Analysis) bool,
+func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o AcquireOptions,
 ) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
 		return Acquisition{}, err
@@ -96,12 +104,12 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 		return Acquisition{}, err
 	}
 	take := func(d *Analysis, now time.Time) error {
-		return d.take(now, owner, lessor.Policy(), l.maxRun, early)
+		return d.take(now, owner, lessor.Policy(), l.maxRun, o.Early)
 	}
 
-	hold, doc, err := lessor.AcquireBy(ctx, id, owner, take)
+	hold, doc, err := lessor.AcquireBy(ctx, id, owner, o.Want, take)
 	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
-		hold, doc, err = lessor.AcquireBy(ctx, id, owner, take)
+		hold, doc, err = lessor.AcquireBy(ctx, id, owner, o.Want, take)
 	}
 	if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // it is not the reading that was refused
 		err = l.failFull(ctx, &doc)
@@ -121,17 +129,6 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	}
 	return got, nil
 }
-
-// workKey is the context key of WithWork.
-type workKey struct{}
-
-// WithWork returns a context for AcquireAnalysisLock whose readings may also bring the work of
-// the attempt. That saves a reading where the lock is acquired and the work is small. It costs
-// bytes where the call is a skip.
-func WithWork(ctx context.Context) context.Context { return context.WithValue(ctx, workKey{}, true) }
-
-// WantsWork reports whether ctx is from WithWork; it is for a store.
-func WantsWork(ctx context.Context) bool { return ctx.Value(workKey{}) != nil }
 
 // errWaiting is the reason for which AcquireAnalysisLock skips an analysis that waits.
 var errWaiting = errors.New("analysislock: the next attempt is not due")

@@ -26,8 +26,8 @@ type fixture struct {
 	locks *analysislock.Locks
 }
 
-func (w *fixture) Load(ctx context.Context, key string) (lease.Cell[analysislock.Analysis], error) {
-	c, err := w.Memory.Load(ctx, key)
+func (w *fixture) Load(ctx context.Context, key string, want lease.Want) (lease.Cell[analysislock.Analysis], error) {
+	c, err := w.Memory.Load(ctx, key, lease.OnlyLease)
 	c.Doc.ReadAt = c.At
 	return c, err
 }
@@ -48,7 +48,7 @@ func inBubble(t *testing.T, x analysislock.Analysis, run func(w *fixture)) {
 
 // serve makes the fixture's locks anew.
 func (w *fixture) serve(s lease.Store[analysislock.Analysis], p lease.Policy, maxRun time.Duration,
-	work func(ctx context.Context, d analysislock.Analysis) (analysislock.Work, error),
+	work func(ctx context.Context, c lease.Cell[analysislock.Analysis]) (analysislock.Work, error),
 ) {
 	w.Helper()
 	var err error
@@ -59,7 +59,7 @@ func (w *fixture) serve(s lease.Store[analysislock.Analysis], p lease.Policy, ma
 
 func (w *fixture) acquire(owner string) analysislock.Acquisition {
 	w.Helper()
-	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0, nil)
+	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0, analysislock.AcquireOptions{})
 	if err != nil || acq.Acquired != (acq.Hold != nil) || acq.Acquired != (acq.Reason == "") {
 		w.Fatalf("acquire as %s: %+v, %v", owner, acq, err)
 	}
@@ -68,7 +68,7 @@ func (w *fixture) acquire(owner string) analysislock.Acquisition {
 
 func (w *fixture) doc() analysislock.Analysis {
 	w.Helper()
-	c, err := w.Load(w.Context(), "x")
+	c, err := w.Load(w.Context(), "x", lease.OnlyLease)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 			w.Errorf("%v", err)
 		}
 		time.Sleep(lease.DefaultTTL)
-		w.serve(w, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+		w.serve(w, lease.Policy{}, 0, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 			return analysislock.Work{}, unreadable
 		})
 		ran = false
@@ -400,10 +400,10 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 		}
 	}
 	inBubble(t, queued(), func(w *fixture) {
-		if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", -1, nil); err == nil {
+		if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", -1, analysislock.AcquireOptions{}); err == nil {
 			t.Error("a negative TTL is no error")
 		}
-		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, nil)
+		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, analysislock.AcquireOptions{})
 		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil, "")
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {
 			if !errors.Is(err, lease.ErrInvalidKey) {

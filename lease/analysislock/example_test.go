@@ -31,7 +31,7 @@ func Example() {
 }
 
 func deliver(ctx context.Context, locks *analysislock.Locks, id, owner string) error {
-	got, err := locks.AcquireAnalysisLock(ctx, id, owner, 0, nil)
+	got, err := locks.AcquireAnalysisLock(ctx, id, owner, 0, analysislock.AcquireOptions{})
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // except Report, Mark and Effect: Run, then Complete, Fail, Retry or Release, which end it.
 type Hold struct {
 	lease *lease.Hold[Analysis]
-	work  func(ctx context.Context, d Analysis) (Work, error)
+	work  func(ctx context.Context, c lease.Cell[Analysis]) (Work, error)
 	given json.RawMessage // the checkpoint that Run was given
 	// Written is called after each commit with a report, with the checkpoint if it had one;
 	// see Report. Nil: it is not called. It is set before the first Report.
@@ -35,8 +35,8 @@ type Hold struct {
 // lease.Hold.Run. lease.ErrUnavailable: the input could not be read, and body did not
 // run. Run calls each function of renewed after each refresh.
 func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, w Work) error, renewed ...lease.Renewed) error {
-	return h.lease.Run(ctx, func(ctx context.Context, d Analysis, _ lease.Grant) error {
-		w, err := h.work(ctx, d)
+	return h.lease.Run(ctx, func(ctx context.Context, _ Analysis, _ lease.Grant) error {
+		w, err := h.work(ctx, h.lease.Cell())
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func (b *fixture[D]) created() *fixture[D] {
 
 func (b *fixture[D]) load() lease.Cell[D] {
 	b.Helper()
-	c, err := b.store.Load(b.Context(), key)
+	c, err := b.store.Load(b.Context(), key, lease.OnlyLease)
 	if err != nil {
 		b.Fatalf("load: %v", err)
 	}

@@ -34,11 +34,11 @@ func (s *slowStore) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Micr
 
 func (s *slowStore) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
 
-func (s *slowStore) Load(ctx context.Context, room string) (cell, error) {
+func (s *slowStore) Load(ctx context.Context, room string, want lease.Want) (cell, error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
-	c, err := s.store.Load(ctx, room)
+	c, err := s.store.Load(ctx, room, lease.OnlyLease)
 	c.Asked = asked
 	return c, err
 }
@@ -216,7 +216,7 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 				}
 			}
 			for room, sub := range subs {
-				c, err := s.Load(t.Context(), room)
+				c, err := s.Load(t.Context(), room, lease.OnlyLease)
 				if e := sub.room.latest; err != nil || e.Locked != lease.Held(c.Doc.Lease, sub.room.cell.At) || e.Holder != holder(c) {
 					t.Errorf("seed %d: last %+v of %+v, %v", seed, e, c, err)
 				}

@@ -113,7 +113,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
-	c, err := l.stores[FileLock].Load(ctx, l.room)
+	c, err := l.stores[FileLock].Load(ctx, l.room, lease.OnlyLease)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
 		return nil // a link, or no directory: no program can have the file there

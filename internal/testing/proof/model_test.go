@@ -450,7 +450,7 @@ func (c *client) call(ctx context.Context, k *call) reply {
 	return c.send(ctx, k)
 }
 
-func (c *client) Load(ctx context.Context, id string) (cell, error) {
+func (c *client) Load(ctx context.Context, id string, want lease.Want) (cell, error) {
 	r := c.call(ctx, &call{kind: load, id: id})
 	return r.cell, r.err
 }
@@ -496,7 +496,8 @@ func (c *client) ledger() *analysislock.Locks {
 }
 
 // work returns the work that was read with the acquisition, or reads it.
-func (c *client) work(ctx context.Context, d analysis) (analysislock.Work, error) {
+func (c *client) work(ctx context.Context, holding cell) (analysislock.Work, error) {
+	d := holding.Doc
 	g, read := d.Stored.(given)
 	if !read {
 		r := c.call(ctx, &call{kind: readWork, id: d.ID})
@@ -522,7 +523,7 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 }
 
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
-func (i *instance) deliver(p *caller) delivery.Outcome {
+func (i *instance) deliver(p *caller) delivery.Result {
 	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
 	return i.guard.Deliver(p.context(i.work), d)
 }
