@@ -99,7 +99,8 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 	}
 	return orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (any, error) {
 		result, err := k.Run(ctx, job)
-		if wrong, ok := errors.AsType[*ResultError](err); ok && !strings.Contains(wrong.Record, ":") { // no record of Do
+		wrong, ok := errors.AsType[*ResultError](err)
+		if ok && !strings.Contains(wrong.Record, ":") { // it is about an act, and no record of Do
 			err = Permanent("effect_result_invalid", wrong.Error(), err) // a retry would read the same result
 		}
 		return result, err

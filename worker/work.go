@@ -123,7 +123,8 @@ func (g *Guard) add(work *Work) error {
 	defer g.mu.Unlock()
 	for _, other := range g.works {
 		if other.Name == work.Name || other.Path == work.Path || other.Collection == work.Collection {
-			return fmt.Errorf("worker: kind %q has the name, the path or the collection of kind %q", work.Name, other.Name)
+			return fmt.Errorf("worker: kind %q has the name, the path or the collection of kind %q",
+				work.Name, other.Name)
 		}
 	}
 	if g.records[work.Collection] {
@@ -192,5 +193,6 @@ func (w *Work) taskHandler(parse parser, able bool) echo.HandlerFunc {
 	if !able {
 		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
 	}
-	return g.internal(route{name: telemetry.Delivery, kind: w.guard, analyzer: w.analyzer(), parse: parse, serve: serve})
+	r := route{name: telemetry.Delivery, kind: w.guard, analyzer: w.analyzer(), parse: parse, serve: serve}
+	return g.internal(r)
 }
