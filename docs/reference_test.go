@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -115,14 +114,13 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	}
 	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
 	first := take("ready", "a")
-	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
-	_, _, err := first.Begin("charge", false, nil)
-	step(err)
-	first.Report(analysislock.Report{Message: new("m"), Checkpoint: &analysislock.Checkpoint{Value: 1}}, 0, nil)
-	_, err = first.Retry(ctx, "code", "message", time.Minute, false, func(time.Time) string { return "task" })
-	step(err)
+	begin := &analysislock.Beginning{Name: "charge", Token: first.Grant().Token, Now: first.Now()}
+	first.Send(begin.Change(nil), analysislock.Progressed(analysislock.Progress{Message: "m"}),
+		analysislock.Checkpointed(&analysislock.Checkpoint{Value: 1}))
+	step(first.End(ctx, analysislock.Retrying(first.Now(), "code", "message", first.Now().Add(time.Minute), "task", false)))
 	ready, failed := take("ready", "b"), take("failed", "c")
-	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))
+	step(errors.Join(ready.End(ctx, analysislock.Completing(ready.Now(), "result")),
+		failed.End(ctx, analysislock.Failing(failed.Now(), "code", "message"))))
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 

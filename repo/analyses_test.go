@@ -50,7 +50,7 @@ func TestAnalysisLock(t *testing.T) {
 			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})
 				mustAcquire(t, a, "x", "w/1")
-				fatal(t, a.holds["w/1"].Complete(t.Context(), result))
+				fatal(t, a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), result)))
 				got := b.Fields(t, "x")
 				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
 				same(t, want, withoutRuns(got))

@@ -42,11 +42,11 @@ func runOne(ctx context.Context) (err error) {
 	if err != nil || !got.Acquired {
 		return fmt.Errorf("skipped: %s: %w", got.Reason, err)
 	}
-	err = got.Hold.Run(ctx, func(ctx context.Context, _ analysislock.Work) error { return context.Cause(ctx) }) // the work
+	err = got.Hold.Run(ctx, func(ctx context.Context) error { return context.Cause(ctx) }, nil) // the work
 	if err != nil {
 		return err
 	}
-	if err := got.Hold.Complete(ctx, map[string]any{"characters": int64(6)}); err != nil {
+	if err := got.Hold.End(ctx, analysislock.Completing(got.Hold.Now(), map[string]any{"characters": int64(6)})); err != nil {
 		return err
 	}
 	done, err := analyses.Get(ctx, "report-7")

@@ -39,24 +39,24 @@ var operations = map[string]operation{
 	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
 	"heartbeat": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.holds["w/1"].Refresh(t.Context(), 0)
+		return a.holds["w/1"].Renew(t.Context())
 	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
 	"report": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		a.holds["w/1"].Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "c"}}, 0, nil)
+		a.holds["w/1"].Send(analysislock.Checkpointed(&analysislock.Checkpoint{Value: "c"}))
 		return a.holds["w/1"].Flush(t.Context())
 	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1", "checkpoint": "c"}},
 	"finish": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.holds["w/1"].Complete(t.Context(), "result")
+		return a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), "result"))
 	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
 	"release": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, true, "")
+		return a.holds["w/1"].End(t.Context(), analysislock.Releasing(a.holds["w/1"].Now(), analysislock.OutcomeShuttingDown, "", true))
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
 	"retry": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		_, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0, false, nil)
+		err := a.holds["w/1"].End(t.Context(), analysislock.Retrying(a.holds["w/1"].Now(), "c", "m", time.Time{}, "", false))
 		return err
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
 }
@@ -143,7 +143,7 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 			conn.inject(map[string][]fault{commit: {func(ctx context.Context, do func() error) error {
 				err := lost(code)(ctx, do)
 				mustAcquire(t, other, "x", "w/2")
-				check(t, other.holds["w/2"].Complete(t.Context(), "second"))
+				check(t, other.holds["w/2"].End(t.Context(), analysislock.Completing(other.holds["w/2"].Now(), "second")))
 				since = b.Fields(t, "x")
 				return err
 			}}})
@@ -186,7 +186,7 @@ func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
 					mustAcquire(t, a, id, "w/1")
 					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try is encoded too
 					began := time.Now()
-					if err := a.holds["w/1"].Complete(t.Context(), large()); err != nil || time.Since(began) > 4*time.Second {
+					if err := a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), large())); err != nil || time.Since(began) > 4*time.Second {
 						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
 					}
 					l.wantAllInjected(t)

@@ -92,7 +92,7 @@ func usable(token *value) bool {
 // turns returns the changes that a document goes through. The rules refuse some of them.
 func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error {
 	take := func(d *analysislock.Analysis, now time.Time) (err error) {
-		if d.Lock, err = lease.Take(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
+		if d.Lock, err = lease.Acquire(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
 			switch {
 			case d.Lock.Finished:
 				d.Status = analysislock.Failed
@@ -108,7 +108,7 @@ func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error
 		return err
 	}
 	release := func(d *analysislock.Analysis, _ time.Time) error {
-		d.Lock = lease.Drop(d.Lock, d.Lock.Grant(), true)
+		d.Lock, _ = lease.Release(d.Lock, d.Lock.Grant(), true)
 		queue(d)
 		return nil
 	}

@@ -96,7 +96,14 @@ func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Ac
 
 // run runs body with owner's hold.
 func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Context, work analysislock.Work) error) error {
-	return w.holds[owner].Run(ctx, body)
+	hold := w.holds[owner]
+	return hold.Run(ctx, func(ctx context.Context) error {
+		work, err := w.Work(ctx, hold)
+		if err != nil {
+			return err
+		}
+		return body(ctx, work)
+	}, nil)
 }
 
 // runs runs a body that ends at once, and checks that it ran.

@@ -64,7 +64,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("again: %v, want ErrNotFound", err)
 			}
 			fatal(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
-			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
+			if err := a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), "late")); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
 		},
@@ -126,7 +126,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"changed likewise": nil,
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			check(t, a.holds["w/1"].Complete(t.Context(), "result"))
+			check(t, a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), "result")))
 		},
 		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"status": analysislock.Ready, "result": "precious"})
@@ -185,10 +185,10 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": tc.status})
 		mustAcquire(t, a, "x", "w/1")
 		held := b.Fields(t, "x")["status"]
-		check(t, a.holds["w/1"].Release(t.Context(), analysislock.OutcomeRetry, false, ""))
+		check(t, a.holds["w/1"].End(t.Context(), analysislock.Releasing(a.holds["w/1"].Now(), analysislock.OutcomeRetry, "", false)))
 		free := b.Fields(t, "x")["status"]
 		mustAcquire(t, a, "x", "w/2")
-		check(t, a.holds["w/2"].Complete(t.Context(), "done"))
+		check(t, a.holds["w/2"].End(t.Context(), analysislock.Completing(a.holds["w/2"].Now(), "done")))
 		same(t, []any{tc.held, tc.free, analysislock.Ready}, []any{held, free, b.Fields(t, "x")["status"]})
 	}
 }

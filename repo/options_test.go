@@ -204,7 +204,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
 			}
 			last = acq.Grant.Token
-			fatal(t, acq.Hold.Complete(t.Context(), "out"))
+			fatal(t, acq.Hold.End(t.Context(), analysislock.Completing(acq.Hold.Now(), "out")))
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
 			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {

@@ -31,8 +31,12 @@ func (w *worker) given(t *testing.T, owner, want string) *analysislock.Hold {
 	return w.holds[owner]
 }
 
-func report(message string, checkpoint any) analysislock.Report {
-	return analysislock.Report{Message: &message, Checkpoint: &analysislock.Checkpoint{Value: checkpoint}}
+// report returns the changes of a report: its progress and its checkpoint.
+func report(message string, checkpoint any) []analysislock.Change {
+	return []analysislock.Change{
+		analysislock.Progressed(analysislock.Progress{Message: message}),
+		analysislock.Checkpointed(&analysislock.Checkpoint{Value: checkpoint}),
+	}
 }
 
 func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T) {
@@ -58,10 +62,10 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 			same(t, want, got)
 		}
 		h := a.given(t, "w/1", "")
-		h.Report(report("one", map[string]any{"n": int64(1)}), 0, nil)
+		h.Send(report("one", map[string]any{"n": int64(1)})...)
 		check(h.Flush(t.Context()))
-		h.Report(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"}), 0, nil)
-		_, err := h.Retry(t.Context(), "c", "m", 0, false, nil)
+		h.Send(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"})...)
+		err := h.End(t.Context(), analysislock.Retrying(h.Now(), "c", "m", time.Time{}, "", false))
 		check(err)
 		has("checkpoint", "progress", "startedAt")
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint == nil || cmp.Diff(map[string]any{"n": int64(1<<62 + 1), "s": "<"}, d.Checkpoint.Value) != "" {
@@ -69,26 +73,27 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		}
 
 		h = a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
-		h.Report(report("three", []any{"three"}), time.Hour, nil)
-		check(h.Fail(t.Context(), "c", "m"))
+		h.Send(report("three", []any{"three"})...)
+		check(h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
 		has("checkpoint", "progress", "startedAt")
 		check(requeue(false))
 		has("checkpoint")
 
-		check(a.given(t, "w/3", `["three"]`).Fail(t.Context(), "c", "m"))
+		h = a.given(t, "w/3", `["three"]`)
+		check(h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
 		check(requeue(true))
 		has()
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint != nil {
 			t.Errorf("read with the checkpoint %+v, %v; want none", d.Checkpoint, err)
 		}
 		h = a.given(t, "w/4", "")
-		h.Report(report("four", "four"), 0, nil)
+		h.Send(report("four", "four")...)
 		check(h.Flush(t.Context()))
-		if err := h.Complete(t.Context(), uint8(1)); !errors.Is(err, lease.ErrRefused) {
+		if err := h.End(t.Context(), analysislock.Completing(h.Now(), uint8(1))); !errors.Is(err, lease.ErrRefused) {
 			t.Errorf("a result of another type: %v", err)
 		}
-		h.Report(report("last", "last"), 0, nil)
-		check(h.Complete(t.Context(), "done"))
+		h.Send(report("last", "last")...)
+		check(h.End(t.Context(), analysislock.Completing(h.Now(), "done")))
 		has("startedAt")
 	})
 }
@@ -109,17 +114,20 @@ func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testi
 				var outcomes []error
 				done := func(err error) { outcomes = append(outcomes, err) }
 				time.Sleep(2 * time.Millisecond)
-				h.Report(report("dropped", checkpoint), 0, done) // but for its message
-				if err := h.Flush(t.Context()); err != nil || len(outcomes) != 1 || !errors.Is(outcomes[0], lease.ErrRefused) || h.Advanced() {
-					t.Errorf("%s: %v; outcomes %v; advanced %v", name, err, outcomes, h.Advanced())
+				changes := report("dropped", checkpoint)
+				changes[1].Done = done
+				h.Send(changes...) // but for its message
+				if err := h.Flush(t.Context()); err != nil || len(outcomes) != 1 || !errors.Is(outcomes[0], lease.ErrRefused) {
+					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
 				}
 				got := b.Fields(t, "x")
 				if progress, _ := got["progress"].(map[string]any); got["checkpoint"] != "earlier" || got["lockHeartbeatAt"] == before || progress["message"] != "dropped" {
 					t.Errorf("%s: checkpoint %v, heartbeat %v, progress %v", name, got["checkpoint"], got["lockHeartbeatAt"], got["progress"])
 				}
-				message := "next"
-				h.Report(analysislock.Report{Message: &message}, 0, done)
-				if err := h.Release(t.Context(), analysislock.OutcomeShuttingDown, true, ""); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
+				next := report("next", nil)[:1]
+				next[0].Done = done
+				h.Send(next...)
+				if err := h.End(t.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeShuttingDown, "", true)); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
 					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
 				}
 				if d, err := a.Summary(t.Context(), "x"); err != nil || d.Progress == nil || d.Progress.Message != "next" {
@@ -160,8 +168,8 @@ func TestValuesOfForeignTypesAreNoObstacle(t *testing.T) {
 				if n := len(d.History); n == 0 || d.History[n-1].Token != 1 || d.History[n-1].Owner != "w/1" || d.StartedAt.IsZero() {
 					t.Errorf("history %+v, started at %v", d.History, d.StartedAt)
 				}
-				h.Report(report("m", "c"), 0, nil)
-				check(t, h.Fail(t.Context(), "c", "m"))
+				h.Send(report("m", "c")...)
+				check(t, h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
 				got := b.Fields(t, "x")
 				if p, _ := got["progress"].(map[string]any); got["checkpoint"] != "c" || p["message"] != "m" {
 					t.Errorf("checkpoint %v, progress %v", got["checkpoint"], got["progress"])
@@ -181,8 +189,8 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 		time.Sleep(lease.DefaultTTL)
 		meanwhile := func() {
 			time.Sleep(time.Second) // until the work has been read
-			h.Report(report("m", "newest"), 0, nil)
-			check(t, h.Release(t.Context(), analysislock.OutcomeContinued, true, ""))
+			h.Send(report("m", "newest")...)
+			check(t, h.End(t.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeContinued, "", true)))
 		}
 		next, conn := openFaulty(t, b)
 		conn.inject(map[string][]fault{commit: {overtaken(meanwhile)}})
