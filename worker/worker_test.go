@@ -109,8 +109,8 @@ func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kin
 func routes(t testing.TB, g *worker.Guard, kinds ...worker.Kind) http.Handler {
 	t.Helper()
 	var works []*worker.Work
-	for _, kind := range kinds {
-		works = append(works, g.MustRegister(kind))
+	for i := range kinds {
+		works = append(works, g.MustRegister(kinds[i]))
 	}
 	h, err := g.Routes(works...)
 	if err != nil {
