@@ -109,11 +109,11 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	}
 	ctx := t.Context()
 	take := func(id, owner string) *analysislock.Hold {
-		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, nil)
+		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, analysislock.AcquireOptions{})
 		step(err)
 		return got.Hold
 	}
-	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
+	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	_, _, err := first.Begin("charge", false, nil)

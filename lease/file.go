@@ -59,7 +59,7 @@ func NewFile[D any](dir, guard string, f Format[D]) *File[D] {
 // Load reads one file, and does not wait for writers. A file that the Format
 // cannot decode is ErrMalformed. A symbolic link, another file that is not regular,
 // and one without permission are ErrRefused.
-func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
+func (f *File[D]) Load(ctx context.Context, key string, _ Want) (Cell[D], error) {
 	asked, at := time.Now(), storeTime(f.Now) // before the reading, which is then at least as new
 	path, err := f.path(ctx, key)
 	if err != nil {

@@ -59,7 +59,7 @@ func newFile(t *testing.T) (*lease.File[job], string) {
 
 func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
 	t.Helper()
-	c, err := f.Load(t.Context(), "a")
+	c, err := f.Load(t.Context(), "a", lease.OnlyLease)
 	fatal(t, err)
 	return c
 }
@@ -84,9 +84,9 @@ func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 			fatal(t, c.put(path))
 			_, err := f.Swap(t.Context(), "a", cell, job{})
 			wantErr(t, err, c.want)
-			l, err := lease.NewLessor(f, leaseOf, lease.Policy{})
+			l, err := lease.NewRecords(f, leaseOf, lease.Policy{})
 			fatal(t, err)
-			_, _, err = l.Acquire(t.Context(), "a", "w/1", nil)
+			_, _, err = l.Acquire(t.Context(), "a", "w/1", lease.OnlyLease, nil)
 			wantErr(t, err, c.want)
 		})
 	}
@@ -150,7 +150,7 @@ func TestARecordThatItsFormatDoesNotKeepIsRemoved(t *testing.T) {
 
 func TestAnErrorOfTheFormatIsReturned(t *testing.T) {
 	f, _ := newFile(t)
-	_, err := f.Load(t.Context(), "")
+	_, err := f.Load(t.Context(), "", lease.OnlyLease)
 	wantErr(t, err, lease.ErrInvalidKey)
 	_, err = f.Swap(t.Context(), "a", loadFile(t, f), job{Note: notJSON})
 	wantErr(t, err, lease.ErrRefused)
@@ -238,7 +238,7 @@ func TestAFilesTimeNeverRunsBackwardsAcrossPrograms(t *testing.T) {
 	if c, err := behind.Swap(t.Context(), "a", c, job{Note: "second"}); err != nil || !c.At.Equal(noon) {
 		t.Errorf("at = %v, %v; want %v", c.At, err, noon)
 	}
-	if c, err := behind.Load(t.Context(), "b"); err != nil || !c.At.Equal(noon.Add(-time.Hour)) {
+	if c, err := behind.Load(t.Context(), "b", lease.OnlyLease); err != nil || !c.At.Equal(noon.Add(-time.Hour)) {
 		t.Errorf("another record's at = %v, %v; want its own", c.At, err)
 	}
 }

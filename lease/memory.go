@@ -18,7 +18,7 @@ type Memory[D any] struct {
 }
 
 // Load does not block.
-func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
+func (m *Memory[D]) Load(ctx context.Context, key string, _ Want) (Cell[D], error) {
 	asked := time.Now()
 	if err := ctx.Err(); err != nil {
 		return Cell[D]{}, err

@@ -40,7 +40,7 @@ func full(f *lease.File[job]) error {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
 		return err
 	}
-	c, err := f.Load(context.Background(), "a")
+	c, err := f.Load(context.Background(), "a", lease.OnlyLease)
 	if err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 		calls := int64(0)
 		for range rounds {
 			id := rand.Text()
-			fatal(t, a.Create(t.Context(), id, nil))
+			fatal(t, a.Create(t.Context(), id, nil, CreateOptions{}))
 			before, began := p.calls.n.Load(), time.Now()
 			var all sync.WaitGroup
 			for k := range n {
@@ -199,7 +199,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 	}
 	for _, n := range acquirers {
 		guard := compete(n, func(id, owner string) (bool, error) {
-			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0, nil)
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0, analysislock.AcquireOptions{})
 			return acq.Acquired, err
 		})
 		plain := compete(n, func(id, owner string) (got bool, err error) {

@@ -109,8 +109,8 @@ func TestDelivery(t *testing.T) {
 				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
 				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
 			})
-			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Case != delivery.Retry || o.Code != "unrecordable" {
-				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
+			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Reason != delivery.Retry || o.Code != "unrecordable" {
+				t.Errorf("outcome %v, code %q, %v", o.Reason, o.Code, o.Err)
 			}
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
 		},
@@ -180,7 +180,7 @@ func (m *memory) Swap(ctx context.Context, key string, prev lease.Cell[analysisl
 	return m.Memory.Swap(ctx, key, prev, next)
 }
 
-type inputReader = func(context.Context, analysislock.Analysis) (analysislock.Work, error)
+type inputReader = func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error)
 
 // locks returns the locks of m, whose only analysis is x, QUEUED.
 func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
@@ -196,11 +196,11 @@ func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 func TestAnInputThatCannotBeReadIsTheAttemptsLastError(t *testing.T) {
 	var m memory
 	w := start(t, emulatortest.Embedded(t), succeed)
-	w.guard.Locks = m.locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+	w.guard.Locks = m.locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 		return analysislock.Work{}, errors.New("the input is out of reach")
 	})
 	w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
-	c, err := m.Load(t.Context(), "x")
+	c, err := m.Load(t.Context(), "x", lease.OnlyLease)
 	want := analysislock.Error{Code: "input_unavailable", Message: "the input could not be read"}
 	if d := c.Doc; err != nil || d.Status != analysislock.Queued || d.Lock.Owner != "" || d.Lock.Attempts != 1 || d.LastError == nil || *d.LastError != want {
 		t.Errorf("%+v, %v", d, err)

@@ -31,9 +31,9 @@ type DoOptions struct {
 	// act has no expireAt. Zero: 24 h. Keep must be at least 1 h and longer than the lock's TTL.
 	Keep time.Duration
 	// Lock is the policy of the lock. After a crash, the function can run again when the TTL has
-	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: that of the Guard.
+	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: the Guard's.
 	Lock lease.Policy
-	// RunTimeout limits one run of the function, at most 24 h. Zero: that of the Guard.
+	// RunTimeout limits one run of the function, at most 24 h. Zero: the Guard's.
 	RunTimeout time.Duration
 }
 
@@ -60,7 +60,7 @@ type Outcome[T any] struct {
 // use job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
 // the last checkpoint. If fn passes the RunTimeout after a new checkpoint, Do runs it again.
 // If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns an error that
-// wraps the cause of ctx and fn's error. A failure of a run is logged like that of a delivery.
+// wraps the cause of ctx and fn's error. A failed run is logged like a failed delivery.
 //
 // Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
 // a *NotStoredError if fn has returned a value that is not stored; a *ResultError; an
@@ -127,7 +127,7 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 	for again := true; again; {
 		d, err := r.read(ctx)
 		if errors.Is(err, lease.ErrNotFound) {
-			err = r.analyses.CreateWith(ctx, r.id, nil, repo.New{Params: r.params})
+			err = r.analyses.Create(ctx, r.id, nil, repo.CreateOptions{Params: r.params})
 			if errors.Is(err, repo.ErrExists) {
 				continue
 			}
@@ -158,45 +158,56 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 	defer context.AfterFunc(ctx, func() {
 		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
 	})()
-	o := r.deliver(running, run)
+	d := r.deliver(running, run)
 
-	cause := o.Err
-	switch {
-	case o.Case == delivery.AlreadyFinished, o.Case == delivery.Continued, o.Case == delivery.NotFound,
-		o.Case == delivery.Failed && !o.Ran:
+	switch d.Reason {
+	case delivery.Ran:
+		return d.Value, d.Status != "", nil // with a Status, another program has finished the record
+	case delivery.AlreadyFinished, delivery.Continued, delivery.NotFound:
 		return nil, true, nil
-	case o.Case == delivery.Ran, o.Case == delivery.Failed && o.Status != "":
-		return o.Result, o.Status != "", nil // with a Status, another program has finished the record
-	case o.Case == delivery.Failed:
-		return nil, false, &FailedError{Code: o.Code, Message: delivery.Bounded(o.Err.Error()), Err: o.RunErr}
-	case o.Case == delivery.Locked:
-		return nil, false, newRunningError(o.RetryAt, o.RetryIn)
+	case delivery.Locked:
+		return nil, false, newRunningError(d.RetryAt, d.RetryIn)
+	case delivery.Failed:
+		if !d.Ran || d.Status != "" { // run has not failed: the record has
+			return nil, true, nil
+		}
+		return nil, false, &FailedError{Code: d.Code, Message: delivery.Bounded(d.Err.Error()), Err: d.RunErr}
+	}
+	return nil, false, r.unfinished(ctx, d)
+}
+
+// unfinished returns the error of a call that has left the record without an outcome.
+func (r record) unfinished(ctx context.Context, d delivery.Result) error {
+	cause := d.Err
+	switch {
 	case errors.Is(cause, ErrStopping) && ctx.Err() != nil:
 		cause = context.Cause(ctx)
-	case o.Case == delivery.Retry && o.Code == delivery.CodeRunTimeout:
+	case d.Reason == delivery.Retry && d.Code == delivery.CodeRunTimeout:
 		cause = fmt.Errorf("the run took longer than RunTimeout, %v, without a new checkpoint", r.guard.RunTimeout)
-	case o.Case == delivery.Retry && o.RunErr != nil:
-		return nil, false, o.RunErr
+	case d.Reason == delivery.Retry && d.RunErr != nil:
+		return d.RunErr
 	}
-	switch permanent := errors.As(o.RunErr, new(*orchestrator.PermanentError)); {
+	switch permanent := errors.As(d.RunErr, new(*orchestrator.PermanentError)); {
 	case permanent: // it is not recorded, so the next call runs fn again: it must not pass for a FailedError
-		cause = fmt.Errorf("%w: not recorded: %s", cause, orchestrator.Text(o.RunErr))
-	case o.RunErr != nil: // fn's own error
-		cause = fmt.Errorf("%w: %w", cause, o.RunErr)
+		cause = fmt.Errorf("%w: not recorded: %s", cause, orchestrator.Text(d.RunErr))
+	case d.RunErr != nil: // fn's own error
+		cause = fmt.Errorf("%w: %w", cause, d.RunErr)
 	}
-	return nil, false, fmt.Errorf("worker: do %q: %w", r.id, cause)
+	return fmt.Errorf("worker: do %q: %w", r.id, cause)
 }
 
 // releaseTime limits the release of the lock after the caller's context has ended.
 const releaseTime = 5 * time.Second
 
 // deliver makes a delivery of the record, which calls run. If it fails, it is logged.
-func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) delivery.Outcome {
+func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) delivery.Result {
 	started := time.Now()
-	o := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
-	if level := o.Level(); level > slog.LevelInfo && o.Case != delivery.Continued {
-		line := delivery.Record{Outcome: o, Kind: r.guard.Kind, Took: time.Since(started)}
+	d := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
+	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
+		line := delivery.LogLine{
+			Outcome: d.Reason.String(), Result: d, Kind: r.guard.Kind, Took: time.Since(started),
+		}
 		r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}
-	return o
+	return d
 }

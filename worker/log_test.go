@@ -146,9 +146,9 @@ type lateAcquisition struct {
 	by time.Duration
 }
 
-func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
+func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions) (analysislock.Acquisition, error) {
 	time.Sleep(l.by)
-	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl, early)
+	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl, o)
 }
 
 func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {

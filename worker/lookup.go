@@ -209,7 +209,7 @@ func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
 		return nil, err
 	}
 	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	kind.guard.Answers = true
+	kind.guard.RetryUncertain = true
 
 	g.mu.Lock()
 	defer g.mu.Unlock()

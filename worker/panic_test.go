@@ -21,6 +21,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -96,7 +97,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
 	s := serverOf(t.Context(), &delivery.Guard{
-		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+		Locks: new(memory).locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
 		RunTimeout: time.Minute,
@@ -130,8 +131,8 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
-		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
-			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
+		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Reason != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Reason, o.ID, want)
 		}
 		w.deliver(t, id).check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down", "analysis_id": want})
 		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,11 +18,12 @@ import (
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
 
-// busyRetry is the Retry-After of Busy.
-const busyRetry = 10 * time.Second
+// busyRetry is the Retry-After of busy, in seconds.
+const busyRetry = "10"
 
 // route makes the lifecycle, and the routes of health and recovery.
 func (g *Guard) route() {
@@ -34,7 +36,6 @@ func (g *Guard) route() {
 func (g *Guard) newEcho() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = g.handleError
-	e.Use(g.lifecycle.RecoverPanics)
 	g.lifecycle.Attach(e)
 	return e
 }
@@ -44,14 +45,14 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	o := delivery.Outcome{Case: delivery.Internal, Err: err}
+	f := internalError
 	switch {
 	case errors.Is(err, echo.ErrNotFound):
-		o.Case = delivery.NoSuchRoute
+		f = noSuchRoute
 	case errors.Is(err, echo.ErrMethodNotAllowed):
-		o.Case = delivery.WrongMethod
+		f = wrongMethod
 	}
-	if err := send(c, delivery.Record{Outcome: o}); err != nil {
+	if err := c.JSON(f.code, answer{Reason: f.outcome}); err != nil {
 		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
 	}
 }
@@ -64,187 +65,273 @@ func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, re
 	if !slices.Contains(g.handled, d) {
 		g.handled = append(g.handled, d)
 	}
-
-	return g.internal(telemetry.Delivery, d, func(c *call) delivery.Outcome { return c.deliver(analyzer, read) })
+	return g.internal(route{name: telemetry.Delivery, kind: d, analyzer: analyzer, read: read, serve: (*call).deliver})
 }
 
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
-	return g.internal(telemetry.Recovery, &delivery.Guard{Telemetry: g.telemetry}, (*call).recover)
+	kind := &delivery.Guard{Telemetry: g.telemetry}
+	return g.internal(route{name: telemetry.Recovery, kind: kind, serve: (*call).recover})
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
 // and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
 func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo.HandlerFunc {
-	return g.internal(telemetry.SelfTest, d, func(c *call) delivery.Outcome {
-		if g.options.SelfTest == nil {
-			return delivery.Outcome{Case: delivery.NotConfigured}
-		}
-		if refusal, begun := c.begin(); !begun {
-			return refusal
-		}
-		return d.SelfTest(c.context(), analyzer, g.options.SelfTest)
-	})
+	return g.internal(route{name: telemetry.SelfTest, kind: d, analyzer: analyzer, serve: (*call).selfTest})
 }
 
-// internal returns the handler of an internal route. It checks the caller, calls handle, and logs
-// one line. name is the name of the line and of the span; d has the kind and the telemetry. The
-// handler answers errors and panics itself, so it works in any Echo.
-func (g *Guard) internal(name string, d *delivery.Guard, handle func(*call) delivery.Outcome) echo.HandlerFunc {
-	answer := g.lifecycle.RecoverPanics(func(c echo.Context) error {
-		if c.Request().Method != http.MethodPost {
-			return echo.ErrMethodNotAllowed
-		}
-		current := &call{Guard: g, name: name, guard: d, echo: c, started: time.Now(), span: telemetry.NoSpan()}
-		defer current.end()
-		current.serve(handle)
-		return send(c, current.record)
-	})
-	return func(c echo.Context) error {
-		if err := answer(c); err != nil {
-			g.handleError(err, c)
-		}
-		return nil
-	}
+// route is an internal route.
+type route struct {
+	name     string          // of its log line and its span
+	kind     *delivery.Guard // has the kind of work and the telemetry
+	analyzer orchestrator.Analyzer
+	read     reader      // reads a delivery
+	serve    func(*call) // does the work, and sets the answer
 }
 
 // call is one request to an internal route.
 type call struct {
-	*Guard
-	name    string
-	guard   *delivery.Guard
+	guard   *Guard
+	route   route
 	echo    echo.Context
 	started time.Time
 	span    telemetry.Span
 	begun   bool // it counts as a run
-	record  delivery.Record
+
+	code       int
+	answer     answer
+	retryAfter string // header; empty: none
+	level      slog.Level
+	line       delivery.LogLine
 }
 
-// serve handles the call, and logs its record, even if the handler panics. A caller that is
-// refused gets no span: otherwise any client could choose what is traced.
-func (c *call) serve(handle func(*call) delivery.Outcome) {
-	c.record.Case = delivery.Internal // of a panic
-	defer c.writeLog()                // which closes the span: a deferred End would record the panic's value
+// internal returns the handler of an internal route. It checks the caller, does the work, logs one
+// line and answers, also if the work panics, so it works in any Echo. A caller that is refused gets no
+// span: otherwise any client could choose what is traced.
+func (g *Guard) internal(r route) echo.HandlerFunc {
+	return func(e echo.Context) error {
+		if e.Request().Method != http.MethodPost {
+			g.handleError(echo.ErrMethodNotAllowed, e)
+			return nil
+		}
+		c := &call{guard: g, route: r, echo: e, started: time.Now(), span: telemetry.NoSpan()}
+		defer c.end()
 
-	r := c.echo.Request()
-	if err := c.auth.Check(r); err != nil {
-		c.record.Outcome = refusal(err)
-		return
+		if err := g.auth.Check(e.Request()); err != nil {
+			c.refuse(err)
+			return nil
+		}
+		c.line.Kind = r.kind.Kind
+		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
+		ctx, c.span = r.kind.Telemetry.Serve(ctx, r.name)
+		e.SetRequest(e.Request().WithContext(ctx))
+		r.serve(c)
+		return nil
 	}
-	c.record.Kind = c.guard.Kind
-	ctx := telemetry.Extract(r.Context(), r.Header)
-	ctx, c.span = c.guard.Telemetry.Serve(ctx, c.name)
-	c.echo.SetRequest(r.WithContext(ctx))
-	c.record.Outcome = handle(c)
 }
 
-// refusal returns the outcome for a caller that the Authenticator refuses with err.
-func refusal(err error) delivery.Outcome {
+// refuse sets the answer to a caller that the Authenticator refuses with err.
+func (c *call) refuse(err error) {
 	switch {
 	case errors.Is(err, taskauth.ErrForbidden):
-		return delivery.Outcome{Case: delivery.Forbidden, Err: err}
+		c.reply(forbidden, err)
 	case errors.Is(err, taskauth.ErrNoKeys):
-		return delivery.Outcome{Case: delivery.Unavailable, Err: err}
+		c.reply(formOf(delivery.Unavailable), err)
+	default:
+		c.reply(unauthenticated, err)
+		c.echo.Response().Header().Set("WWW-Authenticate", "Bearer")
 	}
-	return delivery.Outcome{Case: delivery.Unauthenticated, Err: err}
 }
 
 // deliver handles a delivery (SEEDS G2).
-func (c *call) deliver(analyzer orchestrator.Analyzer, read reader) delivery.Outcome {
-	d, err := read(c.echo.Response(), c.echo.Request(), c.guard.Kind.IDField)
-	c.record.Tries = d.Tries
+func (c *call) deliver() {
+	d, err := c.route.read(c.echo.Response(), c.echo.Request(), c.route.kind.Kind.IDField)
+	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
-		c.record.Task = d.Task
+		c.line.Task = d.Task
 	}
-	switch {
-	case errors.As(err, new(*http.MaxBytesError)):
-		return delivery.Outcome{Case: delivery.TooLarge}
-	case errors.Is(err, errIncomplete):
-		return delivery.Outcome{Case: delivery.Incomplete, Err: err}
-	case err != nil:
-		return delivery.Outcome{Case: delivery.BadRequest, Err: err}
+	if err != nil {
+		c.replyUnread(err)
+		return
 	}
 
-	c.record.ID = d.AnalysisID // for the log line of a panic
-	if refusal, begun := c.begin(); !begun {
-		refusal.ID = delivery.ValidID(d.AnalysisID)
-		return refusal
+	c.line.ID = d.AnalysisID // for the log line of a panic
+	if !c.begin() {
+		return
 	}
-	d.Analyzer = analyzer
-	o := c.guard.Deliver(c.context(), d)
-	o.Result = nil // no answer has it, and it may be large
-	return o
+	d.Analyzer = c.route.analyzer
+	r := c.route.kind.Deliver(c.context(), d)
+	r.Value = nil // no answer has it, and it may be large
+	c.line.Result = r
+	c.reply(formOf(r.Reason), r.Err)
+	c.replyDelivered(r)
+}
+
+// replyUnread sets the answer to a request that has no delivery. Its task is acknowledged: no other try
+// can succeed, unless the body did not arrive in full.
+func (c *call) replyUnread(err error) {
+	if errors.As(err, new(*http.MaxBytesError)) {
+		c.reply(tooLarge, nil)
+	} else {
+		c.reply(badRequest, err)
+	}
+	if c.line.Task != "" && !errors.Is(err, errIncomplete) {
+		c.code, c.answer.Rejected = http.StatusOK, true
+	}
+}
+
+// replyDelivered adds the result of a delivery to the answer. A 2xx status deletes the task.
+func (c *call) replyDelivered(r delivery.Result) {
+	c.level = r.Level()
+	a := &c.answer
+	a.IDField, a.AnalysisID = c.line.Kind.IDField, r.ID
+	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
+	if r.Reason == delivery.Ran {
+		a.LockToken = r.Token
+	}
+	if !r.RetryAt.IsZero() {
+		a.RetryAt = iso8601.Format(r.RetryAt)
+	}
+	if r.Ack {
+		c.code = http.StatusOK
+	} else {
+		c.retryAfter = retryAfter(r.Reason, r.RetryIn)
+	}
 }
 
 // recover recovers the kinds that have a handler.
-func (c *call) recover() delivery.Outcome {
-	defer c.lifecycle.Track()()
-	if c.work.Err() != nil {
-		return delivery.Outcome{Case: delivery.NotRecovered, Err: ErrStopping}
+func (c *call) recover() {
+	g := c.guard
+	defer g.lifecycle.Track()()
+	if g.work.Err() != nil {
+		c.replyRecovered(notRecovered, ErrStopping, delivery.Recovery{})
+		return
 	}
 
-	c.mu.Lock()
-	guards := slices.Clone(c.handled)
-	c.mu.Unlock()
+	g.mu.Lock()
+	guards := slices.Clone(g.handled)
+	g.mu.Unlock()
 	var report sync.WaitGroup
 	abandoned := 0
-	report.Go(func() { abandoned = c.reportRecords(c.context()) })
+	report.Go(func() { abandoned = g.reportRecords(c.context()) })
 	r, err := delivery.RecoverAll(c.context(), guards)
 	report.Wait()
 	r.Abandoned = abandoned
 
-	o := delivery.Outcome{Case: delivery.Recovered, Recovery: r, Err: err}
 	switch {
 	case errors.Is(err, delivery.ErrNoQueue):
-		o.Case = delivery.NoQueue
+		c.reply(noQueue, err)
 	case err != nil && r.Booked+r.Waiting == 0:
-		o.Case = delivery.NotRecovered
+		c.replyRecovered(notRecovered, err, r)
+	default:
+		c.replyRecovered(recovered, err, r)
 	}
-	return o
 }
 
-// begin counts the call as a run, or returns the outcome of a refusal.
-func (c *call) begin() (refusal delivery.Outcome, begun bool) {
-	switch err := c.lifecycle.Begin(c.options.MaxRuns); {
+func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
+	c.reply(f, err)
+	c.answer.Recovery, c.line.Recovery, c.line.Recovers = &r, r, true
+}
+
+// selfTest runs the self-test.
+func (c *call) selfTest() {
+	input := c.guard.options.SelfTest
+	if input == nil {
+		c.reply(notConfigured, nil)
+		return
+	}
+	if !c.begin() {
+		return
+	}
+
+	code, reason, err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
+	switch {
+	case err == nil:
+		c.reply(selfTested, nil)
+	case code == "":
+		c.reply(formOf(delivery.NotClaimed), err)
+	default:
+		c.reply(selfTestFailed, err)
+		c.line.Code, c.line.Failure = code, reason
+	}
+}
+
+// reply sets the answer, and what the log line says of it.
+func (c *call) reply(f form, err error) {
+	c.code, c.answer = f.code, answer{Acquired: f.acquired, Status: f.status}
+	if f.status == "" && f != recovered { // a recovery that succeeds has only its numbers
+		c.answer.Reason = f.outcome
+	}
+	if f.error && err != nil {
+		c.answer.Error = delivery.Bounded(orchestrator.Text(err))
+	}
+
+	c.line.Outcome, c.line.Err, c.level = f.outcome, err, slog.LevelWarn
+	if f.code == http.StatusOK && err == nil {
+		c.level = slog.LevelInfo
+	}
+}
+
+// begin counts the call as a run. It returns false, and sets the answer, if the worker is full or stops.
+func (c *call) begin() bool {
+	err := c.guard.lifecycle.Begin(c.guard.options.MaxRuns)
+	switch {
+	case err == nil:
+		c.begun = true
+		return true
 	case errors.Is(err, lifecycle.ErrFull):
-		return delivery.Outcome{Case: delivery.Busy, RetryIn: busyRetry}, false
-	case err != nil:
-		return delivery.Outcome{Case: delivery.NotClaimed, Err: ErrStopping}, false
+		c.reply(busy, nil)
+		c.retryAfter = busyRetry
+	default:
+		c.reply(formOf(delivery.NotClaimed), ErrStopping)
 	}
-	c.begun = true
-	return delivery.Outcome{}, true
-}
-
-// end ends the call's run, after its answer has been written.
-func (c *call) end() {
-	if c.begun {
-		c.lifecycle.End()
-	}
+	c.line.ID = delivery.ValidID(c.line.ID)
+	c.answer.IDField, c.answer.AnalysisID = c.line.Kind.IDField, c.line.ID
+	return false
 }
 
 // context returns the context of all runs, with the span of the call.
-func (c *call) context() context.Context { return telemetry.Carry(c.work, c.echo.Request().Context()) }
+func (c *call) context() context.Context {
+	return telemetry.Carry(c.guard.work, c.echo.Request().Context())
+}
+
+// end logs the call and answers. It is deferred, and recovers a panic of the work. The call's run ends
+// after its answer has been written.
+func (c *call) end() {
+	if c.begun {
+		defer c.guard.lifecycle.End()
+	}
+	if p := recover(); p != nil {
+		c.guard.lifecycle.LogPanic(c.echo.Request().Context(), p)
+		c.reply(internalError, nil)
+	}
+
+	c.writeLog()
+	if c.retryAfter != "" {
+		c.echo.Response().Header().Set("Retry-After", c.retryAfter)
+	}
+	if err := c.echo.JSON(c.code, c.answer); err != nil {
+		c.guard.handleError(err, c.echo)
+	}
+}
 
 // writeLog writes the one log line of the call, and ends its span.
 func (c *call) writeLog() {
-	r := &c.record
-	r.HTTPStatus, _ = answerTo(*r)
-	r.Took = time.Since(c.started)
-
-	ctx, outcome := c.echo.Request().Context(), r.Case.String()
-	if c.name == telemetry.Delivery {
-		status := attribute.Int(telemetry.Status, r.HTTPStatus)
-		c.guard.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(outcome), status)
+	line, kind, ctx := &c.line, c.route.kind, c.echo.Request().Context()
+	line.HTTPStatus, line.Took = c.code, time.Since(c.started)
+	if c.route.name == telemetry.Delivery {
+		status := attribute.Int(telemetry.Status, c.code)
+		kind.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
 	}
-	level, message := r.Level(), c.name
-	if rejected(*r) {
+	level, message := c.level, c.route.name
+	if c.answer.Rejected {
 		level, message = slog.LevelError, "rejected"
-		c.guard.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(outcome))
+		kind.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))
 	}
 
-	c.options.Log.LogAttrs(ctx, level, message, r.Attrs()...) //nolint:sloglint // four messages
-	c.span.Describe(delivery.ValidID(r.ID), r.Token, r.Attempt)
-	c.span.Close(outcome, r.HTTPStatus >= http.StatusInternalServerError)
+	c.guard.options.Log.LogAttrs(ctx, level, message, line.Attrs()...) //nolint:sloglint // four messages
+	c.span.Describe(delivery.ValidID(line.ID), line.Token, line.Attempt)
+	c.span.Close(line.Outcome, c.code >= http.StatusInternalServerError)
 }

@@ -98,7 +98,7 @@ func TestRetryAfterIsRoundedUpWithinBounds(t *testing.T) {
 	for wait, want := range map[time.Duration]string{
 		0: "1", time.Second: "1", time.Second + 1: "2", 10 * time.Minute: "600", 12 * time.Hour: "600",
 	} {
-		if got := retryAfter(409, delivery.Record{Outcome: delivery.Outcome{Case: delivery.Locked, RetryIn: wait}}); got != want {
+		if got := retryAfter(delivery.Locked, wait); got != want {
 			t.Errorf("%v: %s s, want %s", wait, got, want)
 		}
 	}

@@ -175,14 +175,14 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 // create creates the analysis id.
 func create(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
-	check(t, a.Create(t.Context(), id, map[string]any{"text": "x"}))
+	check(t, a.Create(t.Context(), id, map[string]any{"text": "x"}, repo.CreateOptions{}))
 }
 
 // locked creates the analysis id and takes its lock.
 func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
 	t.Helper()
 	create(t, a, id)
-	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0, nil)
+	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0, analysislock.AcquireOptions{})
 	if err != nil || !acq.Acquired {
 		t.Fatalf("acquire: %+v, %v", acq, err)
 	}

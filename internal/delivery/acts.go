@@ -5,54 +5,41 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
 
-// acts knows the acts that a run has asked for, and why the first was refused for good. It is safe for
-// concurrent use.
+// acts keeps the names of the acts that a run has asked for, and why the first was refused for good. It
+// is safe for concurrent use.
 type acts struct {
-	lock    sync.Mutex
-	asked   []string
-	refused error
-}
-
-func (a *acts) ask(name string) {
-	a.lock.Lock()
-	defer a.lock.Unlock()
-	a.asked = append(a.asked, name)
+	names   sync.Map // of the acts that the run has asked for
+	refusal atomic.Pointer[orchestrator.PermanentError]
 }
 
 // refuse returns err, the error of an act that no retry can help.
 func (a *acts) refuse(err *orchestrator.PermanentError) error {
-	a.lock.Lock()
-	defer a.lock.Unlock()
-	if a.refused == nil {
-		a.refused = err
-	}
+	a.refusal.CompareAndSwap(nil, err)
 	return err
 }
 
 // judge returns the error of a run that has returned err. A run that was refused an act must not become
 // READY, nor be retried, because its analyzer ignores the error.
 func (a *acts) judge(err error) error {
-	a.lock.Lock()
-	defer a.lock.Unlock()
-	if a.refused == nil || errors.Is(err, a.refused) {
+	refusal := a.refusal.Load()
+	if refusal == nil || errors.Is(err, refusal) {
 		return err
 	}
-	return errors.Join(a.refused, err)
+	return errors.Join(refusal, err)
 }
 
 // forgotten returns the names of the acts that earlier attempts have done, and that the run has not
 // asked for.
-func (a *acts) forgotten(e analysislock.Effects) (names []string) {
-	a.lock.Lock()
-	defer a.lock.Unlock()
-	for name, effect := range e {
-		if effect.State == analysislock.EffectDone && !slices.Contains(a.asked, name) {
+func (a *acts) forgotten(earlier analysislock.Effects) (names []string) {
+	for name, effect := range earlier {
+		if _, requested := a.names.Load(name); !requested && effect.State == analysislock.EffectDone {
 			names = append(names, name)
 		}
 	}

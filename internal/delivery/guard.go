@@ -2,10 +2,8 @@ package delivery
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -17,29 +15,54 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Locks acquires the lock on an analysis; analysislock.Locks does.
+// Locks acquires the lock on an analysis, and reads the work of its attempt; analysislock.Locks does.
 type Locks interface {
-	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration,
-		early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
+	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
+	) (analysislock.Acquisition, error)
+	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
+}
+
+// Queue books deliveries; taskqueue.Queue does.
+type Queue interface {
+	// Book makes sure that t is in the queue. already reports that its name was taken.
+	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
+	// Find returns the state of the task of that name at now.
+	Find(ctx context.Context, name string, now time.Time) (taskqueue.Presence, error)
+}
+
+// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
+// repo.Analyses does.
+type OrphanFinder interface {
+	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+	// can finish, and whose booked delivery, if any, is late. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
+	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
+	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
+	// analysis is no longer orphaned. If its document has no room for that, the error is
+	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
+		task func(next time.Time) string) (booked string, err error)
 }
 
 // Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
 // use (SEEDS G1).
 type Guard struct {
-	Kind    Kind // zero: analyses
+	Kind    Kind
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
-	Orphans OrphanFinder // for Recover
+	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	Scope      string        // of the keys of acts: the path of the documents' collection
-	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run. Without a new checkpoint, passing it is a temporary failure
+	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Scope    string // the path of the documents' collection, a part of each act's idempotency key
+	Instance string // revision/instance; each delivery's owner name begins with it
+	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
+	RunTimeout time.Duration
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
-	// Answers reports that the caller answers uncertain acts, as Do's does. They end no work.
-	Answers      bool
-	StallTimeout time.Duration // limits the time between two reports of a run; zero: no limit
+	// RetryUncertain reports that the caller clears up uncertain acts, as Do's does. A run that ends with
+	// one is then tried again. Otherwise its analysis becomes FAILED, and an operator answers.
+	RetryUncertain bool
+	StallTimeout   time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
 	RetryMin, RetryMax time.Duration
 	// Large admits one large result at a time, from its decoding to the commit: each may take a
@@ -56,6 +79,7 @@ var (
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
+	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
 
 // StopError is ErrStopping with a deadline for the release of locks and the booking of
@@ -67,7 +91,7 @@ func (e *StopError) Error() string { return ErrStopping.Error() }
 // Unwrap makes errors.Is(err, ErrStopping) hold.
 func (e *StopError) Unwrap() error { return ErrStopping }
 
-// Codes of lastError and error, beside the analyzer's own and those of analysislock.
+// Codes of lastError and error. Analyzers have their own, and analysislock has more.
 const (
 	CodeFailed           = "analyzer_failed"
 	CodePanicked         = "analyzer_panicked"
@@ -86,11 +110,11 @@ const (
 	DefaultMaxRetry = 10 * time.Minute
 )
 
-// Kind names a kind of work. The zero Kind is that of analyses.
+// Kind names a kind of work. The zero Kind means analyses.
 type Kind struct {
 	Name    string // empty: analysis
-	IDField string // of the body of a request and of an answer; empty: taskqueue's default
-	Path    string // of the URL; empty: taskqueue's default
+	IDField string // name of the id in a request and an answer; empty: taskqueue's default
+	Path    string // path of the route for its tasks; empty: taskqueue's default
 }
 
 // Task returns the name of a task. Tasks of two kinds have different names.
@@ -107,129 +131,4 @@ type Delivery struct {
 	Task       string                // the task's short name, or the id of a message
 	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
-}
-
-// Deliver handles one delivery: acquire, run under heartbeats, and finish in one fenced
-// commit or release. When it returns, nothing that it started is running. ctx ends only
-// with the process, not when the caller hangs up.
-func (g *Guard) Deliver(ctx context.Context, d Delivery) (o Outcome) {
-	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{Guard: g, Delivery: d, owner: g.Instance + "/" + rand.Text()}
-	switch {
-	case d.Analyzer == nil:
-		o = a.forward(ctx)
-	case ctx.Err() != nil:
-		o = Outcome{Case: NotClaimed, ID: ValidID(a.AnalysisID), Err: ErrStopping}
-	default:
-		o = a.deliver(ctx)
-	}
-
-	switch o.Case {
-	case Ran, Failed, AlreadyFinished, Forwarded:
-		o.Settled = true
-	}
-	o.Measures = a.measured
-	if o.Ran {
-		g.Telemetry.Record(ctx, telemetry.RunDuration, o.Run.Seconds(), telemetry.ByOutcome(o.Case.String()))
-	}
-	return o
-}
-
-// attempt is one delivery while it is handled.
-type attempt struct {
-	*Guard
-	Delivery
-
-	owner    string
-	acq      analysislock.Acquisition
-	hold     *analysislock.Hold // once acquired
-	measured Measures
-
-	skipped  []string // acts of earlier attempts that the run has not asked for
-	admitted bool     // by Large
-}
-
-// deliver acquires the lock and runs the analyzer, or handles the refusal.
-func (a *attempt) deliver(ctx context.Context) Outcome {
-	acq, err := a.acquire(ctx)
-	switch {
-	case err != nil:
-		return refusal(a.AnalysisID, err)
-	case acq.Acquired:
-		o := a.run(ctx)
-		o.ID, o.Token = a.AnalysisID, acq.Grant.Token
-		return o
-	}
-
-	switch acq.Reason {
-	case analysislock.AlreadyFinished:
-		return Outcome{Case: AlreadyFinished, ID: a.AnalysisID, Status: acq.Status}
-	case analysislock.AttemptsExhausted:
-		return a.exhausted(ctx, lease.ErrExhausted)
-	case analysislock.RunTimeExhausted:
-		return a.exhausted(ctx, errRunTime)
-	case analysislock.Unrecordable:
-		return a.exhausted(ctx, analysislock.ErrUnrecordable)
-	case analysislock.Waiting:
-		return a.wait(ctx)
-	}
-	return a.locked(ctx)
-}
-
-// exhausted returns the outcome of an acquisition that has recorded FAILED because of err.
-func (a *attempt) exhausted(ctx context.Context, err error) Outcome {
-	a.uncertain(ctx, a.acq.Uncertain)
-	return Outcome{Case: Failed, ID: a.AnalysisID, Token: a.acq.Grant.Token, Err: err, Code: a.acq.Reason}
-}
-
-// acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
-// the lock would not be released.
-func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
-	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
-	early := a.isNext
-	if a.Queue == nil { // nothing was booked for a later time
-		early = nil
-	}
-	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
-	if a.Tries <= 1 && !strings.HasSuffix(a.Task, followSuffix) {
-		ctx = analysislock.WithWork(ctx)
-	}
-	began := time.Now()
-	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.AnalysisID, a.owner, 0, early)
-	a.acq, a.hold = acq, acq.Hold
-
-	m := &a.measured
-	m.Asked, m.Acquire = true, time.Since(began)
-	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
-		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
-	}
-	if acq.First {
-		m.ToStart = acq.Hold.Age()
-		a.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
-	}
-
-	outcome := acq.Reason
-	switch {
-	case err != nil:
-		outcome = "error"
-	case acq.Acquired:
-		outcome = "acquired"
-	}
-	a.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
-	span.Close(outcome, err != nil)
-	return acq, err
-}
-
-// refusal returns the outcome of an acquisition that failed with err.
-func refusal(id string, err error) Outcome {
-	o := Outcome{Case: Unavailable, ID: id, Err: err}
-	switch {
-	case errors.Is(err, lease.ErrInvalidKey):
-		o.Case = BadRequest
-	case errors.Is(err, lease.ErrNotFound):
-		o.Case = NotFound
-	case errors.Is(err, lease.ErrMalformed), errors.Is(err, lease.ErrRefused):
-		o.Case = Malformed
-	}
-	return o
 }

@@ -16,20 +16,6 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
-// repo.Analyses does.
-type OrphanFinder interface {
-	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
-	// can finish, and whose booked delivery, if any, is late. more reports that there may be others.
-	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
-	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
-	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
-	// analysis is no longer orphaned. If its document has no room for that, the error is
-	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
-	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
-		task func(next time.Time) string) (booked string, err error)
-}
-
 const (
 	recoverLimit = 10_000 // analyses that one call books
 	// recoverTimeout limits a call; the next call is due in a minute.
@@ -42,9 +28,9 @@ const (
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int `json:"found"`  // orphaned analyses, without those that could not be marked
+	Found  int `json:"found"`  // orphaned analyses that this call could mark
 	Booked int `json:"booked"` // deliveries that this call booked for them
-	// Waiting counts those whose booked task is in the queue: no other was booked for them.
+	// Waiting counts the ones whose booked task is in the queue: no other was booked for them.
 	Waiting int  `json:"waiting"`
 	More    bool `json:"more"` // there may be others, for the next call
 	// Abandoned is the number of records of Do with an act whose callers have not come back. Only

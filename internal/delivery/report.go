@@ -1,10 +1,14 @@
 package delivery
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"taskguard/internal/telemetry"
@@ -16,24 +20,31 @@ import (
 // maxReportWarnings limits the log lines about the reports of one run.
 const maxReportWarnings = 10
 
-// errStalled is the cause with which a run's context ends if the run has reported nothing
-// for StallTimeout.
-var errStalled = errors.New("worker: the run has reported nothing for too long")
-
 // reporter writes the reports of one run with the lock's renewals. It is safe for
 // concurrent use.
 type reporter struct {
-	*attempt
-	ctx   context.Context // of the log
-	stall *time.Timer     // ends the run after StallTimeout; nil: no limit
-	ended chan struct{}   // closed when the run has ended
+	guard    *Guard
+	id       string
+	hold     *analysislock.Hold
+	measures *Run            // gets the number of checkpoints
+	resumed  json.RawMessage // the checkpoint that the run was given; nil: none
+
+	running      context.Context // ends with the run, with the cause errEnded
+	end          context.CancelCauseFunc
+	stall        *time.Timer // ends the run if it has reported nothing for stallTimeout
+	stallTimeout time.Duration
 
 	acts
+	skipped  []string // acts that earlier attempts have done, and that the run has not asked for
+	admitted bool     // Admit has taken the guard's room for one large result
 
+	warnings atomic.Int32
+	problems sync.Map // that Warn has logged, by text
 	mu       sync.Mutex
-	commits  int // those that the run waits for, which is not stalled meanwhile
-	warnings int
-	warned   map[string]bool // the problems that Warn has logged
+	commits  int // the run waits for so many, and is not stalled meanwhile
+	progress analysislock.Progress
+
+	committed *analysislock.Checkpoint // the newest; for the lock's writer, and for advanced
 }
 
 // batchInterval is the least time between two commits of Batcher's reports.
@@ -62,59 +73,42 @@ func outcome(err error) error {
 	return unknownError{err}
 }
 
-// newReporter returns the reporter of a run. stop ends the run's context.
-func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc) *reporter {
-	r := &reporter{
-		attempt: a, ctx: context.WithoutCancel(ctx), ended: make(chan struct{}), warned: map[string]bool{},
-	}
-	if a.StallTimeout > 0 {
-		r.stall = time.AfterFunc(a.StallTimeout, func() { stop(errStalled) })
-	}
-	a.hold.Written = r.written
-	return r
+// open begins the reports of a run. stop ends the run's context.
+func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
+	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.stallTimeout = cmp.Or(r.guard.StallTimeout, math.MaxInt64)
+	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
 }
 
 // close ends the run's reports. Later ones change nothing.
 func (r *reporter) close() {
-	close(r.ended)
-	if r.stall != nil {
-		r.stall.Stop()
-	}
-}
-
-// over returns errEnded after the end of the run.
-func (r *reporter) over() error {
-	select {
-	case <-r.ended:
-		return errEnded
-	default:
-		return nil
-	}
+	r.end(errEnded)
+	r.stall.Stop()
 }
 
 // Report implements orchestrator.Reporter.
 func (r *reporter) Report(report orchestrator.Report) {
-	if r.over() != nil {
+	if r.running.Err() != nil {
 		r.Invalid("the run has ended")
 		return
 	}
-	r.hold.Report(r.receive(report), r.CheckpointInterval, nil)
+	r.send(report, r.guard.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
 	written := make(chan error, 1)
-	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
+	r.send(report, 0, func(err error) { written <- err })
 	return r.await(ctx, written)
 }
 
 // CommitSoon implements orchestrator.Batcher.
 func (r *reporter) CommitSoon(report orchestrator.Report, done func(error)) {
 	r.waits(1)
-	r.hold.Report(r.receive(report), batchInterval, func(err error) {
+	r.send(report, batchInterval, func(err error) {
 		r.waits(-1)
 		done(outcome(err))
 	})
@@ -130,7 +124,7 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 		return outcome(err)
 	case <-ctx.Done():
 		return unknownError{context.Cause(ctx)}
-	case <-r.ended:
+	case <-r.running.Done():
 		return unknownError{errEnded}
 	}
 }
@@ -141,9 +135,9 @@ func (r *reporter) waits(n int) {
 	defer r.mu.Unlock()
 	r.commits += n
 	switch {
-	case r.stall == nil || r.over() != nil:
+	case r.running.Err() != nil:
 	case r.commits == 0:
-		r.stall.Reset(r.StallTimeout)
+		r.stall.Reset(r.stallTimeout)
 	case r.commits == n:
 		r.stall.Stop()
 	}
@@ -151,26 +145,24 @@ func (r *reporter) waits(n int) {
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return nil, err
 	}
+	r.names.Store(name, true)
+	begin := &analysislock.Beginning{Name: name, Token: r.hold.Grant().Token, Now: r.now(), Again: again}
 	written := make(chan error, 1)
-	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
-	r.ask(name)
-	switch {
-	case err != nil:
-		return nil, r.refuse(RefusedAct(name, err))
-	case !begun:
-		return (*orchestrator.Effect)(earlier), nil
-	}
+	r.hold.Send(begin.Change(func(err error) { written <- err }))
 
-	if err = r.await(ctx, written); err != nil { // the caller does not act, so this attempt leaves no marker
-		r.hold.Mark(name, earlier)
-	}
-	if unknown, ok := errors.AsType[unknownError](err); ok { // the act has certainly not begun
-		err = unknown.error
-	}
-	if errors.Is(err, lease.ErrRefused) {
+	err := r.await(ctx, written)
+	switch unknown, ok := errors.AsType[unknownError](err); {
+	case err == nil && begin.Begun:
+		return nil, nil //nolint:nilnil // there is no earlier record
+	case err == nil:
+		return (*orchestrator.Effect)(begin.Earlier), nil
+	case ok: // the caller does not act, so this attempt leaves no marker, and the act has certainly not begun
+		r.hold.Send(begin.Undo())
+		return nil, unknown.error
+	case errors.Is(err, analysislock.ErrReused), errors.Is(err, analysislock.ErrFull), errors.Is(err, lease.ErrRefused):
 		return nil, r.refuse(RefusedAct(name, err))
 	}
 	return nil, err
@@ -178,57 +170,67 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 
 // End implements orchestrator.Marker.
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
-	if err := r.over(); err != nil {
+	if err := context.Cause(r.running); err != nil {
 		return err
 	}
-	r.ask(name)
+	r.names.Store(name, true)
 	written := make(chan error, 1)
-	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
-	if err == nil {
-		err = r.await(ctx, written)
-	}
-	return EndError(err)
+	end := (*analysislock.Effect)(done)
+	r.hold.Send(analysislock.ActEnded(name, r.hold.Grant().Token, r.now(), end, func(err error) { written <- err }))
+	return EndError(r.await(ctx, written))
 }
 
-// receive restarts the timer of StallTimeout, and converts the report for the lock.
-func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
+// now estimates Firestore's present time, as documents store it.
+func (r *reporter) now() time.Time { return r.hold.Now().Truncate(time.Millisecond) }
+
+// send sends a report to the lock's next commit, which may be made delay after the last one. It
+// restarts the timer of StallTimeout. done is called with the outcome.
+func (r *reporter) send(report orchestrator.Report, delay time.Duration, done func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stall != nil && r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
-		r.stall.Reset(r.StallTimeout)
+	if r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
+		r.stall.Reset(r.stallTimeout)
 	}
-	return analysislock.Report{
-		Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint),
+
+	r.progress.At = r.now()
+	r.progress.Fraction = cmp.Or(report.Progress, r.progress.Fraction)
+	if report.Message != nil {
+		r.progress.Message = *report.Message
 	}
+	checkpoint := (*analysislock.Checkpoint)(report.Checkpoint)
+	changes := []analysislock.Change{analysislock.Progressed(r.progress)}
+	if checkpoint != nil {
+		changes = append(changes, analysislock.Checkpointed(checkpoint))
+	}
+	for i := range changes {
+		changes[i].Delay = delay
+	}
+	last := &changes[len(changes)-1]
+	last.Written, last.Done = func(err error) { r.written(checkpoint, err) }, done
+	r.hold.Send(changes...)
 }
 
 // Invalid implements orchestrator.Reporter.
 func (r *reporter) Invalid(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warnings++; r.warnings <= maxReportWarnings {
-		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.AnalysisID, "problem", problem,
-			"last_warning", r.warnings == maxReportWarnings)
+	if n := r.warnings.Add(1); n <= maxReportWarnings {
+		r.guard.Log.WarnContext(r.running, "a report is ignored", "analysis_id", r.id, "problem", problem,
+			"last_warning", n == maxReportWarnings)
 	}
 }
 
 // Admit implements orchestrator.Admitter. The attempt leaves when it has ended. A run that must stop does
 // not wait: others may hold their place for a minute while Firestore does not answer.
 func (r *reporter) Admit(ctx context.Context) {
-	if r.Large != nil {
-		r.admitted = r.Large.Acquire(ctx, 1) == nil
+	if r.guard.Large != nil {
+		r.admitted = r.guard.Large.Acquire(ctx, 1) == nil
 	}
 }
 
-// Warn implements orchestrator.Warner.
+// Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.warned[problem] {
-		return
+	if _, again := r.problems.LoadOrStore(problem, true); !again {
+		r.guard.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 	}
-	r.warned[problem] = true
-	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.AnalysisID, "problem", problem)
 }
 
 // written handles the outcome of a commit with a report.
@@ -236,9 +238,24 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	switch {
 	case errors.Is(err, lease.ErrRefused): // the error is not logged: it may quote the report
 		r.Invalid("the document cannot hold it beside its other fields")
-	case err == nil && c != nil && c.Value != nil:
+	case err == nil && c != nil:
+		r.committed = c
+		if c.Value == nil {
+			return
+		}
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
-		r.measured.Checkpoints++
-		r.Telemetry.Record(r.ctx, telemetry.CheckpointSize, float64(len(text)))
+		r.measures.Checkpoints++
+		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
+}
+
+// advanced reports whether the run has committed a checkpoint that differs from the one that it was
+// given.
+func (r *reporter) advanced() bool {
+	if r.committed == nil || r.committed.Value == nil {
+		return false
+	}
+	committed, err := json.Marshal(r.committed.Value) // sorts the keys of maps, as resumed has them
+	resumed, _ := json.Marshal(r.resumed)
+	return err == nil && !bytes.Equal(committed, resumed)
 }

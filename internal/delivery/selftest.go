@@ -14,30 +14,32 @@ const selfTestID = "self-test"
 
 // SelfTest runs the analyzer once on input, without a document, a lock or a retry. A release
 // calls it before a revision gets traffic. Without a document no act can be marked, so an act fails it.
-func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage) Outcome {
+// With an error of the run, it returns a code for programs, and how the analyzer failed, which is safe to
+// log. With ErrStopping, the code is empty.
+func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage,
+) (code, reason string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
 	defer cancel()
 
 	tester := &tester{}
-	_, err := orchestrator.Run(ctx, analyzer, orchestrator.Job{
+	_, err = orchestrator.Run(ctx, analyzer, orchestrator.Job{
 		AnalysisID: selfTestID, Attempt: 1, Input: input, SelfTest: true, Reporter: tester,
 	})
 	err = tester.judge(err)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		return Outcome{Case: SelfTested}
+		return "", "", nil
 	case errors.Is(cause, ErrStopping):
-		return Outcome{Case: NotClaimed, Err: ErrStopping}
+		return "", "", ErrStopping
 	case cause != nil:
 		err = cause
 	}
 
-	o := Outcome{Case: SelfTestFailed, Code: CodeFailed, Reason: reasonOf(err)}
+	code, reason = CodeFailed, reasonOf(err)
 	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
-		o.Code, err = permanent.Code, permanent
+		code, err = permanent.Code, permanent
 	}
-	o.Err = errors.New(orchestrator.Text(err))
-	return o
+	return code, reason, errors.New(orchestrator.Text(err))
 }
 
 // tester is the Reporter of a self-test: it drops reports, and refuses acts.

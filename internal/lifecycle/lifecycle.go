@@ -154,17 +154,22 @@ func Secure(h http.Header, r *http.Request, policy string) {
 	}
 }
 
-// RecoverPanics is a middleware that answers 500 if a handler panics, and logs the
-// panic's type and stack. It does not log the value, which may contain a user's input.
+// RecoverPanics is a middleware that answers 500 if a handler panics, and logs the panic.
 func (l *Lifecycle) RecoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				l.log.ErrorContext(c.Request().Context(), "panic in a handler",
-					"type", fmt.Sprintf("%T", p), "stack", text.Head(string(debug.Stack()), maxStack))
+				l.LogPanic(c.Request().Context(), p)
 				err = echo.NewHTTPError(http.StatusInternalServerError)
 			}
 		}()
 		return next(c)
 	}
+}
+
+// LogPanic logs the type and the stack of a panic, for a function that has recovered it. It does not log
+// the value, which may contain a user's input.
+func (l *Lifecycle) LogPanic(ctx context.Context, value any) {
+	l.log.ErrorContext(ctx, "panic in a handler",
+		"type", fmt.Sprintf("%T", value), "stack", text.Head(string(debug.Stack()), maxStack))
 }

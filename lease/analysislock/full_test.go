@@ -65,7 +65,7 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 	} {
 		for name, do := range map[string]func(ctx context.Context, l *analysislock.Locks, c lease.Cell[analysislock.Analysis]) error{
 			"acquire": func(ctx context.Context, l *analysislock.Locks, _ lease.Cell[analysislock.Analysis]) error {
-				acq, err := l.AcquireAnalysisLock(ctx, "x", "w/1", 0, nil)
+				acq, err := l.AcquireAnalysisLock(ctx, "x", "w/1", 0, analysislock.AcquireOptions{})
 				if err == nil && acq.Reason == analysislock.Unrecordable && acq.Status == analysislock.Failed && acq.Hold == nil {
 					err = analysislock.ErrUnrecordable
 				}
@@ -82,7 +82,7 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 					d.History, d.Progress, d.LastError = []analysislock.Attempt{{}}, &analysislock.Progress{}, &analysislock.Error{}
 					d.Checkpoint, d.Lock.Token = &analysislock.Checkpoint{Value: "c"}, 3
 					w.Put("x", d)
-					c, err := w.Load(w.Context(), "x")
+					c, err := w.Load(w.Context(), "x", lease.OnlyLease)
 					if err != nil {
 						w.Fatal(err)
 					}

@@ -29,7 +29,7 @@ func suite(open func() lease.Store[job]) leasetest.Suite[job] {
 		Delete: func(_ testing.TB, s lease.Store[job], key string) { s.(records).Delete(key) },
 		Touch: func(t testing.TB, s lease.Store[job], key string) {
 			for {
-				c, err := s.Load(t.Context(), key)
+				c, err := s.Load(t.Context(), key, lease.OnlyLease)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -41,7 +41,7 @@ func suite(open func() lease.Store[job]) leasetest.Suite[job] {
 			}
 		},
 		Touched: func(t testing.TB, s lease.Store[job], key string) int {
-			c, err := s.Load(t.Context(), key)
+			c, err := s.Load(t.Context(), key, lease.OnlyLease)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -147,8 +147,8 @@ func (f *Faulty[D]) Deliver() {
 }
 
 // Load fails by the plan.
-func (f *Faulty[D]) Load(ctx context.Context, key string) (lease.Cell[D], error) {
-	return f.call(ctx, Load, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Load(ctx, key) })
+func (f *Faulty[D]) Load(ctx context.Context, key string, want lease.Want) (lease.Cell[D], error) {
+	return f.call(ctx, Load, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Load(ctx, key, want) })
 }
 
 // Swap fails by the plan.

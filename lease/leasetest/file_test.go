@@ -47,7 +47,7 @@ func fileSuite() leasetest.Suite[job] {
 		return directory{lease.NewFile(dir, "guard", jsonFormat{}), dir}
 	}
 	s.Create = func(t testing.TB, s lease.Store[job], key string) {
-		c, err := s.Load(t.Context(), key)
+		c, err := s.Load(t.Context(), key, lease.OnlyLease)
 		if err != nil {
 			t.Fatal(err)
 		}

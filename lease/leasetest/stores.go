@@ -60,7 +60,7 @@ func replies[D any](b *fixture[D]) {
 	}
 
 	for i := range 4 {
-		c, err := b.store.Load(b.Context(), key)
+		c, err := b.store.Load(b.Context(), key, lease.OnlyLease)
 		check("load", c, err)
 		for _, owner := range []string{"w/1", "w/2"} { // the second Swap needs no Load
 			note := fmt.Sprint(owner, i)
@@ -138,7 +138,7 @@ func ended[D any](b *fixture[D]) {
 	c := b.created().load()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	if _, err := b.store.Load(ctx, key); err == nil || errors.Is(err, lease.ErrRefused) {
+	if _, err := b.store.Load(ctx, key, lease.OnlyLease); err == nil || errors.Is(err, lease.ErrRefused) {
 		b.Errorf("load: %v; want an error that is no refusal", err)
 	}
 	if _, err := b.store.Swap(ctx, key, c, b.owned(c, "w/1")); err == nil || errors.Is(err, lease.ErrRefused) {

@@ -4,6 +4,7 @@
 package leasetest
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -50,7 +51,7 @@ type testCase[D any] struct {
 // Run runs every test case with a store of its own. If the store is an Excluder,
 // the cases of leases run a second time with every decision made in Exclude, except
 // that of 128 acquirers: they would wait for each other for longer than an
-// acquisition may take. For that reason the store must not be Exclusive by itself.
+// acquisition may take.
 //
 // In real time the cases that wait run all at once, in parallel with the others. They
 // take about one and a half TTLs.
@@ -78,7 +79,7 @@ func (s Suite[D]) cases(t *testing.T) (all []testCase[D]) {
 	excluder := false
 	s.in(t, func(t *testing.T) {
 		store := s.New(t)
-		_, _ = store.Load(t.Context(), key) // a server's first request may be slow, and fail for that
+		_, _ = store.Load(t.Context(), key, lease.OnlyLease) // a server's first request may be slow, and fail for that
 		_, excluder = store.(lease.Excluder[D])
 	})
 
@@ -108,11 +109,13 @@ func (s Suite[D]) one(t *testing.T, c testCase[D]) {
 	})
 }
 
-// exclusive is an Excluder that is Exclusive.
+// exclusive is a store whose every Swap is a conflict, so that lease.Edit soon decides in Exclude.
 type exclusive[D any] struct{ lease.Excluder[D] }
 
-// Exclusive implements lease.Excluder.
-func (exclusive[D]) Exclusive() bool { return true }
+// Swap implements lease.Store.
+func (exclusive[D]) Swap(context.Context, string, lease.Cell[D], D) (lease.Cell[D], error) {
+	return lease.Cell[D]{}, lease.ErrUnwritten
+}
 
 // in runs f in a bubble if the suite asks for one.
 func (s Suite[D]) in(t *testing.T, f func(t *testing.T)) {

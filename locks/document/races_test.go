@@ -34,11 +34,11 @@ func (s *slowStore) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Micr
 
 func (s *slowStore) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
 
-func (s *slowStore) Load(ctx context.Context, room string) (cell, error) {
+func (s *slowStore) Load(ctx context.Context, room string, want lease.Want) (cell, error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
-	c, err := s.store.Load(ctx, room)
+	c, err := s.store.Load(ctx, room, lease.OnlyLease)
 	c.Asked = asked
 	return c, err
 }
@@ -90,7 +90,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 		)
 		both.Go(func() {
 			time.Sleep(time.Until(about) + s.upTo(60*time.Millisecond))
-			if alive, aliveErr = l.Extend(t.Context(), "r", "s/1"); errors.Is(aliveErr, ErrNotLocked) && s.oneIn(2) {
+			if alive, aliveErr = l.Renew(t.Context(), "r", "s/1"); errors.Is(aliveErr, ErrNotLocked) && s.oneIn(2) {
 				alive, aliveErr = l.Acquire(t.Context(), "r", "s/2")
 			}
 		})
@@ -216,7 +216,7 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 				}
 			}
 			for room, sub := range subs {
-				c, err := s.Load(t.Context(), room)
+				c, err := s.Load(t.Context(), room, lease.OnlyLease)
 				if e := sub.room.latest; err != nil || e.Locked != lease.Held(c.Doc.Lease, sub.room.cell.At) || e.Holder != holder(c) {
 					t.Errorf("seed %d: last %+v of %+v, %v", seed, e, c, err)
 				}
@@ -270,11 +270,11 @@ func randomHistory(t *testing.T, s *store, l *Locks, chance *rand.Rand) history 
 		case 0, 1:
 			_, _ = l.Acquire(t.Context(), room, owner)
 		case 2:
-			_, _ = l.Extend(t.Context(), room, owner)
+			_, _ = l.Renew(t.Context(), room, owner)
 		case 3:
 			_, _ = l.Release(t.Context(), room, owner)
 		case 4:
-			_, _ = l.Break(t.Context(), room)
+			_, _ = l.Unlock(t.Context(), room)
 		case 5:
 			_, _ = l.Sweep(t.Context(), s)
 		case 6:

@@ -130,7 +130,7 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 		return next, nil
 	}
 	landed := func(lease.Cell[State]) bool { return false } // making a change twice does no harm
-	_, err := lease.Edit(ctx, p.store, p.path, nil, decide, landed)
+	_, err := lease.Edit(ctx, p.store, p.path, lease.Write[State]{Decide: decide, Landed: landed})
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}

@@ -113,14 +113,14 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
-	c, err := l.stores[FileLock].Load(ctx, l.room)
+	c, err := l.stores[FileLock].Load(ctx, l.room, lease.OnlyLease)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
 		return nil // a link, or no directory: no program can have the file there
 	case err != nil:
 		return err
 	}
-	if _, err = lease.Take(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
+	if _, err = lease.Acquire(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
 		err = fmt.Errorf("project/%s: %w", lockFile, err)
 	}
 	return err

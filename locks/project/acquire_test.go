@@ -44,7 +44,7 @@ func TestALeaseHasTheFieldsOfTheSeed(t *testing.T) {
 		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(ls.ID) {
 			s.Errorf("%q is no UUID, version 4", ls.ID)
 		}
-		c, err := s.memory.Load(s.Context(), room)
+		c, err := s.memory.Load(s.Context(), room, lease.OnlyLease)
 		if err != nil || c.Doc.Owner != "tab/"+ls.ID || c.Doc.Token != ls.Token {
 			s.Errorf("the store shows %+v, %v", c.Doc, err)
 		}

@@ -137,7 +137,7 @@ func (s *fixture) wantHeld(l *project.Locker) {
 // wantOwner checks the owner in the remote store.
 func (s *fixture) wantOwner(want string) {
 	s.Helper()
-	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
+	if c, err := s.memory.Load(s.Context(), room, lease.OnlyLease); err != nil || c.Doc.Owner != want {
 		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
 	}
 }

@@ -48,7 +48,7 @@ func TestTwoInstances(t *testing.T) {
 	}
 	rooms := must(repo.OpenRooms(t.Context(), project, repo.Options{}))(t)
 	defer func() { _ = rooms.Close() }()
-	if c, err := rooms.Load(t.Context(), "room"); err != nil || !c.Exists {
+	if c, err := rooms.Load(t.Context(), "room", 0); err != nil || !c.Exists {
 		t.Errorf("the record is gone, so a sweep may have caused the event: %v", err)
 	}
 	ask(two, reader, http.MethodPost, http.StatusOK)

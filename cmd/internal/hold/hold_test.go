@@ -49,7 +49,7 @@ func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
 // failingStore is a Firestore that does not answer.
 type failingStore struct{}
 
-func (failingStore) Load(context.Context, string) (lease.Cell[document.Lock], error) {
+func (failingStore) Load(context.Context, string, lease.Want) (lease.Cell[document.Lock], error) {
 	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
 }
 

@@ -14,6 +14,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -163,7 +164,7 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
-		if acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, nil); err != nil || !acq.Acquired {
+		if acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, analysislock.AcquireOptions{}); err != nil || !acq.Acquired {
 			t.Fatal(acq, err)
 		}
 		b.Merge(t, id, map[string]any{"progress": map[string]any{"fraction": 0.4}})

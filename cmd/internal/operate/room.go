@@ -31,7 +31,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	was, err := locks.Get(ctx, room, "")
 	unlocked := false
 	if err == nil {
-		unlocked, err = locks.Break(ctx, room)
+		unlocked, err = locks.Unlock(ctx, room)
 	}
 	if errors.Is(err, lease.ErrInvalidKey) {
 		return cli.UsageError("--room: " + text.Error(err, lease.ErrInvalidKey))

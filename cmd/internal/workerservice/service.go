@@ -130,7 +130,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("stall_timeout", o.StallTimeout.String()),
 		slog.String("max_run_time", o.MaxRunTime.String()), slog.String("retry_min", o.RetryMin.String()),
 		slog.String("retry_max", o.RetryMax.String()), slog.Int("max_runs", o.MaxRuns),
-		slog.Bool("pessimistic", o.Pessimistic), slog.String("keep_finished", o.Keep.String()),
+		slog.String("keep_finished", o.Keep.String()),
 		c.Telemetry.Attr(),
 	}
 }

@@ -44,7 +44,7 @@ type explored struct {
 	sent      mark      // the newest of its marks that it has sent
 	readBreak bool      // it has read the record since its lock was broken
 	ended     bool
-	reply     delivery.Outcome
+	reply     delivery.Result
 }
 
 // live reports whether the caller has a run that is not cancelled.

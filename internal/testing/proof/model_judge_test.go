@@ -223,21 +223,21 @@ func (m *model) judgeUnheld(r *record) {
 // judgeAnswer checks the answer to a delivery, which acknowledges its task if it is settled. If
 // excused, no delivery has to be booked: an operator has opened the analysis and has not booked one
 // yet.
-func (m *model) judgeAnswer(p *caller, o delivery.Outcome, excused bool) {
+func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
-	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Settled] + o.Case.String()
+	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Ack] + o.Reason.String()
 	m.count(answer)
 	m.note("%s: answered %s", p, answer)
-	if o.Settled && !t.done {
+	if o.Ack && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
 	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
 	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
-	if (o.Case == delivery.Retry || o.Case == delivery.Waiting) && o.Settled && waits {
+	if (o.Reason == delivery.Retry || o.Reason == delivery.Waiting) && o.Ack && waits {
 		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
-			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Case, m.show(r.doc))
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Reason, m.show(r.doc))
 		}
 		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
 			m.count("booked again after a crash")
@@ -247,19 +247,19 @@ func (m *model) judgeAnswer(p *caller, o delivery.Outcome, excused bool) {
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case o.Settled && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
-		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Case, m.show(r.doc))
-	case o.Case == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
+	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
+	case o.Reason == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
-	case o.Case == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
+	case o.Reason == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
 		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
-	case o.Case == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
+	case o.Reason == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
 		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
-	case o.Case == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
+	case o.Reason == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case (o.Case == delivery.Ran || o.Case == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
-		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Case, p.token)
-	case o.Case == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
+	case (o.Reason == delivery.Ran || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Reason, p.token)
+	case o.Reason == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
 		m.fail("%s was answered already_finished, but the analysis was not finished", p)
 	}
 }

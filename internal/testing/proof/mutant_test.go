@@ -31,7 +31,7 @@ func (m *mutants) write(p *caller, all ...change) {
 	for _, change := range all {
 		change(m, p, &next)
 	}
-	_, _ = m.swap(p, "a", cell{Doc: m.r.doc, Rev: m.r.rev}, next) // a refused one changes nothing
+	_, _ = m.swap(p, "a", cell{Doc: m.r.doc, Rev: revision{number: m.r.rev}}, next) // a refused one changes nothing
 }
 
 // What the guard writes: an acquisition, a release, a failure for now, a finish and an operator's commands.
@@ -102,11 +102,11 @@ func (m *mutants) retries(name func() string) {
 	m.over()
 	m.write(m.p, retry)
 	m.book(taskqueue.Task{Name: name(), AnalysisID: "a", At: m.r.doc.NextAttemptAt}, m.p)
-	m.answer(delivery.Outcome{Case: delivery.Retry, Settled: true, RetryAt: m.r.doc.NextAttemptAt})
+	m.answer(delivery.Result{Reason: delivery.Retry, Ack: true, Next: delivery.Next{RetryAt: m.r.doc.NextAttemptAt}})
 }
 
 // answer answers the delivery of p.
-func (m *mutants) answer(o delivery.Outcome) {
+func (m *mutants) answer(o delivery.Result) {
 	m.over()
 	m.judgeAnswer(m.p, o, false)
 }
@@ -117,7 +117,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		return func(m *mutants, _ *caller, d *analysis) { d.NextAttemptAt = m.now().Add(in).Truncate(time.Millisecond) }
 	}
 	named := func(_ *mutants, _ *caller, d *analysis) { d.BookedTask = nextName(*d) }
-	settled := func(c delivery.Case) delivery.Outcome { return delivery.Outcome{Case: c, Settled: true} }
+	settled := func(c delivery.Reason) delivery.Result { return delivery.Result{Reason: c, Ack: true} }
 	for name, c := range map[string]struct {
 		do   func(m *mutants)
 		want string // empty: it is no mutant
@@ -197,19 +197,23 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		}, "left an act open that has been done"},
 		"an answer for another state": {func(m *mutants) { m.over(); m.write(m.p, ready); m.ops.seen = &analysislock.Seen{}; m.operate(Resolve) }, "answered an act of"},
 
-		"an answer during the run":       {func(m *mutants) { m.judgeAnswer(m.p, delivery.Outcome{}, false) }, "answered before its run had ended"},
+		"an answer during the run":       {func(m *mutants) { m.judgeAnswer(m.p, delivery.Result{}, false) }, "answered before its run had ended"},
 		"acknowledged without a booking": {func(m *mutants) { m.over(); m.write(m.p, free); m.answer(settled(delivery.ShuttingDown)) }, "but no delivery is booked"},
 		"acknowledged with its own task": {func(m *mutants) {
 			m.p.task = m.book(taskqueue.Task{Name: "own", AnalysisID: "a"}, m.p)
 			m.answer(settled(delivery.Locked))
 		}, "but no delivery is booked"},
 		"a retry booked by another name": {func(m *mutants) { m.retries(func() string { return "another" }) }, "but the next attempt is not booked"},
-		"locked by its own lock":         {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Outcome{Case: delivery.Locked}) }, "because of its own lock"},
-		"locked until another time":      {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Locked, RetryAt: m.now()}) }, "but no lock had that expiry"},
-		"waiting until another time":     {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Waiting, RetryAt: m.now()}) }, "but no next attempt was booked for that time"},
-		"lost, and it has finished":      {func(m *mutants) { m.over(); m.write(m.p, ready); m.p.owner = "p"; m.answer(settled(delivery.LockLost)) }, "but it had finished the analysis"},
-		"ran, and it has not":            {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.Ran}) }, "but token 1 has not finished the analysis"},
-		"finished already, and is not":   {func(m *mutants) { m.answer(delivery.Outcome{Case: delivery.AlreadyFinished}) }, "but the analysis was not finished"},
+		"locked by its own lock":         {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Result{Reason: delivery.Locked}) }, "because of its own lock"},
+		"locked until another time": {func(m *mutants) {
+			m.answer(delivery.Result{Reason: delivery.Locked, Next: delivery.Next{RetryAt: m.now()}})
+		}, "but no lock had that expiry"},
+		"waiting until another time": {func(m *mutants) {
+			m.answer(delivery.Result{Reason: delivery.Waiting, Next: delivery.Next{RetryAt: m.now()}})
+		}, "but no next attempt was booked for that time"},
+		"lost, and it has finished":    {func(m *mutants) { m.over(); m.write(m.p, ready); m.p.owner = "p"; m.answer(settled(delivery.LockLost)) }, "but it had finished the analysis"},
+		"ran, and it has not":          {func(m *mutants) { m.answer(delivery.Result{Reason: delivery.Ran}) }, "but token 1 has not finished the analysis"},
+		"finished already, and is not": {func(m *mutants) { m.answer(delivery.Result{Reason: delivery.AlreadyFinished}) }, "but the analysis was not finished"},
 
 		"nobody for an hour after a crash": {func(m *mutants) {
 			m.single, m.crashedAt, m.p.on.crashed = true, 1, true

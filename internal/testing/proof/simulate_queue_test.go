@@ -57,9 +57,10 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	began := w.since()
 	lost := r.chance(w.p.dispatch) && !w.quiet()
 	back := r.between(0, 50*time.Millisecond)
-	answers := make(chan delivery.Outcome, 1)
+	answers := make(chan delivery.Result, 1)
 	w.going.Go(func() {
-		if a, ok := w.send(i, p, func() delivery.Outcome { return i.deliver(p) }); ok && !lost {
+		var a delivery.Result
+		if ok := w.send(i, p, func() { a = i.deliver(p) }); ok && !lost {
 			time.Sleep(back)
 			answers <- a
 		}

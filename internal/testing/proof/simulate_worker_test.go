@@ -144,12 +144,12 @@ func (w *simulation) crash(i *instance, figure string) {
 
 // send sends a request to a worker. It reports false if the worker dies before it
 // answers.
-func (w *simulation) send(i *instance, p *caller, send func() delivery.Outcome) (o delivery.Outcome, ok bool) {
+func (w *simulation) send(i *instance, p *caller, send func()) bool {
 	if !w.alive(i, "asked", p.name) {
-		return o, false
+		return false
 	}
-	o = send()
-	return o, w.alive(i, "answers", p.name)
+	send()
+	return w.alive(i, "answers", p.name)
 }
 
 // recover calls recovery, as Cloud Scheduler does.
@@ -159,17 +159,14 @@ func (w *simulation) recover(i *instance) {
 		p = w.join(i, nil)
 		p.operates = Mark
 	})
+	var recovered delivery.Recovery
 	var err error
-	o, alive := w.send(i, p, func() (o delivery.Outcome) {
-		o.Recovery, err = i.guard.Recover(p.context(i.work))
-		return o
-	})
-	if !alive {
+	if !w.send(i, p, func() { recovered, err = i.guard.Recover(p.context(i.work)) }) {
 		return
 	}
 	w.locked(func() {
-		w.figures["recoveries booked"] += int64(o.Booked)
-		w.note("%s: recovery: %+v, %v", p, o.Recovery, err)
+		w.figures["recoveries booked"] += int64(recovered.Booked)
+		w.note("%s: recovery: %+v, %v", p, recovered, err)
 	})
 }
 

@@ -144,7 +144,7 @@ func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rooms, log := newRooms(t), &emulatortest.Log{}
 		locks := must(document.New(rooms, 0))(t)
-		kept := func(room string) bool { return must(rooms.Load(t.Context(), room))(t).Exists }
+		kept := func(room string) bool { return must(rooms.Load(t.Context(), room, lease.OnlyLease))(t).Exists }
 		take := func(room string) { must(locks.Acquire(t.Context(), room, "session/1"))(t) }
 		h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{Finder: rooms, Log: slog.New(slog.NewTextHandler(log, nil))})
 		for i := range 3 {

@@ -184,7 +184,7 @@ type refusing struct {
 	err error
 }
 
-func (r refusing) Load(context.Context, string) (lease.Cell[document.Lock], error) {
+func (r refusing) Load(context.Context, string, lease.Want) (lease.Cell[document.Lock], error) {
 	return lease.Cell[document.Lock]{}, r.err
 }
 

@@ -1,0 +1,572 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/internal/telemetry"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+// attempt is one delivery in progress.
+type attempt struct {
+	guard    *Guard
+	delivery Delivery
+	id       string // id of the analysis
+	owner    string // owner name of the lock
+	acq      analysislock.Acquisition
+	hold     *analysislock.Hold // nil unless the lock was acquired
+	reports  *reporter          // nil until the analyzer is called
+	measures Run
+	next     Next
+}
+
+// Deliver handles one delivery: it acquires the lock, runs the analyzer under heartbeats, and settles
+// how the run ended in one fenced commit. When it returns, nothing that it started is running. ctx ends
+// only with the process, not when the caller hangs up.
+func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
+	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
+	a := &attempt{guard: g, delivery: d, id: d.AnalysisID, owner: g.Instance + "/" + rand.Text()}
+	defer a.leave()
+	switch {
+	case d.Analyzer == nil:
+		r = a.forward(ctx)
+	case ctx.Err() != nil:
+		r, a.id = Result{Reason: NotClaimed, Err: ErrStopping}, ValidID(a.id)
+	default:
+		if err := a.acquire(ctx); a.hold == nil {
+			r = a.skip(ctx, err)
+			break
+		}
+		end := a.run(ctx)
+		r = a.settle(ctx, end)
+		r = a.adopt(ctx, r)
+		if r.Reason == Ran {
+			a.measures.ToReady = a.age()
+			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
+		}
+		a.warn(ctx, r)
+		r.RunErr, a.measures.Failure = end.failure, reasonOf(end.failure)
+	}
+
+	r.ID, r.Run, r.Next = a.id, a.measures, a.next
+	r.acknowledge(d)
+	if r.Ran {
+		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Run.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
+	}
+	return r
+}
+
+// forward books a delivery for a message. Each try of the message books the same task.
+func (a *attempt) forward(ctx context.Context) Result {
+	if err := analysislock.CheckID(a.id); err != nil {
+		return Result{Reason: InvalidID, Err: err}
+	}
+	if !a.book(ctx, a.guard.Kind.Task("push", a.id, a.delivery.Task), time.Time{}) {
+		return Result{Reason: Unavailable}
+	}
+	return Result{Reason: Forwarded}
+}
+
+// acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
+// the lock would not be released.
+func (a *attempt) acquire(ctx context.Context) error {
+	g, d := a.guard, a.delivery
+	ctx, span := g.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
+	var options analysislock.AcquireOptions
+	if g.Queue != nil { // otherwise nothing was booked for a later time
+		options.Early = a.isNext
+	}
+	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
+	if d.Tries <= 1 && !strings.HasSuffix(d.Task, followSuffix) {
+		options.Want = lease.LeaseAndWork
+	}
+
+	began := time.Now()
+	acq, err := g.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
+	a.acq, a.hold = acq, acq.Hold
+
+	m := &a.measures
+	m.AcquireTried, m.Acquire = true, time.Since(began)
+	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
+		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
+	}
+	if acq.First {
+		m.ToStart = a.age()
+		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
+	}
+	outcome := cmp.Or(acq.Reason, "acquired")
+	if err != nil {
+		outcome = "error"
+	}
+	g.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
+	span.Close(outcome, err != nil)
+	return err
+}
+
+// isNext reports whether this delivery is the task that was booked for the next attempt. Its
+// name cannot be booked again, so it must run even if the queue delivers it early.
+func (a *attempt) isNext(d analysislock.Analysis) bool {
+	return a.delivery.Task != "" && a.delivery.Task == a.guard.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+}
+
+// skip returns the result of a delivery that has not acquired the lock, because of err or the reason
+// of the acquisition. It books the delivery that must follow.
+func (a *attempt) skip(ctx context.Context, err error) Result {
+	switch {
+	case errors.Is(err, lease.ErrInvalidKey):
+		return Result{Reason: InvalidID, Err: err}
+	case errors.Is(err, lease.ErrNotFound):
+		return Result{Reason: NotFound, Err: err}
+	case errors.Is(err, lease.ErrMalformed), errors.Is(err, lease.ErrRefused):
+		return Result{Reason: Malformed, Err: err}
+	case err != nil:
+		return Result{Reason: Unavailable, Err: err}
+	}
+
+	acq := a.acq
+	switch acq.Reason {
+	case analysislock.AlreadyFinished:
+		return Result{Reason: AlreadyFinished, Status: acq.Status}
+	case analysislock.AttemptsExhausted:
+		err = lease.ErrExhausted
+	case analysislock.RunTimeExhausted:
+		err = errRunTime
+	case analysislock.Unrecordable:
+		err = analysislock.ErrUnrecordable
+	case analysislock.Waiting:
+		// The document has all parts of the task's name. It may also have another bookedTask, which is
+		// used up, if a worker of an earlier version has run the analysis.
+		a.next.RetryAt, a.next.RetryIn = acq.ExpiresAt, acq.Remaining
+		a.book(ctx, a.nextTask(acq.ExpiresAt), acq.ExpiresAt)
+		return Result{Reason: Waiting}
+	default:
+		a.next.RetryAt, a.next.RetryIn, a.next.HeldBy = acq.ExpiresAt, acq.Remaining, acq.Grant.Owner
+		a.followUp(ctx, acq.Grant.Token, acq.ExpiresAt)
+		return Result{Reason: Locked}
+	}
+
+	a.logOpenActs(ctx, acq.Uncertain, nil)
+	return Result{Reason: Failed, Err: err, Code: acq.Reason}
+}
+
+// run runs the analyzer while the lock is renewed, within the limits of time.
+func (a *attempt) run(ctx context.Context) (end ending) {
+	g := a.guard
+	limit, cause := g.RunTimeout, errDeadline
+	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
+		limit, cause = a.acq.RunTime, errRunTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	ctx, span := g.Telemetry.Start(ctx, telemetry.Run)
+	g.Telemetry.Record(ctx, telemetry.RunsActive, 1)
+	g.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
+	if a.measures.Stolen {
+		g.Telemetry.Record(ctx, telemetry.Steals, 1)
+	}
+
+	started := time.Now()
+	held := a.hold.Start(ctx, a.renewed)
+	defer func() { // also if the analyzer ends its goroutine
+		if lost := a.hold.Stop(); lost != nil {
+			end.err = lost
+		}
+		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
+		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
+	}()
+
+	work, err := analysislock.Work{}, context.Cause(held)
+	if err == nil {
+		work, err = g.Locks.Work(held, a.hold)
+	}
+	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
+		end.began = true
+		end.result, end.failure = a.analyze(held, stop, work)
+		end.err = end.failure
+	}
+	end.cause = context.Cause(held)
+	a.measures.Ran, a.measures.Took = true, time.Since(started)
+	return end
+}
+
+// analyze calls the analyzer with the work and a reporter. stop ends ctx.
+func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
+	a.reports = &reporter{
+		guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
+	}
+	a.reports.open(ctx, stop)
+	defer a.reports.close()
+	result, err := orchestrator.Run(ctx, a.delivery.Analyzer, orchestrator.Job{
+		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
+		Input: work.Input, Resume: work.Checkpoint, Scope: a.guard.Scope, Reporter: a.reports,
+	})
+	if work.Checkpoint == nil { // else the run may have continued after them
+		a.reports.skipped = a.reports.forgotten(work.Effects)
+	}
+	return result, a.reports.judge(err)
+}
+
+// renewed measures a heartbeat; see lease.Renewed.
+func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
+	outcome := "renewed"
+	switch {
+	case err == nil:
+		a.measures.Heartbeats++
+	case errors.Is(err, lease.ErrLost):
+		outcome = "lost"
+	default:
+		outcome = "failed"
+	}
+	a.guard.Telemetry.Record(ctx, telemetry.HeartbeatDuration, took.Seconds(), telemetry.ByOutcome(outcome))
+	a.guard.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
+}
+
+// settle records how the run ended: it finishes the analysis, or releases the lock and books the next
+// delivery.
+func (a *attempt) settle(ctx context.Context, end ending) Result {
+	var lost *lease.LostError
+	var uncertain *orchestrator.UncertainError
+	var permanent *orchestrator.PermanentError
+
+	switch {
+	case end.err == nil:
+		return a.finish(ctx, Result{Reason: Ran, Value: end.result}, failure{})
+	case errors.As(end.err, &lost):
+		if lost.Reason == lease.OutOfTime { // the lock may still be ours
+			_ = a.release(ctx, analysislock.OutcomeLockLost, false, "")
+		}
+		return a.lockLost(ctx, end.err)
+	case errors.As(end.err, &uncertain) && uncertain.Key == a.id: // not the act of an inner call of Do
+		f := failure{analysislock.EffectUncertain, uncertain.Error()}
+		if a.guard.RetryUncertain {
+			return a.retry(ctx, f, 0)
+		}
+		return a.fail(ctx, f)
+	case errors.As(end.err, &permanent):
+		return a.fail(ctx, permanentFailure(permanent))
+	case errors.Is(end.cause, ErrStopping):
+		return a.handOver(ctx)
+	case !end.began:
+		r := a.retry(ctx, failure{CodeInputUnavailable, "the input could not be read"}, 0)
+		if r.Reason == Retry && a.next.FollowUp == booked {
+			return r
+		}
+		return Result{Reason: FinishUnknown, Err: end.err}
+	case errors.Is(end.cause, errRunTime):
+		a.countTimeout(ctx, analysislock.RunTimeExhausted)
+		return a.fail(ctx, failure{analysislock.RunTimeExhausted, orchestrator.Text(end.cause)})
+	case errors.Is(end.cause, errDeadline):
+		if r, ended := a.continueLater(ctx); ended {
+			return r
+		}
+	}
+	return a.failTemporarily(ctx, end)
+}
+
+// failTemporarily settles a run that can be tried again, unless this attempt was the last.
+func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
+	f := end.temporary(a.guard)
+	if f.code == CodeRunTimeout || f.code == CodeStalled {
+		a.countTimeout(ctx, f.code)
+	}
+	if panicked, ok := errors.AsType[*orchestrator.PanicError](end.err); ok && f.code == CodePanicked {
+		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
+		a.guard.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
+	}
+
+	pause := end.pause()
+	if !a.acq.Last || !a.counts(pause) {
+		return a.retry(ctx, f, pause)
+	}
+	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, f.message)
+	return a.finish(ctx, Result{Reason: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}, f)
+}
+
+func (a *attempt) countTimeout(ctx context.Context, reason string) {
+	a.guard.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(reason))
+}
+
+// fail records a permanent failure.
+func (a *attempt) fail(ctx context.Context, f failure) Result {
+	return a.finish(ctx, Result{Reason: Failed, Err: errors.New(f.message), Code: f.code}, failure{})
+}
+
+// finish finishes the analysis as r says. last is the failure of the last attempt, if no other is left.
+func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
+	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
+	now := a.hold.Now()
+	var write analysislock.Ending
+	switch {
+	case r.Reason == Ran:
+		write = analysislock.Completing(now, r.Value)
+	case last.code != "":
+		write = analysislock.Exhausting(now, r.Err.Error(), last.code, last.message)
+	default:
+		write = analysislock.Failing(now, r.Code, r.Err.Error())
+	}
+	err := a.hold.End(finishing, write)
+	span.Close("", err != nil)
+
+	switch {
+	case err == nil:
+		return r
+	case errors.Is(err, lease.ErrLost):
+		return a.lockLost(ctx, err)
+	case errors.Is(err, lease.ErrMalformed):
+		return Result{Reason: Corrupted, Err: err}
+	case errors.Is(err, lease.ErrRefused) && r.Reason == Ran: // the error may quote the result
+		a.guard.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id)
+		const message = "result: the document cannot hold it beside its other fields"
+		return a.fail(ctx, failure{orchestrator.CodeResultTooLarge, message})
+	case errors.Is(err, lease.ErrRefused): // the document has no room for an error either
+		const message = "the document cannot hold the outcome beside its other fields"
+		return a.retry(ctx, failure{analysislock.Unrecordable, message}, 0)
+	}
+	return Result{Reason: FinishUnknown, Err: err}
+}
+
+// age returns the time since the creation of the analysis; zero: it is unknown.
+func (a *attempt) age() time.Duration {
+	doc := a.hold.Doc()
+	return doc.Age(a.hold.Now())
+}
+
+// retry releases the lock after a temporary failure, and books the next attempt. The commit of the
+// release records when that attempt is due, and the name of its task. So if the process dies before the
+// booking, this delivery is repeated, and books the same task; see skip. pause is the wait that the
+// analyzer has asked for; zero: the usual backoff.
+func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Result {
+	g, now := a.guard, a.hold.Now()
+	var next time.Time
+	var task string
+	if g.Queue != nil {
+		usual := backoff(a.acq.Attempt, g.RetryMin, g.RetryMax, spread(a.id, a.acq.Grant.Token))
+		next = now.Add(cmp.Or(pause, usual)).Truncate(time.Millisecond)
+		task = a.nextTask(next)
+	}
+
+	releasing, span := g.Telemetry.Start(ctx, telemetry.Release)
+	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, !a.counts(pause)))
+	span.Close("", err != nil)
+	if errors.Is(err, lease.ErrLost) {
+		return a.lockLost(ctx, err)
+	}
+
+	a.next.RetryIn = pause
+	if a.released(ctx, err) && a.book(ctx, task, next) {
+		a.next.RetryAt = next
+	}
+	return Result{Reason: Retry, Err: errors.New(f.message), Code: f.code}
+}
+
+// maxUncounted is how many attempts in a row are not counted because they have asked for a wait.
+const maxUncounted = 100
+
+// counts reports whether a failed attempt counts towards the limit of attempts. One that has asked for a
+// pause does not, up to maxUncounted times in a row.
+func (a *attempt) counts(pause time.Duration) bool {
+	doc := a.hold.Doc()
+	return pause == 0 || doc.Uncounted() >= maxUncounted
+}
+
+// handOver ends a run that was stopped with the process, before the deadline of the stop. Another
+// worker gets an immediate delivery. If nothing is booked, the queue retries this one.
+func (a *attempt) handOver(ctx context.Context) Result {
+	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
+	_ = errors.As(context.Cause(ctx), &stop) // otherwise the default remains
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
+	defer cancel()
+
+	a.replace(ctx, analysislock.OutcomeShuttingDown, "replace")
+	return Result{Reason: ShuttingDown, Err: ErrStopping}
+}
+
+// continueLater ends a run that has passed its deadline, if it has committed a new checkpoint: an
+// immediate delivery continues from it. ended is false without a new checkpoint.
+func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
+	defer cancel()
+
+	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return a.lockLost(ctx, err), true
+	case !a.reports.advanced():
+		return r, false
+	}
+	a.countTimeout(ctx, analysislock.OutcomeContinued)
+	a.replace(ctx, analysislock.OutcomeContinued, "continue")
+	return Result{Reason: Continued, Err: errDeadline}, true
+}
+
+// replace releases the lock without counting the attempt, and books an immediate delivery within the
+// deadline of ctx. The task's name begins with purpose. An owner is replaced once, so it is used once.
+func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
+	name := ""
+	if a.guard.Queue != nil {
+		name = a.guard.Kind.Task(purpose, a.id, a.owner)
+	}
+	if a.release(ctx, outcome, true, name) && name != "" {
+		a.next.FollowUp = a.guard.bookNext(ctx, a.id, taskqueue.Task{Name: name})
+	}
+}
+
+// release releases the lock, and reports whether it did; refund takes back the attempt. task names
+// the next task, if any.
+func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
+	releasing, span := a.guard.Telemetry.Start(ctx, telemetry.Release)
+	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
+	span.Close("", err != nil)
+	return errors.Is(err, lease.ErrLost) || a.released(ctx, err)
+}
+
+// released reports whether a release succeeded. A failure is a warning, since the lock expires
+// anyway (SEEDS G8).
+func (a *attempt) released(ctx context.Context, err error) bool {
+	if err != nil {
+		a.guard.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
+	}
+	return err == nil
+}
+
+// nextTask returns the name of the task of the next attempt, for the time next.
+func (a *attempt) nextTask(next time.Time) string {
+	return a.guard.nextName(a.id, a.acq.Grant.Token, next)
+}
+
+// book reports whether the queue has a delivery of this name, due at that time. It is false without a queue.
+func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
+	if a.guard.Queue == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	a.next.FollowUp = a.guard.bookNext(ctx, a.id, taskqueue.Task{Name: name, At: due})
+	return a.next.FollowUp == booked
+}
+
+// followUp books a delivery for the time after a lock's expiry. A lock that is not held has no expiry:
+// the delivery is for now. If the name is taken, that task is still to be delivered, or its delivery
+// has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
+// task must not be acknowledged.
+func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
+	name := a.guard.followName(a.id, token, expires)
+	if !expires.IsZero() {
+		expires = expires.Add(followDelay)
+	}
+	if name != a.delivery.Task {
+		a.book(ctx, name, expires)
+	}
+}
+
+// lockLost settles a run that has lost its lock. A finished or deleted analysis needs no other
+// delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
+// another owner's, or still this attempt's if the loss is lease.OutOfTime.
+func (a *attempt) lockLost(ctx context.Context, err error) Result {
+	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Doc(), &lease.LostError{}
+	_ = errors.As(err, &lost)
+	if !a.hold.Adoptable() {
+		a.measures.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
+			a.measures.Lost = analysislock.Cancelled
+		}
+		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
+	}
+
+	switch lost.Reason {
+	case lease.Finished:
+		r.Status, a.next.Needless = last.Status, a.guard.Queue != nil
+	case lease.Deleted:
+		a.next.Needless = a.guard.Queue != nil
+	default:
+		a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
+	}
+	return r
+}
+
+// adopt settles a run whose analysis another program, such as the analyzer, has finished under this
+// run's lock: it frees the lock, and drops the run's own result r. It returns r for any other run, and
+// if the lock was lost meanwhile.
+func (a *attempt) adopt(ctx context.Context, r Result) Result {
+	if !a.hold.Adoptable() {
+		return r
+	}
+	status := a.hold.Doc().Status
+	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
+	err := a.hold.End(finishing, analysislock.Adopting(a.hold.Now()))
+	span.Close("", err != nil)
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return r
+	case err != nil:
+		return Result{Reason: FinishUnknown, Err: err}
+	}
+
+	a.guard.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
+		"problem", "the status was set to "+status+" during the run")
+	if status == analysislock.Failed {
+		return Result{Reason: Failed, Status: status}
+	}
+	return Result{Reason: Ran, Status: status}
+}
+
+// warn logs the acts that an operator should look at: the open ones that no later attempt clears up, and
+// the done ones that this run has not asked for before READY. A release may have renamed one of these, so
+// that this run has done it again under its new name.
+func (a *attempt) warn(ctx context.Context, r Result) {
+	acts := a.hold.Doc().Effects
+	open := acts.Open()
+	switch {
+	case r.Reason == Ran || r.Reason == Failed:
+		a.logOpenActs(ctx, len(open), open)
+	case r.Reason == Retry && a.guard.RetryUncertain: // an earlier call's, which this one could not clear up
+		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
+		a.logOpenActs(ctx, len(open), open)
+	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
+		a.logOpenActs(ctx, len(open), nil)
+	}
+	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
+		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
+			"analysis_id", a.id, "lock_token", a.acq.Grant.Token, "effects", a.reports.skipped)
+	}
+}
+
+// UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
+const UncertainMessage = "an act is uncertain"
+
+// logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
+// has confirmed: count of them. Their names may be unknown.
+func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
+	if count == 0 {
+		return
+	}
+	log := a.guard.Log
+	if names != nil {
+		log = log.With("effects", names)
+	}
+	if a.guard.Kind.Name != "" {
+		log = log.With("kind", a.guard.Kind.Name)
+	}
+	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
+	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+}
+
+// leave makes room for the next large result.
+func (a *attempt) leave() {
+	if a.reports != nil && a.reports.admitted {
+		a.guard.Large.Release(1)
+	}
+}
