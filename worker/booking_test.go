@@ -334,14 +334,11 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kind, err := g.register(Kind{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := kind.guard.Instance; !regexp.MustCompile(c.want).MatchString(got) || seen[got] {
+		work := g.MustRegister(Kind{})
+		if got := work.guard.Instance; !regexp.MustCompile(c.want).MatchString(got) || seen[got] {
 			t.Errorf("the instance %q, want %s and no other's", got, c.want)
 		}
-		seen[kind.guard.Instance] = true
+		seen[work.guard.Instance] = true
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}

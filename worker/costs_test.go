@@ -110,11 +110,12 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		work := g.MustRegister(Kind{})
 		defer func() { _ = g.Shutdown(t.Context()) }() // it closes q's connection
 		submission := func(row, input string, want Submission, refused error) {
 			t.Helper()
 			measure(row, nil, 1, func() {
-				if s, err := Submit(t.Context(), g, Kind{}, "new", input); s != want || !errors.Is(err, refused) {
+				if s, err := work.Submit(t.Context(), "new", input); s != want || !errors.Is(err, refused) {
 					t.Errorf("%s: %+v, %v; want %+v, %v", row, s, err, want, refused)
 				}
 			})

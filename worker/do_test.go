@@ -281,7 +281,7 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 		}
 		checkRecord(t, records.Doc("op:new"), map[string]any{"status": nil})
 		// A kind's deliveries would not find what Do keeps, and the other way round.
-		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of records of Do") {
+		if _, err := g.Register(worker.Kind{Name: "a", Collection: "idempotency"}); err == nil || !strings.Contains(err.Error(), "the collection of records of Do") {
 			t.Errorf("a kind in the collection of Do: %v", err)
 		}
 	})
@@ -339,7 +339,7 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 				if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
 					t.Errorf("after Shutdown the error is %v", err)
 				}
-				if err := worker.Book(t.Context(), g, worker.Kind{}, "x"); !errors.Is(err, worker.ErrStopping) {
+				if err := g.MustRegister(worker.Kind{}).Book(t.Context(), "x"); !errors.Is(err, worker.ErrStopping) {
 					t.Errorf("after Shutdown the error of Book is %v", err)
 				}
 			}
@@ -577,7 +577,7 @@ func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 func TestDoTakesNoPlaceOfADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.MaxRuns = 1 })
-		h := g.Handler(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
+		h := g.MustRegister(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }}).Handler()
 		type caller struct{}
 		if _, err := worker.Do(context.WithValue(t.Context(), caller{}, "a"), g, "op", "key", func(ctx context.Context, _ worker.Job) (int, error) {
 			if ctx.Value(caller{}) != "a" {

@@ -4,10 +4,11 @@
 //
 // [Open] connects a [Guard] to Firestore and to a queue. [FromEnv] reads its [Options] from the
 // environment, and [Guard.Shutdown] ends it. A [Kind] is a collection of documents and the
-// function Run, which does the work of one of them; [Typed] decodes its input. [Submit] creates
-// a document and books its delivery. [Guard.Handler], [Guard.Echo], [Guard.PubSub] and
-// [Guard.Eventarc] handle deliveries: they acquire the document's lock, renew it during Run,
-// write the result, book the next delivery where one is needed, and answer. [Guard.Recovery]
+// function Run, which does the work of one of them; [Typed] decodes its input. [Guard.Register]
+// adds it to the Guard. [Work.Submit] creates a document and books its delivery. [Work.Handler],
+// [Work.Echo], [Work.PubSub] and [Work.Eventarc] handle deliveries: they acquire the document's
+// lock, renew it during Run, write the result, book the next delivery where one is needed, and
+// answer. [Work.Operator] has what the commands of taskguard use. [Guard.Recovery]
 // books deliveries of orphaned documents, [Guard.Health] serves health checks, and [Guard.Routes]
 // serves all of these routes.
 //

@@ -10,11 +10,10 @@ import (
 	"taskguard/repo"
 )
 
-// FromEnv reads Options from the worker's variables with lookup, such as os.LookupEnv.
-// docs/reference.md lists them; FromEnv ignores PORT and those of the analyzer, logs and telemetry.
-// The field of a variable that is not set has its default or is zero, so that it fits any other
-// field that the caller changes; see Options.Filled. Its error has one line for each problem,
-// which names the variable.
+// FromEnv reads Options from the worker's environment variables with lookup, such as os.LookupEnv.
+// docs/reference.md lists them. FromEnv ignores PORT and the variables for the analyzer, logs and telemetry.
+// You can change any field of the result: a variable that is not set leaves a zero field, whose default
+// Open fits to the others. The error has one line for each problem, which names the variable.
 func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	e := env.NewEnvironment(lookup)
 	firestore := e.Firestore()
@@ -50,14 +49,14 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", 0), e.Duration("RETRY_MAX", 0)
 
 	// A variable that is not set has a fixed default, which another variable may contradict.
-	all := o
-	all.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
-	all.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
-	all.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
+	complete := o
+	complete.RunTimeout = cmp.Or(o.RunTimeout, delivery.DefaultRunTimeout)
+	complete.RetryMin = cmp.Or(o.RetryMin, delivery.DefaultMinRetry)
+	complete.RetryMax = cmp.Or(o.RetryMax, delivery.DefaultMaxRetry)
 	if o.Queue.Caller == "" || auth.Token.Audience == "" { // which is reported, if it is a problem
-		all.Auth = CheckedByProxy()
+		complete.Auth = CheckedByProxy()
 	}
-	for _, problem := range all.Filled().check() {
+	for _, problem := range complete.Filled().check() {
 		e.Add(errors.Unwrap(problem))
 	}
 	return o, e.Err()

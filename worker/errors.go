@@ -27,23 +27,23 @@ var (
 
 // Policy configures a lock; see Options.Lock:
 //
-//	TTL         time.Duration // from each renewal; zero: 300 s
-//	Heartbeat   time.Duration // between two renewals; zero: a third of the TTL
-//	MaxAttempts int           // in Options zero: 10
+//	TTL         time.Duration // how long a lock is valid after each renewal; the default is 300 s
+//	Heartbeat   time.Duration // the time between two renewals; the default is a third of the TTL
+//	MaxAttempts int           // how many attempts a document gets; the default in Options is 10
 type Policy = lease.Policy
 
 // PermanentError is an error of a Run that no retry can help: the document becomes FAILED; see
 // Permanent.
 //
-//	Code    string // for programs; in the document's error
-//	Message string // for people, likewise; empty: the text of Err
+//	Code    string // the code in the document's error, for programs
+//	Message string // the message in the document's error, for people; the default is the text of Err
 //	Err     error  // what Unwrap returns; may be nil
 type PermanentError = orchestrator.PermanentError
 
 // PanicError is a panic of a Run, which is retried.
 //
-//	Value any    // as recover returns it
-//	Stack []byte // of the goroutine that panicked
+//	Value any    // what recover returned
+//	Stack []byte // the stack of the goroutine that panicked
 type PanicError = orchestrator.PanicError
 
 // RetryAfterError is a temporary failure with the wait until the next attempt; see RetryAfter.

@@ -38,7 +38,7 @@ func Example() {
 	}
 }
 
-func serve(kinds ...worker.Kind) error {
+func serve(kind worker.Kind) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	options, err := worker.FromEnv(os.LookupEnv)
@@ -49,7 +49,15 @@ func serve(kinds ...worker.Kind) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Addr: ":8080", Handler: guard.Routes(kinds...)}
+	work, err := guard.Register(kind)
+	if err != nil {
+		return err
+	}
+	routes, err := guard.Routes(work)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Addr: ":8080", Handler: routes}
 	failed := make(chan error, 1)
 	go func() { failed <- server.ListenAndServe() }()
 	select {
@@ -150,12 +158,13 @@ func createOrder(w http.ResponseWriter, r *http.Request) {
 }
 
 // A document is created and its delivery booked once, however often Submit is called.
-func ExampleSubmit() {
+func ExampleWork_Submit() {
 	ctx := context.Background()
 	guard, done := embedded(ctx)
 	defer done()
+	work := guard.MustRegister(words)
 	for _, input := range []text{{"to be"}, {"to be"}, {"or not to be"}} {
-		s, err := worker.Submit(ctx, guard, words, "an-id", input)
+		s, err := work.Submit(ctx, "an-id", input)
 		fmt.Println(s.Created, s.Status, errors.Is(err, worker.ErrOtherInput))
 	}
 	// Output:
@@ -165,14 +174,14 @@ func ExampleSubmit() {
 }
 
 // A delivery runs the work, and is answered when it has ended.
-func ExampleGuard_Handler() {
+func ExampleWork_Handler() {
 	ctx := context.Background()
 	guard, done := embedded(ctx)
 	defer done()
-	mux := http.NewServeMux()
-	mux.Handle("POST /internal/tasks/job", guard.Handler(words))
+	work, mux := guard.MustRegister(words), http.NewServeMux()
+	mux.Handle("POST "+work.Path, work.Handler())
 
-	if _, err := worker.Submit(ctx, guard, words, "an-id", text{"to be"}); err != nil {
+	if _, err := work.Submit(ctx, "an-id", text{"to be"}); err != nil {
 		fmt.Println(err)
 	}
 	for range 2 { // in production: Cloud Tasks
@@ -197,8 +206,8 @@ func ExampleKind() {
 	// Output: {"name":"order","collection":"orders","path":"/orders/run","fields":{"status":"state","finished":"DONE","input":"payload","result":"output"}} <nil>
 }
 
-// A kind without Run only books a delivery in the Queue, whose deliveries may take 30 minutes.
-func ExampleGuard_Eventarc() {
+// WithoutRun only books a delivery in the Queue, whose deliveries may take 30 minutes.
+func ExampleWork_Eventarc() {
 	ctx := context.Background()
 	guard, err := worker.Open(ctx, worker.Options{Queue: worker.Queue{
 		Name:      "projects/my-project/locations/europe-west1/queues/jobs",
@@ -208,12 +217,10 @@ func ExampleGuard_Eventarc() {
 		fmt.Println(err)
 		return
 	}
-	booked := words
-	booked.Run = nil
-	mux := http.NewServeMux()
-	mux.Handle("POST /internal/tasks/job", guard.Handler(words))
-	mux.Handle("POST /events", guard.Eventarc(booked))
-	mux.Handle("POST /messages", guard.PubSub(booked))
+	work, mux := guard.MustRegister(words), http.NewServeMux()
+	mux.Handle("POST "+work.Path, work.Handler())
+	mux.Handle("POST /events", work.WithoutRun().Eventarc())
+	mux.Handle("POST /messages", work.WithoutRun().PubSub())
 }
 
 // embedded returns a Guard on the embedded Firestore.
@@ -269,14 +276,15 @@ func ExampleOnce() {
 
 // A long loop is a document for each item, whose Run does the one act of the item. An attempt that dies on
 // the way is repeated, and submits the rest.
-func ExampleSubmit_forEachItem() {
+func ExampleWork_Submit_forEachItem() {
 	ctx := context.Background()
 	guard, done := embedded(ctx)
 	defer done()
+	work := guard.MustRegister(words)
 	payout := func(ctx context.Context, job worker.Job) (any, error) {
 		for _, account := range []string{"acct_7", "acct_8"} {
 			id := job.AnalysisID + "-" + account // the same in each attempt
-			if _, err := worker.Submit(ctx, guard, words, id, text{account}); err != nil {
+			if _, err := work.Submit(ctx, id, text{account}); err != nil {
 				return nil, err
 			}
 		}

@@ -1,4 +1,4 @@
 package worker
 
 // Filled returns o with the defaults of its zero fields.
-func Filled(o Options) (Options, error) { return o.filled() }
+func Filled(o Options) (Options, error) { return o.complete() }

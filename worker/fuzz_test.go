@@ -70,7 +70,7 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
-		d, err := readMessage(httptest.NewRecorder(), r, taskqueue.DefaultIDField)
+		d, err := parseMessage(httptest.NewRecorder(), r, taskqueue.DefaultIDField)
 		if taken := d.AnalysisID != ""; d.Tries < 0 || taken && (err != nil || d.Task == "" || !json.Valid([]byte(body)) || !utf8.ValidString(d.AnalysisID)) {
 			t.Errorf("%q: %+v, %v", body, d, err)
 		}

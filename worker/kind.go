@@ -21,11 +21,11 @@ import (
 // Job is one attempt at one piece of work.
 //
 //	AnalysisID string          // the id of the document, or of the record of Do
-//	LockToken  int64           // fencing token: larger for each later attempt
-//	Attempt    int             // from 1
-//	Input      json.RawMessage // of the document; see Typed
-//	Resume     json.RawMessage // the newest checkpoint of an earlier attempt; nil: none
-//	SelfTest   bool            // it is a self-test, without a document: no act can begin
+//	LockToken  int64           // the fencing token, which is larger for each later attempt
+//	Attempt    int             // 1 for the first attempt
+//	Input      json.RawMessage // the document's input; Typed decodes it
+//	Resume     json.RawMessage // the newest checkpoint of an earlier attempt, or nil
+//	SelfTest   bool            // a self-test has no document, and no act can begin
 //
 // The guard sets Stderr, Scope and Reporter. Its methods are:
 //
@@ -36,42 +36,39 @@ import (
 // Once calls the others: Begin, End and Uncertain.
 type Job = orchestrator.Job
 
-// Fields maps the vocabulary of a collection's documents. An empty field has the default.
+// Fields names the fields of your documents, and the words of their status. An empty one has the default.
 //
-//	Status     string   // the name of the field with one of these words: status
-//	Queued     string   // QUEUED
-//	Processing string   // PROCESSING
-//	Finished   string   // READY
-//	Failed     string   // FAILED
-//	Final      []string // further words of finished documents, which are left alone; at most six
-//	Input      string   // the name of the field: input
-//	Result     string   // the name of the field: result
-//	Error      string   // the name of the field, a map of code and message: error
+//	Status     string   // the field with one of the next four words; the default is status
+//	Queued     string   // the default is QUEUED
+//	Processing string   // the default is PROCESSING
+//	Finished   string   // the default is READY
+//	Failed     string   // the default is FAILED
+//	Final      []string // up to six other words for finished documents, which the guard leaves alone
+//	Input      string   // the default is input
+//	Result     string   // the default is result
+//	Error      string   // the field with a map of code and message; the default is error
 //
 // Its method Check returns why it cannot be used.
 type Fields = repo.Fields
 
-// Kind is a kind of work: the documents of one collection, and the function that does the
-// work. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
+// Kind is a kind of work: the documents of one collection, and the function that does the work of one
+// of them. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
 // from KINDS, as JSON without Run.
 type Kind struct {
-	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
-	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
-	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
-	// Path is the path of the handler's URL, for booked tasks; empty: /internal/tasks/NAME. It
-	// has no pattern, no empty segment, no percent-encoding and no query.
+	// Name has letters, digits, - and _, and begins with a letter. The default is analysis.
+	Name string `json:"name"`
+	// Collection has the documents. It is required, except that the kind analysis has a default, analyses.
+	Collection string `json:"collection,omitempty"`
+	// IDField names the document's id in the body of a request. The default is NAME_id.
+	IDField string `json:"id_field,omitempty"`
+	// Path is where tasks call the handler of this kind. The default is /internal/tasks/NAME. It is a plain
+	// path: no pattern, no empty segment, no percent-encoding and no query.
 	Path   string `json:"path,omitempty"`
-	Fields Fields `json:"fields,omitzero"` // the vocabulary of its documents
-	// RunTimeout limits one run; zero: that of Options.
+	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
+	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
-	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.
+	// Run does the work, and returns its result or an error. Typed makes one that decodes the input.
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
-}
-
-// same reports whether k and other are equal, apart from Run.
-func (k Kind) same(other Kind) bool {
-	k.Run, other.Run = nil, nil
-	return reflect.DeepEqual(k, other)
 }
 
 // Typed returns a Run that decodes the job's input as In. An input that does not decode is a
@@ -102,17 +99,18 @@ func (k Kind) analyzer() orchestrator.Analyzer {
 	}
 	return orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (any, error) {
 		result, err := k.Run(ctx, job)
-		if wrong, ok := errors.AsType[*ResultError](err); ok && !strings.Contains(wrong.Record, ":") { // of an act
-			err = Permanent("effect_result_invalid", wrong.Error(), err) // no retry can help
+		wrong, ok := errors.AsType[*ResultError](err)
+		if ok && !strings.Contains(wrong.Record, ":") { // it is about an act, and no record of Do
+			err = Permanent("effect_result_invalid", wrong.Error(), err) // a retry would read the same result
 		}
 		return result, err
 	})
 }
 
-// analysis is the name of the first kind.
+// analysis is the default name of a kind.
 const analysis = "analysis"
 
-// simpleName matches the name of a kind and of its IDField.
+// simpleName matches the Name and the IDField of a kind, and the operation of Do.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 
 // notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, and those

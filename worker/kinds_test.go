@@ -13,37 +13,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
 func one(context.Context, worker.Job) (int, error) { return 1, nil }
 
-// Each Run is called by the handler that was made with it.
-func TestEachHandlerCallsItsOwnRun(t *testing.T) {
-	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
-		for _, name := range []string{"a", "b"} {
-			b.Put(t, name, map[string]any{"status": "QUEUED"})
-		}
-		run := func(name string) worker.Kind {
-			return worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return name, nil }}
-		}
-		a, other := g.Handler(run("a")), g.Handler(run("b"))
-		post(t, a, "/", `{"analysis_id":"a"}`)
-		post(t, other, "/", `{"analysis_id":"b"}`)
-		for _, name := range []string{"a", "b"} {
-			if got := b.Fields(t, name)["result"]; got != name {
-				t.Errorf("the result of %s is %v", name, got)
-			}
-		}
-	})
-}
-
 func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example/base/", EmulatorHost: "127.0.0.1:1"}
 	g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Queue, o.StallTimeout, o.MaxRunTime = queue, time.Minute, 29*time.Minute })
-	g.Handler(jobs(succeed))
+	g.MustRegister(jobs(succeed))
 	for _, c := range []struct {
 		k    worker.Kind
 		want string // contains; empty: it is not refused
@@ -66,16 +45,13 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		// A delivery of one of two kinds with the same path would be handled as the other's.
 		{worker.Kind{Name: "a", Collection: "c", Path: "/tasks/job"}, `of kind "job"`},
 		{worker.Kind{Name: "a", Collection: "jobs"}, `of kind "job"`},
-		{worker.Kind{Name: "job", Collection: "c", Path: "/tasks/job", Fields: jobs(nil).Fields}, "differs from the kind"},
-		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job"}, "differs from the kind"},
-		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job", Fields: jobs(nil).Fields, RunTimeout: 25 * time.Minute}, "differs from the kind"},
-		{jobs(nil), ""},
+		{worker.Kind{Name: "job", Collection: "c"}, `of kind "job"`},
+		{jobs(succeed), `of kind "job"`},
 		{worker.Kind{Name: "longest" + strings.Repeat("a", 93), IDField: "id", Collection: "c/d/e", Path: "/a-b.c_~/@", RunTimeout: 29 * time.Minute}, ""},
 		{worker.Kind{Name: "shortest", Collection: "d", Path: "/", RunTimeout: time.Minute + 1}, ""},
 	} {
-		_, err := worker.Submit(t.Context(), g, c.k, "a/b", 1)
-		_, operator := g.Operator(c.k)
-		if refused := !errors.Is(err, lease.ErrInvalidKey); refused != (c.want != "") || refused != (operator != nil) || refused && !strings.Contains(err.Error(), c.want) {
+		work, err := g.Register(c.k)
+		if refused := err != nil; refused != (c.want != "") || refused == (work != nil) || refused && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: error %v, want %s", c.k, err, c.want)
 		}
 	}
@@ -87,6 +63,13 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		if _, err := (worker.Kind{Name: "a", Collection: "c", Path: path}).Filled(); err == nil || !strings.Contains(err.Error(), "is not the path of a URL") {
 			t.Errorf("the path %q: error %v", path, err)
 		}
+	}
+	records, err := g.Register(worker.Kind{Name: "do", Collection: "idempotency"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := records.Submit(t.Context(), "op:key", 1); err == nil || !strings.Contains(err.Error(), "only by calls of Do") {
+		t.Errorf("a record of Do is submitted: %v", err)
 	}
 	for _, o := range []worker.DoOptions{{Collection: "jobs"}, {Collection: "c/d/e", Keep: time.Hour}} {
 		if _, err := doWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
@@ -134,7 +117,11 @@ func TestADocumentWithAFinalWordIsLeftAlone(t *testing.T) {
 				set(t, docs.Doc("running"), map[string]any{field: "ARCHIVED", result: "theirs"})
 				return "dropped", nil
 			}
-			h := g.Routes(k)
+			work := g.MustRegister(k)
+			h, err := g.Routes(work)
+			if err != nil {
+				t.Fatal(err)
+			}
 			deliver := func(id, want string) {
 				t.Helper()
 				body := `{"analysis_id":"` + id + `","job_id":"` + id + `"}`
@@ -147,10 +134,10 @@ func TestADocumentWithAFinalWordIsLeftAlone(t *testing.T) {
 			archived[field] = "ARCHIVED"
 			set(t, docs.Doc("archived"), archived)
 			deliver("archived", `"status":"ARCHIVED","reason":"already_finished"`)
-			if s, err := worker.Submit(t.Context(), g, k, "archived", nil); err != nil || s.Booked || s.Status != "ARCHIVED" {
+			if s, err := work.Submit(t.Context(), "archived", nil); err != nil || s.Booked || s.Status != "ARCHIVED" {
 				t.Errorf("%s: submitted again: %+v, %v", name, s, err)
 			}
-			if err := worker.Book(t.Context(), g, k, "archived"); err != nil || len(q.Tasks()) > 0 {
+			if err := work.Book(t.Context(), "archived"); err != nil || len(q.Tasks()) > 0 {
 				t.Errorf("%s: booked %q, %v", name, q.Tasks(), err)
 			}
 			if _, answer := post(t, h, "/internal/tasks/recover", ""); !strings.Contains(answer, `"found":0,`) {

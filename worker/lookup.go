@@ -37,12 +37,12 @@ var (
 
 // RunningError reports that another call runs the function for the same key.
 type RunningError struct {
-	RetryIn   time.Duration // the time to wait before the next try: at most 1 s
-	ExpiresAt time.Time     // the expiry of the lock, unless it is renewed, by Firestore's clock
+	RetryIn   time.Duration // how long to wait before you try again, at most 1 s
+	ExpiresAt time.Time     // when the lock expires by Firestore's clock, unless it is renewed
 }
 
-func newRunningError(expires time.Time, left time.Duration) *RunningError {
-	return &RunningError{RetryIn: min(left, time.Second), ExpiresAt: expires}
+func newRunningError(expiry time.Time, remaining time.Duration) *RunningError {
+	return &RunningError{RetryIn: min(remaining, time.Second), ExpiresAt: expiry}
 }
 
 func (e *RunningError) Error() string {
@@ -54,8 +54,8 @@ func (e *RunningError) Error() string {
 // the same failure. errors.As finds an *orchestrator.PermanentError in each, with this Code and
 // Message.
 type FailedError struct {
-	Code, Message string // as in the record
-	Err           error  // returned by the function, if this call ran it
+	Code, Message string // the error in the record
+	Err           error  // what the function returned, if this call ran it
 }
 
 func (e *FailedError) Error() string { return "failed: " + e.Code + ": " + e.Message }
@@ -70,7 +70,7 @@ func (e *FailedError) Unwrap() error {
 // lease.ErrUnavailable, after which the value may be stored; of Do, a *FailedError if Firestore cannot
 // hold the value. An act whose result cannot be stored is recorded as done: do not do it again.
 type NotStoredError struct {
-	Value any // as the function returned it
+	Value any // what the function returned
 	Err   error
 }
 
@@ -85,8 +85,8 @@ func (e *NotStoredError) Unwrap() error { return e.Err }
 // recorded as done without its result.
 type ResultError struct {
 	Record string // operation:key, or the name of an act of Once
-	Type   string // of Go
-	Err    error  // of encoding/json, or why there is no result
+	Type   string // the caller's Go type
+	Err    error  // the error of encoding/json, or why there is no result
 }
 
 func (e *ResultError) Error() string {
@@ -142,12 +142,12 @@ func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) er
 
 // record is the record of one operation and key.
 type record struct {
-	*guarded
+	collection
 	id     string // operation:key
 	params string // the hash of DoOptions.Params
 }
 
-// record returns the record of an operation and a key, without a call to Firestore.
+// record returns the record of an operation and a key. It makes no call to Firestore.
 func (g *Guard) record(operation, key string, o DoOptions) (r record, err error) {
 	const maxID = 1500 // Firestore's limit, in bytes
 	if g.work.Err() != nil {
@@ -164,7 +164,7 @@ func (g *Guard) record(operation, key string, o DoOptions) (r record, err error)
 	if r.params, err = hash(o.Params); err != nil {
 		return r, fmt.Errorf("worker: do: encode the parameters: %w", err)
 	}
-	if r.guarded, err = g.recordsOf(o); err != nil {
+	if r.collection, err = g.recordsOf(o); err != nil {
 		return r, fmt.Errorf("worker: do: %w", err)
 	}
 	return r, nil
@@ -188,38 +188,37 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 // recordsName is the name of the kind of all records of Do, recordsCollection their collection by default.
 const recordsName, recordsCollection = "do", "idempotency"
 
-// recordsOf returns the guarded records of o. They are a kind without a name of its own.
-func (g *Guard) recordsOf(o DoOptions) (*guarded, error) {
+// recordsOf returns the collection of records that o names. No kind may have it.
+func (g *Guard) recordsOf(o DoOptions) (records collection, err error) {
 	k := Kind{
 		Name: recordsName, Collection: cmp.Or(o.Collection, recordsCollection),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
-	store := g.store(k)
+	store := g.storeOptions(k)
 	store.Keep, store.KeepAll, store.Noun = cmp.Or(o.Keep, 24*time.Hour), true, "record"
 	store.Policy, store.MaxRunTime = cmp.Or(o.Lock, g.options.Lock), 0
 	store.Policy.MaxAttempts = 0 // each caller decides when to give up
 	switch {
 	case store.Keep < time.Hour:
-		return nil, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
+		return records, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
 	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
-		return nil, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
+		return records, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
 	}
-	kind, err := g.newGuarded(k, store)
-	if err != nil {
-		return nil, err
+	if records, err = g.collection(k, store); err != nil {
+		return records, err
 	}
-	kind.guard.Queue, kind.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	kind.guard.RetryUncertain = true
+	records.guard.Queue, records.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
+	records.guard.RetryUncertain = true
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, other := range g.kinds {
+	for _, other := range g.works {
 		if other.Collection == k.Collection {
-			return nil, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
+			return records, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
 		}
 	}
-	g.records[k.Collection], g.reported[k.Collection] = true, kind.analyses
-	return kind, nil
+	g.records[k.Collection], g.reported[k.Collection] = true, records.analyses
+	return records, nil
 }
 
 // maxReported limits the records of one collection that one report counts.
@@ -236,17 +235,17 @@ func (g *Guard) reportRecords(ctx context.Context) (abandoned int) {
 	for collection, analyses := range records {
 		log := g.options.Log.With("collection", collection)
 		uncertain, err := analyses.Uncertain(ctx, maxReported)
-		left, leftErr := analyses.Abandoned(ctx, maxReported)
-		if err = errors.Join(err, leftErr); err != nil {
+		lost, lostErr := analyses.Abandoned(ctx, maxReported)
+		if err = errors.Join(err, lostErr); err != nil {
 			log.WarnContext(ctx, "records of Do not counted", "error", err)
 		}
 		if len(uncertain) > 0 {
 			log.WarnContext(ctx, "acts of Do are uncertain", "records", len(uncertain))
 		}
-		if len(left) > 0 {
-			log.WarnContext(ctx, "records of Do are abandoned", "records", len(left))
+		if len(lost) > 0 {
+			log.WarnContext(ctx, "records of Do are abandoned", "records", len(lost))
 		}
-		abandoned += len(left)
+		abandoned += len(lost)
 	}
 	g.telemetry.Record(ctx, telemetry.AbandonedRecords, float64(abandoned))
 	return abandoned

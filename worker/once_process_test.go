@@ -65,7 +65,7 @@ func serveCrash(setting string) error {
 		return err
 	}
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/tasks/job", strings.NewReader(`{"job_id":"1"}`))
-	g.Handler(jobs(analyzer.Analyze)).ServeHTTP(httptest.NewRecorder(), request)
+	g.MustRegister(jobs(analyzer.Analyze)).Handler().ServeHTTP(httptest.NewRecorder(), request)
 	return nil
 }
 
@@ -107,12 +107,8 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g, kind := open(t, b, nil), jobs(analyzer.Analyze)
-			h := g.Handler(kind)
-			operator, err := g.Operator(kind)
-			if err != nil {
-				t.Fatal(err)
-			}
+			work := open(t, b, nil).MustRegister(jobs(analyzer.Analyze))
+			h, operator := work.Handler(), work.Operator()
 			charges := func() int {
 				text, _ := os.ReadFile(ledger)                                              // missing: none
 				return len(regexp.MustCompile(`(?m)^[0-9a-f]{32} 4200$`).FindAll(text, -1)) // each with its key
@@ -120,7 +116,7 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 			answered := ""
 			for range 2 {
 				post(t, h, "/tasks/job", `{"job_id":"1"}`)
-				d, err := operator.Analyses.Get(t.Context(), "1")
+				d, err := operator.Get(t.Context(), "1")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -131,7 +127,7 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 				if answered += "not done"; reply.Done {
 					answered, reply.Result = "done", []byte(`{"charged":4200}`)
 				}
-				if _, err := operator.Analyses.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
+				if _, err := operator.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
 					t.Fatal(err)
 				}
 			}

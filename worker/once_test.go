@@ -39,7 +39,7 @@ func (c *charges) charge(context.Context) (int, error) {
 // runJob serves so many deliveries of jobs/1 with this record, and returns the document.
 func runJob(t *testing.T, b *emulatortest.Backend, g *worker.Guard, deliveries int, record map[string]any, run func(context.Context, worker.Job) (any, error)) map[string]any {
 	t.Helper()
-	doc, h := collection(t, b, "jobs").Doc("1"), g.Handler(jobs(run))
+	doc, h := collection(t, b, "jobs").Doc("1"), g.MustRegister(jobs(run)).Handler()
 	set(t, doc, record)
 	for range deliveries {
 		post(t, h, "/tasks/job", `{"job_id":"1"}`)
@@ -158,7 +158,7 @@ func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 			g, lines := openLogged(t, b, nil)
 			doc := collection(t, b, "jobs").Doc("1")
 			set(t, doc, map[string]any{"state": "PENDING"})
-			h := g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) { return tc.run(ctx, g, doc, job) }))
+			h := g.MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) { return tc.run(ctx, g, doc, job) })).Handler()
 			post(t, h, "/tasks/job", `{"job_id":"1"}`)
 			if name != "cancelled" { // nobody has asked yet
 				if fields(t, doc)["state"] == "ERROR" || strings.Contains(lines.String(), "an act is uncertain") {
@@ -416,7 +416,7 @@ func TestTheKeyOfAnActIsThatOfItsCollection(t *testing.T) {
 		other.Name, other.Collection, other.Path = "refund", "refunds", "/tasks/refund"
 		for _, kind := range []worker.Kind{jobs(note), other} {
 			set(t, collection(t, b, kind.Collection).Doc("op:1"), pending)
-			post(t, g.Handler(kind), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
+			post(t, g.MustRegister(kind).Handler(), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
 		}
 		if _, err := worker.Do(t.Context(), g, "op", "1", note); err != nil || len(keys) != 6 {
 			t.Errorf("%d keys, %v", len(keys), err)
@@ -458,7 +458,7 @@ func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b, acts := emulatortest.Embedded(t), 0
-			h := open(t, b, nil).Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			h := open(t, b, nil).MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "ship", func(ctx context.Context) (int, error) {
 					acts++
 					_, err := worker.Once(ctx, job, "mail", func(context.Context) (int, error) { return 0, worker.NotDone(errDropped) })
@@ -467,7 +467,7 @@ func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 					}
 					return 0, outer(err)
 				})
-			}))
+			})).Handler()
 			set(t, collection(t, b, "jobs").Doc("1"), map[string]any{"state": "PENDING"})
 			post(t, h, "/tasks/job", `{"job_id":"1"}`)
 			post(t, h, "/tasks/job", `{"job_id":"1"}`)
@@ -554,7 +554,8 @@ func TestAResultOfAnotherTypeIsAPermanentFailure(t *testing.T) {
 		}
 		checkRecord(t, record, map[string]any{"status": "QUEUED", "lockOwner": nil})
 
-		post(t, g.Handler(jobs(func(ctx context.Context, job worker.Job) (any, error) { return charge(ctx, job) })), "/tasks/job", `{"job_id":"1"}`)
+		work := g.MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) { return charge(ctx, job) }))
+		post(t, work.Handler(), "/tasks/job", `{"job_id":"1"}`)
 		checkRecord(t, job, map[string]any{"state": "ERROR", "error": map[string]any{"code": "effect_result_invalid", "message": wrong.Error()}})
 	})
 }

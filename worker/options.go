@@ -23,44 +23,48 @@ import (
 	"taskguard/repo"
 )
 
-// Options configures a Guard. A zero field has the default of the worker's variable of the same
-// meaning; docs/reference.md describes these variables, and FromEnv reads them.
+// Options configures a Guard. Every field has a default. FromEnv reads the fields from the
+// environment variables that docs/reference.md describes.
 type Options struct {
-	Project  string // empty: GOOGLE_CLOUD_PROJECT, or that of Google's metadata server
-	Database string // empty: (default)
-	Emulator string // host:port of a Firestore emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	// Collection is that of the kind analysis, unless the Kind names one; empty: analyses.
+	// Project is Google Cloud's. Without it, Open uses GOOGLE_CLOUD_PROJECT, or asks the metadata server.
+	Project  string
+	Database string // the Firestore database; the default is (default)
+	// Emulator is the host:port of a Firestore emulator. FIRESTORE_EMULATOR_HOST overrides it.
+	Emulator string
+	// Collection has the documents of the kind analysis, unless its Kind names another. The default is analyses.
 	Collection string
 
-	// Queue books deliveries: of submitted work, of the next attempt, and after a crash. The
-	// zero Queue books nothing: a delivery that must be repeated is answered by an error.
+	// Queue books deliveries: for submitted work, for the next attempt, and after a crash. Without a
+	// Queue nothing is booked, and a delivery that must be repeated is answered by an error.
 	Queue Queue
-	// Auth checks the caller of each request. Nil: no caller is checked if an emulator is used;
-	// else a request needs an OIDC token of the Queue's Caller for its audience.
+	// Auth checks the caller of each request. By default a request needs an OIDC token of the Queue's
+	// Caller for its audience. With an emulator no caller is checked by default.
 	Auth Authenticator
 
-	Lock       lease.Policy  // MaxAttempts zero: 10
-	RunTimeout time.Duration // of one run; zero: 25 min, or MaxRunTime if that is shorter
-	MaxRunTime time.Duration // of all attempts at one piece of work; zero: 24 h
-	// CheckpointInterval is the longest time from a reported checkpoint to its commit; zero: 10 s.
+	Lock lease.Policy // the locks' times; 10 attempts if MaxAttempts is zero
+	// RunTimeout limits one run. The default is 25 minutes, or MaxRunTime if that is shorter.
+	RunTimeout time.Duration
+	// MaxRunTime limits the time from the first attempt to the last. The default is 24 hours.
+	MaxRunTime time.Duration
+	// CheckpointInterval is how long a reported checkpoint may wait for its commit. The default is 10 seconds.
 	CheckpointInterval time.Duration
-	// StallTimeout ends a run, unless it is one of Do, that has reported nothing for so long.
-	// Zero: no limit.
+	// StallTimeout ends a run that reports nothing for this long, but no run of Do. Zero means no limit.
 	StallTimeout time.Duration
-	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
-	// and 10 min, or the other one if that would be beyond it.
+	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue. The defaults are 30 seconds
+	// and 10 minutes. If you set only one, the default of the other gives way.
 	RetryMin, RetryMax time.Duration
-	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
-	Keep               time.Duration // from a document's finish to its expireAt; zero: no expireAt
-	// SelfTest is the input of the run that POST /internal/self-test of Routes makes, without a
-	// document, for a release; nil: that route answers 404.
+	MaxRuns            int // how many deliveries run at once, of all kinds; the default is 100
+	// Keep sets the expireAt of a finished document this long after its finish. Zero sets none.
+	Keep time.Duration
+	// SelfTest is an input. POST /internal/self-test runs the work on it, without a document, to check a
+	// release. Without an input the route answers 404.
 	SelfTest json.RawMessage
 
-	Log            *slog.Logger         // nil: slog.Default()
-	MeterProvider  metric.MeterProvider // nil: no metrics
-	TracerProvider trace.TracerProvider // nil: no spans
+	Log            *slog.Logger         // the default is slog.Default()
+	MeterProvider  metric.MeterProvider // receives metrics, if it is set
+	TracerProvider trace.TracerProvider // receives spans, if it is set
 
-	// FirestoreOptions and QueueOptions are for the clients' connections.
+	// FirestoreOptions and QueueOptions configure the clients' connections.
 	FirestoreOptions, QueueOptions []option.ClientOption
 }
 
@@ -68,9 +72,9 @@ type Options struct {
 //
 //	Name         string // projects/P/locations/L/queues/Q
 //	TargetURL    string // the base URL of this service
-//	Caller       string // the service account whose OIDC token the tasks carry; empty: no token
-//	Audience     string // of that token; empty: TargetURL
-//	EmulatorHost string // host:port of an emulator; empty: Google's
+//	Caller       string // the service account whose OIDC token the tasks carry; without it they carry none
+//	Audience     string // the audience of that token; the default is TargetURL
+//	EmulatorHost string // host:port of an emulator of Cloud Tasks
 //
 // Its methods Check and Filled return its problems, and the Queue with its defaults.
 type Queue = taskqueue.Config
@@ -85,7 +89,7 @@ type Authenticator interface {
 // Errors of an Authenticator.
 var (
 	ErrForbidden = taskauth.ErrForbidden // the caller is known, and may not call
-	ErrNoKeys    = taskauth.ErrNoKeys    // no caller can be checked now
+	ErrNoKeys    = taskauth.ErrNoKeys    // the keys to check a caller are not available now
 )
 
 // OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
@@ -95,7 +99,7 @@ func OIDC(audience string, accounts ...string) Authenticator {
 	return tokens{Audience: audience, Accounts: accounts}
 }
 
-// tokens configures the verifier that Open makes.
+// tokens are the claims of a valid token. Open makes the verifier, which fetches keys.
 type tokens taskauth.Options
 
 // Check implements Authenticator, before Open.
@@ -103,15 +107,19 @@ func (tokens) Check(*http.Request) error { return ErrNoKeys }
 
 // CheckedByProxy returns an Authenticator that accepts every request, for a service whose
 // callers Cloud Run (roles/run.invoker) or another proxy checks.
-func CheckedByProxy() Authenticator { return checkedByProxy{} }
+func CheckedByProxy() Authenticator { return always{} }
 
-type checkedByProxy struct{}
+// always answers every request in the same way.
+type always struct{ err error }
 
 // Check implements Authenticator.
-func (checkedByProxy) Check(*http.Request) error { return nil }
+func (a always) Check(*http.Request) error { return a.err }
 
-// check returns the problems of o. Each begins with a field, and wraps an error that begins with the
-// variable of the same meaning. check expects that no field needs a default.
+// errNoAuth is why a Guard refuses every request if nobody has said who may call.
+var errNoAuth = errors.New("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+
+// check returns the problems of o, after its defaults have been filled in. Each begins with the field, and
+// wraps an error that begins with the environment variable for this field.
 func (o Options) check() (problems []error) {
 	add := func(field string, err error) {
 		if err != nil {
@@ -163,7 +171,7 @@ func (o Options) check() (problems []error) {
 }
 
 // Filled returns o with the defaults of its zero durations and numbers, and of the Queue. A default
-// that is related to another field fits that field.
+// gives way to the fields that you have set.
 func (o Options) Filled() Options {
 	o.Lock.TTL = cmp.Or(o.Lock.TTL, lease.DefaultTTL)
 	o.Lock.Heartbeat = cmp.Or(o.Lock.Heartbeat, o.Lock.TTL/3)
@@ -181,8 +189,8 @@ func (o Options) Filled() Options {
 	return o
 }
 
-// filled returns o with the defaults of its zero fields, or an error if they cannot work.
-func (o Options) filled() (Options, error) {
+// complete returns o with the defaults of its zero fields, or an error if they cannot work.
+func (o Options) complete() (Options, error) {
 	o = o.Filled()
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -200,14 +208,17 @@ func (o Options) filled() (Options, error) {
 	return o, err
 }
 
-// maxRetry is the longest wait before an attempt. A later time would not be credible.
+// maxRetry is the longest wait before an attempt.
 const maxRetry = 12 * time.Hour
 
-// authenticator returns the Authenticator of all requests.
+// authenticator returns what checks the callers of all requests.
 func (o Options) authenticator() (Authenticator, error) {
 	switch auth := o.Auth.(type) {
 	case nil:
-		return CheckedByProxy(), nil // unless an emulator is used, each handler panics
+		if o.Emulator == "" {
+			return always{errNoAuth}, nil
+		}
+		return CheckedByProxy(), nil
 	case tokens:
 		auth.Log = o.Log
 		return taskauth.New(taskauth.Options(auth))

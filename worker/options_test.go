@@ -155,9 +155,13 @@ func TestTheDefaultsOfOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.Shutdown(t.Context())                                                    //nolint:errcheck // nothing runs
-	checkPanic(t, "nothing checks the callers", func() { g.Handler(jobs(succeed)) }) // the documents are Google's
-	checkPanic(t, "nothing checks the callers", func() { g.Recovery() })
+	defer g.Shutdown(t.Context()) //nolint:errcheck // nothing runs
+	if _, err := g.Register(jobs(succeed)); err == nil || !strings.Contains(err.Error(), "nothing checks the callers") {
+		t.Errorf("a kind whose documents are Google's: %v", err)
+	}
+	if code, answer := post(t, g.Recovery(), "/", ""); code != http.StatusUnauthorized {
+		t.Errorf("recovery answers %d %s", code, answer)
+	}
 	_, err = worker.FromEnv(lookup("TASK_AUTH=none", "TASK_QUEUE="+queue.Name, "TASK_TARGET_URL="+queue.TargetURL, "CLOUD_TASKS_EMULATOR_HOST=h:1"))
 	if err == nil || !strings.Contains(err.Error(), "TASK_AUTH: none is for emulators") {
 		t.Errorf("an emulated queue, and Google's Firestore: %v", err)
@@ -217,7 +221,7 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		h = g.Routes(worker.Kind{Run: run}, worker.Kind{Name: "job", Collection: "jobs", Run: run})
+		h = routes(t, g, worker.Kind{Run: run}, worker.Kind{Name: "job", Collection: "jobs", Run: run})
 		for _, id := range []string{"fast", "slow", "stalls", "old"} {
 			set(t, docs.Doc(id), map[string]any{"status": "QUEUED"})
 		}

@@ -212,8 +212,9 @@ func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analy
 }
 
 // handle adds the route of d's kind.
-func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.Analyzer) {
-	g.echo.POST(d.Kind.Path, g.deliveries(d, analyze, readTask))
+func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.AnalyzerFunc) {
+	work := Work{Kind: Kind{Run: analyze}, collection: collection{guard: d}, service: g}
+	g.echo.POST(d.Kind.Path, work.Echo())
 }
 
 // ServeHTTP makes Guard an http.Handler.

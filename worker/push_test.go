@@ -81,10 +81,11 @@ func TestAMessageOfPubSubIsHandledAsATask(t *testing.T) {
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			g, log := openLogged(t, emulatortest.Embedded(t), nil)
-			if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
+			work := g.MustRegister(jobs(succeed))
+			if _, err := work.Submit(t.Context(), "x", 21); err != nil {
 				t.Fatal(err)
 			}
-			code, answer := post(t, g.PubSub(jobs(succeed)), "/messages", c.body)
+			code, answer := post(t, work.PubSub(), "/messages", c.body)
 			if code != c.code || !strings.Contains(answer, c.answer) || strings.Contains(answer, rejected) != c.rejected {
 				t.Errorf("%d %s, want %d %s", code, answer, c.code, c.answer)
 			}
@@ -99,7 +100,7 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		nested := jobs(succeed)
 		nested.Name, nested.Collection, nested.Path = "nested", "tenants/a/jobs", "/tasks/nested"
-		handlers := map[string]http.Handler{"jobs": g.Eventarc(jobs(succeed)), "tenants/a/jobs": g.Eventarc(nested)}
+		handlers := map[string]http.Handler{"jobs": g.MustRegister(jobs(succeed)).Eventarc(), "tenants/a/jobs": g.MustRegister(nested).Eventarc()}
 		for _, document := range []string{"jobs/x", "tenants/a/jobs/x", "jobs/Helvétios", "jobs/a%2Fb", "jobs/a b"} {
 			parent, id := path.Split(document)
 			parent = strings.TrimSuffix(parent, "/")
@@ -136,13 +137,13 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 				t.Errorf("%s: %s", name, answer)
 			}
 		}
-		other := open(t, b, func(o *worker.Options) { o.Database = "other" }).Eventarc(jobs(succeed))
+		other := open(t, b, func(o *worker.Options) { o.Database = "other" }).MustRegister(jobs(succeed)).Eventarc()
 		for header, want := range map[string]string{"ce-database: other": `"reason":"not_found"`, "ce-database: (default)": `"rejected":true`} {
 			if _, answer := deliver(t, other, event("jobs/x", header)); !strings.Contains(answer, want) {
 				t.Errorf("to a guard of another database, with %s: %s", header, answer)
 			}
 		}
-		mine := open(t, b, func(o *worker.Options) { o.Collection = "mine" }).Eventarc(worker.Kind{Run: succeed})
+		mine := open(t, b, func(o *worker.Options) { o.Collection = "mine" }).MustRegister(worker.Kind{Run: succeed}).Eventarc()
 		if _, answer := deliver(t, mine, event("mine/none")); !strings.Contains(answer, `"reason":"not_found"`) {
 			t.Errorf("the collection of the options: %s", answer)
 		}
@@ -158,16 +159,17 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		var runs atomic.Int32
 		g := open(t, b, q.Use)
-		q.Serve(g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
+		work := g.MustRegister(jobs(func(context.Context, worker.Job) (any, error) {
 			runs.Add(1)
 			time.Sleep(20 * time.Minute) // longer than any acknowledgement deadline
 			return "done", nil
-		})))
+		}))
+		q.Serve(work.Handler())
 		docs := collection(t, b, "jobs")
 		for _, id := range []string{"x", "y"} {
 			set(t, docs.Doc(id), map[string]any{"state": "PENDING"})
 		}
-		messages, events := g.PubSub(jobs(nil)), g.Eventarc(jobs(nil))
+		messages, events := work.WithoutRun().PubSub(), work.WithoutRun().Eventarc()
 		const want = `","acquired":false,"reason":"booked"}`
 		began := time.Now()
 		for range 2 { // the second is a duplicate
@@ -197,7 +199,7 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 			t.Errorf("an id that is a path: %d %s", code, answer)
 		}
 		other := message(`"attributes":{"other_id":"x"}`) // of the same id, for the same id of another kind
-		if code, answer := post(t, g.PubSub(worker.Kind{Name: "other", Collection: "others"}), "/", other); code != 200 || len(q.Tasks()) != 4 {
+		if code, answer := post(t, g.MustRegister(worker.Kind{Name: "other", Collection: "others"}).PubSub(), "/", other); code != 200 || len(q.Tasks()) != 4 {
 			t.Errorf("a message of another kind: %d %s, tasks %v", code, answer, q.Tasks())
 		}
 		q.Fail(codes.PermissionDenied)
@@ -211,18 +213,32 @@ type refuse struct{}
 
 func (refuse) Check(*http.Request) error { return worker.ErrForbidden }
 
-func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
+func TestAHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		unchecked := open(t, b, func(o *worker.Options) { o.Auth = nil })
+		if work, err := unchecked.Register(jobs(succeed)); err == nil || !strings.Contains(err.Error(), "nothing checks the callers") {
+			t.Errorf("a guard without an Authenticator: %v, %v", work, err)
+		}
+		for name, h := range map[string]http.Handler{"recovery": unchecked.Recovery(), "messages": unchecked.MustRegister(jobs(nil)).PubSub()} {
+			if code, answer := post(t, h, "/", ""); code != http.StatusUnauthorized {
+				t.Errorf("%s without an Authenticator: %d %s", name, code, answer)
+			}
+		}
+		if _, err := unchecked.Routes(); err == nil || !strings.Contains(err.Error(), "nothing checks the callers") {
+			t.Errorf("routes without an Authenticator: %v", err)
+		}
+
+		work := g.MustRegister(jobs(nil))
+		if _, err := g.Routes(work); err == nil || !strings.Contains(err.Error(), `kind "job" has no Run`) {
+			t.Errorf("routes of a kind without Run: %v", err)
+		}
+		for name, h := range map[string]http.Handler{"tasks": work.Handler(), "messages": work.PubSub(), "events": work.Eventarc()} {
+			if code, answer := post(t, h, "/", `{"job_id":"x"}`); code != http.StatusInternalServerError {
+				t.Errorf("%s of a kind without Run: %d %s", name, code, answer)
+			}
+		}
 		wrong := jobs(succeed)
 		wrong.Collection = "a/b"
-		for want, construct := range map[string]func() http.Handler{
-			`kind "job" has no Run`: func() http.Handler { return g.PubSub(jobs(nil)) },
-			"nothing checks":        func() http.Handler { return unchecked.PubSub(jobs(succeed)) },
-			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
-			"nothing checks the":    unchecked.Recovery,
-		} {
-			checkPanic(t, want, func() { construct() })
-		}
+		checkPanic(t, `a/b`, func() { g.MustRegister(wrong) })
 	})
 }

@@ -372,7 +372,7 @@ func TestASubmissionIsBookedUnderTheNameOfItsDocumentAndForItsTime(t *testing.T)
 			kept   bool
 		}{{"own", true}, {"projects/p/locations/l/queues/q/tasks/own", false}, {7, false}, {nil, false}} {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i", "bookedTask": tc.booked, "nextAttemptAt": next})
-			_, err := (&guarded{analyses: w.guard.Orphans.(*repo.Analyses), guard: w.guard}).submit(t.Context(), "x", "i")
+			_, err := (&Work{collection: collection{w.guard.Orphans.(*repo.Analyses), w.guard}}).submit(t.Context(), "x", "i")
 			task := q.tasks[len(q.tasks)-1]
 			if err != nil || (task.Name == "own") != tc.kept || !taskqueue.ValidName(task.Name) || !task.At.Equal(next) {
 				t.Errorf("%v: booked %+v, %v", tc.booked, task, err)

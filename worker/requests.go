@@ -19,13 +19,13 @@ const maxBody = 1 << 20
 
 var errIncomplete = errors.New("the body did not arrive in full")
 
-// reader reads a delivery from a request. field is the name of the id. With an error it
+// parser reads a delivery from a request. field is the name of the id. With an error it
 // returns the fields that it has read.
-type reader func(w http.ResponseWriter, r *http.Request, field string) (delivery.Delivery, error)
+type parser func(w http.ResponseWriter, r *http.Request, field string) (delivery.Delivery, error)
 
-// readTask reads a task of Cloud Tasks: {"analysis_id": "…"} of any Content-Type, since
+// parseTask reads a task of Cloud Tasks: {"analysis_id": "…"} of any Content-Type, since
 // Cloud Tasks sets none. It ignores unknown fields.
-func readTask(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
+func parseTask(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
 	d.Task = r.Header.Get("X-CloudTasks-TaskName")
 	if retries, err := strconv.ParseUint(r.Header.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
 		d.Tries = int(retries) + 1
@@ -66,9 +66,9 @@ func readID(body []byte, field string) (id string, err error) {
 	return id, nil
 }
 
-// readMessage reads a wrapped message of a push subscription of Pub/Sub. The id is an attribute of
+// parseMessage reads a wrapped message of a push subscription of Pub/Sub. The id is an attribute of
 // the message, or else a field of its data, which has the form of a task's body.
-func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
+func parseMessage(w http.ResponseWriter, r *http.Request, field string) (d delivery.Delivery, err error) {
 	body, err := readBody(w, r)
 	if errors.As(err, new(*http.MaxBytesError)) {
 		d.Task = "unknown" // the message's id comes after its data
@@ -105,10 +105,10 @@ func readMessage(w http.ResponseWriter, r *http.Request, field string) (d delive
 // withAuthContext.
 const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
 
-// readEvent returns a reader of Firestore's events, in the binary mode of CloudEvents, that report
-// a new document of the collection. The reader uses only headers. It does not decode the document's
+// parseEvent returns a parser of Firestore's events, in the binary mode of CloudEvents, that report
+// a new document of the collection. The parser uses only headers. It does not decode the document's
 // path, since Firestore does not percent-encode it.
-func readEvent(project, database, collection string) reader {
+func parseEvent(project, database, collection string) parser {
 	return func(w http.ResponseWriter, r *http.Request, _ string) (delivery.Delivery, error) {
 		// Reading the body keeps the connection usable for the next request.
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
@@ -128,35 +128,4 @@ func readEvent(project, database, collection string) reader {
 		d.AnalysisID = id
 		return d, nil
 	}
-}
-
-// PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
-// 1 MiB. A message's attribute IDField is the id of a document of k, which must exist; without
-// it, the data is a JSON object with that field. A message is handled as a task of Handler: a
-// 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the
-// subscription's retry policy. What can never succeed is acknowledged, and logged as rejected.
-//
-// Pub/Sub waits for the answer until the acknowledgement deadline: 10 s by default, at most 600 s.
-// Then it delivers the message again. The work does not run twice, but without a Queue the
-// deliveries are repeated during the run. Set RunTimeout to less than the deadline, or let the
-// Queue run the work: if k.Run is nil, a message only books a delivery to k.Path, and is then
-// acknowledged.
-//
-// The subscription's token must pass Options.Auth. PubSub panics if k is not usable, or has
-// neither a Run nor a Queue.
-func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, readMessage) }
-
-// Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
-// documents that other programs create in k's collection, in the binary mode of CloudEvents.
-// Any other event, or one of another project or database, is logged as rejected. Eventarc
-// delivers by Pub/Sub, so the same limits apply. The event has the id in a header, so a document
-// whose id begins or ends with a space is not found.
-func (g *Guard) Eventarc(k Kind) http.Handler {
-	collection := g.mustRegister(k, false).Collection
-	return g.push(k, readEvent(g.options.Project, cmp.Or(g.options.Database, "(default)"), collection))
-}
-
-// push returns the handler of k's deliveries. read reads one.
-func (g *Guard) push(k Kind, read reader) http.Handler {
-	return handler(g.deliveries(g.mustRegister(k, g.queue == nil).guard, k.analyzer(), read))
 }

@@ -214,7 +214,7 @@ func (s *simulation) serve(instances []*mortal) {
 // submit creates the analyses.
 func (s *simulation) submit(t *testing.T) {
 	began, application := time.Now(), s.start(t).guard
-	kind := &guarded{analyses: application.Locks.(*repo.Analyses), guard: application}
+	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range s.created {
 		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)
@@ -228,7 +228,7 @@ func (s *simulation) submit(t *testing.T) {
 	for i, at := range s.created {
 		time.Sleep(time.Until(at))
 		calls.Go(func() {
-			if _, err := kind.submit(t.Context(), strconv.Itoa(i), "input"); err != nil {
+			if _, err := work.submit(t.Context(), strconv.Itoa(i), "input"); err != nil {
 				t.Error(err)
 			}
 		})

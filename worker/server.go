@@ -57,17 +57,6 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	}
 }
 
-// deliveries returns the handler of deliveries of d's kind. read reads one. From now on, recovery
-// includes the kind. Without an analyzer, each delivery only books another.
-func (g *Guard) deliveries(d *delivery.Guard, analyzer orchestrator.Analyzer, read reader) echo.HandlerFunc {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !slices.Contains(g.handled, d) {
-		g.handled = append(g.handled, d)
-	}
-	return g.internal(route{name: telemetry.Delivery, kind: d, analyzer: analyzer, read: read, serve: (*call).deliver})
-}
-
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
@@ -87,7 +76,7 @@ type route struct {
 	name     string          // of its log line and its span
 	kind     *delivery.Guard // has the kind of work and the telemetry
 	analyzer orchestrator.Analyzer
-	read     reader      // reads a delivery
+	parse    parser      // reads a delivery from the request
 	serve    func(*call) // does the work, and sets the answer
 }
 
@@ -147,7 +136,7 @@ func (c *call) refuse(err error) {
 
 // deliver handles a delivery (SEEDS G2).
 func (c *call) deliver() {
-	d, err := c.route.read(c.echo.Response(), c.echo.Request(), c.route.kind.Kind.IDField)
+	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.kind.Kind.IDField)
 	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.line.Task = d.Task

@@ -41,7 +41,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 				q := worker.StartQueue(t)
-				g, without := open(t, b, q.Use), open(t, b, nil)
+				queued, without := open(t, b, q.Use).MustRegister(k), open(t, b, nil).MustRegister(k)
 				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				if k.Name == "job" {
 					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
@@ -56,7 +56,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				var permanent *orchestrator.PermanentError
 				for _, c := range []struct {
 					name   string
-					g      *worker.Guard
+					work   *worker.Work
 					before func()
 					id     string
 					input  any
@@ -64,30 +64,30 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					err    error
 					tasks  int
 				}{
-					{"created, and not booked", g, func() { q.Fail(codes.PermissionDenied) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
-					{"not booked, another input", g, func() { q.Fail(codes.OK) }, "x", 2, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 0},
-					{"repeated", g, func() { q.Fail(codes.OK) }, "x", struct {
+					{"created, and not booked", queued, func() { q.Fail(codes.PermissionDenied) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
+					{"not booked, another input", queued, func() { q.Fail(codes.OK) }, "x", 2, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 0},
+					{"repeated", queued, func() { q.Fail(codes.OK) }, "x", struct {
 						N int `json:"n"`
 					}{1}, worker.Submission{Booked: true, Status: "QUEUED"}, nil, 1},
-					{"repeated again", g, nil, "x", map[string]any{"n": 1.0}, worker.Submission{Booked: true, Already: true, Status: "QUEUED"}, nil, 1},
-					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
+					{"repeated again", queued, nil, "x", map[string]any{"n": 1.0}, worker.Submission{Booked: true, Already: true, Status: "QUEUED"}, nil, 1},
+					{"another input", queued, nil, "x", map[string]any{"n": 2}, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"no queue", without, nil, "x", map[string]any{"n": 1}, worker.Submission{Status: "QUEUED"}, nil, 1},
 					{"created without a queue", without, nil, "y", nil, worker.Submission{Created: true, Status: "QUEUED"}, nil, 1},
 					{"another input than none", without, nil, "y", 1, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
-					{"finished", g, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
-					{"finished, another input", g, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
-					{"an id that is a path", g, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
-					{"deleted, and created again in the same second", g, remove, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Booked: true, Status: "QUEUED"}, nil, 2},
+					{"finished", queued, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
+					{"finished, another input", queued, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
+					{"an id that is a path", queued, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
+					{"deleted, and created again in the same second", queued, remove, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Booked: true, Status: "QUEUED"}, nil, 2},
 				} {
 					if c.before != nil {
 						c.before()
 					}
-					got, err := worker.Submit(t.Context(), c.g, k, c.id, c.input)
+					got, err := c.work.Submit(t.Context(), c.id, c.input)
 					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || errors.Is(err, worker.ErrNotBooked) != errors.Is(c.err, worker.ErrNotBooked) || len(q.Tasks()) != c.tasks {
 						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.Tasks(), c.tasks, diff)
 					}
 				}
-				if o, err := without.Operator(k); err != nil || !errors.Is(o.Book(t.Context(), "x", "task"), worker.ErrNoQueue) {
+				if err := without.Operator().Book(t.Context(), "x", "task"); !errors.Is(err, worker.ErrNoQueue) {
 					t.Errorf("an operator without a queue: %v", err)
 				}
 				if got := described(q); len(got) != 2 || got[0] != task || got[1] != task {
@@ -97,7 +97,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}, "bookedTask": booked})
 				checkRecord(t, docs.Doc("y"), map[string]any{"bookedTask": nil})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
-					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
+					if _, err := queued.Submit(t.Context(), "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)
 					}
 				}
@@ -142,10 +142,14 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		k.RunTimeout = 2 * time.Minute
-		third := worker.Kind{Name: "third", Collection: "thirds", Run: succeed}
-		h = g.Routes(k, worker.Kind{Run: succeed}, third)
+		jobs, analyses := g.MustRegister(k), g.MustRegister(worker.Kind{Run: succeed})
+		third := g.MustRegister(worker.Kind{Name: "third", Collection: "thirds", Run: succeed})
+		h, err := g.Routes(jobs, analyses, third)
+		if err != nil {
+			t.Fatal(err)
+		}
 		q.Serve(h)
-		g.PubSub(k) // a second handler, of a kind that is recovered once
+		jobs.PubSub() // a second handler, of a kind that is recovered once
 		docs := collection(t, b, "jobs")
 		set(t, docs.Doc("orphan"), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"})
 		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
@@ -155,15 +159,15 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
 			t.Errorf("the oldest of all kinds is a day old: %s", log.String())
 		}
-		for _, kind := range []worker.Kind{k, {}, third} {
-			if s, err := worker.Submit(t.Context(), g, kind, "x", 2); err != nil || !s.Booked {
+		for _, work := range []*worker.Work{jobs, analyses, third} {
+			if s, err := work.Submit(t.Context(), "x", 2); err != nil || !s.Booked {
 				t.Fatal(s, err)
 			}
 		}
 		time.Sleep(time.Hour)
 		checkRecord(t, docs.Doc("orphan"), map[string]any{"state": "DONE", "output": int64(1)})
 		checkRecord(t, docs.Doc("x"), map[string]any{"state": "DONE", "output": int64(2), "attempts": int64(2)})
-		if _, err := worker.Submit(t.Context(), g, k, "stopped", nil); err != nil {
+		if _, err := jobs.Submit(t.Context(), "stopped", nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -191,13 +195,13 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 }
 
 // submitOrder creates an order and its work in one transaction.
-func submitOrder(t *testing.T, b *emulatortest.Backend, k worker.Kind, doc *firestore.DocumentRef) {
+func submitOrder(t *testing.T, b *emulatortest.Backend, work *worker.Work, doc *firestore.DocumentRef) {
 	t.Helper()
 	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields, err := worker.NewDocument(k, map[string]any{"order": doc.ID})
+	fields, err := work.NewDocument(map[string]any{"order": doc.ID})
 	if err == nil {
 		err = client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) error {
 			return errors.Join(tx.Create(client.Doc("orders/"+doc.ID), map[string]any{"n": 1}), tx.Create(doc, fields))
@@ -212,9 +216,9 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 	for name, k := range map[string]worker.Kind{"analysis": {Run: succeed}, "another vocabulary": jobs(succeed)} {
 		synctest.Test(t, func(t *testing.T) {
 			b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-			g, without := open(t, b, q.Use), open(t, b, nil)
+			work, without := open(t, b, q.Use).MustRegister(k), open(t, b, nil).MustRegister(k)
 			var serving atomic.Bool
-			routes := g.Routes(k)
+			routes := work.Handler()
 			q.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if !serving.Load() {
 					w.WriteHeader(http.StatusServiceUnavailable)
@@ -226,36 +230,36 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 			if k.Name == "job" {
 				docs, status, queued, ready = collection(t, b, "jobs"), "state", "PENDING", "DONE"
 			}
-			book := func(g *worker.Guard, id string, want error, tasks int) {
+			book := func(work *worker.Work, id string, want error, tasks int) {
 				t.Helper()
-				if err := worker.Book(t.Context(), g, k, id); !errors.Is(err, want) || len(q.Tasks()) != tasks {
+				if err := work.Book(t.Context(), id); !errors.Is(err, want) || len(q.Tasks()) != tasks {
 					t.Errorf("%s: book %s: %v, want %v; tasks %q, want %d", name, id, err, want, q.Tasks(), tasks)
 				}
 			}
 
-			book(g, "x", lease.ErrNotFound, 0)
-			book(g, "a/b", lease.ErrInvalidKey, 0)
+			book(work, "x", lease.ErrNotFound, 0)
+			book(work, "a/b", lease.ErrInvalidKey, 0)
 			committed := time.Now()
-			submitOrder(t, b, k, docs.Doc("x"))
-			submitOrder(t, b, k, docs.Doc("y")) // at the same time
+			submitOrder(t, b, work, docs.Doc("x"))
+			submitOrder(t, b, work, docs.Doc("y")) // at the same time
 			checkRecord(t, docs.Doc("x"), map[string]any{status: queued, "createdAt": committed, "updatedAt": committed})
 			book(without, "x", worker.ErrNotBooked, 0)
 			q.Fail(codes.PermissionDenied)
-			book(g, "x", worker.ErrNotBooked, 0)
+			book(work, "x", worker.ErrNotBooked, 0)
 			q.Fail(codes.OK)
 
 			var both sync.WaitGroup
 			for range 2 {
 				both.Go(func() {
-					if err := worker.Book(t.Context(), g, k, "x"); err != nil {
+					if err := work.Book(t.Context(), "x"); err != nil {
 						t.Error(err)
 					}
 				})
 			}
 			both.Wait()
 			time.Sleep(time.Minute)
-			book(g, "x", nil, 1)
-			book(g, "y", nil, 2)
+			book(work, "x", nil, 1)
+			book(work, "y", nil, 2)
 			serving.Store(true)
 			time.Sleep(10 * time.Minute)
 			checkRecord(t, docs.Doc("x"), map[string]any{status: ready, "createdAt": committed})
@@ -263,17 +267,15 @@ func TestWorkIsSubmittedInTheCallersTransaction(t *testing.T) {
 				t.Errorf("%s: updatedAt is not a later Timestamp", name)
 			}
 			set(t, docs.Doc("finished"), map[string]any{status: ready})
-			book(g, "finished", nil, 2)
+			book(work, "finished", nil, 2)
 		})
 	}
 }
 
 func TestANewDocumentIsRefusedLikeASubmission(t *testing.T) {
 	var permanent *orchestrator.PermanentError
-	if _, err := worker.NewDocument(worker.Kind{}, [][]int{{1}}); !errors.As(err, &permanent) {
+	work := open(t, emulatortest.Embedded(t), nil).MustRegister(worker.Kind{})
+	if _, err := work.NewDocument([][]int{{1}}); !errors.As(err, &permanent) {
 		t.Errorf("an array in an array: %v", err)
-	}
-	if _, err := worker.NewDocument(worker.Kind{Name: "job"}, 1); err == nil {
-		t.Error("a kind without a collection is accepted")
 	}
 }

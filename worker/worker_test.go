@@ -105,6 +105,20 @@ func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kin
 	}
 }
 
+// routes returns the routes of all kinds of g.
+func routes(t testing.TB, g *worker.Guard, kinds ...worker.Kind) http.Handler {
+	t.Helper()
+	var works []*worker.Work
+	for _, kind := range kinds {
+		works = append(works, g.MustRegister(kind))
+	}
+	h, err := g.Routes(works...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
 // checkPanic calls f, which must panic with want in its value.
 func checkPanic(t *testing.T, want string, f func()) {
 	t.Helper()
@@ -133,7 +147,7 @@ func get(t *testing.T, h http.Handler, path string) (code int) {
 func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
 	for name, handler := range map[string]func(g *worker.Guard) http.Handler{
 		"Health": (*worker.Guard).Health,
-		"Routes": func(g *worker.Guard) http.Handler { return g.Routes(jobs(succeed)) },
+		"Routes": func(g *worker.Guard) http.Handler { return routes(t, g, jobs(succeed)) },
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, w := emulatortest.Embedded(t), &worker.Wall{}
@@ -173,12 +187,12 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		g := opened(t, b, q.Use)
 		set(t, collection(t, b, "analyses").Doc("x"), map[string]any{"status": "QUEUED"})
 		stops := make(chan error, 1)
-		h := g.Handler(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
+		h := g.MustRegister(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
 			<-ctx.Done()
 			stops <- context.Cause(ctx)
 			time.Sleep(time.Minute)
 			return nil, nil
-		}})
+		}}).Handler()
 		go post(t, h, "/", `{"analysis_id":"x"}`)
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
@@ -204,9 +218,9 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		q.Slow = time.Second
 		g := opened(t, b, func(o *worker.Options) { q.Use(o); o.Collection = "other" })
-		submitted := make(chan error, 1)
+		submitted, work := make(chan error, 1), g.MustRegister(worker.Kind{Collection: "own"})
 		go func() {
-			_, err := worker.Submit(t.Context(), g, worker.Kind{Collection: "own"}, "x", 1)
+			_, err := work.Submit(t.Context(), "x", 1)
 			submitted <- err
 		}()
 		synctest.Wait()
@@ -214,7 +228,7 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 			t.Errorf("%v, tasks %v", err, q.Tasks())
 		}
 		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})
-		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {
+		if _, err := work.Submit(t.Context(), "y", 1); !errors.Is(err, worker.ErrStopping) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})

@@ -172,8 +172,8 @@ func (e *Environment) Level(name string) (l slog.Level) {
 // onCloudRun reports whether Cloud Run has started this process.
 func (e *Environment) onCloudRun() bool { return e.Text("K_SERVICE", "") != "" }
 
-// ForTests refuses, on Cloud Run, a variable that is for emulators and tests.
-func (e *Environment) ForTests(name string) {
+// forTests refuses, on Cloud Run, a variable that is for emulators and tests.
+func (e *Environment) forTests(name string) {
 	if e.onCloudRun() {
 		e.Unused("is for emulators and tests, and K_SERVICE shows that this is Cloud Run", name)
 	}

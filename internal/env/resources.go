@@ -76,7 +76,7 @@ func (e *Environment) TaskQueue() taskqueue.Config {
 			"TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
 		return taskqueue.Config{}
 	}
-	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
+	e.forTests("CLOUD_TASKS_EMULATOR_HOST")
 	e.Add(c.Check())
 	return c
 }
@@ -95,7 +95,7 @@ type TaskAuth struct {
 // allowed in any mode.
 func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
-	e.ForTests("FIRESTORE_EMULATOR_HOST")
+	e.forTests("FIRESTORE_EMULATOR_HOST")
 	e.Refuse(a.Mode == "", "TASK_AUTH", "must be set: oidc (this service verifies tokens), "+
 		"iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
 	e.Refuse(!slices.Contains([]string{"", "oidc", "iam", "none"}, a.Mode),
@@ -131,7 +131,7 @@ func (e *Environment) token() taskauth.Options {
 
 // KeysURL reads TASK_JWKS_URL.
 func (e *Environment) KeysURL() string {
-	e.ForTests(keysURL)
+	e.forTests(keysURL)
 	v := e.Text(keysURL, "")
 	u, err := url.Parse(v)
 	e.Refuse(v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil),

@@ -27,9 +27,9 @@ func ExampleNew() {
 	_ = func(t *testing.T) {
 		kind := worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return "done", nil }}
 		rig := workertest.New(t)
-		guard := rig.Guard(worker.Options{})
-		rig.Mux.Handle("/", guard.Routes(kind))
-		if _, err := worker.Submit(t.Context(), guard, kind, "an-id", nil); err != nil {
+		work := rig.Guard(worker.Options{}).MustRegister(kind)
+		rig.Mux.Handle("POST "+work.Path, work.Handler())
+		if _, err := work.Submit(t.Context(), "an-id", nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := rig.Tasks.Idle(t.Context()); err != nil {

@@ -61,9 +61,9 @@ func Run(t *testing.T, service func(acts *Acts) (start func(*worker.Guard) worke
 func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) func(*schedule) {
 	return func(s *schedule) {
 		start, client := service(s.acts), s.rig.Guard(s.options.Worker)
-		kind := start(client)
-		s.fields = kind.Fields
-		s.open = func(g *worker.Guard) http.Handler { return g.Handler(start(g)) }
+		work := client.MustRegister(start(client))
+		s.fields = work.Fields
+		s.open = func(g *worker.Guard) http.Handler { return g.MustRegister(start(g)).Handler() }
 
 		ctx, cancel := context.WithTimeout(s.t.Context(), 24*time.Hour)
 		defer cancel()
@@ -71,7 +71,7 @@ func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) 
 			if other := s.options.Other; s.works > 1 && other != nil {
 				given = other
 			}
-			if _, err := worker.Submit(ctx, client, kind, id, given); err != nil {
+			if _, err := work.Submit(ctx, id, given); err != nil {
 				s.t.Fatal(err)
 			}
 			for range 2 { // a delivery beside those of the queue may book another

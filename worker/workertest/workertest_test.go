@@ -673,8 +673,9 @@ func TestARigDeliversWhatIsSubmittedInABubbleAndOutside(t *testing.T) {
 		rig := New(t)
 		var log bytes.Buffer
 		guard := rig.Guard(worker.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-		rig.Mux.Handle("/", guard.Routes(kind))
-		if s, err := worker.Submit(t.Context(), guard, kind, "an-id", 42); err != nil || !s.Booked {
+		work := guard.MustRegister(kind)
+		rig.Mux.Handle("/", work.Handler())
+		if s, err := work.Submit(t.Context(), "an-id", 42); err != nil || !s.Booked {
 			t.Fatalf("Submit = %+v, %v", s, err)
 		}
 		if err := rig.Tasks.Idle(t.Context()); err != nil || done != 1 || !strings.Contains(log.String(), "outcome=ready") {

@@ -45,7 +45,7 @@ var (
 	broken = refusal{code: http.StatusInternalServerError, message: "Something went wrong here."}
 )
 
-// causes has the answers to the errors of a Source or an Operator.
+// causes has the answers to the errors of the documents or an Operator.
 var causes = []struct {
 	err     error
 	code    int
@@ -66,7 +66,7 @@ var causes = []struct {
 			"choose that. Else complete the work by hand. Nothing is changed."},
 }
 
-// refusalOf returns the answer to an error of a Source or an Operator.
+// refusalOf returns the answer to an error of the documents or an Operator.
 func refusalOf(err error, back string) refusal {
 	var held *lease.HeldError
 	if errors.As(err, &held) {

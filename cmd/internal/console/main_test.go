@@ -22,13 +22,16 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memorySource is a Source in memory. Its clock is a day ahead of this machine's clock, so that the
+// memorySource has the documents in memory. Its clock is a day ahead of this machine's clock, so that the
 // use of the wrong clock is detected.
 type memorySource struct {
+	worker.Documents // nil: no page calls the other methods
+
 	mu          sync.Mutex
 	all         map[string]analysislock.Analysis
 	unavailable bool
@@ -263,13 +266,13 @@ func (h *recorder) want(t *testing.T, did ...string) {
 const quick = time.Nanosecond
 
 // open returns a console of source.
-func open(t testing.TB, source console.Source, o console.Options) *console.Server {
+func open(t testing.TB, source worker.Documents, o console.Options) *console.Server {
 	t.Helper()
 	return console.NewServer(t.Context(), source, o)
 }
 
 // writable returns a console that makes changes, and records them.
-func writable(t testing.TB, source console.Source) (*console.Server, *recorder) {
+func writable(t testing.TB, source worker.Documents) (*console.Server, *recorder) {
 	t.Helper()
 	h := &recorder{}
 	return open(t, source, console.Options{Operator: h, User: "operator-1", Books: true, Every: quick}), h

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -141,21 +140,6 @@ func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 	}
 	l.Problem += "."
 	return l, readAt
-}
-
-// Source reads the analyses of a kind, as *repo.Analyses does. Only Get reads an input or a result.
-type Source interface {
-	Page(ctx context.Context, f repo.Filter, after string, limit int) (
-		found []analysislock.Analysis, next string, at time.Time, err error)
-	Active(ctx context.Context, limit int) (running, waiting, stuck []analysislock.Analysis, at time.Time, err error)
-	Now(ctx context.Context) (time.Time, error)
-	Count(ctx context.Context, f repo.Filter) (int64, error)
-	OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	Backlog(ctx context.Context, stuck int) (repo.Backlog, error)
-	Failures(ctx context.Context, limit int) (all []repo.Failure, left int, err error)
-	Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error)
-	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
-	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 }
 
 // Identity identifies the sender of a request. Its error contains no text of the request. It

@@ -24,6 +24,7 @@ import (
 	"taskguard/internal/taskauth"
 	"taskguard/lease"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // DefaultLimit is how many analyses a page lists.
@@ -51,7 +52,7 @@ type Kind struct{ Name, Root string }
 // Server serves the pages. It is safe for concurrent use.
 type Server struct {
 	*lifecycle.Lifecycle
-	source Source
+	source worker.Documents
 	o      Options
 	echo   *echo.Echo
 	html   *template.Template
@@ -73,7 +74,7 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
-func NewServer(work context.Context, source Source, o Options) *Server {
+func NewServer(work context.Context, source worker.Documents, o Options) *Server {
 	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 8*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -16,7 +16,6 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -43,8 +42,8 @@ type demo struct {
 
 	c        *cli.Call
 	docs     []operate.Document
-	guard    *worker.Guard
-	analyses *repo.Analyses
+	work     *worker.Work
+	analyses worker.Documents
 	runs     chan run      // the runs that have begun; dropped if the channel is full
 	over     chan struct{} // closed when all files are finished and have had all deliveries
 
@@ -152,7 +151,7 @@ func (d *demo) run(ctx context.Context) error {
 
 // open opens the Guard that submits the files, and configures the workers.
 func (d *demo) open(ctx context.Context) (err error) {
-	d.guard, err = worker.Open(ctx, worker.Options{
+	guard, err := worker.Open(ctx, worker.Options{
 		Project: project, Emulator: d.firestore,
 		Queue: worker.Queue{Name: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.tasks},
 		Auth:  worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler),
@@ -160,12 +159,11 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.stops = append(d.stops, func() { _ = d.guard.Shutdown(context.WithoutCancel(ctx)) })
-	operator, err := d.guard.Operator(worker.Kind{})
-	if err != nil {
+	d.stops = append(d.stops, func() { _ = guard.Shutdown(context.WithoutCancel(ctx)) })
+	if d.work, err = guard.Register(worker.Kind{}); err != nil {
 		return err
 	}
-	d.analyses = operator.Analyses
+	d.analyses = d.work.Operator()
 
 	d.command.slow, d.command.stderr, d.command.log = demoRun, d.c.Err, d.runBegins
 	d.command.env, err = d.workerEnvironment(map[string]string{
@@ -186,7 +184,7 @@ func (d *demo) runFiles(ctx context.Context) error {
 func (d *demo) submit(ctx context.Context) error {
 	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
 	for _, doc := range d.docs {
-		if _, err := worker.Submit(ctx, d.guard, worker.Kind{}, doc.ID, doc.Input); err != nil {
+		if _, err := d.work.Submit(ctx, doc.ID, doc.Input); err != nil {
 			return err
 		}
 		time.Sleep(pause)

@@ -312,15 +312,15 @@ const maxCodes = 20
 func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	found []analysislock.Analysis, before time.Time, err error,
 ) {
-	now, err := cl.Analyses.Now(ctx)
+	now, err := cl.Now(ctx)
 	if err != nil {
 		return nil, now, err
 	}
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.olderThan(now)}
-	found, err = cl.Analyses.Find(ctx, selected, "", limit)
+	found, err = cl.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.code != "" {
-		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails
-		if len(codes) >= maxCodes {                  // the codes come from two lists, and one may be cut
+		codes, _ := cl.Codes(ctx, maxCodes) // some, if it fails
+		if len(codes) >= maxCodes {         // the codes come from two lists, and one may be cut
 			codes = append(codes, "and perhaps others")
 		}
 		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))

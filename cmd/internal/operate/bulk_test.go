@@ -87,11 +87,8 @@ func clientOf(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *C
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = guard.Shutdown(context.Background()) })
-	operator, err := guard.Operator(worker.Kind{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Client{Operator: operator, guard: guard}
+	work := guard.MustRegister(worker.Kind{})
+	return &Client{Operator: work.Operator(), guard: guard, work: work}
 }
 
 // skewed returns a Firestore whose clock is so far ahead of this machine's, and its time.
@@ -203,7 +200,7 @@ func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
 		} {
 			for _, what := range tc.what {
 				b.Put(t, "x", with(tc.fields, doc{"updatedAt": now()}))
-				listed, err := cl.Analyses.Find(t.Context(), repo.Filter{}, "", 10)
+				listed, err := cl.Find(t.Context(), repo.Filter{}, "", 10)
 				if err != nil || len(listed) != 1 {
 					t.Fatalf("%+v, %v, want one", listed, err)
 				}
@@ -354,7 +351,7 @@ func TestAnInterruptedBulkChangeCompletesWhatIsUnderWay(t *testing.T) {
 	cl := clientOf(t, b)
 
 	err := all.run(ctx, c, cl, console.Cancel)
-	changed, countErr := cl.Analyses.Count(t.Context(), repo.Filter{Status: "FAILED"})
+	changed, countErr := cl.Count(t.Context(), repo.Filter{Status: "FAILED"})
 	if !errors.Is(err, context.Canceled) || countErr != nil || changed > 25 || int(changed) != out.lines-1 || // the last is the summary
 		!strings.Contains(errs.String(), "run it again for the rest; --older-than 20") {
 		t.Errorf("%v, %v: %d changed, %d lines: %s", err, countErr, changed, out.lines, errs)

@@ -200,26 +200,25 @@ func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger
 func (cl *Client) apply(
 	ctx context.Context, c console.Change, task string,
 ) (was analysislock.Analysis, status string, err error) {
-	locks := cl.Analyses
 	switch c.Verb {
 	case console.Cancel:
-		was, err = locks.Cancel(ctx, c.ID, c.Who, c.Seen)
+		was, err = cl.Cancel(ctx, c.ID, c.Who, c.Seen)
 		return was, analysislock.Failed, err
 	case console.Delete:
-		was, err = locks.Delete(ctx, c.ID)
+		was, err = cl.Delete(ctx, c.ID)
 		return was, deleted, err
 	case console.Unlock:
-		was, err = locks.Unlock(ctx, c.ID, c.Seen, task)
+		was, err = cl.Unlock(ctx, c.ID, c.Seen, task)
 		if was.Status != analysislock.Processing {
 			return was, was.Status, err
 		}
 	case console.Resolve:
-		was, err = locks.Resolve(ctx, c.ID, c.Seen, c.Act, c.Answer, task)
+		was, err = cl.Resolve(ctx, c.ID, c.Seen, c.Act, c.Answer, task)
 		if console.Final(&was) {
 			return was, was.Status, err
 		}
 	default:
-		was, err = locks.Requeue(ctx, c.ID, c.Seen, c.Verb == console.RequeueFresh, task)
+		was, err = cl.Requeue(ctx, c.ID, c.Seen, c.Verb == console.RequeueFresh, task)
 	}
 	return was, analysislock.Queued, err
 }
@@ -291,7 +290,7 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 // resolve prints the act, and answers it if the analysis is still in the state that was read. A
 // token other than 0 must be the one with which the act was begun.
 func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Change, token int64) error {
-	read, err := cl.Analyses.Summary(ctx, request.ID)
+	read, err := cl.Summary(ctx, request.ID)
 	if err != nil {
 		return cl.explain(request.ID, err)
 	}

@@ -29,6 +29,7 @@ import (
 type Client struct {
 	*worker.Operator
 	guard      *worker.Guard
+	work       *worker.Work
 	place      cli.Place
 	books      bool          // TASK_QUEUE names a queue
 	runTimeout time.Duration // the worker's
@@ -97,11 +98,11 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 		return nil, err
 	}
 	for i := range places {
-		operator, err := guard.Operator(places[i].Kind)
+		work, err := guard.Register(places[i].Kind)
 		if err != nil {
 			return nil, errors.Join(cli.EnvironmentError{Err: err}, guard.Shutdown(ctx))
 		}
-		all = append(all, &Client{operator, guard, places[i], o.Queue.Name != "", runTimeout, o.Lock})
+		all = append(all, &Client{work.Operator(), guard, work, places[i], o.Queue.Name != "", runTimeout, o.Lock})
 	}
 	return all, nil
 }

@@ -157,7 +157,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
-		pages = append(pages, console.NewServer(work, cl.Analyses, o))
+		pages = append(pages, console.NewServer(work, cl, o))
 	}
 
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func (o consoleOperator) ChangeAll(
 	updatedBefore time.Time, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
 	if result.Before = updatedBefore; updatedBefore.IsZero() {
-		if result.Before, err = o.Analyses.Now(ctx); err != nil {
+		if result.Before, err = o.Now(ctx); err != nil {
 			return result, err
 		}
 	}
@@ -212,10 +212,10 @@ func (o consoleOperator) ChangeAll(
 	if selected.Before.IsZero() || selected.Before.After(result.Before) {
 		selected.Before = result.Before
 	}
-	if result.Matched, err = o.Analyses.Count(ctx, selected); err != nil {
+	if result.Matched, err = o.Count(ctx, selected); err != nil {
 		return result, err
 	}
-	found, err := o.Analyses.Find(ctx, selected, "", limit)
+	found, err := o.Find(ctx, selected, "", limit)
 	if err != nil {
 		return result, err
 	}

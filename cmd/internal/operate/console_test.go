@@ -81,14 +81,14 @@ func openBilled(t *testing.T, b *emulatortest.Backend, ended func(method string)
 
 // overview is a source that adds up what is billed for the backlog. A page reads nothing else meanwhile.
 type overview struct {
-	*repo.Analyses
+	*Client
 	reads *atomic.Int64
 	spent *int64
 }
 
 func (o overview) Backlog(ctx context.Context, stuck int) (repo.Backlog, error) {
 	before := o.reads.Load()
-	b, err := o.Analyses.Backlog(ctx, stuck)
+	b, err := o.Client.Backlog(ctx, stuck)
 	*o.spent += o.reads.Load() - before
 	return b, err
 }
@@ -114,7 +114,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 				b.Put(t, fmt.Sprint("ready", i), map[string]any{"status": "READY", "updatedAt": at(-time.Duration(i) * time.Minute), "createdAt": at(-48 * time.Hour)})
 			}
 		}
-		server := console.NewServer(t.Context(), overview{cl.Analyses, reads, &spent}, console.Options{})
+		server := console.NewServer(t.Context(), overview{cl, reads, &spent}, console.Options{})
 		show := func(path string) (text string) {
 			w := httptest.NewRecorder()
 			server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, http.NoBody))
@@ -148,7 +148,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 		for i := range 3000 {
 			b.Put(t, fmt.Sprint("stuck", i), map[string]any{"status": "QUEUED", "updatedAt": at(-time.Hour), "createdAt": at(0)})
 		}
-		got, err := overview{cl.Analyses, reads, &spent}.Backlog(t.Context(), 0)
+		got, err := overview{cl, reads, &spent}.Backlog(t.Context(), 0)
 		if err != nil || spent != 20 || spent > got.Reads() {
 			t.Errorf("%+v, %v: 3,000 more in %d reads, want 20 and at most %d", got, err, spent, got.Reads())
 		}
@@ -289,7 +289,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			}
 
 			var changed []string
-			all, err := cl.Analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
+			all, err := cl.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
 			for i := range all {
 				if !strings.HasPrefix(all[i].ID, "later") {
 					changed = append(changed, all[i].ID)

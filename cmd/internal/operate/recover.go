@@ -54,12 +54,12 @@ const maxUnfound = 1000
 
 // reportUnfound reports, on standard error, the analyses that recovery cannot find.
 func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
-	f := cl.Analyses.Fields()
-	unknown, err := cl.Analyses.UnknownStatus(ctx, maxUnfound)
+	f := cl.Fields()
+	unknown, err := cl.UnknownStatus(ctx, maxUnfound)
 	cl.printUnfound(c, unknown, fmt.Sprintf("never run and not found by recovery, as the %s is none of %s",
 		f.Status, strings.Join(append([]string{f.Queued, f.Processing, f.Finished, f.Failed}, f.Final...), ", ")))
 
-	unfound, failed := cl.Analyses.Unfound(ctx, maxUnfound)
+	unfound, failed := cl.Unfound(ctx, maxUnfound)
 	cl.printUnfound(c, unfound,
 		fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status))
 	return errors.Join(err, failed)
@@ -133,7 +133,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	now, err := cl.Analyses.Now(ctx)
+	now, err := cl.Now(ctx)
 	switch limit := now.UnixMicro(); {
 	case err != nil:
 		return err
@@ -143,7 +143,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", limit))
 	}
 
-	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
+	all, err := cl.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		if d.Malformed == nil && d.Lock.Token >= minimum {
 			return nil
 		}
-		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, minimum)
+		_, err := cl.RaiseToken(uninterrupted, d.ID, minimum)
 		switch {
 		case err == nil:
 			raised.Add(1)

@@ -153,7 +153,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 // unfinished reads up to limit unfinished analyses. Those that recovery does not find come last and
 // take longer to read. If that fails, it prints a warning and returns the others.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
-	dated, err := cl.Analyses.Unfinished(ctx, limit)
+	dated, err := cl.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {
 		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", text.Error(err)))
 		err = nil
@@ -161,7 +161,7 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 	if err != nil || len(dated) == limit {
 		return dated, err
 	}
-	undated, err := cl.Analyses.Unfound(ctx, limit-len(dated))
+	undated, err := cl.Unfound(ctx, limit-len(dated))
 	if err != nil {
 		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("those that recovery does not find are not all listed: %w", err))
 	}
@@ -169,7 +169,7 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection) error {
-	a, err := cl.Analyses.Get(ctx, selected.id)
+	a, err := cl.Get(ctx, selected.id)
 	if err != nil {
 		return err
 	}
@@ -299,13 +299,13 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 	case s.unfinished:
 		all, err = cl.unfinished(ctx, c, limit)
 	case s.uncertain:
-		all, err = cl.Analyses.Uncertain(ctx, limit)
+		all, err = cl.Uncertain(ctx, limit)
 	case s.abandoned:
-		all, err = cl.Analyses.Abandoned(ctx, limit)
+		all, err = cl.Abandoned(ctx, limit)
 	case s.filtered:
 		all, _, err = cl.find(ctx, c, &s.filter, limit)
 	default:
-		all, err = cl.Analyses.Find(ctx, repo.Filter{All: true}, "", limit)
+		all, err = cl.Find(ctx, repo.Filter{All: true}, "", limit)
 	}
 	if err != nil {
 		return err
@@ -414,11 +414,11 @@ const (
 
 // summarize prints the backlog.
 func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
-	_, _, stuck, _, err := cl.Analyses.Active(ctx, maxStuck)
+	_, _, stuck, _, err := cl.Active(ctx, maxStuck)
 	if err != nil {
 		return explainIndex(err)
 	}
-	b, err := cl.Analyses.Backlog(ctx, len(stuck))
+	b, err := cl.Backlog(ctx, len(stuck))
 	switch {
 	case err != nil:
 		return explainIndex(err)

@@ -126,7 +126,7 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 
 // submit creates the document unless it exists, and books unless it is finished.
 func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) {
-	done, err := worker.Submit(ctx, cl.guard, cl.place.Kind, doc.ID, doc.Input)
+	done, err := cl.work.Submit(ctx, doc.ID, doc.Input)
 	s := &submitted{
 		ID: doc.ID, Name: doc.Name, Created: done.Created, Other: errors.Is(err, worker.ErrOtherInput),
 		Booked: "now", Status: done.Status,
@@ -224,7 +224,7 @@ func abandoned(ctx context.Context, c *cli.Call) error {
 
 // poll reads one analysis and prints what has changed.
 func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *submitted) error {
-	a, err := cl.Analyses.Get(ctx, s.ID)
+	a, err := cl.Get(ctx, s.ID)
 	if err != nil {
 		return cl.explain(s.ID, err)
 	}

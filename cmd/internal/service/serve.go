@@ -134,7 +134,7 @@ func ReadProcess(e *env.Environment, service string, metrics bool) Process {
 		Port:      e.Integer("PORT", 8080, 0, 65535),
 		LogFormat: e.OneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:  e.Level("LOG_LEVEL"),
-		Telemetry: ReadTelemetry(e, service, metrics),
+		Telemetry: readTelemetry(e, service, metrics),
 		Limits:    DefaultLimits(),
 	}
 }

@@ -41,9 +41,9 @@ type Telemetry struct {
 	transport http.RoundTripper // tests replace the way to Google; nil: the default
 }
 
-// ReadTelemetry reads the variables that enable OpenTelemetry's exporters. The SDK reads its
+// readTelemetry reads the variables that enable OpenTelemetry's exporters. The SDK reads its
 // other variables itself. metrics reports whether the service has metrics.
-func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
+func readTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 	t := Telemetry{Service: service, Version: e.Text("K_REVISION", ""), Project: e.Text("GOOGLE_CLOUD_PROJECT", "")}
 	base := collector(e, "OTEL_EXPORTER_OTLP_ENDPOINT")
 	e.OneOf("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")

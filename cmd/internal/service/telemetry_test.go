@@ -51,12 +51,12 @@ func TestTelemetryIsSentToTheEndpointOfTheVariables(t *testing.T) {
 		"nor metrics":           {[]string{base, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, "", ""},
 	} {
 		e := environment(tc.env...)
-		if got := ReadTelemetry(e, "s", true); e.Err() != nil || got.Traces != tc.traces || got.Metrics != tc.metrics {
+		if got := readTelemetry(e, "s", true); e.Err() != nil || got.Traces != tc.traces || got.Metrics != tc.metrics {
 			t.Errorf("%s: %q, %q, %v; want %q, %q", name, got.Traces, got.Metrics, e.Err(), tc.traces, tc.metrics)
 		} else if logged := got.Attr().Value.String(); logged != cmp.Or(tc.traces, tc.metrics) {
 			t.Errorf("%s: %s is logged", name, logged)
 		}
-		if got := ReadTelemetry(environment(tc.env...), "s", false); got.Traces != tc.traces || got.Metrics != "" {
+		if got := readTelemetry(environment(tc.env...), "s", false); got.Traces != tc.traces || got.Metrics != "" {
 			t.Errorf("%s: %+v of a service without metrics", name, got)
 		}
 	}
@@ -72,7 +72,7 @@ func TestAWrongTelemetryVariableIsNamedAndNotQuoted(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADERS=" + secret, "OTEL_EXPORTER_OTLP_TRACES_HEADERS=key=%" + secret, "OTEL_BSP_MAX_QUEUE_SIZE=-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=0",
 	} {
 		e := environment(env)
-		ReadTelemetry(e, "s", true)
+		readTelemetry(e, "s", true)
 		name, _, _ := strings.Cut(env, "=")
 		if err := e.Err(); err == nil || !strings.HasPrefix(err.Error(), name+": ") || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v, want one line naming it", env, err)
@@ -99,7 +99,7 @@ func exporting(t *testing.T, h http.HandlerFunc, log io.Writer) *Exports {
 	t.Cleanup(s.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret-word")
 	e := environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20s3cret-word")
-	x, err := ReadTelemetry(e, "s", true).Export(t.Context(), telemetry.NewLogger(log, "json", 0))
+	x, err := readTelemetry(e, "s", true).Export(t.Context(), telemetry.NewLogger(log, "json", 0))
 	if err != nil || e.Err() != nil {
 		t.Fatal(err, e.Err())
 	}
@@ -207,7 +207,7 @@ func redirected(t *testing.T, h http.Handler) Telemetry {
 	}}
 	t.Cleanup(under.CloseIdleConnections)
 	e := environment(googles, "K_REVISION=r")
-	to := ReadTelemetry(e, "s", true)
+	to := readTelemetry(e, "s", true)
 	if e.Err() != nil {
 		t.Fatal(e.Err())
 	}
@@ -260,7 +260,7 @@ func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
 	}
 	s := httptest.NewServer(plain)
 	defer s.Close()
-	log := sent(t, ReadTelemetry(environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL), "s", true))
+	log := sent(t, readTelemetry(environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL), "s", true))
 	if log != "" || !slices.Equal(plain.all, []string{"", ""}) {
 		t.Errorf("%q arrived; log: %s", plain.all, log)
 	}

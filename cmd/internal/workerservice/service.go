@@ -53,10 +53,18 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
+	work, err := guard.Register(worker.Kind{Run: cfg.Analyzer.Analyze})
+	if err != nil {
+		return err
+	}
+	routes, err := guard.Routes(work)
+	if err != nil {
+		return err
+	}
 
 	cfg.Auth.Warn(ctx, log)
 	running := service.Service{
-		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}),
+		Handler: routes,
 		Limits:  cfg.Limits, Flush: exports.Stop, Log: log,
 		// Of the 8 s, an analyzer that ignores SIGTERM takes 5 s. 2.5 s remain for the release of
 		// its lock and the booking of another delivery.

@@ -32,6 +32,8 @@ func main() {
 		EmulatorHost: os.Getenv("CLOUD_TASKS_EMULATOR_HOST"),
 	}})
 	check(err)
+	work, err := guard.Register(worker.Kind{})
+	check(err)
 
 	// It reads FIRESTORE_EMULATOR_HOST itself.
 	database := cmp.Or(os.Getenv("FIRESTORE_DATABASE"), firestore.DefaultDatabaseID)
@@ -40,7 +42,7 @@ func main() {
 	order, doc := db.Collection("orders").Doc(id), db.Collection(collection).Doc(id)
 
 	// 1. Create an order and its document in one transaction, unless they exist.
-	fields, err := worker.NewDocument(worker.Kind{}, map[string]string{"text": text})
+	fields, err := work.NewDocument(map[string]string{"text": text})
 	check(err)
 	err = db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
 		return errors.Join(tx.Create(order, map[string]any{"text": text}), tx.Create(doc, fields))
@@ -50,7 +52,7 @@ func main() {
 	}
 
 	// 2. Book the delivery. Book tries for 15 s.
-	if err := worker.Book(ctx, guard, worker.Kind{}, id); err != nil {
+	if err := work.Book(ctx, id); err != nil {
 		log.Print(err) // recovery books it within one TTL and a minute
 	}
 

@@ -28,8 +28,11 @@ func main() {
 	check(err)
 
 	e, failed := echo.New(), make(chan error, 1)
-	e.POST(kinds.Analyses.Path, guard.Echo(kinds.Analyses))
-	e.POST(kinds.Jobs.Path, guard.Echo(kinds.Jobs))
+	for _, kind := range []worker.Kind{kinds.Analyses, kinds.Jobs} {
+		work, err := guard.Register(kind)
+		check(err)
+		e.POST(work.Path, work.Echo())
+	}
 	e.POST("/internal/tasks/recover", echo.WrapHandler(guard.Recovery()))
 	e.GET("/health/*", echo.WrapHandler(guard.Health()))
 	go func() { failed <- e.Start(":" + cmp.Or(os.Getenv("PORT"), "8080")) }()

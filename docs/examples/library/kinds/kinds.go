@@ -11,10 +11,7 @@ import (
 )
 
 // Analyses are documents analyses/{id} with the names of the contract.
-var Analyses = worker.Kind{
-	Path: "/internal/tasks/analysis",
-	Run:  worker.Typed(countWords),
-}
+var Analyses = worker.Kind{Run: worker.Typed(countWords)}
 
 // Jobs are documents jobs/{id} of another application, which has its own names for the
 // status, the input and the result.

@@ -29,8 +29,9 @@ type run = func(context.Context, provider.Payment, worker.Job) (provider.Receipt
 var orders = worker.Kind{Name: "order", Collection: "order_work", Run: worker.Typed(act("charge"))}
 
 type service struct {
-	guard *worker.Guard
-	db    *firestore.Client
+	guard  *worker.Guard
+	orders *worker.Work
+	db     *firestore.Client
 }
 
 func main() {
@@ -40,15 +41,18 @@ func main() {
 	check(err)
 	guard, err := worker.Open(ctx, options)
 	check(err)
+	work := guard.MustRegister(orders)
+	routes, err := guard.Routes(work) // deliveries, recovery and health
+	check(err)
 	db, err := firestore.NewClientWithDatabase(ctx, cmp.Or(options.Project, firestore.DetectProjectID), options.Database)
 	check(err)
 
-	s, mux, failed := service{guard, db}, http.NewServeMux(), make(chan error, 1)
+	s, mux, failed := service{guard, work, db}, http.NewServeMux(), make(chan error, 1)
 	mux.Handle("POST /charges", s.once("charge", act("charge")))
 	mux.Handle("POST /refunds", s.once("refund", act("refund")))
 	mux.Handle("POST /orders", s.once("order", s.order))
 	mux.HandleFunc("POST /webhooks/payment", s.webhook)
-	mux.Handle("/", guard.Routes(orders)) // deliveries, recovery and health
+	mux.Handle("/", routes)
 	server := &http.Server{Addr: ":" + cmp.Or(os.Getenv("PORT"), "8080"), Handler: mux}
 	go func() { failed <- server.ListenAndServe() }()
 
@@ -103,13 +107,13 @@ func (s service) once(operation string, f run) http.Handler {
 func (s service) order(ctx context.Context, p provider.Payment, job worker.Job) (r provider.Receipt, err error) {
 	id := job.AnalysisID
 	err = s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
-		work, err := worker.NewDocument(orders, p)
+		work, err := s.orders.NewDocument(p)
 		return errors.Join(err, tx.Create(s.db.Doc("orders/"+id), p), tx.Create(s.db.Doc("order_work/"+id), work))
 	})
 	if err != nil && status.Code(err) != codes.AlreadyExists {
 		return r, err
 	}
-	if err := worker.Book(ctx, s.guard, orders, id); err != nil {
+	if err := s.orders.Book(ctx, id); err != nil {
 		log.Print(err) // recovery books it within one TTL and a minute
 	}
 	return provider.Receipt{ID: id}, nil

@@ -27,7 +27,9 @@ func main() {
 	check(err)
 	guard, err := worker.Open(ctx, options)
 	check(err)
-	go func() { check(http.ListenAndServe(":"+cmp.Or(os.Getenv("PORT"), "8080"), guard.Routes(words))) }()
+	routes, err := guard.Routes(guard.MustRegister(words))
+	check(err)
+	go func() { check(http.ListenAndServe(":"+cmp.Or(os.Getenv("PORT"), "8080"), routes)) }()
 	<-ctx.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
 	defer cancel()

@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+)
+
+// Documents reads and changes the documents of one kind. [repo.Analyses] describes its methods.
+//
+// Get, Summary, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken are for one document. Find, Page,
+// Count, Active, Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain
+// and Abandoned are for many. Fields returns the vocabulary, and Now Firestore's time.
+type Documents interface {
+	Get(ctx context.Context, id string) (analysislock.Analysis, error)
+	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
+	Unlock(ctx context.Context, id string, seen *analysislock.Seen, task string) (analysislock.Analysis, error)
+	Requeue(ctx context.Context, id string, seen *analysislock.Seen, fresh bool, task string) (
+		analysislock.Analysis, error)
+	Cancel(ctx context.Context, id, who string, seen *analysislock.Seen) (analysislock.Analysis, error)
+	Resolve(ctx context.Context, id string, seen *analysislock.Seen, act string, answer analysislock.Answer,
+		task string) (analysislock.Analysis, error)
+	Delete(ctx context.Context, id string) (before analysislock.Analysis, err error)
+	RaiseToken(ctx context.Context, id string, minimum int64) (analysislock.Analysis, error)
+
+	Find(ctx context.Context, f repo.Filter, after string, limit int) ([]analysislock.Analysis, error)
+	Page(ctx context.Context, f repo.Filter, after string, limit int) (
+		found []analysislock.Analysis, next string, at time.Time, err error)
+	Count(ctx context.Context, f repo.Filter) (int64, error)
+	Active(ctx context.Context, limit int) (running, waiting, stuck []analysislock.Analysis, at time.Time, err error)
+	Backlog(ctx context.Context, stuck int) (repo.Backlog, error)
+	Failures(ctx context.Context, limit int) (all []repo.Failure, left int, err error)
+	Codes(ctx context.Context, limit int) ([]string, error)
+	Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+	OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Unfound(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+	UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+	Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+	Abandoned(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+
+	Fields() Fields
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
+// safe for concurrent use, until the Shutdown of its Guard.
+type Operator struct {
+	// Documents are those of the kind. Unlock and Requeue book no delivery: pass them a name of NewTask,
+	// and then call Book with it.
+	Documents
+	guard *delivery.Guard
+}
+
+// Recovery is the result of Operator.Recover.
+//
+//	Found     int           // how many orphaned documents there are, without those that could not be marked
+//	Booked    int           // how many deliveries this call booked for them
+//	Waiting   int           // how many have a task in the queue, and need no other
+//	More      bool          // there may be others: call again
+//	Abandoned int           // how many records of Do are abandoned; an Operator does not count them
+//	Oldest    time.Duration // the age of the oldest unfinished document, if it is known
+type Recovery = delivery.Recovery
+
+// ErrNoQueue reports that the Guard has no Queue.
+var ErrNoQueue = delivery.ErrNoQueue
+
+// Operator returns the Operator of the kind.
+func (w *Work) Operator() *Operator {
+	guard := *w.guard
+	guard.Oldest = nil // only the route reports its age
+	return &Operator{w.analyses, &guard}
+}
+
+// NewTask returns a new name for a task of the document id, or "" without a Queue.
+func (o *Operator) NewTask(id string) (task string) {
+	if o.guard.Queue == nil {
+		return ""
+	}
+	return taskqueue.Name("operator", id, rand.Text())
+}
+
+// Book books a delivery of the document id for now, under a name of NewTask. An additional delivery is
+// harmless. Errors: ErrNoQueue, and errors of Cloud Tasks with their gRPC status.
+func (o *Operator) Book(ctx context.Context, id, task string) error {
+	if o.guard.Queue == nil {
+		return ErrNoQueue
+	}
+	_, err := o.guard.Book(ctx, id, taskqueue.Task{Name: task})
+	return err
+}
+
+// Recover books a delivery for each orphaned document, as the handler of Recovery does. It
+// takes at most 50 s, and returns the first error with the result. Without a Queue the error is
+// ErrNoQueue.
+func (o *Operator) Recover(ctx context.Context) (Recovery, error) { return o.guard.Recover(ctx) }

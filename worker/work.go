@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/telemetry"
+	"taskguard/repo"
+)
+
+// Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has
+// the defaults of its empty fields. A Work is safe for concurrent use, until the Shutdown of its Guard.
+type Work struct {
+	Kind
+	collection
+	service *Guard
+}
+
+// collection has the documents of a kind, or the records of Do, and handles their deliveries.
+type collection struct {
+	analyses *repo.Analyses
+	guard    *delivery.Guard
+}
+
+// Register adds a kind of work to the Guard. A kind without Run is for a program that only submits or
+// operates on documents, and for the handlers of [Work.PubSub] and [Work.Eventarc] that book deliveries.
+//
+// Two kinds of one Guard have different names, paths and collections: otherwise a delivery of one
+// could be handled as the other's. The error says which field of the kind to change. A kind with a Run
+// needs a check of its callers: see Options.Auth. A kind with the name do is that of the records of Do in its
+// Collection, for an Operator: the records have no deliveries, and Submit refuses it.
+func (g *Guard) Register(k Kind) (*Work, error) {
+	if cmp.Or(k.Name, analysis) == analysis {
+		k.Collection = cmp.Or(k.Collection, g.options.Collection)
+	}
+	k, err := k.Filled()
+	switch {
+	case err != nil:
+		return nil, err
+	case k.Name == recordsName:
+		return g.recordsWork(k)
+	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
+		return nil, fmt.Errorf("worker: Queue.TargetURL, TASK_TARGET_URL: want it without %s, the path of kind %q, "+
+			"which tasks add", k.Path, k.Name)
+	case k.Run != nil && g.auth == (always{errNoAuth}):
+		return nil, errNoAuth
+	}
+
+	o := g.options
+	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
+	work := &Work{Kind: k, service: g}
+	work.collection, err = g.collection(k, g.storeOptions(k))
+	if err = errors.Join(append(o.check(), err)...); err != nil {
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+	}
+	if err = g.add(work); err != nil {
+		return nil, err
+	}
+	return work, nil
+}
+
+// storeOptions returns the options of a kind's collection.
+func (g *Guard) storeOptions(k Kind) repo.Options {
+	o := g.options
+	return repo.Options{
+		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Keep: o.Keep, Log: o.Log,
+	}
+}
+
+// collection returns the documents of the kind k. options configures them.
+func (g *Guard) collection(k Kind, options repo.Options) (c collection, err error) {
+	analyses, err := g.db.Analyses(options)
+	if err != nil {
+		return c, err
+	}
+	o := g.options
+	c = collection{analyses, &delivery.Guard{
+		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
+		Scope: analyses.Path(), Instance: g.instance,
+		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
+		CheckpointInterval: o.CheckpointInterval,
+		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
+	}}
+	if k.Name != analysis {
+		c.guard.Kind.Name, c.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
+	}
+	if g.queue != nil {
+		c.guard.Queue = g.queue
+	}
+	return c, nil
+}
+
+// recordsWork returns the Work of the records of Do in the Collection of k.
+func (g *Guard) recordsWork(k Kind) (*Work, error) {
+	records, err := g.recordsOf(DoOptions{Collection: k.Collection})
+	if err != nil {
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+	}
+	return &Work{k, records, g}, nil
+}
+
+// MustRegister is like Register, and panics with its error.
+func (g *Guard) MustRegister(k Kind) *Work {
+	work, err := g.Register(k)
+	if err != nil {
+		panic(err)
+	}
+	return work
+}
+
+// add adds work to the Guard, unless another kind or the records of Do have its name, path or collection.
+func (g *Guard) add(work *Work) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, other := range g.works {
+		if other.Name == work.Name || other.Path == work.Path || other.Collection == work.Collection {
+			return fmt.Errorf("worker: kind %q has the name, the path or the collection of kind %q",
+				work.Name, other.Name)
+		}
+	}
+	if g.records[work.Collection] {
+		return fmt.Errorf("worker: kind %q has the collection of records of Do", work.Name)
+	}
+	g.works = append(g.works, work)
+	return nil
+}
+
+// WithoutRun returns w for [Work.PubSub] and [Work.Eventarc] that only book a delivery to Path, where the
+// queue then runs the work. Pub/Sub waits at most 10 minutes for an answer, and Cloud Tasks 30.
+func (w *Work) WithoutRun() *Work {
+	booking := *w
+	booking.Run = nil
+	return &booking
+}
+
+// Echo returns the handler of Cloud Tasks' deliveries, for POST in an Echo. For each, it acquires the
+// lock, calls Run and then answers, as docs/reference.md describes. Without a Run it answers 500.
+func (w *Work) Echo() echo.HandlerFunc { return w.taskHandler(parseTask, w.Run != nil) }
+
+// Handler is like Echo, for net/http.
+func (w *Work) Handler() http.Handler { return handler(w.Echo()) }
+
+// PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
+// 1 MiB. A message's attribute IDField is the id of a document, which must exist; without
+// it, the data is a JSON object with that field. A message is handled as a task of Handler: a
+// 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the
+// subscription's retry policy. What can never succeed is acknowledged, and logged as rejected.
+//
+// Pub/Sub waits for the answer until the acknowledgement deadline: 10 s by default, at most 600 s.
+// Then it delivers the message again. The work does not run twice, but without a Queue the
+// deliveries are repeated during the run. Set RunTimeout to less than the deadline, or let the
+// Queue run the work: without a Run, see [Work.WithoutRun], a message only books a delivery to Path, and
+// is then acknowledged. Without a Run and a Queue each message is answered 500.
+//
+// The subscription's token must pass Options.Auth.
+func (w *Work) PubSub() http.Handler { return w.pushHandler(parseMessage) }
+
+// Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
+// documents that other programs create in Collection, in the binary mode of CloudEvents.
+// Any other event, or one of another project or database, is logged as rejected. Eventarc
+// delivers by Pub/Sub, so the same limits apply. The event has the id in a header, so a document
+// whose id begins or ends with a space is not found.
+func (w *Work) Eventarc() http.Handler {
+	o := w.service.options
+	return w.pushHandler(parseEvent(o.Project, cmp.Or(o.Database, "(default)"), w.Collection))
+}
+
+func (w *Work) pushHandler(parse parser) http.Handler {
+	return handler(w.taskHandler(parse, w.Run != nil || w.guard.Queue != nil))
+}
+
+// taskHandler returns the route for tasks or messages of this kind. parse extracts the delivery from the
+// request. Unless the handler is able to run or book the work, it answers 500. From now on, recovery
+// includes the kind.
+func (w *Work) taskHandler(parse parser, able bool) echo.HandlerFunc {
+	g := w.service
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !slices.Contains(g.handled, w.guard) {
+		g.handled = append(g.handled, w.guard)
+	}
+
+	serve := (*call).deliver
+	if !able {
+		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
+	}
+	r := route{name: telemetry.Delivery, kind: w.guard, analyzer: w.analyzer(), parse: parse, serve: serve}
+	return g.internal(r)
+}
