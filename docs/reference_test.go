@@ -91,7 +91,6 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 	for _, r := range routed.FindAllStringSubmatch(text, -1) {
 		page[r[1]+" "+r[2]] = true
 	}
-	delete(page, "GET /") // the page of cmd/doclock, beside its assets
 	same(t, "route", sorted(page), sorted(code))
 }
 
@@ -114,7 +113,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		step(err)
 		return got.Hold
 	}
-	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
+	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	_, _, err := first.Begin("charge", false, nil)
@@ -168,7 +167,7 @@ var (
 // The document lock's request span is beside the worker's: its name and attributes
 // are OpenTelemetry's own.
 func TestTheReferenceHasTheSpansAndTheirAttributes(t *testing.T) {
-	src := read(t, "../internal/telemetry/spans.go")
+	src := read(t, "../internal/telemetry/telemetry.go")
 	code := map[string]bool{"request": true, "http.request.method": true, "http.route": true, "http.response.status_code": true}
 	for _, c := range constant.FindAllStringSubmatch(src, -1) {
 		code[c[1]] = true

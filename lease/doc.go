@@ -1,42 +1,46 @@
 // Package lease lets one of many workers hold a record for a limited time. The
 // holder can renew its lease, and each later holder has a larger fencing token.
 //
-// # Vocabulary
+// # Glossary
 //
-//   - A record is a document with a [Lease] in it, and fields of its own that
-//     change in the same commit as the lease.
-//   - A [Store] keeps records, changes them by compare-and-swap, and has its own clock. An
-//     [Excluder] can also make other writers wait.
-//   - An owner is the name of one acquisition, new each time. Owner and fencing
-//     token together are a [Grant].
-//   - The token grows by one with each acquisition, survives release, and is
-//     never reset.
-//   - A lease expires by time. Its owner releases it; the next owner steals it
-//     once it has expired; an operator breaks it. It is lost when its holder
-//     cannot prove that it holds it.
-//   - TTL is how long a lease lives, heartbeat how often it is renewed, and
-//     margin how long before its expiry the holder stops trusting it.
-//   - A finished record is terminal. A skip is an acquisition that was refused
-//     because the record is finished, exhausted or held.
+// Each word means the same in every package, and every layer uses the same verb.
+//
+//   - record: a document with a [Lease] in it, and fields of its own, which change in the same
+//     commit. (Documents and routes say lock for lease.)
+//   - store: it keeps records, changes them by compare-and-swap, and has a clock of its own.
+//   - owner: the name of one acquisition, new each time. With the token it is a [Grant].
+//   - token: the fencing token. It grows by one with each acquisition, survives a release, and
+//     is never reset.
+//   - acquire: take a free or expired lease. Taking an expired one is a steal.
+//   - renew: move the expiry to one TTL from now. A heartbeat is a renewal that is made in time.
+//   - finish: make the record terminal, and free the lease: complete or fail, in an analysis.
+//   - adopt: finish a record that another program has made terminal during the run.
+//   - release: free the lease as its owner. A refund takes back the attempt.
+//   - unlock: free the lease of any owner, by an operator. Reopen lets a record run again.
+//   - expire: end by time. Only the store's time of a reading decides that.
+//   - trust: how long a holder may believe that it holds the lease, by its own clock. It ends a
+//     margin before the expiry.
+//   - lost: the holder cannot prove any more that it holds the lease.
+//   - skip: an acquisition that finds the record finished, exhausted or held.
 //
 // # States
 //
 // The rules judge expiry at the store's time of the reading that is swapped. In the
 // table, "mine" means that owner and token match.
 //
-//	            | Take              | Extend    | Finish     | Drop      | Break | Reopen
-//	free        | held, token+1     | ErrLost   | ErrLost    | free      | free  | free, attempts 0
-//	held, mine  | *HeldError        | held      | finished   | free      | free  | *HeldError
-//	held, other | *HeldError        | ErrLost   | ErrLost    | unchanged | free  | *HeldError
-//	expired     | held, token+1     | held if   | finished   | free if   | free  | free, attempts 0
-//	            |                   | mine      | if mine    | mine      |       |
-//	finished    | ErrFinished       | ErrLost   | ErrLost    | unchanged | see   | free, attempts 0
-//	            |                   |           |            |           | below |
+//	            | Acquire           | Renew     | Finish     | Release   | Unlock | Reopen
+//	free        | held, token+1     | ErrLost   | ErrLost    | ErrLost   | free   | free, attempts 0
+//	held, mine  | *HeldError        | held      | finished   | free      | free   | *HeldError
+//	held, other | *HeldError        | ErrLost   | ErrLost    | ErrLost   | free   | *HeldError
+//	expired     | held, token+1     | held if   | finished   | free if   | free   | free, attempts 0
+//	            |                   | mine      | if mine    | mine      |        |
+//	finished    | ErrFinished       | ErrLost   | ErrLost    | ErrLost   | see    | free, attempts 0
+//	            |                   |           |            |           | below  |
 //
-// If Take would grant the lease but no attempt is left, it returns ErrExhausted,
-// and the record is finished with token+1. Break of a finished record clears the
-// owner and the times; the record stays finished. Adopt is Finish of a finished record that
-// still has the owner and the token, which another program has finished.
+// If Acquire would grant the lease but no attempt is left, it returns ErrExhausted, and the
+// record is finished with token+1. Unlock of a finished record clears the owner and the times;
+// the record stays finished. Adopt is Finish of a finished record that still has the owner and
+// the token.
 //
 // # Guarantees
 //
@@ -68,7 +72,7 @@
 //     the next heartbeat.
 //   - Recovery from a wrong store clock. The clock must not run backwards. If it was
 //     far ahead for a while, a lease that was written then stays held until its wrong
-//     expiry, or until an operator breaks it.
+//     expiry, or until an operator unlocks it.
 //   - That an acquisition that ended in ErrUnavailable has no effect: its last
 //     write may arrive later, and then holds the record for one TTL and counts
 //     one attempt.

@@ -43,16 +43,20 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 		after  job
 	}{
 		"acquire": {1, job{}, func(w *fixture, _ *lease.Hold[job]) error {
-			h, j, err := w.lessor.Acquire(w.Context(), "a", "w/1", note("set"))
+			h, j, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
 			if err == nil && (h.Grant() != held.Grant() || j.Note != "set") {
 				w.Errorf("grant %+v, record %+v", h.Grant(), j)
 			}
 			return err
 		}, job{held, "set"}},
-		"renew":   {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Renew(w.Context(), 0) }, job{Lease: held}},
-		"finish":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Finish(w.Context(), note("set")) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
-		"release": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), false) }, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
-		"refund":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), true) }, job{lease.Lease{Token: 1}, "set"}},
+		"renew":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Renew(w.Context()) }, job{Lease: held}},
+		"finish": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.End(w.Context(), lease.Finishing(note("set"))) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
+		"release": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error {
+			return h.End(w.Context(), lease.Releasing(false, note("set")))
+		}, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
+		"refund": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error {
+			return h.End(w.Context(), lease.Releasing(true, note("set")))
+		}, job{lease.Lease{Token: 1}, "set"}},
 	}
 	for verb, write := range writes {
 		for what, f := range faults {
@@ -117,7 +121,7 @@ func (a *add) landed(c lease.Cell[job]) bool {
 }
 
 func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]) (lease.Cell[job], error) {
-	return lease.Edit(ctx, s, "a", from, a.decide, a.landed)
+	return lease.Edit(ctx, s, "a", lease.Write[job]{From: from, Decide: a.decide, Landed: a.landed})
 }
 
 func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
@@ -149,12 +153,12 @@ func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], n
 }
 
 // Another operator's write may equal this one, which the record cannot show.
-func TestAnUnmarkedEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
+func TestAnUnmarkedWriteIsMadeAgainUnlessItMayHaveArrived(t *testing.T) {
 	for first, load := range map[leasetest.Fault]leasetest.Fault{leasetest.Conflict: leasetest.None, leasetest.DropAfter: leasetest.None, leasetest.Late: leasetest.Deliver} {
 		inBubble(t, func(w *fixture) {
 			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, first), leasetest.On(leasetest.Load, leasetest.None, load)))
 			a := &add{}
-			c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", a.decide, a.landed)
+			c, err := lease.Edit(w.Context(), unwritten{w.faulty}, "a", lease.Write[job]{Decide: a.decide, Landed: a.landed, Unmarked: true})
 			if err != nil || c.Doc.Note != "+" || a.asked != (first != leasetest.Conflict) {
 				w.Errorf("%s: %q, %v; asked %v", first, c.Doc.Note, err, a.asked)
 			}
@@ -237,8 +241,7 @@ func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 // its Faulty, and its Exclude as the Swap of inside.
 type excluder struct {
 	*leasetest.Faulty[job]
-	inside    *leasetest.Faulty[job]
-	exclusive bool
+	inside *leasetest.Faulty[job]
 }
 
 func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
@@ -252,9 +255,6 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 	}
 	return x.inside.Swap(ctx, key, c, next)
 }
-
-// Exclusive implements lease.Excluder.
-func (x excluder) Exclusive() bool { return x.exclusive }
 
 // newExcluder returns an excluder whose calls of Swap and of Exclude have these faults.
 func (w *fixture) newExcluder(swaps, excludes []leasetest.Fault) excluder {
@@ -298,7 +298,7 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, lease.Policy{})
 				x := w.newExcluder([]leasetest.Fault{conflict, conflict, tc.swap}, tc.exclude)
-				h, _, err := w.lessorOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", note("set"))
+				h, _, err := w.recordsOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
 				if !errors.Is(err, tc.want) {
 					t.Errorf("err = %v; want %v", err, tc.want)
 				}
@@ -311,22 +311,9 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 				}
 				w.wantWrites(1)
 				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
-				check(t, h.Finish(t.Context(), nil))
+				check(t, h.End(t.Context(), lease.Finishing(unchanged)))
 				w.wantRecord(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"})
 			})
 		})
 	}
-}
-
-func TestAnExclusiveStoreDecidesInExcludeFromTheStart(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		x := w.newExcluder(nil, nil)
-		x.exclusive = true
-		l := w.lessorOn(x, lease.Policy{})
-		_, _, err := l.Acquire(w.Context(), "a", "w/1", nil)
-		fatal(w, err)
-		if _, _, err = l.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) || x.Calls(leasetest.Load) != 0 {
-			w.Errorf("%v after %d loads; want it held, and none", err, x.Calls(leasetest.Load))
-		}
-	})
 }

@@ -18,34 +18,34 @@ func Example() {
 	ctx := context.Background()
 	store := &lease.Memory[report]{} // or a File, or the documents of a database
 	store.Put("q3", report{})
-	lessor, err := lease.NewLessor(store, func(r *report) *lease.Lease { return &r.Lease }, lease.Policy{})
+	records, err := lease.NewRecords(store, func(r *report) *lease.Lease { return &r.Lease }, lease.Policy{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	hold, _, err := lessor.Acquire(ctx, "q3", "worker-1/delivery-1", nil)
+	hold, _, err := records.Acquire(ctx, "q3", "worker-1/delivery-1", lease.OnlyLease, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	var text string
-	err = hold.Run(ctx, func(ctx context.Context, _ report, g lease.Grant) error {
-		// Work here until ctx ends; pass g.Token to other systems that are written to.
-		text = fmt.Sprintf("written under token %d", g.Token)
+	err = hold.Run(ctx, func(ctx context.Context) error {
+		// Work here until ctx ends; pass the token to other systems that are written to.
+		text = fmt.Sprintf("written under token %d", hold.Grant().Token)
 		return context.Cause(ctx)
-	})
+	}, nil)
 	switch {
 	case errors.Is(err, lease.ErrLost):
 		fmt.Println("another holds it now")
 	case err != nil:
-		err = hold.Release(ctx, nil, false) // for another attempt
+		err = hold.End(ctx, lease.Releasing[report](false)) // for another attempt
 	default:
-		err = hold.Finish(ctx, func(r *report) { r.Text = text })
+		err = hold.End(ctx, lease.Finishing(func(r *report) { r.Text = text }))
 	}
 	fmt.Println(err)
 
-	_, done, err := lessor.Acquire(ctx, "q3", "worker-2/delivery-2", nil)
+	_, done, err := records.Acquire(ctx, "q3", "worker-2/delivery-2", lease.OnlyLease, nil)
 	fmt.Println(done.Text, "-", err)
 	// Output:
 	// <nil>

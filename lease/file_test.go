@@ -84,9 +84,9 @@ func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 			fatal(t, c.put(path))
 			_, err := f.Swap(t.Context(), "a", cell, job{})
 			wantErr(t, err, c.want)
-			l, err := lease.NewLessor(f, leaseOf, lease.Policy{})
+			l, err := lease.NewRecords(f, leaseOf, lease.Policy{})
 			fatal(t, err)
-			_, _, err = l.Acquire(t.Context(), "a", "w/1", nil)
+			_, _, err = l.Acquire(t.Context(), "a", "w/1", lease.OnlyLease, nil)
 			wantErr(t, err, c.want)
 		})
 	}

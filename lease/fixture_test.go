@@ -25,10 +25,10 @@ func note(s string) func(*job) { return func(j *job) { j.Note = s } }
 // fixture is a store with the record "a", directly and behind a faulty connection.
 type fixture struct {
 	*testing.T
-	memory *lease.Memory[job]
-	faulty *leasetest.Faulty[job]
-	lessor *lease.Lessor[job] // uses faulty
-	start  time.Time
+	memory  *lease.Memory[job]
+	faulty  *leasetest.Faulty[job]
+	records *lease.Records[job] // uses faulty
+	start   time.Time
 }
 
 func newFixture(t *testing.T, p lease.Policy) *fixture {
@@ -36,14 +36,14 @@ func newFixture(t *testing.T, p lease.Policy) *fixture {
 	w := &fixture{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
 	w.faulty = leasetest.NewFaulty(w.memory, nil)
 	w.memory.Put("a", job{})
-	w.lessor = w.lessorOn(w.faulty, p)
+	w.records = w.recordsOn(w.faulty, p)
 	return w
 }
 
-// lessorOn returns a Lessor that uses s.
-func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
+// recordsOn returns Records that uses s.
+func (w *fixture) recordsOn(s lease.Store[job], p lease.Policy) *lease.Records[job] {
 	w.Helper()
-	l, err := lease.NewLessor(s, leaseOf, p)
+	l, err := lease.NewRecords(s, leaseOf, p)
 	fatal(w, err)
 	return l
 }
@@ -51,7 +51,7 @@ func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job
 // acquire returns w/1's Hold.
 func (w *fixture) acquire() *lease.Hold[job] {
 	w.Helper()
-	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
+	h, _, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
 	fatal(w, err)
 	return h
 }
@@ -59,7 +59,7 @@ func (w *fixture) acquire() *lease.Hold[job] {
 // takeOver acquires for another process, whose connection does not fail.
 func (w *fixture) takeOver(owner string) lease.Lease {
 	w.Helper()
-	if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
+	if _, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, lease.OnlyLease, nil); err != nil {
 		w.Fatalf("take over: %v", err)
 	}
 	return w.record().Lease
@@ -154,3 +154,17 @@ func same(t testing.TB, want, got any) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// noting is the rule of an acquisition by w/1, which also sets the note.
+func (w *fixture) noting(s string) func(*job, time.Time) error {
+	return func(j *job, now time.Time) error {
+		next, err := lease.Acquire(j.Lease, now, "w/1", w.records.Policy())
+		if err == nil || errors.Is(err, lease.ErrExhausted) {
+			j.Lease, j.Note = next, s
+		}
+		return err
+	}
+}
+
+// unchanged changes nothing.
+func unchanged(*job) {}

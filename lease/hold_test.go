@@ -13,9 +13,9 @@ import (
 
 // lostAt runs a body that waits for the end of its context, and returns when that was. It checks
 // that the context and the run ended because the lease was lost for reason.
-func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed ...lease.Renewed) (at time.Duration) {
+func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed lease.Renewed) (at time.Duration) {
 	w.Helper()
-	err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+	err := h.Run(w.Context(), func(ctx context.Context) error {
 		<-ctx.Done()
 		at = w.since()
 		wantLost(w, context.Cause(ctx), reason)
@@ -23,7 +23,7 @@ func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed ...lease.Ren
 			w.Errorf("kill after %v; want 5s", lost.KillAfter())
 		}
 		return nil
-	}, renewed...)
+	}, renewed)
 	wantLost(w, err, reason)
 	return at
 }
@@ -39,13 +39,13 @@ func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
 		h := w.acquire()
 		w.wantCalls(1, 1)
 		w.faulty.SetPlan(nil)
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+		err := h.Run(w.Context(), func(ctx context.Context) error {
 			w.at(1050 * time.Second)
 			return ctx.Err()
-		})
+		}, nil)
 		check(w, err)
 		w.wantCalls(0, 10)
-		check(w, h.Finish(w.Context(), note("result")))
+		check(w, h.End(w.Context(), lease.Finishing(note("result"))))
 		w.wantCalls(0, 11)
 		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
 	})
@@ -66,7 +66,7 @@ func TestTheWatchdogNeedsNoStore(t *testing.T) {
 				w.faulty.Delay = time.Hour // a call comes back long after its context ended
 				h := w.acquire()
 				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, fault))
-				if at := w.lostAt(h, lease.OutOfTime); at != 270*time.Second {
+				if at := w.lostAt(h, lease.OutOfTime, nil); at != 270*time.Second {
 					w.Errorf("cancelled after %v; want 270s", at)
 				}
 				w.wantFaults(fault)
@@ -87,7 +87,7 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 			}
 			return leasetest.Unavailable
 		})
-		if at := w.lostAt(h, lease.OutOfTime); at != 370*time.Second {
+		if at := w.lostAt(h, lease.OutOfTime, nil); at != 370*time.Second {
 			w.Errorf("cancelled after %v; want 370s", at)
 		}
 		w.wantFaults(leasetest.SlowReply, leasetest.Unavailable)
@@ -107,7 +107,7 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 			}
 			return leasetest.Unavailable
 		})
-		if at := w.lostAt(h, lease.OutOfTime); at != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
+		if at := w.lostAt(h, lease.OutOfTime, nil); at != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
 			w.Errorf("cancelled after %v; want 170s", at)
 		}
 	})
@@ -120,11 +120,11 @@ func TestARunThatBeginsLateIsRenewedInTimeOrNeverBegins(t *testing.T) {
 		inBubble(t, func(w *fixture) {
 			h, ran := w.acquire(), false
 			w.at(begin)
-			err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			err := h.Run(w.Context(), func(ctx context.Context) error {
 				ran = true
 				w.at(1000 * time.Second)
 				return context.Cause(ctx)
-			})
+			}, nil)
 			if ran == lost || (err != nil) != lost || lost && !errors.Is(err, lease.ErrLost) {
 				w.Errorf("begun after %v: ran %v, %v; want it lost: %v", begin, ran, err, lost)
 			}
@@ -141,7 +141,7 @@ func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
 					w.Error("the panic was swallowed")
 				}
 			}()
-			_ = h.Run(w.Context(), func(context.Context, job, lease.Grant) error { panic("body") })
+			_ = h.Run(w.Context(), func(context.Context) error { panic("body") }, nil)
 		}()
 		w.faulty.SetPlan(nil)
 		time.Sleep(time.Hour)
@@ -154,7 +154,7 @@ func TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat(t *testing.T) {
 		h := w.acquire()
 		why := errors.New("stopping")
 		ctx, cancel := context.WithCancelCause(w.Context())
-		err := h.Run(ctx, func(ctx context.Context, _ job, _ lease.Grant) error {
+		err := h.Run(ctx, func(ctx context.Context) error {
 			w.at(10 * time.Second)
 			cancel(why)
 			if got := context.Cause(ctx); !errors.Is(got, why) {
@@ -165,9 +165,9 @@ func TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat(t *testing.T) {
 				w.Errorf("the lease ended at %v", until)
 			}
 			return nil
-		})
+		}, nil)
 		check(w, err)
-		check(w, h.Finish(ctx, note("result")))
+		check(w, h.End(ctx, lease.Finishing(note("result"))))
 		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
 	})
 }
@@ -178,11 +178,11 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
 			h := w.acquire()
 			time.AfterFunc(950*time.Second, func() { w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable)) })
-			if at := w.lostAt(h, lease.OutOfTime); at != 1170*time.Second { // 270 s after the heartbeat at 900 s
+			if at := w.lostAt(h, lease.OutOfTime, nil); at != 1170*time.Second { // 270 s after the heartbeat at 900 s
 				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, at)
 			}
 			w.at(1200*time.Second - 1)
-			if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			if _, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", lease.OnlyLease, nil); !errors.As(err, new(*lease.HeldError)) {
 				w.Errorf("offset %v: acquire just before the expiry: %v", offset, err)
 			}
 			w.at(1200 * time.Second)
@@ -191,45 +191,13 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 	}
 }
 
-// A renewal by a TTL shorter than the Policy's margin is trusted by its own.
-func TestARenewalIsTrustedByItsOwnMargin(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		fatal(w, h.Renew(w.Context(), 25*time.Second))
-		check(w, h.Run(w.Context(), func(context.Context, job, lease.Grant) error { return nil }))
-		if err := h.Renew(w.Context(), -1); err == nil {
-			w.Error("a renewal by a negative time")
-		}
-	})
+// noted is a change of the note.
+func noted(s string, delay time.Duration, done func(error)) lease.Change[job] {
+	set := func(job) (func(*job), error) { return note(s), nil }
+	return lease.Change[job]{Part: "note", Decide: set, Delay: delay, Done: done}
 }
 
-func TestRunByEndsWithTheBodysErrorOrWithItsHeartbeatsLoss(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		own, beats := errors.New("own"), 0
-		body := func(ctx context.Context) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(10 * time.Second):
-				return own
-			}
-		}
-		beat := func(context.Context) (time.Duration, error) { beats++; return 2 * time.Second, nil }
-		if err := h.RunBy(w.Context(), body, 3*time.Second, beat); !errors.Is(err, own) || beats != 4 {
-			w.Errorf("%v after %d heartbeats, want the body's error after 4", err, beats)
-		}
-		began := time.Now()
-		err := h.RunBy(w.Context(), body, time.Second, func(context.Context) (time.Duration, error) {
-			return 0, &lease.LostError{Reason: lease.Taken}
-		})
-		if !errors.Is(err, lease.ErrLost) || time.Since(began) != time.Second {
-			w.Errorf("%v after %v, want the loss after 1 s", err, time.Since(began))
-		}
-	})
-}
-
-// outcome is a call of Carry's done.
+// outcome is a call of a change's Done.
 type outcome struct {
 	at  time.Duration
 	err error
@@ -237,14 +205,14 @@ type outcome struct {
 
 // carry carries note(s), and appends the outcome to a list.
 func (w *fixture) carry(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
-	h.Carry(every, func(err error) { *to = append(*to, outcome{w.since(), err}) }, note(s))
+	h.Send(noted(s, every, func(err error) { *to = append(*to, outcome{w.since(), err}) }))
 }
 
 func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		err := h.Run(w.Context(), func(context.Context) error {
 			w.at(10 * time.Second)
 			w.carry(h, "hour", time.Hour, &all)
 			w.carry(h, "late", 30*time.Second, &all) // 30 s after the acquisition
@@ -256,8 +224,8 @@ func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
 			w.carry(h, "now", 0, &all)
 			w.at(135 * time.Second) // 100 s after the last would be 140 s
 			return nil
-		})
-		if err != nil || len(all) != 2 || all[0] != (outcome{30 * time.Second, nil}) || all[1] != (outcome{40 * time.Second, nil}) {
+		}, nil)
+		if err != nil || len(all) != 4 || all[0] != (outcome{30 * time.Second, nil}) || all[2] != all[0] || all[3] != (outcome{40 * time.Second, nil}) {
 			w.Errorf("%v; outcomes %v", err, all)
 		}
 		w.wantCalls(1, 3)
@@ -268,13 +236,13 @@ func TestAFloodOfCarriedChangesIsOneCommitAnInterval(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		if err := h.Run(w.Context(), func(context.Context) error {
 			for w.since() < 301*time.Second {
 				w.carry(h, w.since().String(), 30*time.Second, &all)
 				time.Sleep(100 * time.Millisecond)
 			}
 			return nil
-		}); err != nil {
+		}, nil); err != nil {
 			w.Error(err)
 		}
 		w.wantCalls(1, 1+10)
@@ -287,11 +255,11 @@ func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Refuse))
 		var all []outcome
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		if err := h.Run(w.Context(), func(context.Context) error {
 			w.carry(h, "late", 0, &all)
 			w.at(55 * time.Second)
 			return nil
-		}); err != nil || len(all) != 0 {
+		}, nil); err != nil || len(all) != 0 {
 			w.Errorf("%v; outcomes %v", err, all)
 		}
 		w.wantCalls(2*6, 2*6) // with and without the change, each tenth of a heartbeat
@@ -300,8 +268,10 @@ func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing
 
 func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
 	for name, end := range map[string]func(h *lease.Hold[job], ctx context.Context) error{
-		"finish":  func(h *lease.Hold[job], ctx context.Context) error { return h.Finish(ctx, nil) },
-		"release": func(h *lease.Hold[job], ctx context.Context) error { return h.Release(ctx, nil, true) },
+		"finish": func(h *lease.Hold[job], ctx context.Context) error { return h.End(ctx, lease.Finishing(unchanged)) },
+		"release": func(h *lease.Hold[job], ctx context.Context) error {
+			return h.End(ctx, lease.Releasing(true, unchanged))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *fixture) {
@@ -322,10 +292,10 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+		wantLost(w, h.Run(w.Context(), func(ctx context.Context) error {
 			for n := range 2 { // before the loss, where it may have been written, and after it
 				refused := make(chan error, 1)
-				h.Carry(0, func(err error) { refused <- err }, note("late"))
+				h.Send(noted("late", 0, func(err error) { refused <- err }))
 				err := <-refused
 				if !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
 					w.Errorf("%v; the body's context: %v", err, ctx.Err())
@@ -335,7 +305,7 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 				}
 			}
 			return nil
-		}), lease.OutOfTime)
+		}, nil), lease.OutOfTime)
 	})
 }
 
@@ -345,15 +315,15 @@ func TestACarriedChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T
 		inBubble(t, func(w *fixture) {
 			h := w.acquire()
 			w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-			wantLost(w, h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			wantLost(w, h.Run(w.Context(), func(context.Context) error {
 				w.at(150 * time.Second) // the renewal began at 100 s
 				refused := make(chan error, 1)
-				h.Carry(0, func(err error) { refused <- err }, note("late"))
+				h.Send(noted("late", 0, func(err error) { refused <- err }))
 				if err := <-refused; !errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrUnavailable) {
 					w.Errorf("%v, want that it was not written", err)
 				}
 				return nil
-			}), lease.OutOfTime)
+			}, nil), lease.OutOfTime)
 		})
 	}
 }
@@ -384,7 +354,7 @@ func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 				})
 				var all []outcome
 				w.carry(h, "carried", 0, &all)
-				wantErr(w, h.Renew(w.Context(), 0), lease.ErrLost)
+				wantErr(w, h.Renew(w.Context()), lease.ErrLost)
 				if len(all) != 1 || errors.Is(all[0].err, lease.ErrUnavailable) != tc.unknown {
 					w.Errorf("outcomes %v, want unknown %v", all, tc.unknown)
 				}
@@ -393,34 +363,8 @@ func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 	}
 }
 
-// The second commit begins during the first, without the change, and fails after it.
-func TestACarriedChangeStaysUnknownAfterAnotherCommit(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
-		var all []outcome
-		w.carry(h, "carried", time.Hour, &all)
-		for i := range 2 {
-			go func() {
-				ctx, cancel := context.WithTimeout(w.Context(), time.Duration(i+1)*time.Second)
-				defer cancel()
-				wantErr(w, h.Renew(ctx, 0), lease.ErrUnavailable)
-			}()
-			synctest.Wait()
-		}
-		time.Sleep(3 * time.Second)
-
-		w.faulty.SetPlan(nil)
-		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
-		wantErr(w, h.Renew(w.Context(), 0), lease.ErrLost)
-		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrUnavailable) {
-			w.Errorf("outcomes %v, want unknown", all)
-		}
-	})
-}
-
 // The run ends during the commit of the first change. If a second change has replaced the
-// first one, done of the first is not called.
+// first one, both are done with it.
 func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {
 	for name, notes := range map[string][]string{"alone": {"old"}, "replaced": {"old", "new"}} {
 		t.Run(name, func(t *testing.T) {
@@ -428,18 +372,18 @@ func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *test
 				h := w.acquire()
 				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
 				var all []outcome
-				err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+				err := h.Run(w.Context(), func(context.Context) error {
 					for _, s := range notes {
 						w.carry(h, s, 0, &all)
 						time.Sleep(time.Second)
 					}
 					return nil
-				})
-				if err != nil || len(all) != 0 || !h.Carries() {
+				}, nil)
+				if err != nil || len(all) != 0 {
 					w.Errorf("%v; outcomes %v, want none before the commit", err, all)
 				}
 				w.faulty.SetPlan(nil)
-				if err := h.Finish(w.Context(), nil); err != nil || len(all) != 1 || all[0].err != nil || h.Carries() {
+				if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != len(notes) || all[len(notes)-1].err != nil {
 					w.Errorf("%v; outcomes %v", err, all)
 				}
 				if got, want := w.record().Note, notes[len(notes)-1]; got != want {
@@ -457,30 +401,30 @@ func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
 		var all []outcome
 		w.carry(h, "carried", time.Hour, &all)
 		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
-		if wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused); len(all) != 0 {
+		if wantErr(w, h.End(w.Context(), lease.Finishing(note("too large"))), lease.ErrRefused); len(all) != 0 {
 			w.Errorf("outcomes %v of what was not refused", all)
 		}
-		if err := h.Finish(w.Context(), nil); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+		if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})
 }
 
-func TestALossFoundByTheCallersHeartbeatRefusesWhatIsCarried(t *testing.T) {
+func TestALossFoundByTheCallersHeartbeatRefusesWhatIsPending(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
-		err := h.RunBy(w.Context(), func(ctx context.Context) error {
-			<-ctx.Done()
-			w.carry(h, "late", time.Hour, &all)
-			return nil
-		}, time.Second, func(ctx context.Context) (time.Duration, error) {
-			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
-			return 0, h.Renew(ctx, 0)
-		})
+		watched := h.Watch(w.Context())
+		w.carry(h, "late", time.Hour, &all)
+		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
+		err := h.Renew(w.Context())
 		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
 			w.Errorf("%v; outcomes %v; read %+v", err, all, h.Doc())
 		}
+		w.at(270 * time.Second)
+		<-watched.Done()
+		wantLost(w, context.Cause(watched), lease.OutOfTime)
+		wantLost(w, h.Stop(), lease.OutOfTime)
 	})
 }
 
@@ -492,7 +436,7 @@ func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 		for range 3 {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
 			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-			err := h.Renew(ctx, 0)
+			err := h.Renew(ctx)
 			cancel()
 			if !errors.Is(err, lease.ErrUnavailable) {
 				w.Errorf("error %v, want ErrUnavailable", err)
@@ -501,7 +445,7 @@ func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 		w.faulty.SetPlan(nil)
 		var all []outcome
 		w.carry(h, "carried", 0, &all)
-		if err := h.Renew(w.Context(), 0); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+		if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

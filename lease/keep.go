@@ -7,147 +7,163 @@ import (
 	"time"
 )
 
-// keeper renews a Hold while its body runs. Heartbeat and watchdog are separate
-// goroutines, so that a call to the store that does not return delays no
-// cancellation.
-type keeper[D any] struct {
-	hold       *Hold[D]
-	cancelBody context.CancelCauseFunc
-	end        context.CancelFunc
-	stopped    chan struct{} // closed by stop
-	done       sync.WaitGroup
+// Renewed is called after each renewal of Start, with the time that all its tries took together and
+// the error of Renew. ctx is Start's without its cancellation. The goroutine that renews calls it,
+// never after Stop has returned; while it blocks, the lease is not renewed.
+type Renewed func(ctx context.Context, took time.Duration, err error)
+
+// keeping keeps a lease from Start or Watch until Stop. The watchdog is a goroutine of its own, so
+// that a call to the store that does not return delays no cancellation.
+type keeping struct {
+	cancel  context.CancelCauseFunc // ends the context of Start
+	end     context.CancelFunc      // ends the goroutines
+	stopped chan struct{}           // closed by Stop
+	done    sync.WaitGroup
 
 	mu   sync.Mutex
 	lost *LostError
 }
 
-// keep starts both goroutines. ctx must not end before stop.
-func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
-	beat func(ctx context.Context, k *keeper[D]),
-) *keeper[D] {
-	ctx, end := context.WithCancel(ctx)
-	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, stopped: make(chan struct{})}
-	if time.Until(h.TrustedUntil()) <= 0 {
-		k.lose(&LostError{Reason: OutOfTime})
-		return k
-	}
-	k.done.Go(func() { k.watch(ctx) })
-	k.done.Go(func() { beat(ctx, k) })
-	return k
+// Start renews the lease until Stop, and writes what is sent. It returns a context that ends with
+// ctx, or with a *LostError as its cause as soon as the lease is lost; KillAfter is for work that
+// ignores it. The end of ctx does not end the renewals: only Stop does. renewed may be nil.
+func (h *Hold[D]) Start(ctx context.Context, renewed Renewed) context.Context {
+	return h.keep(ctx, func(ctx context.Context, k *keeping) { h.renewUntilStop(ctx, k, renewed) })
 }
 
-// stop ends both goroutines and waits for them.
-func (k *keeper[D]) stop() {
+// Watch is Start for a caller that calls Renew itself.
+func (h *Hold[D]) Watch(ctx context.Context) context.Context { return h.keep(ctx, nil) }
+
+func (h *Hold[D]) keep(ctx context.Context, write func(ctx context.Context, k *keeping)) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	working, end := context.WithCancel(context.WithoutCancel(ctx))
+	k := &keeping{cancel: cancel, end: end, stopped: make(chan struct{})}
+	h.keeping = k
+	if time.Until(h.TrustedUntil()) <= 0 {
+		h.lose(k, OutOfTime)
+		return ctx
+	}
+
+	k.done.Go(func() { h.watch(working, k) })
+	if write != nil {
+		k.done.Go(func() { write(working, k) })
+	}
+	return ctx
+}
+
+// Stop ends what Start or Watch has begun, and its context. It returns a *LostError if the lease
+// was lost before.
+func (h *Hold[D]) Stop() error {
+	k := h.keeping
 	close(k.stopped)
 	k.end()
 	k.done.Wait()
+	k.cancel(nil)
+
+	lost := k.loss()
+	if lost == nil {
+		return nil
+	}
+	h.receive()
+	h.settle(lost)
+	return lost
 }
 
 // loss returns why the lease was lost, or nil.
-func (k *keeper[D]) loss() *LostError {
+func (k *keeping) loss() *LostError {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lost
 }
 
-func (k *keeper[D]) lose(e *LostError) {
+// lose ends the context of Start, once.
+func (h *Hold[D]) lose(k *keeping, reason string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lost == nil {
-		k.lost = &LostError{Reason: e.Reason, Grace: k.hold.lessor.policy.KillAfter()}
-		k.cancelBody(k.lost)
+		k.lost = &LostError{Reason: reason, Grace: h.records.policy.KillAfter()}
+		k.cancel(k.lost)
 		k.end()
 	}
 }
 
-// watch waits for the end of trust. Each heartbeat moves that end: to an earlier time if the
-// new expiry was computed from an estimate behind the store's clock.
-func (k *keeper[D]) watch(ctx context.Context) {
+// watch waits for the end of trust. Each heartbeat moves that end: to an earlier time if the new
+// expiry was computed from an estimate behind the store's clock.
+func (h *Hold[D]) watch(ctx context.Context, k *keeping) {
 	for {
-		left := time.Until(k.hold.TrustedUntil())
-		if left <= 0 {
-			k.lose(&LostError{Reason: OutOfTime})
+		rest := time.Until(h.TrustedUntil())
+		if rest <= 0 {
+			h.lose(k, OutOfTime)
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.hold.moved:
-		case <-time.After(left):
+		case <-h.trustMoved:
+		case <-time.After(rest):
 		}
 	}
 }
 
-// due returns when the next renewal is due: in one heartbeat, or sooner if the trust
-// ends so soon that a heartbeat would be too late.
-func (k *keeper[D]) due() time.Time {
-	return time.Now().Add(min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2))
-}
-
-// beat renews until the lease is lost or stop is called. After a renewal that failed
-// for another reason, it tries again after a tenth of a heartbeat. Once the lease is lost, it
-// reports the loss to every caller of Carry until stop is called: the body may wait for that.
-func (k *keeper[D]) beat(ctx context.Context, renewed []Renewed) {
-	for next := k.due(); k.wait(ctx, next); {
+// renewUntilStop is the writer. After a renewal that failed without a loss, it tries again after a
+// tenth of a heartbeat. Once the lease is lost, it answers each change with the loss until Stop: the
+// work may wait for that.
+func (h *Hold[D]) renewUntilStop(ctx context.Context, k *keeping, renewed Renewed) {
+	for next := h.nextHeartbeat(); h.wait(ctx, next); {
 		began := time.Now()
-		try, cancel := context.WithDeadline(ctx, k.hold.TrustedUntil())
-		err := k.hold.Renew(try, 0)
+		try, cancel := context.WithDeadline(ctx, h.TrustedUntil())
+		err := h.Renew(try)
 		cancel()
 		took := time.Since(began)
 
-		var lost *LostError
-		switch { // first: the callbacks may block
-		case errors.As(err, &lost):
-			k.lose(lost)
-		case time.Until(k.hold.TrustedUntil()) <= 0: // the next renewal would reach nothing
-			k.lose(&LostError{Reason: OutOfTime})
+		switch lost, ok := errors.AsType[*LostError](err); {
+		case ok:
+			h.lose(k, lost.Reason)
+		case time.Until(h.TrustedUntil()) <= 0: // the next renewal would reach nothing
+			h.lose(k, OutOfTime)
 		}
-		// A renewal that the end of the body cancelled has not failed.
-		if err == nil || errors.Is(err, ErrLost) || ctx.Err() == nil || k.loss() != nil {
-			for _, report := range renewed {
-				report(context.WithoutCancel(ctx), took, err)
-			}
+		stopped := err != nil && ctx.Err() != nil && k.loss() == nil // then the renewal has not failed
+		if renewed != nil && !stopped {
+			renewed(context.WithoutCancel(ctx), took, err)
 		}
 
-		if next = k.due(); err != nil {
-			next = time.Now().Add(k.hold.lessor.policy.Heartbeat / 10)
+		if next = h.nextHeartbeat(); err != nil {
+			next = time.Now().Add(h.records.policy.Heartbeat / 10)
 		}
 	}
 
 	for lost := k.loss(); lost != nil; {
-		k.hold.take().settle(lost)
+		h.receive()
+		h.settle(lost)
 		select {
-		case <-k.hold.wake:
+		case <-h.wake:
 		case <-k.stopped:
 			return
 		}
 	}
 }
 
-// wait waits until next, or until a carried change is due if that is sooner. It reports
+// nextHeartbeat returns when the next renewal is due: in one heartbeat, or sooner if the trust
+// ends so soon that a heartbeat would be too late.
+func (h *Hold[D]) nextHeartbeat() time.Time {
+	return time.Now().Add(min(h.records.policy.Heartbeat, time.Until(h.TrustedUntil())/2))
+}
+
+// wait waits until next, or until a pending change wants its commit if that is sooner. It reports
 // false if ctx has ended.
-func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
+func (h *Hold[D]) wait(ctx context.Context, next time.Time) bool {
 	for {
-		at := next
-		if due := k.hold.pending().due; !due.IsZero() && due.Before(at) {
-			at = due
+		h.receive()
+		due := next
+		if !h.forward.IsZero() && h.forward.Before(due) {
+			due = h.forward
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-k.hold.wake:
-		case <-time.After(time.Until(at)):
+		case <-h.wake:
+		case <-time.After(time.Until(due)):
 			return ctx.Err() == nil
 		}
-	}
-}
-
-// sleep reports whether d passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return ctx.Err() == nil
 	}
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -137,12 +136,6 @@ const (
 	Deleted   = "deleted"     // the record is gone
 	OutOfTime = "out of time" // it was not renewed in time
 )
-
-// Renewed is called after each renewal of Hold.Run, with the time that all its tries
-// took together and the error of Renew. ctx is Run's without its cancellation. The
-// goroutine that renews calls it, never after Run has returned; while it blocks, the
-// lease is not renewed.
-type Renewed func(ctx context.Context, took time.Duration, err error)
 
 // LostError is the cause of a run's context when its holder can no longer prove
 // that it holds the lease. It matches ErrLost.

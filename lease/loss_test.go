@@ -25,7 +25,7 @@ func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 			before, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 			fatal(w, err)
 			var all []renewal
-			err = h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			err = h.Run(w.Context(), func(ctx context.Context) error {
 				<-ctx.Done()
 				w.faulty.SetPlan(nil)
 				w.at(1000 * time.Second)
@@ -36,8 +36,8 @@ func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 				w.Errorf("renewals %+v; want one loss", all)
 			}
 			w.wantCalls(0, 0)
-			wantLost(w, h.Finish(w.Context(), note("mine")), reason)
-			wantLost(w, h.Release(w.Context(), note("mine"), true), reason)
+			wantLost(w, h.End(w.Context(), lease.Finishing(note("mine"))), reason)
+			wantLost(w, h.End(w.Context(), lease.Releasing(true, note("mine"))), reason)
 			after, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
 			if fatal(w, err); after.Exists != before.Exists || after.Rev != before.Rev {
 				w.Errorf("%s: %+v, then %+v; want no write", reason, before, after)
@@ -52,11 +52,11 @@ func TestALeaseThatWasNotRenewedInTimeStaysLost(t *testing.T) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.DropBefore))
 		time.AfterFunc(280*time.Second, func() { w.faulty.SetPlan(nil) })
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		err := h.Run(w.Context(), func(context.Context) error {
 			w.at(2000 * time.Second)
 			w.takeOver("w/2")
 			return errors.New("failed") // the loss is returned instead
-		})
+		}, nil)
 		wantLost(w, err, lease.OutOfTime)
 	})
 }
@@ -71,7 +71,7 @@ func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 				if taken {
 					want = job{Lease: w.takeOver("w/2")}
 				}
-				if err := h.Finish(w.Context(), note("result")); (err != nil) != taken {
+				if err := h.End(w.Context(), lease.Finishing(note("result"))); (err != nil) != taken {
 					w.Errorf("finish: %v", err)
 				} else if taken {
 					wantLost(w, err, lease.Taken)
@@ -89,7 +89,7 @@ func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Unavailable)))
 		var theirs job
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		err := h.Run(w.Context(), func(context.Context) error {
 			w.at(300 * time.Second)
 			theirs = job{Lease: w.takeOver("w/2")}
 			w.at(310 * time.Second)
@@ -97,12 +97,12 @@ func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 			w.faulty.SetPlan(nil)
 			w.faulty.Deliver()
 			return nil
-		})
+		}, nil)
 		wantLost(w, err, lease.OutOfTime)
 		w.wantSame(theirs)
-		wantLost(w, h.Renew(w.Context(), 0), lease.Taken)
-		wantLost(w, h.Finish(w.Context(), note("mine")), lease.Taken)
-		wantLost(w, h.Release(w.Context(), note("mine"), true), lease.Taken)
+		wantLost(w, h.Renew(w.Context()), lease.Taken)
+		wantLost(w, h.End(w.Context(), lease.Finishing(note("mine"))), lease.Taken)
+		wantLost(w, h.End(w.Context(), lease.Releasing(true, note("mine"))), lease.Taken)
 		w.wantSame(theirs)
 	})
 }
@@ -112,14 +112,14 @@ func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Unavailable)))
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+		err := h.Run(w.Context(), func(context.Context) error {
 			w.at(105 * time.Second)
 			return nil
-		})
+		}, nil)
 		check(w, err)
 		w.wantFaults(leasetest.Late)
 		w.faulty.SetPlan(nil)
-		check(w, h.Release(w.Context(), nil, false))
+		check(w, h.End(w.Context(), lease.Releasing(false, unchanged)))
 		w.faulty.Deliver()
 		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
 	})
@@ -163,7 +163,7 @@ func TestEachRenewalIsReportedUnlessTheRunsEndCancelsIt(t *testing.T) {
 				h := w.acquire()
 				w.faulty.SetPlan(tc.plan)
 				var all []renewal
-				err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+				err := h.Run(w.Context(), func(ctx context.Context) error {
 					select {
 					case <-ctx.Done():
 					case <-time.After(tc.end):

@@ -5,12 +5,12 @@ import "time"
 // The rules are pure functions from one Lease to the next. now is always the
 // store's time. No other code judges expiry.
 
-// Take gives l to owner. It returns, in this order: ErrFinished; a *HeldError while
+// Acquire gives l to owner. It returns, in this order: ErrFinished; a *HeldError while
 // another's lease has not expired; ErrExhausted, together with the finished Lease to
 // record, if no attempt is left; else the taken Lease with a new token. An expired lease
 // is stolen; a lease without an expiry counts as expired. now is the time of the reading
 // that will be swapped. (SEEDS G5)
-func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
+func Acquire(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	p = p.filled()
 	switch {
 	case l.Finished:
@@ -28,11 +28,11 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	return l, nil
 }
 
-// Extend renews the lease of g by one TTL from now, or returns ErrLost. now may be
+// Renew extends the lease of g by one TTL from now, or returns ErrLost. now may be
 // an estimate: it only chooses the new expiry, which always differs from the old one,
 // so that it shows whether the renewal was written. An expired lease that was not taken
 // by another is revived. (SEEDS R8)
-func Extend(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
+func Renew(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	if err := loss(l, g); err != nil {
 		return l, err
 	}
@@ -62,21 +62,21 @@ func Adopt(l Lease, g Grant) (Lease, error) {
 	return finished(l, g.Owner), nil
 }
 
-// Drop frees the lease if it is g's, and else returns it unchanged. refund subtracts the
-// attempt that the acquisition counted. (SEEDS G8)
-func Drop(l Lease, g Grant, refund bool) Lease {
-	if !l.HeldBy(g) {
-		return l
+// Release frees the lease, if it is g's. Else it returns ErrLost. refund subtracts the attempt that
+// the acquisition counted. (SEEDS G8)
+func Release(l Lease, g Grant, refund bool) (Lease, error) {
+	if err := loss(l, g); err != nil {
+		return l, err
 	}
 	if refund && l.Attempts > 0 {
 		l.Attempts--
 	}
-	return freed(l)
+	return freed(l), nil
 }
 
-// Break frees the lease, whatever its owner is, when an operator forces an unlock. It keeps
-// the token, so that the next one is larger.
-func Break(l Lease) Lease { return freed(l) }
+// Unlock frees the lease, whoever its owner is. An operator forces it. The token stays, so that
+// the next one is larger.
+func Unlock(l Lease) Lease { return freed(l) }
 
 // Reopen lets a record run again from attempt one, finished or not. It returns a
 // *HeldError while the record is held.
@@ -89,10 +89,10 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Raise sets the token to minimum if it is lower. It is for a restore of the store: other systems
+// RaiseToken sets the token to minimum if it is lower. It is for a restore of the store: other systems
 // may have seen tokens that are higher than the restored one. It returns a *HeldError while the
 // record is held.
-func Raise(l Lease, now time.Time, minimum int64) (Lease, error) {
+func RaiseToken(l Lease, now time.Time, minimum int64) (Lease, error) {
 	if Held(l, now) {
 		return l, heldError(l, now)
 	}

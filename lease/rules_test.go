@@ -30,7 +30,7 @@ func freed(l *lease.Lease) { l.Owner, l.HeartbeatAt, l.ExpiresAt = "", time.Time
 
 func finished(l *lease.Lease) { l.Finished = true }
 
-func TestTake(t *testing.T) {
+func TestAcquire(t *testing.T) {
 	stolen := leased(func(l *lease.Lease) {
 		l.Owner, l.Token, l.Attempts, l.HeartbeatAt, l.ExpiresAt = "you", 8, 3, noon, noon.Add(300*time.Second)
 	})
@@ -59,7 +59,7 @@ func TestTake(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, err := lease.Take(c.lease, c.now, "you", policy)
+			got, err := lease.Acquire(c.lease, c.now, "you", policy)
 			var held *lease.HeldError
 			if errors.As(c.err, &held) {
 				same(t, c.err, err)
@@ -72,7 +72,7 @@ func TestTake(t *testing.T) {
 }
 
 func TestTakeWithoutALimitNeverExhausts(t *testing.T) {
-	l, err := lease.Take(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
+	l, err := lease.Acquire(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
 	if err != nil || l.ExpiresAt != noon.Add(lease.DefaultTTL) {
 		t.Errorf("%+v, %v", l, err)
 	}
@@ -112,7 +112,7 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 				}
 			}
 			// An hour after the expiry, a lease that was not taken is revived.
-			got, err := lease.Extend(c.lease, noon.Add(time.Hour+time.Microsecond), c.grant, policy)
+			got, err := lease.Renew(c.lease, noon.Add(time.Hour+time.Microsecond), c.grant, policy)
 			check("extend", got, wantExtended, err)
 			got, err = lease.Finish(c.lease, c.grant)
 			check("finish", got, wantFinished, err)
@@ -128,7 +128,7 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 	}
 }
 
-func TestDrop(t *testing.T) {
+func TestRelease(t *testing.T) {
 	free := lease.Lease{Token: 7, Attempts: 2}
 	cases := map[string]struct {
 		lease  lease.Lease
@@ -146,14 +146,18 @@ func TestDrop(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			same(t, c.want, lease.Drop(c.lease, c.grant, c.refund))
+			got, err := lease.Release(c.lease, c.grant, c.refund)
+			same(t, c.want, got)
+			if unchanged := got == c.lease; unchanged != errors.Is(err, lease.ErrLost) {
+				t.Errorf("err = %v", err)
+			}
 		})
 	}
 }
 
-func TestBreakFreesTheLeaseOfAnyOwner(t *testing.T) {
+func TestUnlockFreesTheLeaseOfAnyOwner(t *testing.T) {
 	want := lease.Lease{Token: 7, Attempts: 2}
-	same(t, want, lease.Break(leased()))
+	same(t, want, lease.Unlock(leased()))
 }
 
 func TestReopen(t *testing.T) {
@@ -234,7 +238,7 @@ func TestPolicyCheck(t *testing.T) {
 			if err := c.policy.Check(); (err == nil) != c.ok {
 				t.Errorf("check: %v; want ok %v", err, c.ok)
 			}
-			if _, err := lease.NewLessor(&lease.Memory[job]{}, leaseOf, c.policy); (err == nil) != c.ok {
+			if _, err := lease.NewRecords(&lease.Memory[job]{}, leaseOf, c.policy); (err == nil) != c.ok {
 				t.Errorf("new lessor: %v; want ok %v", err, c.ok)
 			}
 		})
@@ -255,7 +259,7 @@ func TestKillAfterEndsBeforeTheLease(t *testing.T) {
 }
 
 func TestAFreshLeaseGivesItsTimeInMicrosecondsAsTheFirstToken(t *testing.T) {
-	got, err := lease.Take(lease.Fresh(noon), noon, "me", policy)
+	got, err := lease.Acquire(lease.Fresh(noon), noon, "me", policy)
 	if want := noon.UnixMicro(); err != nil || got.Token != want || got.Attempts != 1 {
 		t.Errorf("%+v, %v; want the token %d of the first attempt", got, err, want)
 	}

@@ -4,6 +4,7 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // child is one running program with its pipes. Only the goroutine that started it
@@ -48,7 +51,11 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
 
-	c.stdout.read(c.takeOutput)
+	c.stdout.read(func(b []byte) {
+		if !c.out.tooLarge && !c.out.add(b) {
+			close(c.full)
+		}
+	})
 	c.stderr.read(func(b []byte) {
 		c.errors.add(b)
 		if job.Stderr != nil {
@@ -125,12 +132,6 @@ func (c *child) launch() error {
 	return <-started
 }
 
-func (c *child) takeOutput(b []byte) {
-	if !c.out.tooLarge && !c.out.add(b) {
-		close(c.full)
-	}
-}
-
 // collect reads the rest of what the program wrote, before it exited or its group ended. Later
 // output of its children is read and dropped, so that they do not block. A program that has
 // exited reads no replies, and its last report may lack the newline.
@@ -155,5 +156,64 @@ func (c *child) close() {
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		_ = f.Close()
+	}
+}
+
+// pollInterval is how often end checks whether the group has ended: no system
+// notifies of an empty group.
+const pollInterval = 5 * time.Millisecond
+
+// group is the process group that a program leads. Its id is free for other processes when
+// the leader has exited and the group is empty; end sends no signal much later than that.
+type group struct {
+	leader int             // the leader's process id, which is the group's id
+	exited <-chan struct{} // closed when the leader has exited
+}
+
+// end sends SIGTERM to the group and, after grace, SIGKILL. The cause of ctx's end may
+// shorten grace (see killAfter). It returns when no process of the group runs. That may
+// take long, as SIGKILL does not end a process inside the kernel at once.
+func (g group) end(ctx context.Context, grace time.Duration) {
+	g.signal(syscall.SIGTERM)
+	deadline := time.Now().Add(grace)
+	for done := ctx.Done(); g.runs() && time.Now().Before(deadline); {
+		select {
+		case <-time.After(min(pollInterval, time.Until(deadline))):
+		case <-done:
+			done = nil
+			deadline = time.Now().Add(min(time.Until(deadline), killAfter(ctx, grace)))
+		}
+	}
+
+	// Send it also if no process runs: runs may miss a process that forks and exits
+	// at the same time, but a signal to the group does not.
+	g.signal(syscall.SIGKILL)
+	for g.runs() {
+		time.Sleep(pollInterval)
+	}
+}
+
+// killAfter returns how long the group may run after the end of ctx: the limit of the
+// cause of that end, or else grace.
+func killAfter(ctx context.Context, grace time.Duration) time.Duration {
+	var urgent interface{ KillAfter() time.Duration }
+	if errors.As(context.Cause(ctx), &urgent) {
+		return urgent.KillAfter()
+	}
+	return grace
+}
+
+// signal ignores the error: runs shows the effect.
+func (g group) signal(s syscall.Signal) { _ = syscall.Kill(-g.leader, s) }
+
+// runs reports whether a process of the group runs. Zombies do not count.
+func (g group) runs() bool { return !g.leaderExited() || g.othersRun() }
+
+func (g group) leaderExited() bool {
+	select {
+	case <-g.exited:
+		return true
+	default:
+		return false
 	}
 }

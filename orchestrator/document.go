@@ -18,7 +18,7 @@ import (
 // each part it reports a checkpoint, and before each part it checks the context.
 type documentAnalyzer struct{}
 
-const documentParts = 10 // at most, besides one for a remainder
+const documentParts = 10 // a remainder may be one more part
 
 // documentResult is the result of builtin:document. Only text has counts and words.
 type documentResult struct {
@@ -127,8 +127,8 @@ type wordCount struct {
 
 // textCounter counts a text of valid UTF-8, part by part. As JSON it is a checkpoint.
 type textCounter struct {
-	Bytes  int    `json:"bytes"`  // of the parts that were added
-	SHA256 string `json:"sha256"` // of these parts; set for a checkpoint
+	Bytes  int    `json:"bytes"`  // how much of the text was counted
+	SHA256 string `json:"sha256"` // the hash of that part; set for a checkpoint
 	textCounts
 	Seen map[string]int `json:"seen"` // how often each possible top word occurs
 }
@@ -138,8 +138,8 @@ type textCounter struct {
 func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
 	c := &textCounter{}
 	decoded := json.Unmarshal(checkpoint, c) == nil && c.Seen != nil
-	fits := 0 <= c.Bytes && c.Bytes <= len(content)
-	if decoded && fits && c.SHA256 == sum(content[:c.Bytes]) {
+	inContent := 0 <= c.Bytes && c.Bytes <= len(content)
+	if decoded && inContent && c.SHA256 == sum(content[:c.Bytes]) {
 		return c
 	}
 	return &textCounter{Seen: map[string]int{}}

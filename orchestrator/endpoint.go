@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"taskguard/internal/text"
 )
 
 // endpoint is the analyzer of http: and https:. Only the context bounds the wait for the
@@ -66,7 +68,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
-		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // whose URL may contain a key
+		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // its URL may contain a key
 			err = wrapped.Err
 		}
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
@@ -84,12 +86,12 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 // answer is an endpoint's answer.
 type answer struct {
 	status  int
-	wait    time.Duration // until the next attempt, by Retry-After; zero: unknown
+	wait    time.Duration // the wait that Retry-After asks for; zero: none
 	output  output
-	reports *stream // instead of output if it is declared as application/x-ndjson
+	reports *stream // used instead of output for application/x-ndjson
 }
 
-func successful(status int) bool { return 200 <= status && status <= 299 }
+func successful(status int) bool { return status/100 == 2 }
 
 // post sends the job and reads the answer.
 func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, error) {
@@ -161,7 +163,7 @@ func waitOf(r *http.Response) time.Duration {
 	if n, _ := strconv.ParseFloat(text, 64); n != 0 { // it is infinite if it is out of range
 		return retryAfter(n)
 	}
-	at, err := http.ParseTime(text)
+	date, err := http.ParseTime(text)
 	if err != nil {
 		return 0
 	}
@@ -169,21 +171,17 @@ func waitOf(r *http.Response) time.Duration {
 	if err != nil {
 		now = time.Now()
 	}
-	return retryAfter(at.Sub(now).Seconds())
+	return retryAfter(date.Sub(now).Seconds())
 }
 
 // refused returns the error for an answer whose status is not 2xx.
 func (e *endpoint) refused(a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
-	f := failure{message: legible(cutHead(string(a.output.text), messageBytes)), wait: a.wait}
-	if f.permanent = permanentStatus(a.status); f.permanent {
+	f := failure{message: legible(string(a.output.text), text.Head, messageBytes), wait: a.wait}
+	// A retry cannot help after a 4xx, except these.
+	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
+	if f.permanent = a.status/100 == 4 && !slices.Contains(temporary, a.status); f.permanent {
 		return f.error("the analyzer answered " + reason)
 	}
 	return f.error(e.name + " answered " + reason)
-}
-
-// permanentStatus reports whether status is a 4xx for which a retry cannot help.
-func permanentStatus(status int) bool {
-	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
-	return 400 <= status && status <= 499 && !slices.Contains(temporary, status)
 }

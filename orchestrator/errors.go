@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
@@ -23,7 +24,7 @@ const (
 	CodeActReused     = "act_name_reused"  // two acts with one name in one run
 	CodeActsFull      = "acts_full"        // no room for the act or its result
 	CodeActInSelfTest = "act_in_self_test" // the input of a self-test must not lead to an act
-	// CodeActNameInvalid is that of an error of Once alone. A program is answered the error.
+	// CodeActNameInvalid is used only by Once. A program gets the error as a reply.
 	CodeActNameInvalid = "act_name_invalid"
 )
 
@@ -31,11 +32,8 @@ const (
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
 
-// Text returns the text of an error for a document, an answer or a program, without the names of
-// packages before its parts: they say nothing to their readers.
-func Text(err error) string { return packages.ReplaceAllString(err.Error(), "$1") }
-
-var packages = regexp.MustCompile(`(^|: )(?:(?:orchestrator|worker|repo|lease|analysislock|taskqueue): )+`)
+// Text is text.Error.
+func Text(err error) string { return text.Error(err) }
 
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
 // Code and Message in its document.
@@ -52,7 +50,7 @@ func (e *PermanentError) Unwrap() error { return e.Err }
 
 // FailureError is a failure of a program or an endpoint that a retry may cure.
 type FailureError struct {
-	Code    string // CodeInvalidOutput, one that the analyzer has reported, or empty
+	Code    string // CodeInvalidOutput, the code that the analyzer has reported, or empty
 	Reason  string // safe to log: the analyzer, and its exit status, HTTP status or the system's error
 	Message string // the analyzer's own message, which may contain its input; may be empty
 	Err     error  // may be nil
@@ -68,8 +66,8 @@ func (e *FailureError) Error() string {
 // Unwrap returns Err.
 func (e *FailureError) Unwrap() error { return e.Err }
 
-// ErrUnknown reports that nobody can know yet whether a change was committed, for example because
-// its caller stopped waiting. An error of a commit that does not match it means: certainly not.
+// ErrUnknown reports that a change may have been committed or not, for example because its caller
+// stopped waiting. Any other error of a commit means that the change was not committed.
 var ErrUnknown = errors.New("orchestrator: unknown whether this was committed")
 
 // The shortest and the longest wait that a RetryAfterError can ask for.
@@ -78,8 +76,8 @@ const (
 	MaxRetryAfter = 12 * time.Hour
 )
 
-// retryAfter is the rule of all waits that are asked for: within the two limits. It returns 0, the usual
-// wait, for what is no time to come: zero, a negative number or NaN.
+// retryAfter limits a requested wait to the two limits. It returns 0, which stands for the usual
+// backoff, for zero, a negative number or NaN.
 func retryAfter(seconds float64) time.Duration {
 	if !(seconds > 0) {
 		return 0
@@ -91,13 +89,12 @@ func retryAfter(seconds float64) time.Duration {
 // RetryAfterError is the temporary failure Err with the wait until the next attempt. The failed
 // attempt is not counted, at most 100 times in a row.
 type RetryAfterError struct {
-	// Wait is what is asked for; see After.
-	Wait time.Duration
-	Err  error // may be nil
+	Wait time.Duration // the requested wait; see After
+	Err  error         // may be nil
 }
 
-// After returns the Wait within MinRetryAfter and MaxRetryAfter, or 0 if it is not positive: then the
-// error is like Err alone.
+// After returns the Wait, limited to MinRetryAfter and MaxRetryAfter. It returns 0 for a Wait that is
+// not positive: the usual backoff follows.
 func (e *RetryAfterError) After() time.Duration { return retryAfter(e.Wait.Seconds()) }
 
 func (e *RetryAfterError) Error() string {
@@ -110,10 +107,10 @@ func (e *RetryAfterError) Error() string {
 // Unwrap returns Err.
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// PanicError is a panic of an analyzer. The job is retried, whatever the value is.
+// PanicError is a panic of an analyzer. The job is retried, even if the value is a PermanentError.
 type PanicError struct {
-	Value any    // as recover returns it
-	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack returns it
+	Value any    // what recover returned
+	Stack []byte // the stack of the goroutine that panicked
 }
 
 // Error returns a message without the stack.

@@ -14,9 +14,9 @@ import (
 
 // Job is one attempt at one analysis.
 type Job struct {
-	AnalysisID string          `json:"analysis_id"` // the document's
+	AnalysisID string          `json:"analysis_id"` // the id of the document
 	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt
-	Attempt    int             `json:"attempt"`     // from 1
+	Attempt    int             `json:"attempt"`     // 1 for the first
 	Input      json.RawMessage `json:"input"`       // nil or empty is encoded as null
 	// SelfTest is true in a self-test, which has no document: its input must not lead to an act.
 	SelfTest bool `json:"self_test,omitempty"`
@@ -26,7 +26,7 @@ type Job struct {
 	// Stderr, unless nil, also receives the standard error of an exec: program. That may
 	// contain the input.
 	Stderr io.Writer `json:"-"`
-	// Scope makes the Keys of equal ids of different collections differ; for the rest it is any text.
+	// Scope is any text that differs between collections: equal ids in two of them get different Keys.
 	Scope string `json:"-"`
 	// Reporter receives the reports of the run. A guard sets it; nil drops them, and permits no act.
 	Reporter Reporter `json:"-"`

@@ -89,29 +89,12 @@ func notJSON(output []byte) string {
 	return fmt.Sprintf("the output is not JSON: parsing stopped after %d of %d bytes", syntax.Offset, len(output))
 }
 
-// cutHead returns the longest beginning of s of at most n bytes that splits no rune.
-func cutHead(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
-
-// cutTail returns the longest end of s of at most n bytes that splits no rune.
-func cutTail(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for s = s[len(s)-n:]; s != "" && !utf8.RuneStart(s[0]); {
-		s = s[1:]
+// legible returns a message of s: valid UTF-8, without space around it, and cut to limit bytes by
+// text.Head or text.Tail. It returns "" if nothing in s is text.
+func legible(s string, cut func(s string, limit int) string, limit int) string {
+	s = strings.TrimSpace(cut(strings.ToValidUTF8(s, "\uFFFD"), limit))
+	if s == "\uFFFD" {
+		return ""
 	}
 	return s
-}
-
-// legible returns s as a message: trimmed and valid UTF-8.
-func legible(s string) string {
-	return strings.TrimSpace(strings.ToValidUTF8(s, "\uFFFD"))
 }

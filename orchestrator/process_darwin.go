@@ -2,7 +2,7 @@ package orchestrator
 
 import "syscall"
 
-// attributes puts the program into a group of its own.
+// attributes makes the program the leader of a process group.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // othersRun reports whether a process of the group runs after its leader has exited. Kill on

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// attributes puts the program into a group of its own. The kernel kills it when this
-// process dies.
+// attributes makes the program the leader of a process group. The kernel kills it when this process
+// dies.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

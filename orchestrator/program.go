@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // exitRejected is the exit status of a program that rejects its job permanently,
@@ -210,4 +212,4 @@ func (t *tail) add(b []byte) {
 }
 
 // String returns the end as a message.
-func (t *tail) String() string { return legible(cutTail(string(t.kept), messageBytes)) }
+func (t *tail) String() string { return legible(string(t.kept), text.Tail, messageBytes) }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // maxWaiting is how many lines of a program may wait for their replies. Then its next line waits.
@@ -20,10 +22,10 @@ const maxWaiting = 1000
 type replies struct {
 	job  Job
 	file *os.File // the writing end of the program's REPLY_FD
-	// begin ends with the run, after which no act begins. living ends when the program has exited:
-	// until then lines are committed and answered, also between the run's end and SIGKILL.
-	begin, living context.Context //nolint:containedctx // of the goroutine that reads
-	cancel        func()
+	// No act begins after the end of runCtx, which ends with the run. Until programCtx ends, because the
+	// program has exited, lines are committed and answered, also between the run's end and SIGKILL.
+	runCtx, programCtx context.Context //nolint:containedctx // they live as long as the goroutine that reads
+	cancel             func()
 	// Each reply in the queue has a place, so that putting it there does not block.
 	queue  chan reply
 	places chan struct{}
@@ -33,9 +35,9 @@ type replies struct {
 
 func newReplies(ctx context.Context, job Job) *replies {
 	begin, stop := context.WithCancel(ctx)
-	living, end := context.WithCancel(context.WithoutCancel(ctx))
+	programCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	return &replies{
-		job: job, begin: begin, living: living, cancel: func() { stop(); end() },
+		job: job, runCtx: begin, programCtx: programCtx, cancel: func() { stop(); end() },
 		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Effect{},
 	}
 }
@@ -53,7 +55,7 @@ func (p *replies) serve() {
 		case answer := <-p.queue:
 			p.send(answer)
 			<-p.places
-		case <-p.living.Done():
+		case <-p.programCtx.Done():
 			return
 		}
 	}
@@ -61,16 +63,16 @@ func (p *replies) serve() {
 
 // reply is a line for the program.
 type reply struct {
-	Ack     json.RawMessage `json:"ack,omitempty"` // none: that of the line cannot be read
+	Ack     json.RawMessage `json:"ack,omitempty"` // empty: the ack of the line cannot be read
 	Effect  *effectReply    `json:"effect,omitempty"`
 	Unknown bool            `json:"unknown,omitempty"` // the line may have been committed
-	Error   string          `json:"error,omitempty"`   // else it was certainly not
+	Error   string          `json:"error,omitempty"`   // without unknown: the line was not committed
 }
 
 func newReply(ack json.RawMessage, err error) reply {
 	answer := reply{Ack: ack, Unknown: errors.Is(err, ErrUnknown)}
 	if err != nil {
-		answer.Error = Text(err)
+		answer.Error = text.Error(err)
 	}
 	return answer
 }
@@ -79,7 +81,7 @@ func newReply(ack json.RawMessage, err error) reply {
 type effectReply struct {
 	name   string
 	State  string          `json:"state"`         // go, done or uncertain
-	Key    string          `json:"key,omitempty"` // of go and uncertain: Job.Key
+	Key    string          `json:"key,omitempty"` // Job.Key; only with go and uncertain
 	Result json.RawMessage `json:"result,omitempty"`
 	// ResultError tells why an act that is done has no result.
 	ResultError string    `json:"result_error,omitempty"`
@@ -87,14 +89,14 @@ type effectReply struct {
 	Token       int64     `json:"token,omitempty"`
 }
 
-// answer handles what the program awaits of a line: an act, and the commit of the report r. problem
-// is why r is no report. handled is false for a line that only reports, or cannot.
+// answer handles a line whose reply the program waits for: an act, or the commit of the report r.
+// problem is why r is no report. handled is false for a line that only reports, or cannot be used.
 func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	switch {
 	case l.Effect != nil:
 		p.effect(l, r, problem)
 		return true
-	case p.living.Err() != nil: // the next commit has it, and nobody waits
+	case p.programCtx.Err() != nil: // the next commit has it, and nobody waits
 		return false
 	case l.unreadable:
 		select {
@@ -109,14 +111,14 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 
 	select {
 	case p.places <- struct{}{}:
-	case <-p.living.Done():
+	case <-p.programCtx.Done():
 		return false
 	}
 	if problem != "" {
 		p.queue <- reply{Ack: l.Ack, Error: problem}
 		return false
 	}
-	p.job.commitSoon(p.living, r, func(err error) { p.queue <- newReply(l.Ack, err) })
+	p.job.commitSoon(p.programCtx, r, func(err error) { p.queue <- newReply(l.Ack, err) })
 	return true
 }
 
@@ -133,7 +135,7 @@ func (p *replies) effect(l line, r Report, problem string) {
 	effect, err := p.act(*l.Effect, l)
 	answer := newReply(l.Ack, err)
 	switch {
-	case l.Ack != nil && p.living.Err() == nil:
+	case l.Ack != nil && p.programCtx.Err() == nil:
 		answer.Effect = effect
 		p.send(answer)
 	case err != nil && !answer.Unknown && p.job.Reporter != nil:
@@ -147,7 +149,7 @@ func (p *replies) send(answer reply) {
 	line, _ := json.Marshal(answer)
 	_, err := p.file.Write(append(line, '\n'))
 	if err != nil && answer.Effect != nil && answer.Effect.State == "go" {
-		_ = p.job.End(p.living, answer.Effect.name, false, nil) // else it is uncertain
+		_ = p.job.End(p.programCtx, answer.Effect.name, false, nil) // otherwise the act would be uncertain
 	}
 }
 
@@ -158,7 +160,7 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 		return nil, errors.New("an act ends with either done, or not_done that is true")
 	}
 	if done || l.NotDone != nil {
-		err := p.job.End(p.living, name, done, l.Done)
+		err := p.job.End(p.programCtx, name, done, l.Done)
 		lost, recorded := errors.AsType[*NoResultError](err)
 		if err == nil || recorded || errors.Is(err, ErrUnknown) { // what ends the run commits it
 			delete(p.uncertain, name)
@@ -177,15 +179,15 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 // beginAct begins an act, unless the run has ended.
 func (p *replies) beginAct(name string) (*effectReply, error) {
 	var effect *Effect
-	err := p.begin.Err()
+	err := p.runCtx.Err()
 	if err == nil {
-		effect, err = p.job.Begin(p.begin, name, false)
+		effect, err = p.job.Begin(p.runCtx, name, false)
 	}
 
 	switch {
-	case p.begin.Err() != nil && effect == nil:
+	case p.runCtx.Err() != nil && effect == nil:
 		if err == nil { // the marker was committed
-			_ = p.job.End(p.living, name, false, nil)
+			_ = p.job.End(p.programCtx, name, false, nil)
 		}
 		return nil, errors.New("the run is stopping: no act begins")
 	case err != nil:
@@ -213,10 +215,10 @@ func (p *replies) unanswered(ctx context.Context, err error) error {
 
 // Effect is the record of a marked act: a side effect elsewhere that must not be repeated.
 type Effect struct {
-	State       string          // "done", else it has begun, and may have been done
+	State       string          // "done"; otherwise the act has begun, and may have been done
 	Token       int64           // the LockToken of the attempt that has written the record
 	At          time.Time       // the time of the record, by the store's clock
-	Result      json.RawMessage // of an act that is done
+	Result      json.RawMessage // only if the act is done
 	ResultError string          // why an act that is done has no Result
 }
 
@@ -260,7 +262,7 @@ func (e *NoResultError) Error() string {
 // is not repeated.
 type UncertainError struct {
 	Key   string    // the id of the document
-	Name  string    // of the act
+	Name  string    // the name of the act
 	Token int64     // the LockToken of the attempt that began it
 	Since time.Time // the time when it began, by the store's clock
 }
@@ -319,16 +321,16 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 		return m.End(ctx, name, nil)
 	}
 
-	text, problem := encodeLine(result)
+	line, problem := encodeLine(result)
 	if problem == nil {
-		problem = m.End(ctx, name, &Effect{Result: text})
+		problem = m.End(ctx, name, &Effect{Result: line})
 		if !errors.Is(problem, ErrNoRoom) {
 			return problem
 		}
 		problem = ErrNoRoom // without the store's text
 	}
 
-	reason := legible(cutHead(Text(problem), maxResultError))
+	reason := legible(text.Error(problem), text.Head, maxResultError)
 	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"taskguard/internal/text"
 )
 
 const (
@@ -19,14 +21,14 @@ const (
 	// MaxReportMessage is the longest message of a report. A longer one is cut.
 	MaxReportMessage = 1 << 10
 
-	maxReportLine = 1 << 20 // a program's; longer than any report, so that too long a one can be answered
+	maxReportLine = 1 << 20 // longer than any valid report, so that a report that is too long gets its reply
 )
 
 // Report is a report of a running analyzer. A nil field changes nothing. As JSON it is a
 // line of reports.
 type Report struct {
 	Progress   *float64    `json:"progress,omitempty"`   // 0 to 1
-	Message    *string     `json:"message,omitempty"`    // at most MaxReportMessage bytes
+	Message    *string     `json:"message,omitempty"`    // up to MaxReportMessage bytes
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // one whose Value is nil clears the stored one
 }
 
@@ -142,7 +144,7 @@ func (r *Report) check() (problem string) {
 		return "a progress is not between 0 and 1"
 	}
 	if r.Message != nil {
-		message := cutHead(strings.ToValidUTF8(*r.Message, "\uFFFD"), MaxReportMessage)
+		message := text.Head(strings.ToValidUTF8(*r.Message, "\uFFFD"), MaxReportMessage)
 		r.Message = &message
 	}
 	return ""
@@ -155,10 +157,10 @@ type line struct {
 	Message    *string         `json:"message"`
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
-	RetryAfter *float64        `json:"retry_after"` // of a program; seconds
-	Result     json.RawMessage `json:"result"`      // of an endpoint; null if it stands alone
+	RetryAfter *float64        `json:"retry_after"` // seconds; only from a program
+	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
 
-	Ack     json.RawMessage `json:"ack"` // of a program, like the following ones
+	Ack     json.RawMessage `json:"ack"` // only from a program, like the following ones
 	Effect  *string         `json:"effect"`
 	Done    json.RawMessage `json:"done"`
 	NotDone *bool           `json:"not_done"`
@@ -290,28 +292,28 @@ type failure struct {
 	code      string // empty: missing or invalid
 	message   string
 	permanent bool
-	wait      time.Duration // until the next attempt, unless permanent; zero: the usual
+	wait      time.Duration // until the next attempt; zero: the usual backoff
 }
 
 // validCode matches the codes that an analyzer may use.
 var validCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // parse sets all of f but its wait to the error of a line, whose fields are optional. It
-// reports false if text is not an object, or if its message or permanent has a wrong type.
-func (f *failure) parse(text json.RawMessage) bool {
+// reports false if object is not an object, or if its message or permanent has a wrong type.
+func (f *failure) parse(object json.RawMessage) bool {
 	var fields struct {
 		Code      any    `json:"code"`
 		Message   string `json:"message"`
 		Permanent bool   `json:"permanent"`
 	}
-	if json.Unmarshal(text, &fields) != nil {
+	if json.Unmarshal(object, &fields) != nil {
 		return false
 	}
 	f.code, _ = fields.Code.(string)
 	if !validCode.MatchString(f.code) {
 		f.code = ""
 	}
-	f.message, f.permanent = legible(cutHead(fields.Message, messageBytes)), fields.Permanent
+	f.message, f.permanent = legible(fields.Message, text.Head, messageBytes), fields.Permanent
 	return true
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"taskguard/internal/text"
 )
 
 // Limits of a result.
@@ -109,7 +111,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 // and quotes, and a long one is cut.
 func fieldStep(name string) string {
 	if len(name) > maxShownName {
-		name = cutHead(name, maxShownName) + "…"
+		name = text.Head(name, maxShownName) + "…"
 	}
 	if identifier.MatchString(name) {
 		return "." + name
@@ -228,11 +230,7 @@ func (d *decoder) value(level, pathBytes int, inArray bool) (any, *PermanentErro
 }
 
 func (d *decoder) array(level, pathBytes int) (any, *PermanentError) {
-	var values []any
-	if !d.dry {
-		values = []any{}
-	}
-	n := 0
+	values, n := []any{}, 0
 	for ; d.json.More(); n++ {
 		v, refused := d.value(level+1, pathBytes, true)
 		if refused != nil {
@@ -329,8 +327,8 @@ type decimal struct {
 // have an exponent that is no int.
 func digitsOf(text string) decimal {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(strings.TrimPrefix(text, "-")), "e")
-	whole, fraction, _ := strings.Cut(mantissa, ".")
-	digits := strings.TrimLeft(whole+fraction, "0")
+	integer, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(integer+fraction, "0")
 	significant := strings.TrimRight(digits, "0")
 	if significant == "" {
 		return decimal{}

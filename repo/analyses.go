@@ -12,48 +12,10 @@ import (
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
-
-// Options configures Open and OpenRooms. The zero value is the contract's default.
-type Options struct {
-	Database   string        // "" is (default)
-	Collection string        // "" is analyses, of OpenRooms documentLocks
-	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	Policy     lease.Policy  // of the locks
-	MaxRunTime time.Duration // see analysislock.New; zero: not limited
-	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
-	// a decision that met two conflicts is made there.
-	Pessimistic bool
-	Log         *slog.Logger // nil: silent
-	// Fields is the vocabulary of the documents. The methods of Analyses take and return
-	// the statuses of analyses, whatever the words of the documents are.
-	Fields Fields
-	// Keep sets when a finished document may be deleted: the commit that finishes it sets
-	// expireAt, a Timestamp, to Keep from then, and the commit that opens it again deletes
-	// expireAt. The collection needs a TTL policy on that field. The tokens of a document begin
-	// at the time of its creation, so that they are larger than those of a deleted one with its
-	// id. Zero: finishing does not set expireAt, and tokens begin at 1.
-	Keep time.Duration
-	// KeepAll makes every commit, also those of Create, set expireAt. Keep must then be
-	// longer than the lock's TTL.
-	KeepAll bool
-	// Noun names a document of Analyses in errors; empty: analysis.
-	Noun string
-}
-
-// fill sets the defaults of Collection and Log, and checks Collection.
-func (o *Options) fill(collection string) error {
-	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if err := CheckCollection(o.Collection); err != nil {
-		return fmt.Errorf("repo: %w", err)
-	}
-	return nil
-}
 
 // Analyses gives access to the analyses of one collection and their locks. It is safe
 // for concurrent use. Every method checks the id first (lease.ErrInvalidKey), has its
@@ -61,12 +23,12 @@ func (o *Options) fill(collection string) error {
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // also accepts an unusable lockToken; see Unlock
+	unlocking  *analysislock.Locks // its changes accept an unusable lockToken, and replace it
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
-	// stopped contains the documents after which the queries of Orphaned continue.
+	// stopped has the documents after which Orphaned's queries continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
-	backlog atomic.Pointer[Backlog] // the last one
+	backlog atomic.Pointer[Backlog] // result of the last call of Backlog
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.
@@ -89,21 +51,18 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	if err := errors.Join(o.fill("analyses"), o.Fields.Check()); err != nil {
 		return nil, err
 	}
-	noun := cmp.Or(o.Noun, "analysis")
 	codec := analysisCodec{
-		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName}, noun: noun,
-		fields: o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
+		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName},
+		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
 	}
 	docs := &documents[analysislock.Analysis]{
-		db: d, collection: d.client.Collection(o.Collection), noun: noun, log: o.Log,
-		codec: codec, work: codec.fields.workFields(),
+		db: d, collection: d.client.Collection(o.Collection), noun: cmp.Or(o.Noun, "analysis"), log: o.Log,
+		codec: codec, work: []string{codec.fields.Input, "checkpoint"},
 	}
 	a := &Analyses{documents: docs, codec: codec}
 
 	unlocking := *docs
-	codec.replaceToken = true
-	unlocking.codec = codec
-
+	unlocking.mends = true
 	var err error
 	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err != nil {
 		return nil, err
@@ -134,23 +93,17 @@ func (a *Analyses) Fields() Fields { return a.codec.fields }
 // Path returns the path of the collection, with its project and its database.
 func (a *Analyses) Path() string { return a.documents.collection.Path }
 
+// CreateOptions has optional fields of a new analysis.
+type CreateOptions struct {
+	Params string // the field params, which Outcome returns
+	Task   string // the field bookedTask, the name of the task that you book afterwards
+}
+
 // Create creates a QUEUED analysis with input, which is a value that orchestrator.Storable
-// returns. Errors: ErrExists if the id is taken, perhaps by this very call if a reply was lost;
-// lease.ErrRefused if Firestore cannot hold the input; lease.ErrUnavailable, after which the
-// analysis may exist or not.
-func (a *Analyses) Create(ctx context.Context, id string, input any) error {
-	return a.CreateWith(ctx, id, input, New{})
-}
-
-// New has further fields of an analysis that is created.
-type New struct {
-	Params string // the field params, which Outcome reads; empty: none
-	Task   string // bookedTask, the name of the task that is booked afterwards; empty: none
-}
-
-// CreateWith is like Create, and also stores the fields of with. It makes one call, and with
-// KeepAll a read before it.
-func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with New) error {
+// returns. It makes one call, and with KeepAll a read before it. Errors: ErrExists if the id is taken,
+// perhaps by this very call if a reply was lost; lease.ErrRefused if Firestore cannot hold the input;
+// lease.ErrUnavailable, after which the analysis may exist or not.
+func (a *Analyses) Create(ctx context.Context, id string, input any, o CreateOptions) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
@@ -158,11 +111,11 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with Ne
 	defer cancel()
 
 	fields := a.codec.fields.Document(input)
-	if with.Params != "" {
-		fields["params"] = with.Params
+	if o.Params != "" {
+		fields["params"] = o.Params
 	}
-	if with.Task != "" {
-		fields["bookedTask"] = with.Task
+	if o.Task != "" {
+		fields["bookedTask"] = o.Task
 	}
 	if a.codec.keepAll {
 		now, err := a.documents.now(ctx)
@@ -172,70 +125,64 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, with Ne
 		fields["expireAt"] = now.Add(a.codec.keep)
 	}
 
-	_, err := a.documents.collection.Doc(id).Create(ctx, fields)
-	switch {
-	case err == nil:
-		return nil
-	case status.Code(err) == codes.AlreadyExists:
+	_, err := a.documents.create(ctx, id, fields)
+	if errors.Is(err, lease.ErrConflict) {
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	}
-	return unavailable(storeError("create", a.documents.noun, id, err))
+	return unavailable(err)
 }
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
 // none.
 func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, error) {
-	return a.get(ctx, id, nil)
+	d, _, err := a.get(ctx, id, nil)
+	return d, err
 }
 
 // Summary reads one analysis with its checkpoint and acts, without its input and result:
 // lease.ErrNotFound if there is none.
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
-	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint"))
+	d, _, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint"))
 	if errors.Is(err, lease.ErrMalformed) {
 		err = nil
 	}
 	return d, err
 }
 
-// Outcome reads one analysis with its result and the params of CreateWith, without its
-// input and checkpoint. It makes one read. Errors: those of Get.
+// Outcome reads one analysis with its result and its CreateOptions.Params, without its input and
+// checkpoint. It makes one read. Errors: those of Get.
 func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analysis, params string, err error) {
-	d, err = a.get(ctx, id, append(a.codec.fields.summary(), a.codec.fields.Result, "params"))
-	s, _ := d.Stored.(stored)
-	return d, s.params, err
+	return a.get(ctx, id, append(a.codec.fields.summary(), a.codec.fields.Result, "params"))
 }
 
-// get reads those fields of an analysis, or all.
-func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analysislock.Analysis, err error) {
+// get reads one analysis, and its params. Nil fields: all.
+func (a *Analyses) get(ctx context.Context, id string, fields []string) (
+	d analysislock.Analysis, params string, err error,
+) {
 	if err := analysislock.CheckID(id); err != nil {
-		return d, err
+		return d, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-
 	refused := fmt.Errorf("%w: %q", lease.ErrNotFound, id)
-	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), wanted{fields: fields}, func(r reading) error {
+	err = a.documents.read(ctx, id, wanted{fields: fields}, func(r reading) {
 		if r.exists {
-			d, refused = a.codec.decode(r)
+			var c lease.Cell[analysislock.Analysis]
+			c, refused = a.documents.cell(r, time.Time{})
+			d = c.Doc
+			params, _ = r.fields["params"].(string)
 		}
-		return nil
 	})
-	if err != nil {
-		return d, unavailable(storeError("read", a.documents.noun, id, err))
-	}
-	return d, refused
+	return d, params, cmp.Or(unavailable(err), refused)
 }
 
-// Unlock calls analysislock.Locks.Unlock. It also replaces a lockToken that is not a
-// usable integer by the time of the document's last update in microseconds.
+// Unlock calls analysislock.Locks.Unlock. It replaces an unusable lockToken by the time of the
+// document's last update, in microseconds.
 func (a *Analyses) Unlock(
 	ctx context.Context, id string, seen *analysislock.Seen, task string,
 ) (analysislock.Analysis, error) {
 	return a.unlocking.Unlock(ctx, id, seen, task)
 }
 
-// Resolve calls analysislock.Locks.Resolve.
+// Resolve calls analysislock.Locks.Resolve, and replaces an unusable lockToken as Unlock does.
 func (a *Analyses) Resolve(
 	ctx context.Context, id string, seen *analysislock.Seen, name string, answer analysislock.Answer, task string,
 ) (analysislock.Analysis, error) {
@@ -263,7 +210,7 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
 	}
-	if len(c.Doc.Effects.Open()) > 0 { // if it were created again, the act could be repeated
+	if len(c.Doc.Effects.Open()) > 0 { // a new analysis with this id could repeat the act
 		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 
@@ -283,23 +230,20 @@ func (a *Analyses) Ping(ctx context.Context) error {
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
 
-// workFields lists the fields that an attempt gets, besides the acts.
-func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
-
 // work returns the input and the checkpoint as JSON. It takes them from the reading on which the
 // acquisition was decided, if that has them: the commit has proved that they had not changed.
 // Otherwise it reads them. It converts them after the commit has counted the attempt: an input that
 // makes the worker crash cannot do so without end.
 func (a *Analyses) work(ctx context.Context, c lease.Cell[analysislock.Analysis]) (w analysislock.Work, err error) {
-	d := c.Doc
-	if s, _ := d.Stored.(stored); s.work != nil {
-		w, err = a.decodeWork(s.work)
+	id := c.Doc.ID
+	if rev, _ := c.Rev.(*revision); rev != nil && rev.work != nil {
+		w, err = a.decodeWork(rev.work)
 	} else {
-		w, err = a.readWork(ctx, d.ID)
+		w, err = a.readWork(ctx, id)
 	}
-	w.Effects = d.Effects
+	w.Effects = c.Doc.Effects
 	if err != nil && !errors.Is(err, lease.ErrLost) {
-		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
+		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, id, err)
 	}
 	return w, err
 }
@@ -307,15 +251,15 @@ func (a *Analyses) work(ctx context.Context, c lease.Cell[analysislock.Analysis]
 func (a *Analyses) readWork(ctx context.Context, id string) (w analysislock.Work, err error) {
 	ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 	defer cancel()
+	var refused error
 	doc, want := a.documents.collection.Doc(id), wanted{encoded: a.documents.work}
-	err = a.documents.db.read(ctx, doc, want, func(r reading) (err error) {
-		if !r.exists {
-			return &lease.LostError{Reason: lease.Deleted}
+	err = a.documents.db.read(ctx, doc, want, func(r reading) {
+		refused = &lease.LostError{Reason: lease.Deleted}
+		if r.exists {
+			w, refused = a.decodeWork(r.encoded)
 		}
-		w, err = a.decodeWork(r.encoded)
-		return err
 	})
-	return w, err
+	return w, cmp.Or(err, refused)
 }
 
 // decodeWork converts the encoded fields of an attempt to JSON.

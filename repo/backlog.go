@@ -23,9 +23,9 @@ const steps = 12
 // From. One that has been requeued or deleted since is not counted, unless it was counted before.
 type Interval struct {
 	From     time.Time `json:"from"`
-	Started  int64     `json:"started"`  // by StartedAt
-	Finished int64     `json:"finished"` // READY, by UpdatedAt
-	Failed   int64     `json:"failed"`   // by UpdatedAt
+	Started  int64     `json:"started"`  // StartedAt is in the interval
+	Finished int64     `json:"finished"` // READY, and UpdatedAt is in the interval
+	Failed   int64     `json:"failed"`   // FAILED, and UpdatedAt is in the interval
 }
 
 // Backlog counts the unfinished analyses, and what was done in the last intervals.
@@ -33,11 +33,11 @@ type Backlog struct {
 	At              time.Time `json:"at"`                         // Firestore's time of the reading
 	Running         int64     `json:"running"`                    // their lock has not expired
 	Waiting         int64     `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
-	Stuck           int64     `json:"stuck"`                      // at least: each that waits for its next attempt may hide one
-	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // of OldestUnfinished; zero: none, or unknown
-	Since           time.Time `json:"since"`                      // the beginning of the last three Intervals, 30 to 45 minutes ago
-	Created         int64     `json:"created"`                    // after Since
-	Ended           int64     `json:"ended"`                      // after Since
+	Stuck           int64     `json:"stuck"`                      // may be more: one that waits may hide one
+	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // OldestUnfinished; zero: none, or unknown
+	Since           time.Time `json:"since"`                      // start of the last three Intervals, 30 to 45 min ago
+	Created         int64     `json:"created"`                    // created after Since
+	Ended           int64     `json:"ended"`                      // ended after Since
 	// DrainedAt is when nothing waits any more, at the rate after Since, if no more are created;
 	// zero: none ended.
 	DrainedAt time.Time  `json:"drained_at,omitzero"`
@@ -120,9 +120,9 @@ func (a *Analyses) intervals(current time.Time, queries map[*int64]firestore.Que
 	for n := range all {
 		i, from := &all[n], current.Add(time.Duration(n+1-steps)*Step)
 		until := from.Add(Step)
-		known := slices.IndexFunc(last.Intervals, func(old Interval) bool { return old.From.Equal(from) })
-		if known >= 0 && !until.Add(time.Minute).After(last.At) { // no commit is a minute late
-			*i = last.Intervals[known]
+		counted := slices.IndexFunc(last.Intervals, func(old Interval) bool { return old.From.Equal(from) })
+		if counted >= 0 && !until.Add(time.Minute).After(last.At) { // no commit is a minute late
+			*i = last.Intervals[counted]
 			continue
 		}
 		i.From = from

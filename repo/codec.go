@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -16,23 +14,49 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 // unreadableOwner replaces a lockOwner that is not a string. No worker has this name.
 const unreadableOwner = "(unreadable)"
 
+// codec converts documents to records D, and the difference of two records to fields. It knows the
+// fields of the contract and no others.
+type codec[D any] interface {
+	// decode decodes a document that exists. It needs only the fields of the mask. It returns
+	// lease.ErrMalformed, and the record, if it cannot assume a safe value for one of them.
+	decode(r reading) (D, revision, error)
+	// mask names the fields that a decision needs; nil: all.
+	mask() []string
+	// changes returns the fields that change prev to next, at Firestore's time now, with
+	// firestore.Delete for a field that is deleted; none: nothing differs. It changes rev, the revision
+	// of prev, to that of next.
+	changes(prev D, next *D, rev *revision, now time.Time) map[string]any
+}
+
+// revision is the Rev of a Cell: the version of a document, and what a commit needs to know about it
+// beside the record.
+type revision struct {
+	updated   time.Time // the document's update time, on which a commit is conditional
+	timestamp bool      // updatedAt is a Timestamp, and stays one
+	repairs   []string  // fields with an unusable value, which the next commit replaces
+	// work has the fields that a Load with lease.LeaseAndWork has read. The commit of an acquisition
+	// keeps it, and later commits drop it.
+	work map[string]*firestorepb.Value
+}
+
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
-	noun         string // see Options
-	fields       Fields
-	keep         time.Duration // see Options
-	keepAll      bool
-	replaceToken bool // for operators: accept an unusable lockToken, and write a usable one
+	fields  Fields
+	keep    time.Duration // Options.Keep
+	keepAll bool
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
+
+// earliest is before any time that a program of ours or of an application's has written. 0, and a
+// number of seconds, are read as a time in early 1970.
+var earliest = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // lockCodec decodes the fields of the lock, which analyses and rooms have in common.
 type lockCodec struct {
@@ -41,28 +65,18 @@ type lockCodec struct {
 	name   func(id string) slog.Attr // names a record in the log
 }
 
-// stored is the value in Analysis.Stored.
-type stored struct {
-	updatedAt    any                           // as the document has it: a commit keeps its type
-	derived      map[string]any                // counts of acts, as the document has them: a commit corrects them
-	tokenAssumed bool                          // the document's lockToken is unusable; Lock.Token replaces it
-	unleased     bool                          // no acquisition has written a lockToken
-	params       string                        // if the call reads it; see CreateWith
-	work         map[string]*firestorepb.Value // if the reading has it; see Analyses.work
-}
-
 // mask adds the acts to what a list shows: their counts only serve queries, and may be wrong.
 func (c analysisCodec) mask() []string {
 	return append(c.fields.summary(), "effects", unfinishedEffects)
 }
 
-func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
+func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error) {
 	data, f := r.fields, c.fields
 	a := analysislock.Analysis{
 		ID: r.id, ReadAt: r.at, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result],
 		Error: decodeError(data[f.Error]), LastError: decodeError(data["lastError"]),
 		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
-		BookedTask: decodeTask(data["bookedTask"]),
+		BookedTask: cut(data["bookedTask"]),
 	}
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
@@ -74,7 +88,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
-	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) { // else the next acquisition sets it
+	// Without a credible start the next acquisition sets it.
+	if started, _ := parseTime(data["startedAt"]); lease.Credible(started, r.at) {
 		a.StartedAt = started
 	}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
@@ -83,37 +98,29 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	}
 
 	lock, err := c.decodeLock(r)
-	unleased := lock.Token == 0
-	if unleased && c.keep > 0 { // an expired document may have had the same id
+	if lock.Token == 0 && c.keep > 0 { // an expired document may have had the same id
 		lock.Token = lease.Fresh(r.created).Token
 	}
 	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = analysislock.Finished(a.Status) || f.final(data[f.Status])
-	params, _ := data["params"].(string)
-	a.Stored = stored{
-		updatedAt: data["updatedAt"], tokenAssumed: err != nil, unleased: unleased, params: params, work: r.encoded,
-		derived: map[string]any{
-			openEffects: derived(data[openEffects]), unfinishedEffects: derived(data[unfinishedEffects]),
-		},
-	}
-	if err == nil || a.Lock.Finished {
-		return a, nil
-	}
 
-	a.Malformed = err
-	if c.replaceToken {
-		return a, nil
+	var rev revision
+	_, rev.timestamp = data["updatedAt"].(time.Time)
+	for path, want := range map[string]int{openEffects: a.OpenEffects, unfinishedEffects: c.atRisk(&a)} {
+		if n, ok := parseInt(data[path]); !ok || n != int64(want) {
+			rev.repairs = append(rev.repairs, path)
+		}
 	}
-	return a, fmt.Errorf("repo: %s %q: %w", c.noun, a.ID, a.Malformed)
-}
-
-// decodeTask returns the name of a task. A value of another type becomes one that no task has, so
-// that an acquisition deletes it.
-func decodeTask(v any) string {
-	if _, text := v.(string); v != nil && !text {
-		return "(unreadable)"
+	if v := data["bookedTask"]; v != nil && a.BookedTask == "" {
+		rev.repairs = append(rev.repairs, "bookedTask")
 	}
-	return cut(v)
+	if err != nil {
+		rev.repairs = append(rev.repairs, "lockToken")
+	}
+	if !a.Lock.Finished {
+		a.Malformed = err
+	}
+	return a, rev, a.Malformed
 }
 
 func decodeError(v any) *analysislock.Error {
@@ -152,7 +159,7 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 		l.Owner = cut(owner)
 	default:
 		l.Owner = unreadableOwner
-		c.warn(r, "lockOwner", owner)
+		c.warn(r, "lockOwner")
 	}
 
 	l.HeartbeatAt, _ = c.credible(r, "lockHeartbeatAt")
@@ -170,13 +177,13 @@ func (c lockCodec) credible(r reading, field string) (time.Time, bool) {
 	if ok && lease.Credible(t, r.at) {
 		return t, true
 	}
-	c.warn(r, field, r.fields[field])
+	c.warn(r, field)
 	return time.Time{}, false
 }
 
-func (c lockCodec) warn(r reading, field string, v any) {
+func (c lockCodec) warn(r reading, field string) {
 	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field",
-		c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
+		c.name(r.id), slog.String("field", field), slog.String("type", kind(r.fields[field])))
 }
 
 // values returns the fields of d that a decision reads, except history, with firestore.Delete for
@@ -193,97 +200,103 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 	}
 }
 
-// differences returns the updates of the fields that differ, and of those in always.
-func differences(before, after map[string]any, always ...string) (updates []firestore.Update) {
+// differences returns the fields of after that before has otherwise.
+func differences(before, after map[string]any) map[string]any {
+	fields := map[string]any{}
 	for path, v := range after {
-		if slices.Contains(always, path) || !reflect.DeepEqual(before[path], v) {
-			updates = append(updates, firestore.Update{Path: path, Value: v})
+		if !reflect.DeepEqual(before[path], v) {
+			fields[path] = v
 		}
 	}
-	return updates
+	return fields
 }
 
 // changes also sets updatedAt to now, if any other field changes.
-func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis,
+func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis, rev *revision,
 	now time.Time,
-) []firestore.Update {
-	f, finished := c.fields, next.Finished()
-	switched := finished != prev.Finished()
-	freed := switched || prev.Lock.Owner != "" && next.Lock.Owner == ""
-
-	// Decoding has replaced values that it could not read, so a comparison does not show all
-	// fields that must be deleted.
-	var always []string
-	if switched {
-		always = append(always, f.Error, "nextAttemptAt")
-	}
-	if switched && next.Status != analysislock.Failed {
-		always = append(always, "lastError")
-	}
-	if freed {
-		always = append(always, "lockHeartbeatAt", "lockExpiresAt")
-	}
-	origin, _ := prev.Stored.(stored)
-	before := c.values(&prev)
-	maps.Copy(before, origin.derived)
-	updates := differences(before, c.values(next), always...)
-
-	set := func(path string, v any) { updates = append(updates, firestore.Update{Path: path, Value: v}) }
-	if !slices.Equal(prev.History, next.History) {
-		set("history", historyValue(next.History))
-	}
-	if switched && next.Status == analysislock.Ready {
-		set(f.Result, next.Result)
-	}
-	if switched && next.Status == analysislock.Failed {
-		set(f.Result, firestore.Delete)
-	}
-	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
-		set("checkpoint", checkpointValue(next.Checkpoint))
-	}
-	if next.Effects != nil && !reflect.DeepEqual(prev.Effects, next.Effects) {
-		set("effects", effectsValue(next.Effects))
-	}
-	if origin.tokenAssumed && next.Lock.Token == prev.Lock.Token && (len(updates) > 0 || c.replaceToken) {
-		set("lockToken", next.Lock.Token)
-	}
-	if len(updates) == 0 {
+) map[string]any {
+	values := c.values(next)
+	fields := c.difference(&prev, next, values)
+	if len(fields) == 0 && !slices.Contains(rev.repairs, "lockToken") {
 		return nil
 	}
 
 	next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), next.Lock.Attempts
-	if _, timestamp := origin.updatedAt.(time.Time); timestamp { // it remains one
-		set("updatedAt", next.UpdatedAt)
-	} else {
-		set("updatedAt", timeValue(next.UpdatedAt))
+	fields["updatedAt"] = timeValue(next.UpdatedAt)
+	if rev.timestamp {
+		fields["updatedAt"] = next.UpdatedAt
 	}
-	origin.derived = nil // the values of next, from now on
-	next.Stored = origin
-	switch {
-	case next.OpenEffects > 0 || c.atRisk(next) > 0: // nobody would know that an act was, or may have been, done
-		set("expireAt", firestore.Delete)
-	case c.keepAll, c.keep > 0 && finished && (freed || prev.OpenEffects > 0):
-		set("expireAt", now.Add(c.keep))
-	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
-		// An attempt must not lose its document because an earlier one had finished it.
-		set("expireAt", firestore.Delete)
+	c.repair(fields, values, &prev, next, rev)
+	c.expire(fields, &prev, next, now)
+
+	rev.repairs = nil
+	if next.Lock.Token == prev.Lock.Token { // only an acquisition begins an attempt, which gets the work
+		rev.work = nil
 	}
-	return updates
+	return fields
 }
 
-// The fields that count acts. They only serve queries: a decision reads the acts.
-const (
-	openEffects       = "openEffects"       // acts that have started and are not done
-	unfinishedEffects = "unfinishedEffects" // all acts of an unfinished record of Do
-)
-
-// derived returns the count in a document, as values returns it. What is no count differs from all.
-func derived(v any) any {
-	n, ok := parseInt(v)
-	if !ok {
-		return v
+// difference returns the fields of next that prev has otherwise. values are those of next.
+func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[string]any) map[string]any {
+	fields := differences(c.values(prev), values)
+	if !slices.Equal(prev.History, next.History) {
+		fields["history"] = historyValue(next.History)
 	}
-	return orDelete(int(n))
+	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
+		fields["checkpoint"] = checkpointValue(next.Checkpoint)
+	}
+	if next.Effects != nil && !reflect.DeepEqual(prev.Effects, next.Effects) {
+		fields["effects"] = effectsValue(next.Effects)
+	}
+	if next.Finished() == prev.Finished() {
+		return fields
+	}
+
+	switch next.Status {
+	case analysislock.Ready:
+		fields[c.fields.Result] = next.Result
+	case analysislock.Failed:
+		fields[c.fields.Result] = firestore.Delete
+	}
+	return fields
+}
+
+// repair adds to fields the values of those that may be unreadable in the document, which the
+// difference of two records does not show.
+func (c analysisCodec) repair(fields, values map[string]any, prev, next *analysislock.Analysis, rev *revision) {
+	paths, switched := slices.Clone(rev.repairs), next.Finished() != prev.Finished()
+	if switched {
+		paths = append(paths, c.fields.Error, "nextAttemptAt")
+	}
+	if switched && next.Status != analysislock.Failed {
+		paths = append(paths, "lastError")
+	}
+	if switched || freed(prev, next) {
+		paths = append(paths, "lockHeartbeatAt", "lockExpiresAt")
+	}
+
+	for _, path := range paths {
+		fields[path] = values[path]
+	}
+}
+
+// expire sets or deletes expireAt; see Options.Keep.
+func (c analysisCodec) expire(fields map[string]any, prev, next *analysislock.Analysis, now time.Time) {
+	finished, switched := next.Finished(), next.Finished() != prev.Finished()
+	ends := switched || freed(prev, next) || prev.OpenEffects > 0
+	switch {
+	case next.OpenEffects > 0 || c.atRisk(next) > 0:
+		fields["expireAt"] = firestore.Delete // an operator still has to answer for an open act
+	case c.keepAll, c.keep > 0 && finished && ends:
+		fields["expireAt"] = now.Add(c.keep)
+	case !finished && (switched || next.Lock.Token != prev.Lock.Token):
+		fields["expireAt"] = firestore.Delete // an earlier attempt may have finished it, and this one must not lose it
+	}
+}
+
+// freed reports whether next has no owner any more.
+func freed(prev, next *analysislock.Analysis) bool {
+	return prev.Lock.Owner != "" && next.Lock.Owner == ""
 }
 
 // atRisk returns how many acts an unfinished record has. No queue brings its caller back, so the
@@ -300,106 +313,4 @@ func errorValue(e *analysislock.Error) any {
 		return firestore.Delete
 	}
 	return map[string]any{"code": e.Code, "message": e.Message}
-}
-
-// orDelete returns v, or the value that deletes its field if v is zero.
-func orDelete[T comparable](v T) any {
-	if v == *new(T) {
-		return firestore.Delete
-	}
-	return v
-}
-
-// present removes from m the fields that are not stored, and returns m.
-func present(m map[string]any) map[string]any {
-	maps.DeleteFunc(m, func(_ string, v any) bool { return v == any(firestore.Delete) })
-	return m
-}
-
-func timeValue(t time.Time) any {
-	if t.IsZero() {
-		return firestore.Delete
-	}
-	return iso8601.Format(t)
-}
-
-// maxText is the limit, in bytes, of a string that another program has written and a record
-// contains. The strings of this program, such as owners, are shorter.
-const maxText = 4 << 10
-
-// cut returns a string, cut after maxText bytes, and "" for a value of another type.
-func cut(v any) string {
-	s, _ := v.(string)
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(strings.Clone(s[:maxText]), "")
-	}
-	return s
-}
-
-// parseTime reads ISO 8601 of any precision, a Timestamp, or a number of milliseconds,
-// microseconds or nanoseconds since 1970. It chooses the unit by the number's size: a number over
-// maxMillis is of microseconds, or if it is too large for these, of nanoseconds. A missing value is
-// the zero time. ok is false for a value that is not a time. ISO 8601 without a zone is read as UTC.
-func parseTime(v any) (t time.Time, ok bool) {
-	switch v := v.(type) {
-	case nil:
-		return time.Time{}, true
-	case time.Time:
-		return v, true
-	case int64:
-		return fromEpoch(float64(v))
-	case float64:
-		return fromEpoch(v)
-	case string:
-		return iso8601.Parse(v)
-	}
-	return time.Time{}, false
-}
-
-// maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
-const maxMillis = 253402300799999
-
-// earliest is before any time that a program of ours or of an application's has written. 0, and a
-// number of seconds, are read as a time in early 1970.
-var earliest = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func fromEpoch(n float64) (time.Time, bool) {
-	if !(n >= 0 && n <= maxMillis*1e6) { // also NaN
-		return time.Time{}, false
-	}
-	for n > maxMillis {
-		n /= 1000
-	}
-	return time.UnixMilli(int64(n)), true
-}
-
-// parseInt reads an integer, also one that another client wrote as a double. A missing
-// value is 0.
-func parseInt(v any) (n int64, ok bool) {
-	switch v := v.(type) {
-	case nil:
-		return 0, true
-	case int64:
-		return v, true
-	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
-			return int64(v), true
-		}
-	}
-	return 0, false
-}
-
-// kind names the type of a document's value.
-func kind(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case int64, float64:
-		return fmt.Sprintf("the number %v", v)
-	case map[string]any:
-		return "a map"
-	case []any:
-		return "an array"
-	}
-	return fmt.Sprintf("a %T", v)
 }

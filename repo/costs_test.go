@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
@@ -41,12 +42,12 @@ func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 // The document has 240 KiB each of input, result, checkpoint and another program's field.
 func TestNoDecisionMovesTheInput(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
-	t.Run("pessimistic", func(t *testing.T) {
+	t.Run("in transactions", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
 	})
 }
 
-func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic bool) {
+func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, inTransactions bool) {
 	t.Helper()
 	const most = 8 << 10
 	large := func(fields map[string]any) map[string]any {
@@ -62,7 +63,10 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
 	m := &meter{}
 	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
-	a.documents.pessimistic, other.documents.pessimistic = pessimistic, pessimistic
+	if inTransactions {
+		a.decideInTransactions(t)
+		other.decideInTransactions(t)
+	}
 	a.again, other.again = true, true
 	moves := func(what string, do func() error) {
 		t.Helper()
@@ -140,9 +144,9 @@ func TestASkipOfALargeDocumentRefusesMostOfIt(t *testing.T) {
 		_, err := a.Get(t.Context(), "x")
 		fatal(t, err)
 	}
-	for most, ctx := range map[int64]context.Context{8 << 10: t.Context(), 400_000: analysislock.WithWork(t.Context())} {
+	for most, want := range map[int64]lease.Want{8 << 10: lease.OnlyLease, 400_000: lease.LeaseAndWork} {
 		before := l.n.Load()
-		acq, err := a.AcquireAnalysisLock(ctx, "x", "w/1", 0, analysislock.AcquireOptions{})
+		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, analysislock.AcquireOptions{Want: want})
 		if moved := l.n.Load() - before; err != nil || acq.Reason != analysislock.AlreadyFinished || moved > most {
 			t.Errorf("%+v, %v: %d bytes, want at most %d", acq, err, moved, most)
 		}

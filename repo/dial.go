@@ -8,8 +8,6 @@ import (
 	"math"
 	"net/url"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -20,8 +18,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+)
 
-	"taskguard/lease/analysislock"
+// A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
+// buffer. So the database decodes large documents, and encodes large results, one at a time.
+const (
+	largeAnswer = 64 << 10 // bytes
+	largeResult = 4 << 10  // values
 )
 
 // Database is a connection to one Firestore database, for any number of Analyses. It is
@@ -29,7 +32,7 @@ import (
 type Database struct {
 	client *firestore.Client
 	conn   *grpc.ClientConn
-	api    firestorepb.FirestoreClient // on conn, for what client cannot do, or not as fast
+	api    firestorepb.FirestoreClient // uses conn, for calls that client cannot make, or makes more slowly
 	name   string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
@@ -50,45 +53,19 @@ func Connect(ctx context.Context, project string, o Options, opts ...option.Clie
 	return db, nil
 }
 
-// connect opens the connection. If a call waits and the connection has received nothing
-// for 30 s, gRPC sends a ping. It replaces the connection if no answer arrives within
-// 10 s. Without pings, gRPC would keep a connection that the network has dropped: its watch
-// would receive nothing, and each call on it would fail. A server that gets too many
-// pings closes the connection, and gRPC then sends half as many.
-//
-// The windows bound what a large answer sends before a read refuses it; gRPC's own would grow
-// to megabytes.
-//
-// If FIRESTORE_EMULATOR_HOST is set, Google's client ignores the connection it is given
-// and opens its own to that host.
+// connect opens the connection, and Google's client on it. If FIRESTORE_EMULATOR_HOST is set, Google's
+// client ignores the connection it is given and opens its own to that host.
 func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*Database, error) {
-	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
-	stream, shared := grpc.WithInitialWindowSize(4*largeAnswer), grpc.WithInitialConnWindowSize(64*largeAnswer)
-	own := []option.ClientOption{
-		option.WithGRPCDialOption(alive), option.WithGRPCDialOption(stream), option.WithGRPCDialOption(shared),
-	}
-	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
-	if host := cmp.Or(fromEnv, emulator); host != "" { // as Google's client connects to it
-		conn, err := grpc.NewClient("passthrough:///"+host, alive, stream, shared, grpc.WithNoProxy(),
-			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
-		if err != nil {
-			return nil, err
-		}
-		own = []option.ClientOption{option.WithGRPCConn(conn)}
-	}
-
-	api, err := firestoreapi.NewClient(ctx, append(own, opts...)...)
+	conn, err := dial(ctx, emulator, opts)
 	if err != nil {
 		return nil, err
 	}
-	conn := api.Connection() //nolint:staticcheck // the only one: no pool is asked for
-	if fromEnv == "" {
+	if os.Getenv(emulatorHost) == "" {
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
 	client, err := firestore.NewClientWithDatabase(ctx, project, name, opts...)
 	if err != nil {
-		return nil, errors.Join(err, api.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
 
 	return &Database{
@@ -97,6 +74,45 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
 		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1),
 	}, nil
+}
+
+// emulatorHost is the variable by which Google's clients find an emulator.
+const emulatorHost = "FIRESTORE_EMULATOR_HOST"
+
+// dial opens the connection, to an emulator if there is one. opts win over its own options.
+//
+// If a call waits and the connection has received nothing for 30 s, gRPC sends a ping. It replaces the
+// connection if no answer arrives within 10 s. Without pings, gRPC would keep a connection that the
+// network has dropped: its watch would receive nothing, and each call on it would fail. A server that
+// gets too many pings closes the connection, and gRPC then sends half as many.
+//
+// The windows bound what a large answer sends before a read refuses it; gRPC's own would grow
+// to megabytes.
+func dial(ctx context.Context, emulator string, opts []option.ClientOption) (*grpc.ClientConn, error) {
+	tuning := []grpc.DialOption{
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithInitialWindowSize(4 * largeAnswer), grpc.WithInitialConnWindowSize(64 * largeAnswer),
+	}
+	var own []option.ClientOption
+	if host := cmp.Or(os.Getenv(emulatorHost), emulator); host == "" {
+		for _, o := range tuning {
+			own = append(own, option.WithGRPCDialOption(o))
+		}
+	} else { // Google's client connects to an emulator in the same way
+		sizes := grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32))
+		conn, err := grpc.NewClient("passthrough:///"+host, append(tuning, sizes, grpc.WithNoProxy(),
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}))...)
+		if err != nil {
+			return nil, err
+		}
+		own = append(own, option.WithGRPCConn(conn))
+	}
+
+	api, err := firestoreapi.NewClient(ctx, append(own, opts...)...)
+	if err != nil {
+		return nil, err
+	}
+	return api.Connection(), nil //nolint:staticcheck // the only one: no pool is asked for
 }
 
 // Close ends the connections.
@@ -116,14 +132,3 @@ func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (emulatorOwner) RequireTransportSecurity() bool { return false }
-
-// CheckCollection returns an error unless path is the path of a collection, such as analyses
-// or tenants/a/analyses.
-func CheckCollection(path string) error {
-	segments := strings.Split(path, "/")
-	refused := func(s string) bool { return analysislock.CheckID(s) != nil }
-	if len(segments)%2 == 0 || slices.ContainsFunc(segments, refused) {
-		return fmt.Errorf("%q is not the path of a collection", path)
-	}
-	return nil
-}

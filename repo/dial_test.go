@@ -199,7 +199,7 @@ func TestACommitIsSentOnceOnEachConnection(t *testing.T) {
 		fatal(t, err)
 		for code, unwritten := range map[codes.Code]bool{codes.FailedPrecondition: true, codes.Unavailable: false, codes.ResourceExhausted: false} {
 			fake.codes = []codes.Code{code, code}
-			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: time.Now()}
+			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: &revision{updated: time.Now()}}
 			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); err == nil || errors.Is(err, lease.ErrUnwritten) != unwritten || len(fake.codes) != 1 {
 				t.Errorf("%s, %v: %v, sent %d times", name, code, err, 2-len(fake.codes))
 			}

@@ -43,10 +43,10 @@ func queryError(verb string, err error) error {
 	return unavailable(err)
 }
 
-// unavailable marks the error of a single call as lease.ErrUnavailable, unless the
+// unavailable marks the error of a single call, if any, as lease.ErrUnavailable, unless the
 // store has refused the call or the record is malformed.
 func unavailable(err error) error {
-	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
+	if err == nil || errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)

@@ -38,7 +38,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 	active := func(ctx context.Context, a *worker, _ onRooms) error { _, _, _, _, err := a.Active(ctx, 1); return err }
 	unfound := func(ctx context.Context, a *worker, _ onRooms) error { return errorOf(a.Unfound(ctx, 1)) }
 	orphaned := func(ctx context.Context, a *worker, _ onRooms) error { _, _, err := a.Orphaned(ctx, 10); return err }
-	create := func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", 1) }
+	create := func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", 1, CreateOptions{}) }
 	for call, operations := range map[string]map[string]operation{
 		read: {
 			"Lapsed": lapsed, "Page": page, "Active": active, "Orphaned": orphaned,
@@ -85,7 +85,7 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, l := openFaulty(t, b)
-		a.documents.pessimistic = true
+		a.decideInTransactions(t)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		l.inject(map[string][]fault{exclusiveRead: {denied}})
 		mustAcquire(t, a, "x", "w/1")
@@ -100,17 +100,17 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
-		if _, err := a.acquire(t.Context(), "bad", "w/2"); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
+		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
+		if _, err := a.documents.Exclude(t.Context(), "bad", same); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
 			t.Errorf("%v, want ErrMalformed of the reading", err)
 		}
 		l.inject(map[string][]fault{read: {denied}})
-		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
 		if _, err := a.documents.Exclude(t.Context(), "missing", same); err == nil {
 			t.Error("a decision about a document that could not be read")
 		}
 		was, err := a.documents.Load(t.Context(), "free", lease.OnlyLease)
 		fatal(t, err)
-		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev != was.Rev || c.Doc.Status != analysislock.Ready {
+		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev.(*revision).updated != was.Rev.(*revision).updated || c.Doc.Status != analysislock.Ready {
 			t.Errorf("a decision that changes nothing: %+v, %v; want %+v", c, err, was)
 		}
 		l.inject(map[string][]fault{read: {denied, denied, denied, denied, denied, denied, denied, denied, denied, denied}})
@@ -176,7 +176,7 @@ func (s extended) RecvMsg(m any) error {
 	return err
 }
 
-func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
+func TestAReadEndsWithItsCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
 		docs := open(t, b, l.options()...).documents
@@ -184,15 +184,11 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 		b.Put(t, "small", map[string]any{"status": "s"})
 		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
 		small, large := docs.collection.Doc("small"), docs.collection.Doc("large")
-		own := errors.New("own")
-		if err := db.read(t.Context(), small, wanted{}, func(reading) error { return own }); !errors.Is(err, own) {
-			t.Errorf("read: %v, want its user's error", err)
-		}
+		used := func(reading) {}
 		// One large document is decoded at a time. A small one does not wait.
 		fatal(t, db.decoders.Acquire(t.Context(), 1))
 		second, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		used := func(reading) {}
 		check(t, db.readOnce(second, small, wanted{}, used))
 		if err := db.readOnce(second, large, wanted{}, used); err == nil {
 			t.Error("large: it does not wait")
@@ -293,8 +289,8 @@ func lock(fields map[string]any) (a analysislock.Analysis, room document.Lock, l
 	var b bytes.Buffer
 	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: analysisName}
 	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
-	a, _ = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
-	room, _ = roomCodec{c}.decode(r)
+	a, _, _ = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
+	room, _, _ = roomCodec{c}.decode(r)
 	return a, room, b.String()
 }
 
@@ -322,7 +318,7 @@ func TestAnUnusableFieldIsReplacedAndItsTypeLogged(t *testing.T) {
 	if kind(nil) != "null" {
 		t.Errorf("nil is %s", kind(nil))
 	}
-	if us := (roomCodec{}).changes(room, &room, time.Now()); len(us) != 0 {
+	if us := (roomCodec{}).changes(room, &room, &revision{}, time.Now()); len(us) != 0 {
 		t.Errorf("nothing has changed, but %v is written", us)
 	}
 }

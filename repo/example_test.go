@@ -35,7 +35,7 @@ func runOne(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, analyses.Close()) }()
 
-	if err := analyses.Create(ctx, "report-7", map[string]any{"text": "a text"}); err != nil {
+	if err := analyses.Create(ctx, "report-7", map[string]any{"text": "a text"}, repo.CreateOptions{}); err != nil {
 		return err
 	}
 	got, err := analyses.AcquireAnalysisLock(ctx, "report-7", "worker-1/delivery-1", 0, analysislock.AcquireOptions{})

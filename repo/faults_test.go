@@ -161,7 +161,7 @@ func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, conn := openFaulty(t, b)
 		conn.inject(map[string][]fault{commit: {lost(codes.Unavailable)}})
-		if err := a.Create(t.Context(), "x", "input"); !errors.Is(err, ErrExists) {
+		if err := a.Create(t.Context(), "x", "input", CreateOptions{}); !errors.Is(err, ErrExists) {
 			t.Errorf("%v, want ErrExists", err)
 		}
 		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
@@ -174,11 +174,13 @@ func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
 func large() []any { return make([]any, largeResult+1) }
 
 func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
-	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+	for kind, exclusive := range map[string]bool{commit: false, exclusiveCommit: true} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				a, l := openFaulty(t, b)
-				a.documents.pessimistic = pessimistic
+				if exclusive {
+					a.decideInTransactions(t)
+				}
 				for i, id := range []string{"x", "y", "z"} {
 					b.Put(t, id, map[string]any{"status": analysislock.Queued})
 					mustAcquire(t, a, id, "w/1")
@@ -231,7 +233,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
 		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
-		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
+		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil, CreateOptions{}) }},
 		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {

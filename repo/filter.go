@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -21,9 +20,9 @@ import (
 // Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
 	Status        string    // empty: any
-	Code          string    // of Error or LastError
+	Code          string    // code of Error or of LastError; empty: any
 	Cause         bool      // compare Code only with that of Analysis.Cause
-	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
+	Since, Before time.Time // Since ≤ UpdatedAt < Before; zero: no limit
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
 	// compared, and those without updatedAt are selected too.
 	Prefix string
@@ -50,7 +49,7 @@ func (f *Filter) check() error {
 const findPage = 1000
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories, in
-// the order of Page. Malformed is set as by Page. Find begins after a Position or Page's next;
+// the order of Page. Malformed is set as by Page. Find begins after a next of Page;
 // empty: with the first. It makes a query for each 1,000, each within 15 s. It may miss an analysis
 // that is updated meanwhile, and one whose updatedAt is a string with another zone's offset.
 // Errors: those of Page.
@@ -112,11 +111,14 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 		}
 	}
 
-	found, err = a.summaries(ctx, "list analyses", q)
-	if n := len(found); n > 0 && n == limit {
-		next = a.Position(&found[n-1])
-	}
-	return slices.DeleteFunc(found, f.excludes), next, err
+	n := 0
+	found, err = a.match(ctx, "list analyses", q, limit, func(r reading, d *analysislock.Analysis) bool {
+		if n++; n == limit {
+			next = position(r)
+		}
+		return !f.excludes(d)
+	})
+	return found, next, err
 }
 
 // selected returns the query of f, in the order of Page.
@@ -150,34 +152,10 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 		OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
 }
 
-// lowest lists the least value of each type that updatedAt may have.
-var lowest = []any{"", time.Time{}, math.Inf(-1)}
-
-// within returns filters that find since ≤ field < before, one for each type of the field, as a
-// range compares only values of its own type. Zero: no limit.
-func within(field string, since, before time.Time) (all []firestore.EntityFilter) {
-	from, until := lowest, storedForms(before)
-	if !since.IsZero() {
-		from = storedForms(since)
-	}
-	for i := range from {
-		limits := []firestore.EntityFilter{property(field, ">=", from[i])}
-		if !before.IsZero() {
-			limits = append(limits, property(field, "<", until[i]))
-		}
-		all = append(all, firestore.AndFilter{Filters: limits})
-	}
-	return all
-}
-
-func property(path, operator string, v any) firestore.EntityFilter {
-	return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
-}
-
 // excludes reports whether d, which the query of f has found, has another Cause, or is outside the
 // times of f. The query compares strings as strings, so it can find times with a zone's offset that
 // are outside.
-func (f *Filter) excludes(d analysislock.Analysis) bool {
+func (f *Filter) excludes(d *analysislock.Analysis) bool {
 	if f.byID() {
 		return false
 	}
@@ -193,14 +171,13 @@ type place struct {
 	Timestamp bool `json:",omitempty"` // the type of UpdatedAt, which JSON encodes as a string
 }
 
-// Position returns the position of d, which Page or Find has read. With it as after, they begin
-// with the analysis that follows d.
-func (a *Analyses) Position(d *analysislock.Analysis) string {
-	s, _ := d.Stored.(stored)
-	_, timestamp := s.updatedAt.(time.Time)
-	text, err := json.Marshal(place{ID: d.ID, UpdatedAt: s.updatedAt, Timestamp: timestamp})
+// position returns the position of a document.
+func position(r reading) string {
+	updated := r.fields["updatedAt"]
+	_, timestamp := updated.(time.Time)
+	text, err := json.Marshal(place{ID: r.id, UpdatedAt: updated, Timestamp: timestamp})
 	if err != nil { // JSON has no infinity; a list by ID needs the ID alone
-		text, _ = json.Marshal(place{ID: d.ID})
+		text, _ = json.Marshal(place{ID: r.id})
 	}
 	return base64.RawURLEncoding.EncodeToString(text)
 }

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -46,12 +47,47 @@ func optionsFor(b *emulatortest.Backend, o Options) Options {
 	return o
 }
 
+// inTransactions is a store that makes every change in a transaction, because its first two swaps
+// are conflicts. The third one is real: Edit confirms by it that a transaction was refused.
+type inTransactions struct {
+	*documents[analysislock.Analysis]
+	conflicts int
+}
+
+func (s *inTransactions) Swap(ctx context.Context, id string, prev lease.Cell[analysislock.Analysis],
+	next analysislock.Analysis,
+) (lease.Cell[analysislock.Analysis], error) {
+	if s.conflicts++; s.conflicts <= 2 {
+		return lease.Cell[analysislock.Analysis]{}, fmt.Errorf("%w: %w", lease.ErrUnwritten, lease.ErrConflict)
+	}
+	s.conflicts = 0
+	return s.documents.Swap(ctx, id, prev, next)
+}
+
+func (s *inTransactions) Exclude(ctx context.Context, id string,
+	decide func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error),
+) (c lease.Cell[analysislock.Analysis], err error) {
+	if c, err = s.documents.Exclude(ctx, id, decide); err == nil {
+		s.conflicts = 0
+	}
+	return c, err
+}
+
+// decideInTransactions makes every change of w's locks in a transaction.
+func (w *worker) decideInTransactions(t *testing.T) {
+	t.Helper()
+	var err error
+	w.Locks, err = analysislock.New(&inTransactions{documents: w.documents}, w.codec.policy, 0, w.work)
+	fatal(t, err)
+}
+
 // acquire acquires id as a delivery does, and keeps the hold.
 func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Acquisition, error) {
-	if !w.again {
-		ctx = analysislock.WithWork(ctx)
+	options := analysislock.AcquireOptions{Want: lease.LeaseAndWork}
+	if w.again {
+		options.Want = lease.OnlyLease
 	}
-	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, analysislock.AcquireOptions{})
+	acq, err := w.AcquireAnalysisLock(ctx, id, owner, 0, options)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds[owner] = acq.Hold

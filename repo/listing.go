@@ -4,22 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
-	"math"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/api/iterator"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
-
-// queryTimeout bounds a query, or a method that makes several calls.
-const queryTimeout = 15 * time.Second
 
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
 // those whose lock has not expired; those whose NextAttemptAt is in the future; and those
@@ -41,7 +34,7 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 	list := func(q firestore.Query, field string, limit int) (found []analysislock.Analysis) {
 		if err == nil {
 			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.fields.summary()...)
-			found, err = a.summaries(ctx, "find active analyses", q)
+			found, err = a.match(ctx, "find active analyses", q, limit, nil)
 		}
 		return found
 	}
@@ -73,29 +66,12 @@ func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	return count(ctx, q)
 }
 
-func count(ctx context.Context, q firestore.Query) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
-	if err != nil {
-		return 0, queryError("count analyses", err)
-	}
-	return r["n"].(*firestorepb.Value).GetIntegerValue(), nil
-}
-
-// withStatus returns a query of the analyses with status, or of all if status is empty.
-func (a *Analyses) withStatus(status string) firestore.Query {
-	if status == "" {
-		return a.documents.collection.Query
-	}
-	return a.documents.collection.Where(a.codec.fields.Status, "==", a.codec.fields.word(status))
-}
-
 // Uncertain reads, without inputs and results, up to limit analyses with an act that has started
 // and is not done, and whose lock is not held: it may have been done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	return a.withActs(ctx, openEffects, limit, func(d *analysislock.Analysis) bool {
+	q := a.documents.collection.Where(openEffects, ">", 0).Select(a.codec.mask()...)
+	return a.match(ctx, "list acts", q, limit, func(_ reading, d *analysislock.Analysis) bool {
 		return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt)
 	})
 }
@@ -107,30 +83,15 @@ const abandonedAfter = 10 * time.Minute
 // not, whose lock is not held and whose last update is more than one TTL and ten minutes ago.
 // Only their callers can finish them, and have not come back.
 func (a *Analyses) Abandoned(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	return a.withActs(ctx, unfinishedEffects, limit, func(d *analysislock.Analysis) bool {
+	q := a.documents.collection.Where(unfinishedEffects, ">", 0).Select(a.codec.mask()...)
+	return a.match(ctx, "list acts", q, limit, func(_ reading, d *analysislock.Analysis) bool {
 		return len(d.Effects) > 0 && lease.Orphaned(d.Lock, d.ReadAt) &&
 			lease.Late(d.UpdatedAt, d.ReadAt, a.TTL()+abandonedAfter)
 	})
 }
 
-// withActs reads the analyses with such a count of acts until it has limit for which keep returns true.
-func (a *Analyses) withActs(
-	ctx context.Context, count string, limit int, keep func(d *analysislock.Analysis) bool,
-) (found []analysislock.Analysis, err error) {
-	q := a.documents.collection.Where(count, ">", 0).Select(a.codec.mask()...)
-	for snap, err := range eachDocument(ctx, "list acts", q) {
-		if err != nil || len(found) == limit {
-			return found, err
-		}
-		if d := a.decode(snap); keep(&d) {
-			found = append(found, d)
-		}
-	}
-	return found, nil
-}
-
-// maxUnread is the number of documents without a time that can be read that a query of oldest passes over,
-// within a page. Recovery repeats the query each minute.
+// maxUnread is the number of documents without a time that can be read that a query of oldest passes
+// over. Recovery repeats the query each minute.
 const maxUnread = 3000
 
 // ErrUnread reports that a query has passed over so many documents that it has not read all others.
@@ -138,8 +99,8 @@ var ErrUnread = errors.New("repo: more than 3,000 unfinished analyses have a tim
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
 // PROCESSING, the oldest update first; Malformed is set as by Page. It omits those without an
-// updatedAt that can be read; see Unfound. It makes a query for each type of updatedAt and each
-// thousand that it omits, each within 15 s.
+// updatedAt that can be read; see Unfound. It makes one or two queries for each type of updatedAt,
+// each within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs; ErrUnread, beside what it has found.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
@@ -152,8 +113,8 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 // Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
 // without a createdAt that can be read, or with one before 1971, such as 0.
 //
-// It makes one query for each type of createdAt, of one document, and one for each thousand whose
-// createdAt cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
+// It makes one query for each type of createdAt, of one document, and another of up to 3,000 if the
+// createdAt of that one cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
 // ErrUnread, after about 3,000 such documents of one type: the oldest is unknown; those of Orphaned.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
@@ -191,30 +152,18 @@ func (a *Analyses) oldest(ctx context.Context, limit int, field string, first ti
 func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
 	at func(d *analysislock.Analysis) time.Time,
 ) (found []analysislock.Analysis, err error) {
-	unread := 0
-	for size := limit; ; size = orphanPage {
+	for _, size := range []int{limit, limit + maxUnread} { // the second query is needed where some have none
 		n := 0
-		var last *firestore.DocumentSnapshot
-		for snap, err := range eachDocument(ctx, "list unfinished analyses", q.Limit(size)) {
-			if err != nil {
-				return nil, err
-			}
-			n, last = n+1, snap
-			switch d := a.decode(snap); {
-			case at(&d).IsZero():
-				unread++
-			case len(found) < limit:
-				found = append(found, d)
-			}
+		found, err = a.match(ctx, "list unfinished analyses", q.Limit(size), limit,
+			func(_ reading, d *analysislock.Analysis) bool {
+				n++
+				return !at(d).IsZero()
+			})
+		if err != nil || n < size || len(found) == limit {
+			return found, err
 		}
-		if n < size || len(found) == limit {
-			return found, nil
-		}
-		if unread > maxUnread {
-			return found, ErrUnread
-		}
-		q = q.StartAfter(last)
 	}
+	return found, ErrUnread
 }
 
 // maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
@@ -226,7 +175,15 @@ const maxUnfoundReads = 10_000
 // Malformed is set as by Page. It makes a query and three counts, and another query if the
 // counts show that analyses have no status, each within 15 s. Errors: those of Page.
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
-	found, err = a.unfound(ctx, a.unfinished(), limit, func(_ any, d *analysislock.Analysis) bool {
+	f, all := a.codec.fields, a.documents.collection
+	unfound := func(q firestore.Query, limit int, keep func(reading, *analysislock.Analysis) bool) (
+		[]analysislock.Analysis, error,
+	) {
+		q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).
+			Select(append([]string{"createdAt", "attempts"}, a.orphanFields()...)...)
+		return a.match(ctx, "find analyses that recovery does not find", q, limit, keep)
+	}
+	found, err = unfound(a.unfinished(), limit, func(_ reading, d *analysislock.Analysis) bool {
 		return d.UpdatedAt.IsZero()
 	})
 	if err != nil {
@@ -234,7 +191,6 @@ func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock
 	}
 
 	// No query finds a missing field, so the documents with one are subtracted.
-	f, all := a.codec.fields, a.documents.collection
 	without, err := count(ctx, all.Query)
 	for _, operator := range []string{"in", "not-in"} {
 		if err != nil {
@@ -248,28 +204,16 @@ func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock
 		return found, err
 	}
 
-	more, err := a.unfound(ctx, all.Query, limit-len(found), func(status any, d *analysislock.Analysis) bool {
-		return status == nil && (d.Malformed != nil || d.Stored.(stored).unleased)
+	more, err := unfound(all.Query, limit-len(found), func(r reading, d *analysislock.Analysis) bool {
+		return r.fields[f.Status] == nil && (d.Malformed != nil || unleased(r))
 	})
 	return append(found, more...), err
 }
 
-// unfound reads the documents of q until it has limit analyses for which keep returns true.
-func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
-	keep func(status any, d *analysislock.Analysis) bool,
-) (found []analysislock.Analysis, err error) {
-	status := a.codec.fields.Status
-	q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).
-		Select(append([]string{"createdAt", "attempts"}, a.orphanFields()...)...)
-	for snap, err := range eachDocument(ctx, "find analyses that recovery does not find", q) {
-		if err != nil || len(found) >= limit {
-			return found, err
-		}
-		if d := a.decode(snap); keep(snap.Data()[status], &d) {
-			found = append(found, d)
-		}
-	}
-	return found, nil
+// unleased reports whether no acquisition has written a lockToken.
+func unleased(r reading) bool {
+	token, ok := parseInt(r.fields["lockToken"])
+	return ok && token == 0
 }
 
 // UnknownStatus reads up to limit analyses whose status is no word of Fields, in one
@@ -277,58 +221,10 @@ func (a *Analyses) unfound(ctx context.Context, q firestore.Query, limit int,
 // were never acquired, which recovery does not find. Errors: those of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	f := a.codec.fields
-	q := a.documents.collection.Where(f.Status, "not-in", f.known()).Select(f.Status, "lockToken").Limit(limit)
-	found, err := a.summaries(ctx, "find analyses of unknown status", q)
-	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
-		return d.Malformed != nil || !d.Stored.(stored).unleased
-	}), err
-}
-
-// summaries returns the analyses that a query finds, without inputs and results; what
-// names the query in an error.
-func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) ([]analysislock.Analysis, error) {
-	var found []analysislock.Analysis
-	for snap, err := range eachDocument(ctx, what, q) {
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, a.decode(snap))
-	}
-	return found, nil
-}
-
-// decode returns the analysis that a query has found; Malformed is set as by Page.
-func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
-	r := snapshot(snap)
-	d, _ := a.codec.decode(r) // the error is d.Malformed
-	if d.Effects == nil {     // not read: their count is shown, and decides nothing
-		open, _ := parseInt(r.fields[openEffects])
-		d.OpenEffects = int(max(0, min(open, math.MaxInt32)))
-	}
-	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)
-	return d
-}
-
-// eachDocument returns the documents of q. An error ends it; what names the query in the error.
-func eachDocument(ctx context.Context, what string, q firestore.Query) iter.Seq2[*firestore.DocumentSnapshot, error] {
-	return func(yield func(*firestore.DocumentSnapshot, error) bool) {
-		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-		defer cancel()
-		docs := q.Documents(ctx)
-		defer docs.Stop()
-		for {
-			snap, err := docs.Next()
-			if errors.Is(err, iterator.Done) {
-				return
-			}
-			if err != nil {
-				err = queryError(what, err)
-			}
-			if !yield(snap, err) || err != nil {
-				return
-			}
-		}
-	}
+	q := a.documents.collection.Where(f.Status, "not-in", f.vocabulary()).Select(f.Status, "lockToken").Limit(limit)
+	return a.match(ctx, "find analyses of unknown status", q, limit, func(r reading, d *analysislock.Analysis) bool {
+		return d.Malformed == nil && unleased(r)
+	})
 }
 
 // Failure is a Code of Analysis.Cause, with the number N of FAILED analyses that have it and the

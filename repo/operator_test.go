@@ -28,9 +28,9 @@ var operatorsChanges = map[string]func(ctx context.Context, a *worker, seen *ana
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}))
+			fatal(t, a.Create(t.Context(), "x", map[string]any{"n": int64(1)}, CreateOptions{}))
 			for _, input := range []any{"another", map[string]any{"n": int64(1)}} {
-				if err := a.Create(t.Context(), "x", input); !errors.Is(err, ErrExists) {
+				if err := a.Create(t.Context(), "x", input, CreateOptions{}); !errors.Is(err, ErrExists) {
 					t.Errorf("a second with %v: %v, want ErrExists", input, err)
 				}
 			}
@@ -38,7 +38,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if err != nil || d.Status != analysislock.Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
 				t.Errorf("get = %+v, %v", d, err)
 			}
-			if err := a.Create(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
+			if err := a.Create(t.Context(), "a/b", nil, CreateOptions{}); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("another path: %v", err)
 			}
 		},
@@ -63,7 +63,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("again: %v, want ErrNotFound", err)
 			}
-			fatal(t, a.Create(t.Context(), "x", nil))
+			fatal(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
 			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
@@ -168,21 +168,6 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	}
 }
 
-func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
-		mustAcquire(t, a, "x", "w/1")
-		time.Sleep(2 * time.Millisecond)
-		check(t, a.holds["w/1"].Refresh(t.Context(), 0))
-		check(t, a.holds["w/1"].Complete(t.Context(), "done"))
-		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
-			t.Errorf("%d transactions and %d commits of acquire, refresh and finish", begun, commits)
-		}
-	})
-}
-
 // A status of another program is kept until the finish. No status, QUEUED and
 // PROCESSING become PROCESSING, and QUEUED with the release.
 func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
@@ -241,20 +226,21 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 
 // If a large input makes the worker crash, the attempt has been counted.
 func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
-	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+	for kind, exclusive := range map[string]bool{commit: false, exclusiveCommit: true} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l, counted := &faultyConn{}, false
 			a := open(t, b, l.options()...)
-			a.documents.pessimistic, a.again = pessimistic, true
+			a.again = true
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
-			reads := []fault{nil, func(_ context.Context, do func() error) error { // the decision's, unless it is in a transaction, and the input's
+			reads := []fault{nil, func(_ context.Context, do func() error) error { // the decision's, and the input's
 				if !counted {
 					t.Errorf("%s: the input is received before the commit's answer", kind)
 				}
 				return do()
 			}}
-			if pessimistic {
-				reads = reads[1:]
+			if exclusive {
+				a.decideInTransactions(t)
+				reads = append([]fault{nil, nil}, reads[1:]...)
 			}
 			l.inject(map[string][]fault{read: reads, kind: {func(ctx context.Context, do func() error) error {
 				err := slowReply(ctx, do)

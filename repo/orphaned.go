@@ -51,7 +51,8 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 	warnings := 0
 	visited := map[string]bool{} // several queries may find the same analysis
 	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
-		d := a.decode(snap)
+		c := a.found(snapshot(snap), asked)
+		d := &c.Doc
 		switch {
 		case visited[d.ID]:
 		case d.Malformed != nil:
@@ -60,11 +61,9 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 				a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery can finish it",
 					"analysis_id", d.ID, "error", d.Malformed)
 			}
-		case a.orphaned(&d, a.TTL()):
+		case a.orphaned(d, a.TTL()):
 			visited[d.ID] = true
-			due = append(due, lease.Cell[analysislock.Analysis]{
-				Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked,
-			})
+			due = append(due, c)
 		}
 		return len(due) < limit
 	}
@@ -153,39 +152,3 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	stopped.Store(last)
 	return false, nil
 }
-
-// stale returns a query of the unfinished analyses whose update was before cutoff, or is not
-// credible at now.
-func (a *Analyses) stale(cutoff, now time.Time) firestore.Query {
-	return anyOf(a.unfinished(), orAhead("updatedAt", "<", cutoff, now))
-}
-
-// unfinished returns a query of the unfinished analyses.
-func (a *Analyses) unfinished() firestore.Query {
-	f := a.codec.fields
-	return a.documents.collection.Where(f.Status, "in", []string{f.Queued, f.Processing})
-}
-
-// orAhead returns filters that compare a field with t, or find it so far ahead of now that it is
-// not credible. They also find microseconds and nanoseconds, which are larger than milliseconds.
-func orAhead(field, operator string, t, now time.Time) []firestore.EntityFilter {
-	return append(timeIs(field, operator, t), timeIs(field, ">", now.Add(lease.MaxAhead))...)
-}
-
-// timeIs returns filters that compare a field with t, one for each type of value that
-// the field may have. Firestore sorts numbers first, then Timestamps, then strings: if
-// there are more documents than a query's limit, it finds them in that order.
-func timeIs(field, operator string, t time.Time) (all []firestore.EntityFilter) {
-	for _, v := range storedForms(t) {
-		all = append(all, firestore.PropertyFilter{Path: field, Operator: operator, Value: v})
-	}
-	return all
-}
-
-func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query {
-	return q.WhereEntity(firestore.OrFilter{Filters: filters})
-}
-
-// storedForms returns t as each type of value that documents may hold. A range compares
-// only values of its own type.
-func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }

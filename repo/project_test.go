@@ -176,7 +176,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 		calls := int64(0)
 		for range rounds {
 			id := rand.Text()
-			fatal(t, a.Create(t.Context(), id, nil))
+			fatal(t, a.Create(t.Context(), id, nil, CreateOptions{}))
 			before, began := p.calls.n.Load(), time.Now()
 			var all sync.WaitGroup
 			for k := range n {

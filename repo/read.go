@@ -22,19 +22,20 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A value of one byte takes many bytes of memory once it is decoded, and a hundred as a protocol
-// buffer. So the database decodes large documents, and encodes large results, one at a time.
+// The time limits of one call to Firestore, including the client's own retries. The
+// rollback of a transaction that has reached its limit takes up to 5 s more.
 const (
-	largeAnswer = 64 << 10 // bytes
-	largeResult = 4 << 10  // values
+	callTimeout        = 5 * time.Second
+	transactionTimeout = 10 * time.Second
+	queryTimeout       = 15 * time.Second // a query, or a method that makes several calls
 )
 
 // reading is a document as a call read it: whole, or the fields of a mask.
 type reading struct {
 	id      string
 	exists  bool
-	fields  map[string]any                // as Google's client decodes them, except references; see decodeValue
-	encoded map[string]*firestorepb.Value // the fields of wanted.encoded that exist; nil: they were not read
+	fields  map[string]any                // the values as decodeValue returns them
+	encoded map[string]*firestorepb.Value // existing fields of wanted.encoded; nil: they were not read
 	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
@@ -50,24 +51,21 @@ func snapshot(s *firestore.DocumentSnapshot) reading {
 
 // wanted selects what a read returns of a document.
 type wanted struct {
-	fields  []string // to decode; nil: all, unless encoded is set
-	encoded []string // other top-level fields, which become reading.encoded
+	fields  []string // fields to decode; nil: all, unless encoded is set
+	encoded []string // fields to return encoded, from the top level
 	// small leaves out encoded if the answer would have more than largeAnswer bytes. Then the
 	// document is read twice, but gRPC receives the larger answer only in part.
 	small bool
 }
 
-// read reads a document, or only fields of it, which Google's client cannot. It returns the
-// error of use unchanged; use must not keep r.fields. A try takes up to callTimeout. read tries
-// again until ctx ends, unless the error is final.
-func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading) error) error {
+// read reads a document, or only fields of it, which Google's client cannot. It calls use once with
+// the reading; use must not keep reading.encoded of a large document. A try takes up to callTimeout.
+// read tries again until ctx ends, unless the error is final.
+func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wanted, use func(r reading)) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
-		var used error
-		err := d.readOnce(ctx, doc, want, func(r reading) { used = use(r) })
+		err := d.readOnce(ctx, doc, want, use)
 		switch status.Code(err) {
-		case codes.OK:
-			return used
-		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
+		case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
 			codes.PermissionDenied, codes.Unauthenticated:
 			return err
 		case codes.ResourceExhausted:
@@ -134,15 +132,15 @@ func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want
 	if want.fields != nil || want.encoded != nil {
 		get.Mask = &firestorepb.DocumentMask{FieldPaths: slices.Concat(want.fields, want.encoded)}
 	}
-	most := math.MaxInt32
+	limit := math.MaxInt32
 	if want.small {
-		most = largeAnswer
+		limit = largeAnswer
 	}
 
 	ctx, cancel := context.WithTimeout(d.outgoing(ctx), callTimeout)
 	defer cancel()
 	codec := frames{encoding.GetCodecV2("proto")}
-	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(most))
+	stream, err := d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(codec), grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
 		return nil, err
 	}
@@ -176,14 +174,10 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// encoding waits until updates may be encoded. The caller then calls done, which is never
-// nil and may be called more than once.
-func (d *Database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
-	n := 0
-	for i := range updates {
-		n += size(updates[i].Value)
-	}
-	if n <= largeResult {
+// encoding waits until fields may be encoded. The caller then calls done, which is never nil and may
+// be called more than once.
+func (d *Database) encoding(ctx context.Context, fields map[string]any) (done func(), err error) {
+	if size(fields) <= largeResult {
 		return func() {}, nil
 	}
 	if err := d.encoders.Acquire(ctx, 1); err != nil {

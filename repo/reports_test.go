@@ -97,9 +97,11 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		for name, checkpoint := range map[string]any{"too large": strings.Repeat("c", 200<<10), "nested": map[string]any{"a": []any{[]any{int64(1)}}}} {
-			for _, pessimistic := range []bool{false, true} {
+			for _, exclusive := range []bool{false, true} {
 				a := open(t, b)
-				a.documents.pessimistic = pessimistic
+				if exclusive {
+					a.decideInTransactions(t)
+				}
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 900<<10), "checkpoint": "earlier"})
 				mustAcquire(t, a, "x", "w/1")
 				before := b.Fields(t, "x")["lockHeartbeatAt"]

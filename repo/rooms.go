@@ -26,7 +26,7 @@ var (
 )
 
 // OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
-// closes it. It uses neither Policy nor Pessimistic of o.
+// closes it. It does not use o.Policy.
 func OpenRooms(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Rooms, error) {
 	if err := o.fill("documentLocks"); err != nil {
 		return nil, err
@@ -87,36 +87,16 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.
 	return c, err
 }
 
-// create creates the document. If the reply is lost, the client sends the creation
-// again, and gets a conflict with its own first try.
+// create creates the document.
 func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (lease.Cell[document.Lock], error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
-	written, err := r.documents.collection.Doc(room).Create(ctx, present(roomFields(next)))
+	at, err := r.documents.create(ctx, room, present(roomFields(next)))
 	if err != nil {
-		return lease.Cell[document.Lock]{}, storeError("create", r.documents.noun, room, err)
+		return lease.Cell[document.Lock]{}, err
 	}
-	at := written.UpdateTime
-	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
-}
-
-// remove deletes the document if it has not changed since prev was read. Firestore returns
-// no update time for such a commit, and the client does not return the commit time. So At
-// is an estimate, wrong by a round trip at most. That is harmless: a room without a
-// document is free at any time, and an owner reads it before creating it.
-func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]) (lease.Cell[D], error) {
-	read, ok := prev.Rev.(time.Time)
-	if !ok {
-		return lease.Cell[D]{}, lease.ErrConflict
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	deleted := lease.Cell[D]{At: prev.Now(), Asked: time.Now()}
-	if _, err := s.collection.Doc(id).Delete(ctx, firestore.LastUpdateTime(read)); err != nil {
-		return lease.Cell[D]{}, storeError("delete", s.noun, id, err)
-	}
-	return deleted, nil
+	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: &revision{updated: at}, At: at, Asked: asked}, nil
 }
 
 // roomCodec is the codec of rooms. document.Locks leaves attempts, finished and
@@ -127,27 +107,25 @@ var _ codec[document.Lock] = roomCodec{}
 
 func (roomCodec) mask() []string { return nil }
 
-func (c roomCodec) decode(r reading) (document.Lock, error) {
+func (c roomCodec) decode(r reading) (lock document.Lock, rev revision, err error) {
 	data := r.fields
-	var lock document.Lock
-	var err error
 	if lock.Lease, err = c.decodeLock(r); err != nil { // with the assumed token, the room can be unlocked and swept
-		c.warn(r, "lockToken", data["lockToken"])
+		c.warn(r, "lockToken")
 	}
 	lock.Finished, _ = data["finished"].(bool)
 	lock.LockedAt, _ = parseTime(data["lockedAt"])
 	lock.Holder, _ = data["holder"].(string)
 	lock.Name, _ = data["holderName"].(string)
 	lock.Unlocked, _ = data["unlocked"].(bool)
-	return lock, nil
+	return lock, rev, nil
 }
 
-func (roomCodec) changes(prev document.Lock, next *document.Lock, _ time.Time) []firestore.Update {
-	updates := differences(roomFields(prev), roomFields(*next))
-	if len(updates) > 0 && prev.Token == next.Token { // the document may have an unreadable token
-		updates = append(updates, firestore.Update{Path: "lockToken", Value: next.Token})
+func (roomCodec) changes(prev document.Lock, next *document.Lock, _ *revision, _ time.Time) map[string]any {
+	fields := differences(roomFields(prev), roomFields(*next))
+	if len(fields) > 0 {
+		fields["lockToken"] = next.Token // the document may have an unreadable token
 	}
-	return updates
+	return fields
 }
 
 // roomFields returns the fields of l, with firestore.Delete for a field that is not
@@ -235,7 +213,7 @@ func (r *Rooms) cell(
 		c, err = r.documents.cell(snapshot(snap), asked)
 	}
 	if err != nil {
-		r.documents.log.LogAttrs(ctx, slog.LevelWarn, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
+		r.documents.log.WarnContext(ctx, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))
 	}
 	return c, err == nil
 }

@@ -175,7 +175,7 @@ func TestRooms(t *testing.T) {
 		"AnOperatorsUnlockIsKept": func(t *testing.T, r onRooms) {
 			l := locksFor(t, r, 0)
 			token := locked(t, l, "a", "s/1").Lock.Token
-			if broken, err := l.Break(t.Context(), "a"); err != nil || !broken {
+			if broken, err := l.Unlock(t.Context(), "a"); err != nil || !broken {
 				t.Fatal(broken, err)
 			}
 			got := r.fields(t)
@@ -231,7 +231,7 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 			about := time.Until(first.Lock.ExpiresAt) - 30*time.Millisecond
 			both.Go(func() {
 				time.Sleep(about + time.Duration(i%50)*time.Millisecond)
-				after, extended = l.Extend(t.Context(), room, "s/1")
+				after, extended = l.Renew(t.Context(), room, "s/1")
 			})
 			both.Go(func() {
 				time.Sleep(about + time.Duration(i*37%101)*time.Millisecond)
@@ -278,11 +278,11 @@ func TestARoomsCommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 			return s.Mine, err
 		}, true},
 		"extend": {true, func(ctx context.Context, l *document.Locks) (bool, error) {
-			s, err := l.Extend(ctx, "a", "s/1")
+			s, err := l.Renew(ctx, "a", "s/1")
 			return s.Mine, err
 		}, true},
 		"release": {true, func(ctx context.Context, l *document.Locks) (bool, error) { return l.Release(ctx, "a", "s/1") }, false},
-		"break":   {true, func(ctx context.Context, l *document.Locks) (bool, error) { return l.Break(ctx, "a") }, false},
+		"break":   {true, func(ctx context.Context, l *document.Locks) (bool, error) { return l.Unlock(ctx, "a") }, false},
 	} {
 		for _, code := range doubtful {
 			for how, f := range map[string]fault{"carried out": lost(code), "dropped": dropped(code)} {

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,212 +16,231 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The time limits of one call to Firestore, including the client's own retries. The
-// rollback of a transaction that has reached its limit takes up to 5 s more.
-const (
-	callTimeout        = 5 * time.Second
-	transactionTimeout = 10 * time.Second
-)
-
-// codec converts documents to records D, and the difference of two records to field
-// updates. It knows the fields of the contract and no others.
-type codec[D any] interface {
-	// decode decodes a document that exists. It needs only the fields of the mask, and
-	// returns lease.ErrMalformed if it cannot assume a safe value for one of them.
-	decode(r reading) (D, error)
-	// mask names the fields that a decision needs; nil: all.
-	mask() []string
-	// changes returns the updates that change prev to next, at Firestore's time now. If
-	// nothing differs, it returns none.
-	changes(prev D, next *D, now time.Time) []firestore.Update
-}
-
-// documents is the lease.Store of a collection's records. It makes every decision in a
-// transaction. lease.Edit tries a decision twice by Load and Swap, which commits only if
-// the document still has the update time that was read. After two conflicts with other
-// writers, Edit decides inside Exclude. docs/adr/0001-transaction.md gives the reasons.
-// A decision reads only the fields of the codec's mask.
+// documents is the lease.Store of a collection's records. Every decision is atomic. lease.Edit makes
+// it twice by Load and Swap, an optimistic transaction: one read, and one commit on condition that the
+// document has not changed. After two conflicts with other writers, Edit decides inside Exclude, a
+// transaction of the server. docs/adr/0001-transaction.md gives the reasons. A decision reads only the
+// fields of the codec's mask.
 type documents[D any] struct {
 	db         *Database
 	collection *firestore.CollectionRef
 	codec      codec[D]
-	noun       string // the kind of record, in errors
+	noun       string // names a record in errors
 	log        *slog.Logger
-	work       []string // the fields that a Load for lease.LeaseAndWork reads too
+	work       []string // fields that only a Load for lease.LeaseAndWork reads
+	mends      bool     // malformed records are accepted, and their changes repair them
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
 
 // Load makes one read.
 func (s *documents[D]) Load(ctx context.Context, id string, load lease.Want) (c lease.Cell[D], err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-
-	asked := time.Now()
-	var decoded error
 	want := wanted{fields: s.codec.mask()}
 	if load == lease.LeaseAndWork {
 		want.encoded, want.small = s.work, true
 	}
-	err = s.db.read(ctx, s.collection.Doc(id), want, func(r reading) error {
-		c, decoded = s.cell(r, asked)
-		return nil
-	})
-	if err != nil {
-		return lease.Cell[D]{}, storeError("read", s.noun, id, err)
-	}
-	return c, decoded
+	asked := time.Now()
+	var malformed error
+	err = s.read(ctx, id, want, func(r reading) { c, malformed = s.cell(r, asked) })
+	return c, cmp.Or(err, malformed)
 }
 
-// Swap makes one commit of the fields that changed, conditional on the update time that
-// was read.
-func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
-	read, ok := prev.Rev.(time.Time)
-	if !prev.Exists || !ok {
-		return lease.Cell[D]{}, lease.ErrConflict // Swap creates no record
+// draft is a commit that changes a record to next.
+type draft[D any] struct {
+	next   D
+	rev    revision       // revision of next; until the commit its update time is the record's
+	fields map[string]any // fields to write; none: nothing changes
+	asked  time.Time      // local start of the commit
+	done   func()         // ends the encoding of fields; it may be called more than once
+}
+
+// draft waits until the commit may be encoded. The caller calls its done, also after an error.
+func (s *documents[D]) draft(ctx context.Context, prev lease.Cell[D], next D) (d draft[D], err error) {
+	d.done = func() {}
+	read, ok := prev.Rev.(*revision)
+	if !ok {
+		return d, lease.ErrConflict // it does not exist, and no change creates it
 	}
-	updates := s.codec.changes(prev.Doc, &next, prev.Now())
-	if len(updates) == 0 { // for example, a renewal within the same millisecond as the last
+	d.next, d.rev = next, *read
+	d.fields = s.codec.changes(prev.Doc, &d.next, &d.rev, prev.Now())
+	d.done, err = s.db.encoding(ctx, d.fields)
+	d.asked = time.Now()
+	return d, err
+}
+
+// written returns the Cell after the commit, whose time by Firestore is at.
+func (d *draft[D]) written(at time.Time) lease.Cell[D] {
+	d.rev.updated = at
+	return lease.Cell[D]{Doc: d.next, Exists: true, Rev: &d.rev, At: at, Asked: d.asked}
+}
+
+// Swap makes one commit of the fields that changed, on condition that the document still has the
+// update time that was read.
+func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
+	d, err := s.draft(ctx, prev, next)
+	defer d.done()
+	if err != nil {
+		return lease.Cell[D]{}, err
+	}
+	read := d.rev.updated
+	if len(d.fields) == 0 { // for example, a renewal within the same millisecond as the last
 		c, err := s.Load(ctx, id, lease.OnlyLease)
-		if err == nil && (!c.Exists || !read.Equal(c.Rev.(time.Time))) {
-			return c, lease.ErrConflict
+		if err == nil && (!c.Exists || !c.Rev.(*revision).updated.Equal(read)) {
+			err = lease.ErrConflict
 		}
 		return c, err
 	}
 
-	done, err := s.db.encoding(ctx, updates)
-	if err != nil {
-		return lease.Cell[D]{}, err
-	}
-	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-
-	asked := time.Now()
-	at, err := s.db.update(ctx, s.collection.Doc(id), updates, read)
+	at, err := s.db.update(ctx, s.collection.Doc(id), d.fields, read)
 	if err != nil {
 		if err = storeError("write", s.noun, id, err); errors.Is(err, lease.ErrConflict) {
 			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err) // it was sent once
 		}
 		return lease.Cell[D]{}, err
 	}
-	return lease.Cell[D]{Doc: next, Exists: true, Rev: at, At: at, Asked: asked}, nil
+	return d.written(at), nil
 }
 
-// Exclude decides inside client.RunTransaction, whose read makes other writers
-// wait until its commit.
+// Exclude decides inside client.RunTransaction, whose read makes other writers wait until its commit.
 func (s *documents[D]) Exclude(ctx context.Context, id string,
 	decide func(lease.Cell[D]) (D, error),
 ) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	var (
-		result   lease.Cell[D]
-		refusal  error // of the codec or of decide, returned unchanged
-		changed  bool
-		response firestore.CommitResponse
-	)
-	encoded := func() {}
-	defer func() { encoded() }()
+	var read lease.Cell[D]
+	var next D
+	var refusal error // the error of the codec or of decide, which is returned unchanged
+	var commit firestore.CommitResponse
+	d := draft[D]{done: func() {}}
+	defer func() { d.done() }()
 
-	try := func(_ context.Context, tx *firestore.Transaction) error {
-		encoded() // of an earlier try
-
-		asked := time.Now()
-		r, err := s.readIn(tx, id)
-		if err != nil {
-			return err
+	try := func(_ context.Context, tx *firestore.Transaction) (err error) {
+		d.done() // an earlier try may have encoded
+		if read, refusal, err = s.loadIn(tx, id); err != nil || refusal != nil {
+			return cmp.Or(err, refusal)
 		}
-		if result, refusal = s.cell(r, asked); refusal != nil {
+		if next, refusal = decide(read); refusal != nil {
 			return refusal
 		}
-		var next D
-		if next, refusal = decide(result); refusal != nil {
-			return refusal
-		}
-
-		updates := s.codec.changes(result.Doc, &next, result.Now())
-		if changed = len(updates) > 0; !changed {
-			return nil
-		}
-		if encoded, err = s.db.encoding(ctx, updates); err != nil {
+		if d, err = s.draft(ctx, read, next); err != nil || len(d.fields) == 0 {
 			return err
 		}
-		result.Doc, result.Asked = next, time.Now()
-		return tx.Update(s.collection.Doc(id), updates)
+		return tx.Update(s.collection.Doc(id), updates(d.fields))
 	}
-
-	err := s.db.client.RunTransaction(ctx, try, firestore.WithCommitResponseTo(&response))
+	err := s.db.client.RunTransaction(ctx, try, firestore.WithCommitResponseTo(&commit))
 	switch {
 	case refusal != nil:
-		return result, refusal
+		return read, refusal
 	case err != nil:
 		return lease.Cell[D]{}, storeError("write", s.noun, id, err)
-	case !changed:
-		return result, nil
+	case len(d.fields) == 0:
+		return read, nil
 	}
 
-	writes, err := response.WriteResults()
+	writes, err := commit.WriteResults()
 	if err != nil || len(writes) != 1 {
 		return lease.Cell[D]{}, lease.ErrConflict // written, but at an unknown time: Edit must read it
 	}
-	result.Rev, result.At = writes[0].UpdateTime, writes[0].UpdateTime
-	return result, nil
+	return d.written(writes[0].UpdateTime), nil
 }
 
-// readIn reads a document in a transaction. The client's Get has no mask, so readIn makes
-// a query. If that finds nothing, GetAll returns Firestore's time.
-func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
-	doc := s.collection.Doc(id)
+// loadIn reads a document in a transaction. The client's Get has no mask, so loadIn makes a query. If
+// that finds nothing, GetAll returns Firestore's time. malformed is the codec's error.
+func (s *documents[D]) loadIn(tx *firestore.Transaction, id string) (c lease.Cell[D], malformed, err error) {
+	asked, doc := time.Now(), s.collection.Doc(id)
 	query := s.collection.Where(firestore.DocumentID, "==", doc).Select(s.codec.mask()...)
 	found, err := tx.Documents(query).GetAll()
-	if err != nil {
-		return reading{}, err
+	if err == nil && len(found) == 0 {
+		found, err = tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
 	}
-	if len(found) > 0 {
-		return snapshot(found[0]), nil
+	if err == nil {
+		c, malformed = s.cell(snapshot(found[0]), asked)
 	}
+	return c, malformed, err
+}
 
-	found, err = tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
-	if err != nil {
-		return reading{}, err
+// read makes one read, and calls use with it.
+func (s *documents[D]) read(ctx context.Context, id string, want wanted, use func(r reading)) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := s.db.read(ctx, s.collection.Doc(id), want, use); err != nil {
+		return storeError("read", s.noun, id, err)
 	}
-	return snapshot(found[0]), nil
+	return nil
 }
 
 // now returns Firestore's time, from one read of a document that need not exist. Its
 // error is lease.ErrUnavailable.
-func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
-	c, err := s.Load(ctx, "ready", lease.OnlyLease)
-	if err != nil && !errors.Is(err, lease.ErrMalformed) {
-		return time.Time{}, unavailable(err)
-	}
-	return c.At, nil
+func (s *documents[D]) now(ctx context.Context) (at time.Time, err error) {
+	err = s.read(ctx, "ready", wanted{fields: s.codec.mask()}, func(r reading) { at = r.at })
+	return at, unavailable(err)
 }
 
 // cell decodes a reading that was requested at asked.
 func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err error) {
 	c.Exists, c.At, c.Asked = r.exists, r.at, asked
 	if r.exists {
-		c.Rev = r.updated
-		c.Doc, err = s.codec.decode(r)
+		var rev revision
+		c.Doc, rev, err = s.codec.decode(r)
+		rev.updated, rev.work = r.updated, r.encoded
+		c.Rev = &rev
 	}
-	return c, err
+	if err == nil || s.mends {
+		return c, nil
+	}
+	return c, fmt.Errorf("repo: %s %q: %w", s.noun, r.id, err)
 }
 
-// update commits updates if the document still has the update time read, and returns the new
-// one. Google's client would need more than twice the allocations, and would send the commit
-// again by itself. The paths of updates are names of fields.
-func (d *Database) update(ctx context.Context, doc *firestore.DocumentRef, updates []firestore.Update,
-	read time.Time,
+// create creates a document. If the reply is lost, the client sends the creation again, and gets
+// lease.ErrConflict because of its first try.
+func (s *documents[D]) create(ctx context.Context, id string, fields map[string]any) (at time.Time, err error) {
+	created, err := s.collection.Doc(id).Create(ctx, fields)
+	if err != nil {
+		return at, storeError("create", s.noun, id, err)
+	}
+	return created.UpdateTime, nil
+}
+
+// remove deletes the document if it has not changed since prev was read. Firestore returns
+// no update time for such a commit, and the client does not return the commit time. So At
+// is an estimate, wrong by a round trip at most. That is harmless: a room without a
+// document is free at any time, and an owner reads it before creating it.
+func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]) (lease.Cell[D], error) {
+	read, ok := prev.Rev.(*revision)
+	if !ok {
+		return lease.Cell[D]{}, lease.ErrConflict
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	deleted := lease.Cell[D]{At: prev.Now(), Asked: time.Now()}
+	if _, err := s.collection.Doc(id).Delete(ctx, firestore.LastUpdateTime(read.updated)); err != nil {
+		return lease.Cell[D]{}, storeError("delete", s.noun, id, err)
+	}
+	return deleted, nil
+}
+
+// updates converts the fields of a change for Google's client.
+func updates(fields map[string]any) (all []firestore.Update) {
+	for path, v := range fields {
+		all = append(all, firestore.Update{Path: path, Value: v})
+	}
+	return all
+}
+
+// update commits fields if the document still has the update time read, and returns the new one.
+// Google's client would need more than twice the allocations, and would send the commit again without
+// being asked.
+func (d *Database) update(ctx context.Context, doc *firestore.DocumentRef, fields map[string]any, read time.Time,
 ) (at time.Time, err error) {
-	fields, paths := make(map[string]*firestorepb.Value, len(updates)), make([]string, len(updates))
-	for i, u := range updates {
-		paths[i] = u.Path
-		if u.Value == firestore.Delete {
+	encoded, paths := make(map[string]*firestorepb.Value, len(fields)), make([]string, 0, len(fields))
+	for path, v := range fields {
+		paths = append(paths, path)
+		if v == any(firestore.Delete) {
 			continue
 		}
-		if fields[u.Path], err = encodeValue(u.Value); err != nil {
+		if encoded[path], err = encodeValue(v); err != nil {
 			return at, err
 		}
 	}
@@ -228,7 +248,7 @@ func (d *Database) update(ctx context.Context, doc *firestore.DocumentRef, updat
 	answer, err := d.api.Commit(d.outgoing(ctx), &firestorepb.CommitRequest{
 		Database: d.name,
 		Writes: []*firestorepb.Write{{
-			Operation:  &firestorepb.Write_Update{Update: &firestorepb.Document{Name: doc.Path, Fields: fields}},
+			Operation:  &firestorepb.Write_Update{Update: &firestorepb.Document{Name: doc.Path, Fields: encoded}},
 			UpdateMask: &firestorepb.DocumentMask{FieldPaths: paths},
 			CurrentDocument: &firestorepb.Precondition{
 				ConditionType: &firestorepb.Precondition_UpdateTime{UpdateTime: timestamppb.New(read)},

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"strings"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 )
 
 // decodeValue decodes a value as Google's client does, with these exceptions: NaN and the infinities
@@ -116,4 +120,93 @@ func encodeValue(v any) (_ *firestorepb.Value, err error) {
 		return &firestorepb.Value{ValueType: &firestorepb.Value_MapValue{MapValue: m}}, nil
 	}
 	return nil, fmt.Errorf("%w: a value of the type %T", lease.ErrRefused, v)
+}
+
+// orDelete returns v, or the value that deletes its field if v is zero.
+func orDelete[T comparable](v T) any {
+	if v == *new(T) {
+		return firestore.Delete
+	}
+	return v
+}
+
+// present removes from m the fields that are not stored, and returns m.
+func present(m map[string]any) map[string]any {
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == any(firestore.Delete) })
+	return m
+}
+
+func timeValue(t time.Time) any {
+	if t.IsZero() {
+		return firestore.Delete
+	}
+	return iso8601.Format(t)
+}
+
+// maxText is the limit, in bytes, of a string that another program has written and a record
+// contains. The strings of this program, such as owners, are shorter.
+const maxText = 4 << 10
+
+// cut returns a string, cut after maxText bytes, and "" for a value of another type.
+func cut(v any) string {
+	s, _ := v.(string)
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(strings.Clone(s[:maxText]), "")
+	}
+	return s
+}
+
+// maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
+const maxMillis = 253402300799999
+
+// parseTime reads ISO 8601 of any precision, which is in UTC if it has no zone, a Timestamp, or a
+// number of milliseconds since 1970. A missing value is the zero time. ok is false for a value that
+// is not a time.
+func parseTime(v any) (t time.Time, ok bool) {
+	switch v := v.(type) {
+	case nil:
+		return time.Time{}, true
+	case time.Time:
+		return v, true
+	case string:
+		return iso8601.Parse(v)
+	case int64:
+		return parseTime(float64(v))
+	case float64:
+		if v >= 0 && v <= maxMillis {
+			return time.UnixMilli(int64(v)), true
+		}
+	}
+	return time.Time{}, false
+}
+
+// parseInt reads an integer, also one that another client wrote as a double. A missing
+// value is 0.
+func parseInt(v any) (n int64, ok bool) {
+	switch v := v.(type) {
+	case nil:
+		return 0, true
+	case int64:
+		return v, true
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return int64(v), true
+		}
+	}
+	return 0, false
+}
+
+// kind names the type of a document's value.
+func kind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case int64, float64:
+		return fmt.Sprintf("the number %v", v)
+	case map[string]any:
+		return "a map"
+	case []any:
+		return "an array"
+	}
+	return fmt.Sprintf("a %T", v)
 }

@@ -136,13 +136,13 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*document.HeldError)) {
 			t.Errorf("acquire: %v; want it held", err)
 		}
-		if _, err := locks.Extend(t.Context(), "a", "s/1"); err != nil {
+		if _, err := locks.Renew(t.Context(), "a", "s/1"); err != nil {
 			t.Error(err)
 		}
 		if token, ok := r.fields(t)["lockToken"].(int64); !ok || token == 0 {
 			t.Errorf("after a heartbeat the token is %v", r.fields(t)["lockToken"])
 		}
-		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
+		if broken, err := locks.Unlock(t.Context(), "a"); !broken || err != nil {
 			t.Fatal(broken, err)
 		}
 		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.Lock.LockedAt.Add(-time.Minute).UnixMicro() {

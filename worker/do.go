@@ -127,7 +127,7 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 	for again := true; again; {
 		d, err := r.read(ctx)
 		if errors.Is(err, lease.ErrNotFound) {
-			err = r.analyses.CreateWith(ctx, r.id, nil, repo.New{Params: r.params})
+			err = r.analyses.Create(ctx, r.id, nil, repo.CreateOptions{Params: r.params})
 			if errors.Is(err, repo.ErrExists) {
 				continue
 			}

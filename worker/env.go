@@ -27,7 +27,6 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		StallTimeout:       e.DurationOrZero("STALL_TIMEOUT", 0),
 		MaxRunTime:         e.Duration("MAX_RUN_TIME", 0),
 		MaxRuns:            e.Integer("MAX_RUNS", 0, 1, 1_000_000),
-		Pessimistic:        e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 	}
 
 	auth := e.TaskAuth(firestore.Emulator, "", false)

@@ -133,7 +133,7 @@ func (g *Guard) store(k Kind) repo.Options {
 	o := g.options
 	return repo.Options{
 		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
-		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Keep: o.Keep, Log: o.Log,
 	}
 }
 

@@ -52,7 +52,6 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
 	Keep               time.Duration // from a document's finish to its expireAt; zero: no expireAt
-	Pessimistic        bool          // see FIRESTORE_TRANSACTIONS
 	// SelfTest is the input of the run that POST /internal/self-test of Routes makes, without a
 	// document, for a release; nil: that route answers 404.
 	SelfTest json.RawMessage

@@ -182,7 +182,7 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			q.Use(o)
 			o.Collection, o.Lock = "mine", lease.Policy{TTL: 100 * time.Second, MaxAttempts: 3}
 			o.RunTimeout, o.MaxRunTime, o.StallTimeout, o.CheckpointInterval = 2*time.Minute, time.Hour, 30*time.Second, 5*time.Second
-			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns, o.Pessimistic = time.Minute, 90*time.Second, 900*time.Hour, 1, true
+			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns = time.Minute, 90*time.Second, 900*time.Hour, 1
 			o.MeterProvider = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 		})
 		docs := collection(t, b, "mine")

@@ -113,11 +113,11 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Subm
 
 // submit is Submit with an input that orchestrator.Storable has returned.
 func (k *guarded) submit(ctx context.Context, id string, input any) (s Submission, err error) {
-	var with repo.New
+	var with repo.CreateOptions
 	if k.guard.Queue != nil {
 		with.Task = k.guard.Kind.Task("submit", id, rand.Text())
 	}
-	err = k.analyses.CreateWith(ctx, id, input, with)
+	err = k.analyses.Create(ctx, id, input, with)
 	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: with.Task}
 	if s.Created = err == nil; !s.Created {
 		if !errors.Is(err, repo.ErrExists) {

@@ -162,7 +162,7 @@ func (s *lockSite) hold(t *testing.T, room string) {
 // unlock frees the room as an operator does.
 func (s *lockSite) unlock(t *testing.T, room string) {
 	t.Helper()
-	if broken, err := s.locks.Break(t.Context(), room); err != nil || !broken {
+	if broken, err := s.locks.Unlock(t.Context(), room); err != nil || !broken {
 		t.Fatalf("an operator's unlock: %t, %v", broken, err)
 	}
 }

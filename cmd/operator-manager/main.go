@@ -1,5 +1,5 @@
-// Command operator-manager gives a terminal session an operator of its own, out of a
-// few that the sessions of this machine share. `operator-manager help` lists its
+// Command operator-manager gives each terminal session its own operator, out of a few that the
+// sessions of this machine share. `operator-manager help` lists its
 // commands.
 //
 // A session is identified by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the
@@ -89,7 +89,7 @@ func main() {
 // is printed to standard output.
 func run(ctx context.Context, args []string, s surroundings) int {
 	locale := cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))
-	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
+	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // "en" in en_US.UTF-8, "C" in C.UTF-8
 	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
 
 	out, err := c.dispatch(ctx, args)
@@ -118,7 +118,7 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 		return "", usageError(c.text("フラグが正しくありません: ", "") + err.Error())
 	}
 
-	i := slices.IndexFunc(commands, func(known command) bool { return known.name == words[0] })
+	i := slices.IndexFunc(commands, func(candidate command) bool { return candidate.name == words[0] })
 	if i < 0 {
 		return "", c.misuse("%q というコマンドはありません", "no command %q", words[0])
 	}

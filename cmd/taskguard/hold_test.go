@@ -329,7 +329,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); !errors.As(err, new(*document.HeldError)) {
 				t.Errorf("the browser: %v; want the room held", err)
 			}
-			if broken, err := locks.Break(t.Context(), "p:project"); err != nil || !broken {
+			if broken, err := locks.Unlock(t.Context(), "p:project"); err != nil || !broken {
 				t.Fatalf("%t, %v", broken, err)
 			}
 			must(locks.Acquire(t.Context(), "p:project", "browser"))(t)

@@ -175,7 +175,7 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 // create creates the analysis id.
 func create(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
-	check(t, a.Create(t.Context(), id, map[string]any{"text": "x"}))
+	check(t, a.Create(t.Context(), id, map[string]any{"text": "x"}, repo.CreateOptions{}))
 }
 
 // locked creates the analysis id and takes its lock.

@@ -18,6 +18,7 @@ import (
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/repo"
 )
 
 // shipped is the limit that the runtime takes from a container of 512 MiB.
@@ -60,7 +61,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 			p := w.start(b, "ANALYZER="+analyzer.URL, c.env)
 			for i := range c.n {
 				id := strconv.Itoa(i)
-				if err := w.analyses.Create(b.Context(), id, c.input); err != nil {
+				if err := w.analyses.Create(b.Context(), id, c.input, repo.CreateOptions{}); err != nil {
 					b.Fatal(err)
 				}
 				out.Go(func() {

@@ -69,7 +69,7 @@ func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 
 func (c *cloud) create(t testing.TB, id string) {
 	t.Helper()
-	if err := c.analyses.Create(t.Context(), id, map[string]any{"name": "a.txt", "text": "hello world"}); err != nil {
+	if err := c.analyses.Create(t.Context(), id, map[string]any{"name": "a.txt", "text": "hello world"}, repo.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,7 +235,7 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	slowWithoutRace(t)
 	w := newSmall(t)
-	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile)); err != nil {
+	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile), repo.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for attempt := 1; attempt <= mostAttempts; attempt++ {

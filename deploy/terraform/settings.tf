@@ -42,22 +42,21 @@ locals {
   analyzer = coalesce(var.analyzer, var.app == null ? "builtin:document" : "http://localhost:${var.app.port}/analyze")
 
   worker_env = merge({
-    GOOGLE_CLOUD_PROJECT   = var.project
-    FIRESTORE_DATABASE     = local.names.database
-    FIRESTORE_TRANSACTIONS = var.firestore_transactions
-    ANALYSES_COLLECTION    = var.collection
-    LOCK_TTL               = "${var.lock_ttl_seconds}s"
-    LOCK_HEARTBEAT         = "${var.lock_heartbeat_seconds}s"
-    MAX_ATTEMPTS           = tostring(var.max_attempts)
-    MAX_RUNS               = tostring(var.max_runs)
-    RUN_TIMEOUT            = "${var.run_timeout_minutes}m"
-    ANALYZER               = local.analyzer
-    ANALYZER_OUTPUT        = var.analyzer_output
-    TASK_AUTH              = "iam"
-    TASK_QUEUE             = "projects/${var.project}/locations/${var.region}/queues/${local.names.queue}"
-    TASK_TARGET_URL        = local.worker_url
-    TASK_CALLER            = local.caller
-    LOG_FORMAT             = "json" # the log metrics read its fields
+    GOOGLE_CLOUD_PROJECT = var.project
+    FIRESTORE_DATABASE   = local.names.database
+    ANALYSES_COLLECTION  = var.collection
+    LOCK_TTL             = "${var.lock_ttl_seconds}s"
+    LOCK_HEARTBEAT       = "${var.lock_heartbeat_seconds}s"
+    MAX_ATTEMPTS         = tostring(var.max_attempts)
+    MAX_RUNS             = tostring(var.max_runs)
+    RUN_TIMEOUT          = "${var.run_timeout_minutes}m"
+    ANALYZER             = local.analyzer
+    ANALYZER_OUTPUT      = var.analyzer_output
+    TASK_AUTH            = "iam"
+    TASK_QUEUE           = "projects/${var.project}/locations/${var.region}/queues/${local.names.queue}"
+    TASK_TARGET_URL      = local.worker_url
+    TASK_CALLER          = local.caller
+    LOG_FORMAT           = "json" # the log metrics read its fields
   }, local.keep_env, local.otlp_env)
 
   doclock_env = merge({

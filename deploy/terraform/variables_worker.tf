@@ -78,17 +78,6 @@ variable "max_runs" {
   }
 }
 
-variable "firestore_transactions" {
-  description = "FIRESTORE_TRANSACTIONS: pessimistic makes every decision inside a transaction that locks the document."
-  type        = string
-  default     = "optimistic"
-
-  validation {
-    condition     = length(regexall("^(optimistic|pessimistic)$", var.firestore_transactions)) == 1
-    error_message = "The transactions are optimistic or pessimistic."
-  }
-}
-
 variable "smoke_input" {
   description = "SMOKE_INPUT: a small input of the analyzer, as JSON. A release runs the analyzer on it, without a document, before any traffic; empty: it does not. It must not lead to an act, such as a charge."
   type        = string

@@ -27,8 +27,8 @@ func invalid(field, problem string) error {
 	return status.Errorf(codes.InvalidArgument, "%s: %s", field, problem)
 }
 
-func unimplemented(what string) error {
-	return status.Errorf(codes.Unimplemented, "%s: not emulated", what)
+func unimplemented(feature string) error {
+	return status.Errorf(codes.Unimplemented, "%s: not emulated", feature)
 }
 
 // withQueue runs f on the named queue, locked.
@@ -202,7 +202,7 @@ const defaultPage = 1000
 func (a *api) ListTasks(
 	_ context.Context, req *cloudtaskspb.ListTasksRequest,
 ) (*cloudtaskspb.ListTasksResponse, error) {
-	after, err := strconv.ParseUint(cmp.Or(req.PageToken, "0"), 10, 64)
+	lastSeq, err := strconv.ParseUint(cmp.Or(req.PageToken, "0"), 10, 64)
 	if err != nil || req.PageSize < 0 {
 		return nil, invalid("page_token", "is not one of ListTasks, or page_size is negative")
 	}
@@ -212,15 +212,15 @@ func (a *api) ListTasks(
 	bySeq := func(a, b *task) int { return cmp.Compare(a.seq, b.seq) }
 	err = a.withQueue("parent", req.Parent, func(q *queue) error {
 		for _, t := range slices.SortedFunc(maps.Values(q.tasks), bySeq) {
-			if t.seq <= after {
+			if t.seq <= lastSeq {
 				continue
 			}
 			if len(resp.Tasks) == size {
-				resp.NextPageToken = strconv.FormatUint(after, 10)
+				resp.NextPageToken = strconv.FormatUint(lastSeq, 10)
 				break
 			}
 			resp.Tasks = append(resp.Tasks, t.view(req.ResponseView))
-			after = t.seq
+			lastSeq = t.seq
 		}
 		return nil
 	})

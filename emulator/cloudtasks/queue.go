@@ -17,7 +17,7 @@ import (
 // by the callers of its methods other than run.
 type queue struct {
 	s    *Server
-	pb   *cloudtaskspb.Queue // with all defaults; only its state changes
+	pb   *cloudtaskspb.Queue // has all defaults filled in; only its state changes
 	wake chan struct{}       // filled when the schedule must be checked again
 
 	tasks    map[string]*task
@@ -37,8 +37,8 @@ type dispatch struct {
 }
 
 // withDefaults returns the queue as the service creates it.
-func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
-	q := proto.CloneOf(in)
+func withDefaults(request *cloudtaskspb.Queue) *cloudtaskspb.Queue {
+	q := proto.CloneOf(request)
 	q.State = cloudtaskspb.Queue_RUNNING
 	q.RateLimits = cmp.Or(q.RateLimits, &cloudtaskspb.RateLimits{})
 	q.RetryConfig = cmp.Or(q.RetryConfig, &cloudtaskspb.RetryConfig{})
@@ -78,10 +78,10 @@ func (q *queue) add(t *task) {
 
 // insert adds to the schedule.
 func (q *queue) insert(d *dispatch) {
-	at, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
-		return cmp.Or(e.due.Compare(due), -1) // after those of the same time
+	index, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
+		return cmp.Or(e.due.Compare(due), -1) // behind the entries of the same time
 	})
-	q.schedule = slices.Insert(q.schedule, at, d)
+	q.schedule = slices.Insert(q.schedule, index, d)
 	q.signal()
 }
 
@@ -145,8 +145,8 @@ func (q *queue) step(now time.Time) time.Time {
 		}
 
 		if q.throttle != nil {
-			if at := q.throttle.Take(now); at.After(now) {
-				return at
+			if allowed := q.throttle.Take(now); allowed.After(now) {
+				return allowed
 			}
 		}
 
@@ -265,9 +265,8 @@ const (
 	forget     = 5 * time.Minute
 )
 
-// Throttle is the rate of one queue with AsDocumented. The zero value is that of a new
-// queue. Answers take effect at the end of their period, so the order of simultaneous
-// answers has no effect. Throttle is not safe for concurrent use.
+// Throttle is the rate of one queue with AsDocumented. The zero value is for a new queue. Answers
+// take effect at the end of their period, so the order of simultaneous answers has no effect. Throttle is not safe for concurrent use.
 type Throttle struct {
 	rate   float64
 	errors float64   // the part of the last answers that were errors
@@ -285,9 +284,9 @@ func (t *Throttle) Take(now time.Time) time.Time {
 
 	wait := max(0, t.full.Sub(now)) + time.Duration(float64(time.Second)/t.rate)
 	full := now.Add(wait)
-	if at := full.Add(-bucket); at.After(now) {
+	if allowed := full.Add(-bucket); allowed.After(now) {
 		t.used = now
-		return at
+		return allowed
 	}
 	t.full = full
 	return now

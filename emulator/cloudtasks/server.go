@@ -62,7 +62,7 @@ type Options struct {
 // Delivery is one request sent to a worker, and its outcome.
 type Delivery struct {
 	Task      string // short id
-	Attempt   int    // as X-CloudTasks-TaskRetryCount: 0 for the first
+	Attempt   int    // 0 for the first, like X-CloudTasks-TaskRetryCount
 	Duplicate bool   // sent because of Options.Extra
 	Status    int    // HTTP status; 0 means no complete answer
 	// Err is the reason for no complete answer: context.DeadlineExceeded when the
@@ -105,7 +105,7 @@ func NewServer(o Options) *Server {
 // it. Closing twice is harmless.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.cancel() // with mu: a delivery that begins meanwhile is waited for
+	s.cancel() // under mu, so that running.Wait sees a delivery that begins now
 	s.settled.Broadcast()
 	s.mu.Unlock()
 	s.Server.Close()

@@ -104,9 +104,7 @@ func sendAll[T any](send func(T) error, answers []T) error {
 	return nil
 }
 
-func batchGet(
-	v *view, names []string, mask []fieldPath,
-) (answers []*firestorepb.BatchGetDocumentsResponse) {
+func batchGet(v *view, names []string, mask []fieldPath) (answers []*firestorepb.BatchGetDocumentsResponse) {
 	seen := map[string]bool{}
 	for _, name := range names {
 		if seen[name] {
@@ -116,7 +114,7 @@ func batchGet(
 
 		answer := &firestorepb.BatchGetDocumentsResponse{ReadTime: v.readTime()}
 		if len(answers) == 0 {
-			answer.Transaction = v.begun
+			answer.Transaction = v.newID
 		}
 		if doc := v.get(name); doc != nil {
 			answer.Result = &firestorepb.BatchGetDocumentsResponse_Found{Found: masked(doc, mask)}
@@ -201,7 +199,7 @@ func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
 	if len(answers) == 0 {
 		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime()})
 	}
-	answers[0].Transaction = v.begun
+	answers[0].Transaction = v.newID
 	answers[len(answers)-1].ContinuationSelector = &firestorepb.RunQueryResponse_Done{Done: true}
 	return answers
 }
@@ -231,7 +229,7 @@ func (a *api) RunAggregationQuery(
 		}
 		result := &firestorepb.AggregationResult{AggregateFields: counts}
 		return []*firestorepb.RunAggregationQueryResponse{{
-			Transaction: v.begun, ReadTime: v.readTime(), Result: result,
+			Transaction: v.newID, ReadTime: v.readTime(), Result: result,
 		}}
 	})
 }

@@ -154,7 +154,7 @@ type write struct {
 	transforms []transform // applied after fields, in order
 }
 
-// parseWrites checks the writes as far as that does not depend on stored data. Later only
+// parseWrites makes all checks of the writes that do not depend on stored data. Later only
 // preconditions and sizes can fail.
 func parseWrites(database string, list []*firestorepb.Write) ([]*write, error) {
 	writes := make([]*write, 0, len(list))

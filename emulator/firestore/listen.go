@@ -78,11 +78,11 @@ func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
 		return t, unimplemented("once in a listener")
 	}
 	if q := pb.GetQuery(); q != nil {
-		in, parsed, err := parseQuery(q.GetParent(), q.GetStructuredQuery())
+		database, parsed, err := parseQuery(q.GetParent(), q.GetStructuredQuery())
 		switch {
 		case err != nil:
 			return t, err
-		case in != dbName:
+		case database != dbName:
 			return t, invalid("the parent %q is not in database %q", q.GetParent(), dbName)
 		case parsed.limit >= 0 || parsed.offset > 0:
 			return t, unimplemented("a limit or an offset in a listener")

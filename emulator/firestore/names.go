@@ -16,8 +16,8 @@ func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-func unimplemented(what string) error {
-	return status.Errorf(codes.Unimplemented, "%s is not implemented", what)
+func unimplemented(feature string) error {
+	return status.Errorf(codes.Unimplemented, "%s is not implemented", feature)
 }
 
 // checkDatabase refuses a name that is not "projects/P/databases/D".
@@ -50,13 +50,13 @@ func splitName(name string) (database string, ids []string, err error) {
 
 // checkDocument refuses a name that is not a document's in the database.
 func checkDocument(database, name string) error {
-	in, ids, err := splitName(name)
+	named, ids, err := splitName(name)
 	switch {
 	case err != nil:
 		return err
 	case len(ids) == 0 || len(ids)%2 != 0:
 		return invalid("%q is not the name of a document: it has an odd number of segments", name)
-	case in != database:
+	case named != database:
 		return invalid("document %q is not in database %q", name, database)
 	}
 	return nil

@@ -39,19 +39,19 @@ func parseQuery(parent string, pb *firestorepb.StructuredQuery) (database string
 }
 
 func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, error) {
-	from := pb.GetFrom()
-	if len(from) != 1 || from[0].GetCollectionId() == "" || from[0].GetAllDescendants() {
+	collections := pb.GetFrom()
+	if len(collections) != 1 || collections[0].GetCollectionId() == "" || collections[0].GetAllDescendants() {
 		return nil, unimplemented("a query of anything but one collection")
 	}
 	if pb.GetFindNearest() != nil {
 		return nil, unimplemented("find_nearest")
 	}
-	if err := checkID(from[0].GetCollectionId()); err != nil {
+	if err := checkID(collections[0].GetCollectionId()); err != nil {
 		return nil, err
 	}
 
 	q := &query{
-		collection: parent + "/" + from[0].GetCollectionId(),
+		collection: parent + "/" + collections[0].GetCollectionId(),
 		start:      pb.GetStartAt(), end: pb.GetEndAt(), offset: int(pb.GetOffset()), limit: -1,
 	}
 	if pb.GetLimit() != nil {
@@ -126,7 +126,7 @@ func (q *query) matches(d *document) bool {
 		(q.end == nil || fromEnd < 0 || fromEnd == 0 && !q.end.GetBefore())
 }
 
-// compare compares the place of d in the order with that of a cursor.
+// compare returns a negative number if d is before the cursor, 0 if it is at it, else a positive one.
 func (q *query) compare(d *document, cursor *firestorepb.Cursor) int {
 	for i, v := range cursor.GetValues() {
 		if c := compareValues(valueAt(d, q.order[i].path), v); c != 0 {

@@ -16,7 +16,7 @@ type store struct {
 	clock        clock
 	databases    map[string]*database
 	transactions map[string]*transaction
-	lastID       uint64 // of a transaction
+	lastID       uint64 // the id of the last transaction
 	billed       Usage
 }
 
@@ -98,7 +98,7 @@ type view struct {
 	store *store
 	db    *database
 	txn   *transaction // nil: none
-	begun []byte       // the id of the transaction that the request began
+	newID []byte       // the id of the transaction that the request began
 	at    time.Time    // the read time
 }
 
@@ -120,7 +120,7 @@ func reply[T any](s *store, dbName string, consistency selector, send func(T) er
 			return unimplemented("reading at a time")
 		case consistency.GetNewTransaction() != nil:
 			if v.txn, err = s.begin(dbName, consistency.GetNewTransaction()); err == nil {
-				v.begun = []byte(v.txn.id)
+				v.newID = []byte(v.txn.id)
 			}
 		case len(consistency.GetTransaction()) > 0:
 			v.txn, err = s.use(dbName, consistency.GetTransaction())

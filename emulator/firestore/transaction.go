@@ -115,8 +115,8 @@ func (t *transaction) locks(changes []change) bool {
 }
 
 // await waits until the blocker of a commit of t has ended, or ctx has. The caller holds the
-// mutex, which await unlocks while it waits. No transaction waits for one that waits itself, as
-// the two might wait for each other.
+// mutex, which await unlocks while it waits. No transaction waits for another that waits, as the two
+// might wait for each other.
 func (s *store) await(ctx context.Context, t, blocker *transaction) error {
 	if t != nil {
 		if blocker.waiting {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,7 +51,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 		r = a.settle(ctx, end)
 		r = a.adopt(ctx, r)
 		if r.Reason == Ran {
-			a.measures.ToReady = a.hold.Age()
+			a.measures.ToReady = a.age()
 			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
 		}
 		a.warn(ctx, r)
@@ -100,7 +101,7 @@ func (a *attempt) acquire(ctx context.Context) error {
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
 	if acq.First {
-		m.ToStart = acq.Hold.Age()
+		m.ToStart = a.age()
 		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
 	outcome := cmp.Or(acq.Reason, "acquired")
@@ -176,31 +177,36 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	if a.measures.Stolen {
 		g.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
-	defer func() {
+
+	started := time.Now()
+	held := a.hold.Start(ctx, a.renewed)
+	defer func() { // also if the analyzer ends its goroutine
+		if lost := a.hold.Stop(); lost != nil {
+			end.err = lost
+		}
 		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
 		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
 	}()
 
-	started := time.Now()
-	end.err = a.hold.Run(ctx, func(ctx context.Context, work analysislock.Work) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		end.began = true
-		end.result, end.failure = a.analyze(ctx, stop, work)
-		end.cause = context.Cause(ctx)
-		return end.failure
-	}, a.renewed)
-	if !end.began {
-		end.cause = context.Cause(ctx)
+	work, err := analysislock.Work{}, context.Cause(held)
+	if err == nil {
+		work, err = g.Locks.Work(held, a.hold)
 	}
+	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
+		end.began = true
+		end.result, end.failure = a.analyze(held, stop, work)
+		end.err = end.failure
+	}
+	end.cause = context.Cause(held)
 	a.measures.Ran, a.measures.Took = true, time.Since(started)
 	return end
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
-	a.reports = &reporter{guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures}
+	a.reports = &reporter{
+		guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
+	}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()
 	result, err := orchestrator.Run(ctx, a.delivery.Analyzer, orchestrator.Job{
@@ -301,15 +307,17 @@ func (a *attempt) fail(ctx context.Context, f failure) Result {
 // finish finishes the analysis as r says. last is the failure of the last attempt, if no other is left.
 func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
-	var err error
+	now := a.hold.Now()
+	var write analysislock.Ending
 	switch {
 	case r.Reason == Ran:
-		err = a.hold.Complete(finishing, r.Value)
+		write = analysislock.Completing(now, r.Value)
 	case last.code != "":
-		err = a.hold.Exhaust(finishing, r.Err.Error(), last.code, last.message)
+		write = analysislock.Exhausting(now, r.Err.Error(), last.code, last.message)
 	default:
-		err = a.hold.Fail(finishing, r.Code, r.Err.Error())
+		write = analysislock.Failing(now, r.Code, r.Err.Error())
 	}
+	err := a.hold.End(finishing, write)
 	span.Close("", err != nil)
 
 	switch {
@@ -330,27 +338,35 @@ func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
 	return Result{Reason: FinishUnknown, Err: err}
 }
 
+// age returns the time since the creation of the analysis; zero: it is unknown.
+func (a *attempt) age() time.Duration {
+	doc := a.hold.Doc()
+	return doc.Age(a.hold.Now())
+}
+
 // retry releases the lock after a temporary failure, and books the next attempt. The commit of the
 // release records when that attempt is due, and the name of its task. So if the process dies before the
 // booking, this delivery is repeated, and books the same task; see skip. pause is the wait that the
 // analyzer has asked for; zero: the usual backoff.
 func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Result {
-	g, wait := a.guard, time.Duration(0)
-	var task func(next time.Time) string
+	g, now := a.guard, a.hold.Now()
+	var next time.Time
+	var task string
 	if g.Queue != nil {
 		usual := backoff(a.acq.Attempt, g.RetryMin, g.RetryMax, spread(a.id, a.acq.Grant.Token))
-		wait, task = cmp.Or(pause, usual), a.nextTask
+		next = now.Add(cmp.Or(pause, usual)).Truncate(time.Millisecond)
+		task = a.nextTask(next)
 	}
 
 	releasing, span := g.Telemetry.Start(ctx, telemetry.Release)
-	next, err := a.hold.Retry(releasing, f.code, f.message, wait, !a.counts(pause), task)
+	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, !a.counts(pause)))
 	span.Close("", err != nil)
 	if errors.Is(err, lease.ErrLost) {
 		return a.lockLost(ctx, err)
 	}
 
 	a.next.RetryIn = pause
-	if a.released(ctx, err) && a.book(ctx, a.nextTask(next), next) {
+	if a.released(ctx, err) && a.book(ctx, task, next) {
 		a.next.RetryAt = next
 	}
 	return Result{Reason: Retry, Err: errors.New(f.message), Code: f.code}
@@ -362,7 +378,8 @@ const maxUncounted = 100
 // counts reports whether a failed attempt counts towards the limit of attempts. One that has asked for a
 // pause does not, up to maxUncounted times in a row.
 func (a *attempt) counts(pause time.Duration) bool {
-	return pause == 0 || a.hold.Uncounted() >= maxUncounted
+	doc := a.hold.Doc()
+	return pause == 0 || doc.Uncounted() >= maxUncounted
 }
 
 // handOver ends a run that was stopped with the process, before the deadline of the stop. Another
@@ -387,7 +404,7 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 	switch {
 	case errors.Is(err, lease.ErrLost):
 		return a.lockLost(ctx, err), true
-	case !a.hold.Advanced():
+	case !a.reports.advanced():
 		return r, false
 	}
 	a.countTimeout(ctx, analysislock.OutcomeContinued)
@@ -411,9 +428,9 @@ func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 // the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
 	releasing, span := a.guard.Telemetry.Start(ctx, telemetry.Release)
-	err := a.hold.Release(releasing, outcome, refund, task)
+	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	span.Close("", err != nil)
-	return a.released(ctx, err)
+	return errors.Is(err, lease.ErrLost) || a.released(ctx, err)
 }
 
 // released reports whether a release succeeded. A failure is a warning, since the lock expires
@@ -459,7 +476,7 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 // delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
 // another owner's, or still this attempt's if the loss is lease.OutOfTime.
 func (a *attempt) lockLost(ctx context.Context, err error) Result {
-	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Lost(), &lease.LostError{}
+	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Doc(), &lease.LostError{}
 	_ = errors.As(err, &lost)
 	if !a.hold.Adoptable() {
 		a.measures.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
@@ -487,9 +504,9 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	if !a.hold.Adoptable() {
 		return r
 	}
-	status := a.hold.Lost().Status
+	status := a.hold.Doc().Status
 	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
-	err := a.hold.Adopt(finishing)
+	err := a.hold.End(finishing, analysislock.Adopting(a.hold.Now()))
 	span.Close("", err != nil)
 	switch {
 	case errors.Is(err, lease.ErrLost):
@@ -510,15 +527,16 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 // the done ones that this run has not asked for before READY. A release may have renamed one of these, so
 // that this run has done it again under its new name.
 func (a *attempt) warn(ctx context.Context, r Result) {
+	acts := a.hold.Doc().Effects
+	open := acts.Open()
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:
-		open := a.hold.OpenEffects(0)
 		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == Retry && a.guard.RetryUncertain: // an earlier call's, which this one could not clear up
-		open := a.hold.OpenEffects(a.acq.Grant.Token)
+		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
 		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
-		a.logOpenActs(ctx, a.hold.Lost().OpenEffects, nil)
+		a.logOpenActs(ctx, len(open), nil)
 	}
 	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
 		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",

@@ -15,10 +15,11 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Locks acquires the lock on an analysis; analysislock.Locks does.
+// Locks acquires the lock on an analysis, and reads the work of its attempt; analysislock.Locks does.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
 	) (analysislock.Acquisition, error)
+	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
 }
 
 // Queue books deliveries; taskqueue.Queue does.

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -25,7 +26,8 @@ type reporter struct {
 	guard    *Guard
 	id       string
 	hold     *analysislock.Hold
-	measures *Run // gets the number of checkpoints
+	measures *Run            // gets the number of checkpoints
+	resumed  json.RawMessage // the checkpoint that the run was given; nil: none
 
 	running      context.Context // ends with the run, with the cause errEnded
 	end          context.CancelCauseFunc
@@ -40,6 +42,9 @@ type reporter struct {
 	problems sync.Map // that Warn has logged, by text
 	mu       sync.Mutex
 	commits  int // the run waits for so many, and is not stalled meanwhile
+	progress analysislock.Progress
+
+	committed *analysislock.Checkpoint // the newest; for the lock's writer, and for advanced
 }
 
 // batchInterval is the least time between two commits of Batcher's reports.
@@ -73,7 +78,6 @@ func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
 	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.stallTimeout = cmp.Or(r.guard.StallTimeout, math.MaxInt64)
 	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
-	r.hold.Written = r.written
 }
 
 // close ends the run's reports. Later ones change nothing.
@@ -88,7 +92,7 @@ func (r *reporter) Report(report orchestrator.Report) {
 		r.Invalid("the run has ended")
 		return
 	}
-	r.hold.Report(r.receive(report), r.guard.CheckpointInterval, nil)
+	r.send(report, r.guard.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
@@ -97,14 +101,14 @@ func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error
 		return err
 	}
 	written := make(chan error, 1)
-	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
+	r.send(report, 0, func(err error) { written <- err })
 	return r.await(ctx, written)
 }
 
 // CommitSoon implements orchestrator.Batcher.
 func (r *reporter) CommitSoon(report orchestrator.Report, done func(error)) {
 	r.waits(1)
-	r.hold.Report(r.receive(report), batchInterval, func(err error) {
+	r.send(report, batchInterval, func(err error) {
 		r.waits(-1)
 		done(outcome(err))
 	})
@@ -144,23 +148,21 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	if err := context.Cause(r.running); err != nil {
 		return nil, err
 	}
-	written := make(chan error, 1)
-	earlier, begun, err := r.hold.Begin(name, again, func(err error) { written <- err })
 	r.names.Store(name, true)
-	switch {
-	case err != nil:
-		return nil, r.refuse(RefusedAct(name, err))
-	case !begun:
-		return (*orchestrator.Effect)(earlier), nil
-	}
+	begin := &analysislock.Beginning{Name: name, Token: r.hold.Grant().Token, Now: r.now(), Again: again}
+	written := make(chan error, 1)
+	r.hold.Send(begin.Change(func(err error) { written <- err }))
 
-	if err = r.await(ctx, written); err != nil { // the caller does not act, so this attempt leaves no marker
-		r.hold.Mark(name, earlier)
-	}
-	if unknown, ok := errors.AsType[unknownError](err); ok { // the act has certainly not begun
-		err = unknown.error
-	}
-	if errors.Is(err, lease.ErrRefused) {
+	err := r.await(ctx, written)
+	switch unknown, ok := errors.AsType[unknownError](err); {
+	case err == nil && begin.Begun:
+		return nil, nil //nolint:nilnil // there is no earlier record
+	case err == nil:
+		return (*orchestrator.Effect)(begin.Earlier), nil
+	case ok: // the caller does not act, so this attempt leaves no marker, and the act has certainly not begun
+		r.hold.Send(begin.Undo())
+		return nil, unknown.error
+	case errors.Is(err, analysislock.ErrReused), errors.Is(err, analysislock.ErrFull), errors.Is(err, lease.ErrRefused):
 		return nil, r.refuse(RefusedAct(name, err))
 	}
 	return nil, err
@@ -173,23 +175,39 @@ func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effe
 	}
 	r.names.Store(name, true)
 	written := make(chan error, 1)
-	err := r.hold.End(name, (*analysislock.Effect)(done), func(err error) { written <- err })
-	if err == nil {
-		err = r.await(ctx, written)
-	}
-	return EndError(err)
+	end := (*analysislock.Effect)(done)
+	r.hold.Send(analysislock.ActEnded(name, r.hold.Grant().Token, r.now(), end, func(err error) { written <- err }))
+	return EndError(r.await(ctx, written))
 }
 
-// receive restarts the timer of StallTimeout, and converts the report for the lock.
-func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
+// now estimates Firestore's present time, as documents store it.
+func (r *reporter) now() time.Time { return r.hold.Now().Truncate(time.Millisecond) }
+
+// send sends a report to the lock's next commit, which may be made delay after the last one. It
+// restarts the timer of StallTimeout. done is called with the outcome.
+func (r *reporter) send(report orchestrator.Report, delay time.Duration, done func(error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stall.Stop() { // otherwise the run is being ended, or waits for a commit
 		r.stall.Reset(r.stallTimeout)
 	}
-	return analysislock.Report{
-		Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint),
+
+	r.progress.At = r.now()
+	r.progress.Fraction = cmp.Or(report.Progress, r.progress.Fraction)
+	if report.Message != nil {
+		r.progress.Message = *report.Message
 	}
+	checkpoint := (*analysislock.Checkpoint)(report.Checkpoint)
+	changes := []analysislock.Change{analysislock.Progressed(r.progress)}
+	if checkpoint != nil {
+		changes = append(changes, analysislock.Checkpointed(checkpoint))
+	}
+	for i := range changes {
+		changes[i].Delay = delay
+	}
+	last := &changes[len(changes)-1]
+	last.Written, last.Done = func(err error) { r.written(checkpoint, err) }, done
+	r.hold.Send(changes...)
 }
 
 // Invalid implements orchestrator.Reporter.
@@ -220,9 +238,24 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	switch {
 	case errors.Is(err, lease.ErrRefused): // the error is not logged: it may quote the report
 		r.Invalid("the document cannot hold it beside its other fields")
-	case err == nil && c != nil && c.Value != nil:
+	case err == nil && c != nil:
+		r.committed = c
+		if c.Value == nil {
+			return
+		}
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
 		r.measures.Checkpoints++
 		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
+}
+
+// advanced reports whether the run has committed a checkpoint that differs from the one that it was
+// given.
+func (r *reporter) advanced() bool {
+	if r.committed == nil || r.committed.Value == nil {
+		return false
+	}
+	committed, err := json.Marshal(r.committed.Value) // sorts the keys of maps, as resumed has them
+	resumed, _ := json.Marshal(r.resumed)
+	return err == nil && !bytes.Equal(committed, resumed)
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // Environment reads variables and collects their problems. Each problem is one line that begins
@@ -51,7 +53,7 @@ func (e *Environment) Add(problems error) {
 		all = joined.Unwrap()
 	}
 	for _, p := range all {
-		if !slices.ContainsFunc(e.problems, func(known error) bool { return known.Error() == p.Error() }) {
+		if !slices.ContainsFunc(e.problems, func(other error) bool { return other.Error() == p.Error() }) {
 			e.problems = append(e.problems, p)
 		}
 	}
@@ -60,7 +62,7 @@ func (e *Environment) Add(problems error) {
 // Named returns err, unless it is nil, as a problem of a variable.
 func Named(name string, err error) error {
 	if err != nil {
-		err = fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "lease: "))
+		err = fmt.Errorf("%s: %s", name, text.Error(err))
 	}
 	return err
 }

@@ -87,12 +87,12 @@ const keysURL = "TASK_JWKS_URL"
 // TaskAuth configures how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
 type TaskAuth struct {
 	Mode  string           // oidc: by this service; iam: by Cloud Run; none: not at all
-	Token taskauth.Options // of a valid token, with oidc
+	Token taskauth.Options // what a valid token has; only with oidc
 }
 
-// TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode is
-// required if def, the default, is empty. otherTokens reports that the service verifies other
-// tokens too: TASK_JWKS_URL is then allowed in any mode.
+// TaskAuth reads TASK_AUTH and its variables, and refuses variables of another mode. The mode is
+// required if def, the default, is empty. If the service also verifies otherTokens, TASK_JWKS_URL is
+// allowed in any mode.
 func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
 	e.ForTests("FIRESTORE_EMULATOR_HOST")

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/clock"
+	"taskguard/internal/text"
 )
 
 // The errors of Begin.
@@ -33,8 +36,8 @@ type Lifecycle struct {
 	ready atomic.Bool
 
 	mu       sync.Mutex
-	begun    int           // actions of Begin
-	requests int           // of Track
+	actions  int           // the actions that Begin has counted
+	requests int           // the requests that Track has counted
 	ended    chan struct{} // wakes Drain
 }
 
@@ -69,10 +72,8 @@ func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) e
 			return
 		}
 		l.log.WarnContext(ctx, "not ready: Firestore has not answered", "error", err)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }
@@ -85,15 +86,15 @@ func (l *Lifecycle) Begin(limit int) error {
 	switch {
 	case l.work.Err() != nil:
 		return ErrStopping
-	case limit > 0 && l.begun >= limit:
+	case limit > 0 && l.actions >= limit:
 		return ErrFull
 	}
-	l.begun++
+	l.actions++
 	return nil
 }
 
 // End ends an action that Begin has counted.
-func (l *Lifecycle) End() { l.end(&l.begun) }
+func (l *Lifecycle) End() { l.end(&l.actions) }
 
 // Track counts a short request until done is called. It never refuses. Once the server is stopping,
 // it counts no more: Drain waits only for the requests that began before.
@@ -117,13 +118,12 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until all actions and requests that have begun have ended, or until ctx ends. It
-// returns the number of those that have not ended. It is called once, after the context work of
-// New has ended.
+// Drain waits until all actions and requests have ended, or until ctx ends. It returns how many have
+// not ended. Call it once, after the context work of New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	for {
 		l.mu.Lock()
-		left = l.begun + l.requests
+		left = l.actions + l.requests
 		l.mu.Unlock()
 		if left == 0 || ctx.Err() != nil {
 			return left
@@ -170,7 +170,6 @@ func (l *Lifecycle) RecoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 // LogPanic logs the type and the stack of a panic, for a function that has recovered it. It does not log
 // the value, which may contain a user's input.
 func (l *Lifecycle) LogPanic(ctx context.Context, value any) {
-	stack := debug.Stack()
 	l.log.ErrorContext(ctx, "panic in a handler",
-		"type", fmt.Sprintf("%T", value), "stack", string(stack[:min(maxStack, len(stack))]))
+		"type", fmt.Sprintf("%T", value), "stack", text.Head(string(debug.Stack()), maxStack))
 }

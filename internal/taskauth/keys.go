@@ -38,8 +38,8 @@ type page struct {
 	fetchedAt time.Time
 }
 
-func newKeyring(from KeySource) *keyring {
-	k := &keyring{KeySource: from, fetching: make(chan struct{}, 1)}
+func newKeyring(source KeySource) *keyring {
+	k := &keyring{KeySource: source, fetching: make(chan struct{}, 1)}
 	k.page.Store(&page{})
 	k.Log = cmp.Or(k.Log, slog.New(slog.DiscardHandler))
 	k.Client = cmp.Or(k.Client, &http.Client{
@@ -50,17 +50,17 @@ func newKeyring(from KeySource) *keyring {
 
 // key returns the key with this id. It first fetches the page if the id is unknown or the page is
 // older than an hour, unless the last fetch was less than 10 s ago. Callers with an unknown id wait
-// for a fetch that is running. If no fetch succeeds, the last page is used, whatever its age.
+// for a fetch that is running. If no fetch succeeds, the last page is used, even if it is old.
 func (k *keyring) key(id string) (any, error) {
 	last := k.page.Load()
-	key, known := last.keys[id]
-	if known && time.Since(last.fetchedAt) < maxAge {
+	key, found := last.keys[id]
+	if found && time.Since(last.fetchedAt) < maxAge {
 		return key, nil
 	}
 	select {
 	case k.fetching <- struct{}{}:
 	default:
-		if known {
+		if found {
 			return key, nil
 		}
 		k.fetching <- struct{}{}
@@ -71,9 +71,9 @@ func (k *keyring) key(id string) (any, error) {
 		k.fetch()
 	}
 	last = k.page.Load()
-	key, known = last.keys[id]
+	key, found = last.keys[id]
 	switch {
-	case known:
+	case found:
 		return key, nil
 	case len(last.keys) == 0:
 		return nil, ErrNoKeys

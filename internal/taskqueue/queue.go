@@ -27,9 +27,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/internal/clock"
 )
 
-// Defaults of a Task: those of analyses.
+// Defaults of a Task. They suit analyses.
 const (
 	DefaultIDField = "analysis_id"
 	DefaultPath    = "/internal/tasks/analysis"
@@ -54,12 +56,12 @@ type Queue struct {
 
 // Task is one delivery to book.
 type Task struct {
-	Name       string // as Name makes it
+	Name       string // a name that Name returns
 	AnalysisID string
-	IDField    string        // of the body, for AnalysisID; empty: DefaultIDField
-	Path       string        // of the URL, under TargetURL; empty: DefaultPath
-	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
-	Deadline   time.Duration // of one dispatch, limited to 30 min; zero: Cloud Tasks' 10 min
+	IDField    string        // the field of the body with AnalysisID; empty: DefaultIDField
+	Path       string        // the path of the URL, under TargetURL; empty: DefaultPath
+	At         time.Time     // the earliest time, at most 30 days ahead; zero or past: now
+	Deadline   time.Duration // how long one dispatch may take, at most 30 min; zero: Cloud Tasks' 10 min
 }
 
 // Name returns a task's name, a hash of parts. Names with a common prefix would slow Cloud Tasks
@@ -129,14 +131,11 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 			return false, nil
 		case code == codes.AlreadyExists:
 			return true, nil
-		case !transient(code):
+		case !slices.Contains(transient, code):
 			return false, &BookingError{t.AnalysisID, err}
 		}
-		select {
-		case <-ctx.Done():
-			cause := context.Cause(ctx)
-			return false, &BookingError{t.AnalysisID, fmt.Errorf("%w, last: %w", cause, err)}
-		case <-time.After(pause/2 + rand.N(pause/2)):
+		if !clock.Sleep(ctx, pause/2+rand.N(pause/2)) {
+			return false, &BookingError{t.AnalysisID, fmt.Errorf("%w, last: %w", context.Cause(ctx), err)}
 		}
 	}
 }
@@ -158,8 +157,8 @@ const (
 	Underway // it is being delivered
 )
 
-// longestWait is the most that a worker books a delivery ahead: the longest TTL, and the longest wait
-// that an analyzer asks for, are 12 h. The rest is for the clocks of Firestore and of the queue.
+// longestWait is how far ahead a worker books a delivery at most. The longest TTL and the longest wait
+// that an analyzer can ask for are 12 h. The minute is for different clocks of Firestore and the queue.
 const longestWait = 12*time.Hour + time.Minute
 
 // unanswered is the age of a delivery from which its task counts as Absent. A worker acquires
@@ -220,13 +219,11 @@ func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}
 }
 
-// transient reports whether the call may succeed if it is repeated. If it did succeed,
-// the repeated call finds the name taken.
-func transient(code codes.Code) bool {
-	return slices.Contains([]codes.Code{
-		codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
-		codes.Internal, codes.Unknown, codes.ResourceExhausted,
-	}, code)
+// transient has the codes after which Book tries again. If the task was created, the next
+// try finds its name taken.
+var transient = []codes.Code{
+	codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted,
+	codes.Internal, codes.Unknown, codes.ResourceExhausted,
 }
 
 // Config is a queue of Cloud Tasks, and how its tasks call the service. All programs here read

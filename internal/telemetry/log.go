@@ -19,7 +19,7 @@ func NewLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	return slog.New(correlated{h})
 }
 
-// cloudLogging renames slog's fields to those that Cloud Logging reads.
+// cloudLogging gives slog's fields the names that Cloud Logging reads.
 func cloudLogging(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a

@@ -1,11 +1,11 @@
 package analysislock
 
 import (
-	"errors"
 	"math"
 	"strings"
 	"time"
 
+	"taskguard/internal/text"
 	"taskguard/lease"
 )
 
@@ -55,8 +55,6 @@ type Analysis struct {
 	Malformed error `json:"-"`
 	// ReadAt is the store's time of the reading.
 	ReadAt time.Time `json:"-"`
-	// Stored holds the store's own data about its reading. Only the store uses it.
-	Stored any `json:"-"`
 }
 
 // Finished reports whether the analysis is finished. The store sets Lock.Finished by its words.
@@ -124,34 +122,6 @@ func (d *Analysis) fail(code, message string) {
 // unbook removes what is recorded of the next delivery, which is not needed any more.
 func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask = time.Time{}, "" }
 
-// Unrecordable is the code of an analysis that became FAILED because its document has no room
-// for an acquisition, or for recovery's mark.
-const Unrecordable = "unrecordable"
-
-// ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
-var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
-
-// What unrecordable drops to make room.
-const (
-	keepAll = iota
-	dropReports
-	dropAll
-)
-
-// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops first what
-// was reported about its attempts, then also the checkpoint and what FAILED adds.
-func (d *Analysis) unrecordable(drop int) {
-	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
-	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
-
-	if drop >= dropReports {
-		d.History, d.Progress, d.LastError = nil, nil, nil
-	}
-	if drop == dropAll {
-		d.Checkpoint, d.Error.Message, d.Lock.FinishedBy = &Checkpoint{}, "", ""
-	}
-}
-
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
 // program may have set.
 func (d *Analysis) queue() {
@@ -167,22 +137,11 @@ const (
 )
 
 func newError(code, message string) *Error {
-	return &Error{Code: BoundCode(code), Message: bound(message, maxMessage)}
+	return &Error{Code: BoundCode(code), Message: text.Head(message, maxMessage)}
 }
 
 // BoundCode returns the code of an error as a document has it: valid UTF-8, cut after 64 bytes.
-func BoundCode(code string) string { return bound(code, maxCode) }
-
-// ends shortens s to its beginning and its end, where a traceback has its cause.
-func ends(s string, most int) string {
-	const gap = " … "
-	if half := (most - len(gap)) / 2; len(s) > most {
-		s = bound(s, half) + gap + strings.ToValidUTF8(s[len(s)-half:], "")
-	}
-	return bound(s, most)
-}
-
-func bound(s string, most int) string { return strings.ToValidUTF8(s[:min(most, len(s))], "") }
+func BoundCode(code string) string { return text.Head(code, maxCode) }
 
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500

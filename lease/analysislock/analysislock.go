@@ -10,13 +10,16 @@ import (
 	"taskguard/lease"
 )
 
+// Hold is one acquisition of an analysis's lock.
+type Hold = lease.Hold[Analysis]
+
 // Locks gives access to the locks on a store's analyses. It is safe for concurrent use. Every
 // method returns lease.ErrInvalidKey for an id that no analysis can have.
 type Locks struct {
-	store  lease.Store[Analysis]
-	lessor *lease.Lessor[Analysis]
-	maxRun time.Duration
-	work   func(ctx context.Context, c lease.Cell[Analysis]) (Work, error)
+	store   lease.Store[Analysis]
+	records *lease.Records[Analysis]
+	maxRun  time.Duration
+	work    func(ctx context.Context, c lease.Cell[Analysis]) (Work, error)
 }
 
 // New returns the error of lease.Policy.Check, if any. An analysis that is acquired maxRun
@@ -25,15 +28,26 @@ type Locks struct {
 func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
 	work func(ctx context.Context, c lease.Cell[Analysis]) (Work, error),
 ) (*Locks, error) {
-	lessor, err := lease.NewLessor(store, func(a *Analysis) *lease.Lease { return &a.Lock }, p)
+	records, err := lease.NewRecords(store, func(a *Analysis) *lease.Lease { return &a.Lock }, p)
 	if err != nil {
 		return nil, err
 	}
+	records.Shed = shed
 	if work == nil {
 		work = encodeWork
 	}
-	return &Locks{store: store, lessor: lessor, maxRun: maxRun, work: work}, nil
+	return &Locks{store: store, records: records, maxRun: maxRun, work: work}, nil
 }
+
+// Work is the Input of an attempt and the Checkpoint from which it continues, as JSON.
+type Work struct {
+	Input      json.RawMessage
+	Checkpoint json.RawMessage // the newest that was committed; nil: none
+	Effects    Effects         // the marked acts; nil: none
+}
+
+// Work returns the work of the analysis that h holds. lease.ErrUnavailable: it cannot be read.
+func (l *Locks) Work(ctx context.Context, h *Hold) (Work, error) { return l.work(ctx, h.Cell()) }
 
 func encodeWork(_ context.Context, c lease.Cell[Analysis]) (w Work, err error) {
 	d := c.Doc
@@ -45,7 +59,7 @@ func encodeWork(_ context.Context, c lease.Cell[Analysis]) (w Work, err error) {
 }
 
 // TTL returns how long a lock lives after its last refresh.
-func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
+func (l *Locks) TTL() time.Duration { return l.records.Policy().TTL }
 
 // Acquisition is the result of an attempt to acquire a lock. If the lock was not acquired,
 // that is a skip, not an error. (SEEDS G6, G9)
@@ -99,17 +113,17 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	if err := CheckID(id); err != nil {
 		return Acquisition{}, err
 	}
-	lessor, err := l.lessor.WithTTL(ttl)
+	records, err := l.records.WithTTL(ttl)
 	if err != nil {
 		return Acquisition{}, err
 	}
-	take := func(d *Analysis, now time.Time) error {
-		return d.take(now, owner, lessor.Policy(), l.maxRun, o.Early)
+	acquire := func(d *Analysis, now time.Time) error {
+		return d.acquire(now, owner, records.Policy(), l.maxRun, o.Early)
 	}
 
-	hold, doc, err := lessor.AcquireBy(ctx, id, owner, o.Want, take)
+	hold, doc, err := records.Acquire(ctx, id, owner, o.Want, acquire)
 	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
-		hold, doc, err = lessor.AcquireBy(ctx, id, owner, o.Want, take)
+		hold, doc, err = records.Acquire(ctx, id, owner, o.Want, acquire)
 	}
 	if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // it is not the reading that was refused
 		err = l.failFull(ctx, &doc)
@@ -119,10 +133,10 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	}
 
 	got := Acquisition{
-		Acquired: true, Hold: &Hold{lease: hold, work: l.work}, Status: doc.Status,
+		Acquired: true, Hold: hold, Status: doc.Status,
 		Grant: doc.Lock.Grant(), ExpiresAt: doc.Lock.ExpiresAt, Attempt: doc.Lock.Attempts,
 		First: doc.Lock.Attempts == 1 && len(doc.History) == 1,
-		Last:  lessor.Policy().Last(doc.Lock), Stolen: hold.Stolen(),
+		Last:  records.Policy().Last(doc.Lock), Stolen: hold.Stolen(),
 	}
 	if l.maxRun > 0 {
 		got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))
@@ -160,13 +174,13 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 	return got, nil
 }
 
-// take is the rule of an acquisition at now: lease.Take and, beside it, NextAttemptAt and the run
-// time. If no attempt or no run time is left, take makes the analysis FAILED and returns
+// acquire is the rule of an acquisition at now: lease.Acquire and, beside it, NextAttemptAt and the
+// run time. If no attempt or no run time is left, acquire makes the analysis FAILED and returns
 // lease.ErrExhausted. After any other error the analysis is unchanged.
-func (d *Analysis) take(now time.Time, owner string, p lease.Policy, maxRun time.Duration,
+func (d *Analysis) acquire(now time.Time, owner string, p lease.Policy, maxRun time.Duration,
 	early func(d Analysis) bool,
 ) error {
-	lock, err := lease.Take(d.Lock, now, owner, p)
+	lock, err := lease.Acquire(d.Lock, now, owner, p)
 	if err != nil && !errors.Is(err, lease.ErrExhausted) {
 		return err
 	}
@@ -201,34 +215,40 @@ func (d *Analysis) take(now time.Time, owner string, p lease.Policy, maxRun time
 	return nil
 }
 
-// RefreshAnalysisLock reads the analysis, and calls Hold.Refresh for the lock that owner
-// acquired, perhaps in another process.
+// RefreshAnalysisLock renews the lock that owner acquired, perhaps in another process: it expires
+// one ttl from now, or one TTL of the Policy if ttl is zero. An expired lock that no other owner has
+// acquired is revived. It returns lease.ErrLost if owner does not hold the lock, and tries for up to
+// 15 s. (SEEDS G6, G7)
 func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) error {
-	h, err := l.resume(ctx, id, owner)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	h, err := l.resume(ctx, id, owner, ttl)
 	if err != nil {
 		return err
 	}
-	return h.Refresh(ctx, ttl)
+	return h.Renew(ctx)
 }
 
-// ReleaseAnalysisLock reads the analysis, and calls Hold.Release for the lock that owner
-// acquired, perhaps in another process. For another owner, or a missing analysis, it
-// changes nothing and returns nil. (SEEDS G6, G8)
+// ReleaseAnalysisLock frees the lock that owner acquired, perhaps in another process. For another
+// owner, or a missing analysis, it changes nothing and returns nil. (SEEDS G6, G8)
 func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error {
-	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
-	switch {
-	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrLost):
-		return nil
-	case err != nil:
-		return err
+	h, err := l.resume(context.WithoutCancel(ctx), id, owner, 0)
+	if err == nil {
+		err = h.End(ctx, Releasing(h.Now(), OutcomeRetry, "", false))
 	}
-	return h.Release(ctx, OutcomeRetry, false, "")
+	if errors.Is(err, lease.ErrNotFound) || errors.Is(err, lease.ErrLost) {
+		return nil
+	}
+	return err
 }
 
-func (l *Locks) resume(ctx context.Context, id, owner string) (*Hold, error) {
+func (l *Locks) resume(ctx context.Context, id, owner string, ttl time.Duration) (*Hold, error) {
 	if err := CheckID(id); err != nil {
 		return nil, err
 	}
-	h, err := l.lessor.Resume(ctx, id, owner)
-	return &Hold{lease: h, work: l.work}, err
+	records, err := l.records.WithTTL(ttl)
+	if err != nil {
+		return nil, err
+	}
+	return records.Resume(ctx, id, owner)
 }

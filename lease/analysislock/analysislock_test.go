@@ -66,6 +66,17 @@ func (w *fixture) acquire(owner string) analysislock.Acquisition {
 	return acq
 }
 
+// runWork runs body with the work of h, as a delivery does.
+func (w *fixture) runWork(h *analysislock.Hold, body func(work analysislock.Work) error, renewed lease.Renewed) error {
+	return h.Run(w.Context(), func(ctx context.Context) error {
+		work, err := w.locks.Work(ctx, h)
+		if err != nil {
+			return err
+		}
+		return body(work)
+	}, renewed)
+}
+
 func (w *fixture) doc() analysislock.Analysis {
 	w.Helper()
 	c, err := w.Load(w.Context(), "x", lease.OnlyLease)
@@ -87,7 +98,7 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last || acq.RunTime != 0 {
 			w.Errorf("%+v of %+v", acq, d)
 		}
-		err := acq.Hold.Run(w.Context(), func(_ context.Context, work analysislock.Work) error {
+		err := w.runWork(acq.Hold, func(work analysislock.Work) error {
 			time.Sleep(lease.DefaultTTL * 5 / 6)
 			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || fmt.Sprintf("%s %s %d", work.Input, work.Checkpoint, len(work.Effects)) != `7 "c" 1` {
 				w.Errorf("%+v, with %+v", got, work)
@@ -97,7 +108,7 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 		if err != nil || refreshes != 2 {
 			w.Errorf("%v after %d refreshes, want 2", err, refreshes)
 		}
-		if err := acq.Hold.Complete(w.Context(), "done"); err != nil {
+		if err := acq.Hold.End(w.Context(), analysislock.Completing(acq.Hold.Now(), "done")); err != nil {
 			w.Error(err)
 		}
 		if d := w.doc(); d.Status != analysislock.Ready || d.Result != "done" || d.Lock.Owner != "" || d.Lock.FinishedBy != "w/1" {
@@ -122,14 +133,13 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 		error, last, past *failure // past is in the history
 	}{
 		"for good": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
-			return h.Fail(ctx, f.Code, f.Message)
+			return h.End(ctx, analysislock.Failing(h.Now(), f.Code, f.Message))
 		}, analysislock.Failed, &kept, nil, &kept},
 		"for now": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
-			_, err := h.Retry(ctx, f.Code, f.Message, 0, false, nil)
-			return err
+			return h.End(ctx, analysislock.Retrying(h.Now(), f.Code, f.Message, time.Time{}, "", false))
 		}, analysislock.Queued, nil, &kept, &kept},
 		"for now, of the last attempt": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
-			return h.Exhaust(ctx, "summary", f.Code, f.Message)
+			return h.End(ctx, analysislock.Exhausting(h.Now(), "summary", f.Code, f.Message))
 		}, analysislock.Failed, &exhausted, &kept, &exhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,10 +191,10 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			d := w.doc()
 			d.Status, d.Lock.Finished = status, true
 			w.Put("x", d)
-			if early, err := h.Adoptable(), h.Complete(w.Context(), "own"); early || !errors.Is(err, lease.ErrLost) || !h.Adoptable() {
+			if early, err := h.Adoptable(), h.End(w.Context(), analysislock.Completing(h.Now(), "own")); early || !errors.Is(err, lease.ErrLost) || !h.Adoptable() {
 				w.Errorf("complete: %v; adoptable %v, then %v", err, early, h.Adoptable())
 			}
-			return h.Adopt(w.Context())
+			return h.End(w.Context(), analysislock.Adopting(h.Now()))
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -223,17 +233,22 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			_, err := w.locks.RaiseToken(w.Context(), "x", 9)
 			return err
 		}, func(d *document) { d.Lock.Token = 9 }},
-		"complete": {func(w *fixture, h *analysislock.Hold) error { return h.Complete(w.Context(), "new") }, func(d *document) {
+		"complete": {func(w *fixture, h *analysislock.Hold) error {
+			return h.End(w.Context(), analysislock.Completing(h.Now(), "new"))
+		}, func(d *document) {
 			finish(d, analysislock.Ready, nil)
 			end(d, analysislock.OutcomeReady, "", "")
 			d.Result, d.LastError, d.Progress, d.Checkpoint = "new", nil, nil, none
 		}},
-		"fail": {func(w *fixture, h *analysislock.Hold) error { return h.Fail(w.Context(), "c", "m") }, func(d *document) {
+		"fail": {func(w *fixture, h *analysislock.Hold) error {
+			return h.End(w.Context(), analysislock.Failing(h.Now(), "c", "m"))
+		}, func(d *document) {
 			finish(d, analysislock.Failed, failure)
 			end(d, analysislock.OutcomeFailed, "c", "m")
 		}},
 		"retry": {func(w *fixture, h *analysislock.Hold) error {
-			next, err := h.Retry(w.Context(), "c", "m", time.Minute, false, nil)
+			next := h.Now().Add(time.Minute).Truncate(time.Millisecond)
+			err := h.End(w.Context(), analysislock.Retrying(h.Now(), "c", "m", next, "", false))
 			if d := w.doc(); !d.Waits() || !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
 				w.Errorf("next at %v", next)
 			}
@@ -244,7 +259,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			d.Status, d.LastError, d.NextAttemptAt = analysislock.Queued, failure, d.ReadAt.Add(time.Minute)
 		}},
 		"release": {func(w *fixture, h *analysislock.Hold) error {
-			return h.Release(w.Context(), analysislock.OutcomeContinued, true, "")
+			return h.End(w.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeContinued, "", true))
 		}, func(d *document) {
 			free(d)
 			end(d, analysislock.OutcomeContinued, "", "")
@@ -315,8 +330,8 @@ func TestAnAnalysisIsNotAcquiredOnceItsRunTimeIsOver(t *testing.T) {
 func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		failed, unreadable, ran := errors.New("failed"), errors.New("unreadable"), false
-		body := func(context.Context, analysislock.Work) error { ran = true; return failed }
-		if err := w.acquire("w/1").Hold.Run(w.Context(), body); !errors.Is(err, failed) || !ran {
+		body := func(analysislock.Work) error { ran = true; return failed }
+		if err := w.runWork(w.acquire("w/1").Hold, body, nil); !errors.Is(err, failed) || !ran {
 			w.Errorf("%v", err)
 		}
 		time.Sleep(lease.DefaultTTL)
@@ -324,13 +339,13 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 			return analysislock.Work{}, unreadable
 		})
 		ran = false
-		if err := w.acquire("w/2").Hold.Run(w.Context(), body); !errors.Is(err, unreadable) || ran {
+		if err := w.runWork(w.acquire("w/2").Hold, body, nil); !errors.Is(err, unreadable) || ran {
 			w.Errorf("%v; ran %v", err, ran)
 		}
 		time.Sleep(lease.DefaultTTL)
 		w.faulty()
 		w.Put("x", analysislock.Analysis{Input: math.NaN()}) // has no JSON
-		if err := w.acquire("w/3").Hold.Run(w.Context(), body); err == nil || ran {
+		if err := w.runWork(w.acquire("w/3").Hold, body, nil); err == nil || ran {
 			w.Errorf("%v; ran %v", err, ran)
 		}
 		if _, err := analysislock.New(w, lease.Policy{TTL: -1}, 0, nil); err == nil {
@@ -355,11 +370,11 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 		}
 		before := w.doc()
 		for name, err := range map[string]error{
-			"run":      old.Run(w.Context(), func(context.Context, analysislock.Work) error { return nil }),
-			"refresh":  old.Refresh(w.Context(), 0),
-			"complete": old.Complete(w.Context(), "late"),
-			"fail":     old.Fail(w.Context(), "c", "late"),
-			"exhaust":  old.Exhaust(w.Context(), "summary", "c", "late"),
+			"run":      w.runWork(old, func(analysislock.Work) error { return nil }, nil),
+			"refresh":  old.Renew(w.Context()),
+			"complete": old.End(w.Context(), analysislock.Completing(old.Now(), "late")),
+			"fail":     old.End(w.Context(), analysislock.Failing(old.Now(), "c", "late")),
+			"exhaust":  old.End(w.Context(), analysislock.Exhausting(old.Now(), "summary", "c", "late")),
 			"retry":    retry(w.Context(), old),
 			"by name":  w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0),
 		} {
@@ -367,8 +382,10 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 				w.Errorf("%s: %v, want ErrLost", name, err)
 			}
 		}
-		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true, ""),
-			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
+		if err := old.End(w.Context(), analysislock.Releasing(old.Now(), analysislock.OutcomeShuttingDown, "", true)); !errors.Is(err, lease.ErrLost) {
+			w.Errorf("release: %v, want ErrLost", err)
+		}
+		silent := errors.Join(w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
 		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
 			w.Errorf("%v; %+v, was %+v", silent, after, before)
 		}

@@ -16,11 +16,14 @@ import (
 )
 
 // begin begins an act, whose marker done waits for.
-func begin(w *fixture, h *analysislock.Hold, name string, done func(error)) {
-	w.Helper()
-	if earlier, begun, err := h.Begin(name, false, done); earlier != nil || !begun || err != nil {
-		w.Fatalf("%s: %v, begun %v, %v", name, earlier, begun, err)
-	}
+func begin(h *analysislock.Hold, name string, done func(error)) {
+	b := &analysislock.Beginning{Name: name, Token: h.Grant().Token, Now: h.Now().Truncate(time.Millisecond)}
+	h.Send(b.Change(done))
+}
+
+// end ends an act with a result.
+func end(h *analysislock.Hold, name string, result *analysislock.Effect, done func(error)) {
+	h.Send(analysislock.ActEnded(name, h.Grant().Token, h.Now().Truncate(time.Millisecond), result, done))
 }
 
 func done(result string) *analysislock.Effect {
@@ -33,29 +36,29 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			begin(w, h, "first", got.done("first"))
+			begin(h, "first", got.done("first"))
 			time.Sleep(time.Second)
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-			begin(w, h, "second", got.done("second"))
+			begin(h, "second", got.done("second"))
 			time.Sleep(time.Second)
 			got.want(w, "first", "second refused")
-			if marked := slices.Collect(maps.Keys(h.Effects())); !slices.Equal(marked, []string{"first"}) {
+			if marked := slices.Collect(maps.Keys(h.Doc().Effects)); !slices.Equal(marked, []string{"first"}) {
 				w.Errorf("marked are %q", marked)
 			}
 			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
 				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
 					return leasetest.None
 				}
-				begin(w, h, "fourth", nil) // during the commit
+				begin(h, "fourth", nil) // during the commit
 				return leasetest.Refuse
 			})
-			begin(w, h, "third", nil)
+			begin(h, "third", nil)
 			time.Sleep(time.Second)
-			if open := h.OpenEffects(0); !slices.Equal(open, []string{"first", "fourth", "third"}) {
+			if open := h.Doc().Effects.Open(); !slices.Equal(open, []string{"first", "fourth"}) {
 				w.Errorf("%q are open", open)
 			}
 		})
-		if d := w.doc(); d.OpenEffects != 3 || len(d.Effects) != 3 || d.Effects["first"].Token != 1 || !d.Effects["first"].At.Before(w.now()) {
+		if d := w.doc(); d.OpenEffects != 2 || len(d.Effects) != 2 || d.Effects["first"].Token != 1 || !d.Effects["first"].At.Before(w.now()) {
 			w.Errorf("%+v", d.Effects)
 		}
 	})
@@ -67,15 +70,15 @@ func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			begin(w, h, "charge", nil)
-			before := h.OpenEffects(0)
+			begin(h, "charge", nil)
 			time.Sleep(time.Second)
+			before := h.Doc().Effects.Open()
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "large"}}, time.Minute, got.done("checkpoint"))
-			w.check(h.End("charge", done("7"), got.done("mark")))
+			h.Send(checkpoint("large", time.Minute, got.done("checkpoint")))
+			end(h, "charge", done("7"), got.done("mark"))
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint refused", "mark")
-			if open := h.OpenEffects(0); len(before) != 1 || len(open) > 0 {
+			if open := h.Doc().Effects.Open(); len(before) != 1 || len(open) > 0 {
 				w.Errorf("%q are open, then %q", before, open)
 			}
 		})
@@ -92,12 +95,12 @@ func TestACheckpointIsWrittenWithoutARefusedMark(t *testing.T) {
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse)) // both, and the marker alone
-			h.Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "small"}}, time.Minute, got.done("checkpoint"))
-			begin(w, h, "charge", got.done("mark"))
+			h.Send(checkpoint("small", time.Minute, got.done("checkpoint")))
+			begin(h, "charge", got.done("mark"))
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint", "mark refused")
 		})
-		if d := w.doc(); len(h.Effects()) != 0 || d.OpenEffects != 0 || d.Checkpoint == nil || !h.Advanced() {
+		if d := w.doc(); len(h.Doc().Effects) != 0 || d.OpenEffects != 0 || d.Checkpoint == nil {
 			w.Errorf("%+v", d)
 		}
 	})
@@ -342,12 +345,11 @@ func TestASecondEndWaitsForTheFirstsCommit(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			_, _, err := h.Begin("charge", false, got.done("begun"))
-			w.check(err)
+			begin(h, "charge", got.done("begun"))
 			time.Sleep(time.Second)
 			s.SetPlan(func(leasetest.Call) leasetest.Fault { return leasetest.DropBefore })
-			w.check(h.End("charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("end")))
-			w.check(h.End("charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("again")))
+			end(h, "charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("end"))
+			end(h, "charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("again"))
 			time.Sleep(time.Second)
 			got.want(w, "begun")
 			s.SetPlan(nil)
@@ -366,20 +368,18 @@ func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		w.run(h, nil, func() {
-			_, _, err := h.Begin("a", false, func(error) {})
-			w.check(err)
+			begin(h, "a", func(error) {})
 			time.Sleep(time.Second)
 			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
 				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
 					return leasetest.None
 				}
-				_, _, err := h.Begin("b", false, got.done("b"))
-				w.check(err)
+				begin(h, "b", got.done("b"))
 				return leasetest.Refuse
 			})
-			w.check(h.End("a", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("a")))
+			end(h, "a", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("a"))
 			time.Sleep(time.Second)
-			w.check(h.End("a", &analysislock.Effect{ResultError: "no room"}, got.done("a without a result")))
+			end(h, "a", &analysislock.Effect{ResultError: "no room"}, got.done("a without a result"))
 			time.Sleep(time.Second)
 			got.want(w, "a refused", "b", "a without a result")
 		})

@@ -40,15 +40,19 @@ func deliver(ctx context.Context, locks *analysislock.Locks, id, owner string) e
 		return nil
 	}
 	var result any
-	err = got.Hold.Run(ctx, func(ctx context.Context, w analysislock.Work) error {
+	work, err := locks.Work(ctx, got.Hold)
+	if err != nil {
+		return err
+	}
+	err = got.Hold.Run(ctx, func(ctx context.Context) error {
 		// Work here until ctx ends. The lock is renewed meanwhile.
-		fmt.Printf("attempt %d under token %d has the input %s\n", got.Attempt, got.Grant.Token, w.Input)
+		fmt.Printf("attempt %d under token %d has the input %s\n", got.Attempt, got.Grant.Token, work.Input)
 		result = map[string]any{"words": 2}
 		return context.Cause(ctx)
-	})
+	}, nil)
 	if err != nil {
-		// After lease.ErrLost another owner has the lock, and Release changes nothing.
-		return errors.Join(err, got.Hold.Release(context.WithoutCancel(ctx), analysislock.OutcomeRetry, false, ""))
+		// After lease.ErrLost another owner has the lock, and End changes nothing.
+		return errors.Join(err, got.Hold.End(context.WithoutCancel(ctx), analysislock.Releasing(got.Hold.Now(), analysislock.OutcomeRetry, "", false)))
 	}
-	return got.Hold.Complete(ctx, result)
+	return got.Hold.End(ctx, analysislock.Completing(got.Hold.Now(), result))
 }

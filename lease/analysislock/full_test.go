@@ -82,7 +82,7 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 					d.History, d.Progress, d.LastError = []analysislock.Attempt{{}}, &analysislock.Progress{}, &analysislock.Error{}
 					d.Checkpoint, d.Lock.Token = &analysislock.Checkpoint{Value: "c"}, 3
 					w.Put("x", d)
-					c, err := w.Load(w.Context(), "x")
+					c, err := w.Load(w.Context(), "x", lease.OnlyLease)
 					if err != nil {
 						w.Fatal(err)
 					}

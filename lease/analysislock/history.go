@@ -3,6 +3,8 @@ package analysislock
 import (
 	"encoding/json"
 	"time"
+
+	"taskguard/internal/text"
 )
 
 // The outcomes of an attempt, in a history.
@@ -56,8 +58,8 @@ func (d *Analysis) begin(now time.Time) {
 	}
 }
 
-// uncounted returns the Uncounted of the attempt before the present one.
-func (d *Analysis) uncounted() int {
+// Uncounted returns how many attempts in a row before the present one were refunded by Retrying.
+func (d *Analysis) Uncounted() int {
 	if n := len(d.History); n > 1 && d.History[n-1].Token == d.Lock.Token {
 		return d.History[n-2].Uncounted
 	}
@@ -69,7 +71,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) {
 	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
 		last := d.History[n-1]
 		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
-		last.Message = ends(message, maxHistoryMessage)
+		last.Message = text.Middle(message, maxHistoryMessage)
 		d.History = append(d.History[:n-1:n-1], last)
 	}
 }

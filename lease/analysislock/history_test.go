@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"taskguard/lease"
@@ -25,7 +26,7 @@ func TestOfHistoryTheLastAttemptsAreKeptWithinItsLimits(t *testing.T) {
 				w.serve(w, lease.Policy{MaxAttempts: 100}, 0, nil)
 				for n := range 12 {
 					h := w.acquire(fmt.Sprint(tc.owner, n)).Hold
-					_, err := h.Retry(w.Context(), analysislock.AttemptsExhausted, tc.message, 0, false, nil)
+					err := h.End(w.Context(), analysislock.Retrying(h.Now(), analysislock.AttemptsExhausted, tc.message, time.Time{}, "", false))
 					w.check(err)
 					text, err := json.Marshal(w.doc().History)
 					if err != nil || len(text) > 5<<10 {

@@ -25,7 +25,7 @@ type Seen struct {
 // an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
 	unlock := func(d *Analysis, now time.Time) error {
-		d.Lock = lease.Break(d.Lock)
+		d.Lock = lease.Unlock(d.Lock)
 		d.unbook()
 		if !d.Lock.Finished {
 			d.BookedTask = task
@@ -83,7 +83,7 @@ func (d *Analysis) open(lock lease.Lease, task string) {
 // While the lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
 func (l *Locks) RaiseToken(ctx context.Context, id string, minimum int64) (Analysis, error) {
 	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
-		d.Lock, err = lease.Raise(d.Lock, now, minimum)
+		d.Lock, err = lease.RaiseToken(d.Lock, now, minimum)
 		return err
 	}, func(_, after Analysis) bool { return after.Lock.Token >= minimum })
 }
@@ -113,27 +113,6 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	return booked, l.failFull(ctx, &orphan)
 }
 
-// failFull makes an orphan FAILED whose document has no room for a commit, and returns
-// ErrUnrecordable. It drops the fields that need too much room. Other errors:
-// lease.ErrConflict if the analysis is not orphaned any more; lease.ErrRefused if there is no
-// room for FAILED either.
-func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	for room := keepAll; room <= dropAll; room++ {
-		err = l.ifOrphaned(ctx, nil, orphan,
-			func(d *Analysis) { d.unrecordable(room) },
-			func(d *Analysis) bool { return d.failedWith(Unrecordable) })
-		switch {
-		case err == nil:
-			return fmt.Errorf("%w: %q", ErrUnrecordable, orphan.ID)
-		case !errors.Is(err, lease.ErrRefused):
-			return err
-		}
-	}
-	return err
-}
-
 // ifOrphaned changes an orphan if it still is one and as it was read. from is the reading to
 // begin with; nil: a new one.
 func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orphan *Analysis,
@@ -149,8 +128,8 @@ func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orph
 		change(&d)
 		return d, nil
 	}
-	_, err := lease.Edit(ctx, l.store, orphan.ID, from, decide, func(c lease.Cell[Analysis]) bool {
-		return landed(&c.Doc)
+	_, err := lease.Edit(ctx, l.store, orphan.ID, lease.Write[Analysis]{
+		From: from, Decide: decide, Landed: func(c lease.Cell[Analysis]) bool { return landed(&c.Doc) },
 	})
 	return err
 }
@@ -214,12 +193,12 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 		err := change(&next, c.At)
 		return next, err
 	}
-	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) }
 
-	if seen == nil { // the change fits any state, so a state that others reached meanwhile counts too
-		_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
-	} else {
-		_, err = lease.EditUnmarked(ctx, l.store, id, decide, made)
-	}
+	_, err = lease.Edit(ctx, l.store, id, lease.Write[Analysis]{
+		Decide: decide,
+		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) },
+		// Without seen the change fits any state, so one that others have reached meanwhile counts too.
+		Unmarked: seen != nil,
+	})
 	return before, err
 }

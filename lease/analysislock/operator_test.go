@@ -133,8 +133,7 @@ func TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage(t *testing.T) {
 }
 
 func retry(ctx context.Context, h *analysislock.Hold) error {
-	_, err := h.Retry(ctx, "c", "m", 0, false, nil)
-	return err
+	return h.End(ctx, analysislock.Retrying(h.Now(), "c", "m", time.Time{}, "", false))
 }
 
 // Of a held analysis see TestAChangeLeavesTheOtherFields.
@@ -180,7 +179,7 @@ func TestACancelledRunIsLostWithTheErrorOfTheCancel(t *testing.T) {
 			w.check(err)
 			time.Sleep(lease.DefaultTTL / 2)
 		})
-		if e := h.Lost().Error; e == nil || e.Code != analysislock.Cancelled {
+		if e := h.Doc().Error; e == nil || e.Code != analysislock.Cancelled {
 			w.Errorf("lost with the error %+v, want that of the cancel", e)
 		}
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil || w.acquire("w/2").Grant.Token != 3 {

@@ -13,7 +13,7 @@ type fixture[D any] struct {
 	*testing.T
 	Suite[D]
 	store  lease.Store[D] // as other programs use it
-	leased lease.Store[D] // as Lessors use it
+	leased lease.Store[D] // as Records use it
 }
 
 // key names the record of a test case.
@@ -89,30 +89,30 @@ func (b *fixture[D]) takeOver(owner string) lease.Lease {
 	return *b.Lease(&d)
 }
 
-// lessor returns a new Lessor, which stands for one more process.
-func (b *fixture[D]) lessor() *lease.Lessor[D] {
+// records returns new Records, which stand for one more process.
+func (b *fixture[D]) records() *lease.Records[D] {
 	b.Helper()
-	l, err := lease.NewLessor(b.leased, b.Lease, lease.Policy{TTL: b.TTL})
+	r, err := lease.NewRecords(b.leased, b.Lease, lease.Policy{TTL: b.TTL})
 	if err != nil {
-		b.Fatalf("lessor: %v", err)
+		b.Fatalf("records: %v", err)
 	}
-	return l
+	return r
 }
 
-// acquire takes the lease for owner with a new Lessor.
+// acquire acquires the lease for owner with new Records.
 func (b *fixture[D]) acquire(owner string) *lease.Hold[D] {
 	b.Helper()
-	h, _, err := b.lessor().Acquire(b.Context(), key, owner, nil)
+	h, _, err := b.records().Acquire(b.Context(), key, owner, lease.OnlyLease, nil)
 	if err != nil {
 		b.Fatalf("acquire as %s: %v", owner, err)
 	}
 	return h
 }
 
-// refused tries to take the lease for owner with a new Lessor, and returns the error.
+// refused tries to acquire the lease for owner with new Records, and returns the error.
 func (b *fixture[D]) refused(owner string) error {
 	b.Helper()
-	_, _, err := b.lessor().Acquire(b.Context(), key, owner, nil)
+	_, _, err := b.records().Acquire(b.Context(), key, owner, lease.OnlyLease, nil)
 	if err == nil {
 		b.Fatalf("acquire as %s: got the lease", owner)
 	}

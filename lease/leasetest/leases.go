@@ -61,8 +61,8 @@ func acquireAtOnce[D any](b *fixture[D], n int) {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range errs {
-		l := b.lessor()
-		wg.Go(func() { _, _, errs[i] = l.Acquire(b.Context(), key, fmt.Sprint("w/", i), nil) })
+		r := b.records()
+		wg.Go(func() { _, _, errs[i] = r.Acquire(b.Context(), key, fmt.Sprint("w/", i), lease.OnlyLease, nil) })
 	}
 	wg.Wait()
 	got := b.lease()
@@ -80,14 +80,19 @@ func acquireAtOnce[D any](b *fixture[D], n int) {
 func ownFields[D any](b *fixture[D]) {
 	b.created()
 	note := func(s string) func(*D) { return func(d *D) { b.SetNote(d, s) } }
-	h, d, err := b.lessor().Acquire(b.Context(), key, "w/1", note("taken"))
+	policy := lease.Policy{TTL: b.TTL}
+	h, d, err := b.records().Acquire(b.Context(), key, "w/1", lease.OnlyLease, func(d *D, now time.Time) (err error) {
+		b.SetNote(d, "taken")
+		*b.Lease(d), err = lease.Acquire(*b.Lease(d), now, "w/1", policy)
+		return err
+	})
 	if err != nil || b.Note(d) != "taken" {
 		b.Fatalf("acquire: note %q, %v", b.Note(d), err)
 	}
 	b.wantNote("taken")
-	b.wantErr(h.Release(b.Context(), note("freed"), false), nil)
+	b.wantErr(h.End(b.Context(), lease.Releasing(false, note("freed"))), nil)
 	b.wantNote("freed")
-	b.wantErr(b.acquire("w/2").Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }), nil)
+	b.wantErr(b.acquire("w/2").End(b.Context(), lease.Finishing(func(d *D) { b.SetNote(d, "result"); b.Close(d) })), nil)
 	b.wantNote("result")
 	want := lease.Lease{Token: 2, Attempts: 2, Finished: true, FinishedBy: "w/2"}
 	b.wantLease(b.lease(), want)
@@ -100,17 +105,17 @@ func takenMidRun[D any](b *fixture[D]) {
 	h := b.created().acquire("w/1")
 	var theirs lease.Lease
 	var cause error
-	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
+	err := h.Run(b.Context(), func(ctx context.Context) error {
 		theirs = b.takeOver("w/2")
 		<-ctx.Done()
 		cause = context.Cause(ctx)
 		return nil
-	})
+	}, nil)
 	b.wantLost(cause)
 	b.wantLost(err)
-	b.wantLost(h.Renew(b.Context(), 0))
-	b.wantLost(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "mine"); b.Close(d) }))
-	b.wantLost(h.Release(b.Context(), func(d *D) { b.SetNote(d, "mine") }, true))
+	b.wantLost(h.Renew(b.Context()))
+	b.wantLost(h.End(b.Context(), lease.Finishing(func(d *D) { b.SetNote(d, "mine"); b.Close(d) })))
+	b.wantLost(h.End(b.Context(), lease.Releasing(true, func(d *D) { b.SetNote(d, "mine") })))
 	b.wantLease(b.lease(), theirs)
 	b.wantNote("")
 }
@@ -132,15 +137,15 @@ func busyWriter[D any](b *fixture[D]) {
 		}
 	})
 
-	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
+	err := h.Run(b.Context(), func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-time.After(b.TTL * 5 / 4):
 		}
 		return context.Cause(ctx)
-	})
+	}, nil)
 	b.wantErr(err, nil)
-	b.wantErr(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }), nil)
+	b.wantErr(h.End(b.Context(), lease.Finishing(func(d *D) { b.SetNote(d, "result"); b.Close(d) })), nil)
 	cancel()
 	wg.Wait()
 

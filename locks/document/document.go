@@ -76,26 +76,25 @@ func (e *HeldError) Unwrap() error { return &e.HeldError }
 // method tries for at most 8 s; then it returns lease.ErrUnavailable. For an id that
 // no room can have it returns lease.ErrInvalidKey.
 type Locks struct {
-	store  lease.Store[Lock]
-	lessor *lease.Lessor[Lock]
-	policy lease.Policy
+	store   lease.Store[Lock]
+	records *lease.Records[Lock]
 }
 
 // New returns the locks of store. A TTL of zero is 30 s; one under a second is an
 // error.
 func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	policy := lease.Policy{TTL: cmp.Or(ttl, DefaultTTL)}
-	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, policy)
+	records, err := lease.NewRecords(store, func(l *Lock) *lease.Lease { return &l.Lease }, policy)
 	if err != nil {
 		return nil, err
 	}
-	return &Locks{store: store, lessor: lessor, policy: policy}, nil
+	return &Locks{store: store, records: records}, nil
 }
 
 // TTL returns how long a lock is valid after a heartbeat.
-func (l *Locks) TTL() time.Duration { return l.policy.TTL }
+func (l *Locks) TTL() time.Duration { return l.records.Policy().TTL }
 
-// Acquire takes the room for owner if it is free or expired, and extends the lock
+// Acquire acquires the room for owner if it is free or expired, and renews the lock
 // if owner holds it already. If another holds it, Acquire returns a *HeldError.
 // It takes two round trips, one if it is refused, three if there is no record.
 //
@@ -121,7 +120,7 @@ func (l *Locks) Hold(ctx context.Context, room, owner string) (*lease.Hold[Lock]
 	if err != nil {
 		return nil, err
 	}
-	return l.lessor.Hold(room, c), nil
+	return l.records.Hold(room, c), nil
 }
 
 func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, error) {
@@ -137,9 +136,9 @@ func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, er
 		case !c.Exists:
 			return expired(c.At, owner), nil
 		case mine(c, owner) == nil:
-			return l.extend(c)
+			return l.renew(c)
 		}
-		return l.take(c, owner, holder, name)
+		return l.takeOver(c, owner, holder, name)
 	}
 
 	var from *cell
@@ -160,11 +159,11 @@ func expired(now time.Time, owner string) Lock {
 	return l
 }
 
-// take returns owner's lock on the room that c shows as free, or a *HeldError.
-func (l *Locks) take(c cell, owner, holder, name string) (Lock, error) {
+// takeOver returns owner's lock on the room that c shows as free, or a *HeldError.
+func (l *Locks) takeOver(c cell, owner, holder, name string) (Lock, error) {
 	last := c.Doc.Lease
 	last.Token = max(last.Token, lease.Fresh(c.At).Token)
-	next, err := lease.Take(last, c.At, owner, l.policy)
+	next, err := lease.Acquire(last, c.At, owner, l.records.Policy())
 	if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 		err = &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 	}
@@ -172,22 +171,22 @@ func (l *Locks) take(c cell, owner, holder, name string) (Lock, error) {
 	return Lock{Lease: next, LockedAt: next.HeartbeatAt, Holder: holder, Name: name}, err
 }
 
-// extend returns the lock of c until one TTL from now.
-func (l *Locks) extend(c cell) (next Lock, err error) {
+// renew returns the lock of c until one TTL from now.
+func (l *Locks) renew(c cell) (next Lock, err error) {
 	next = c.Doc
-	next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
+	next.Lease, err = lease.Renew(next.Lease, c.Now(), next.Grant(), l.records.Policy())
 	return next, err
 }
 
-// Extend is the client's heartbeat: the lock expires one TTL from now. It
+// Renew is the client's heartbeat: the lock expires one TTL from now. It
 // returns ErrNotLocked, also for an expired lock, or ErrNotYours. It takes two round
 // trips (SEEDS D2, R8).
-func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
+func (l *Locks) Renew(ctx context.Context, room, owner string) (State, error) {
 	c, err := l.hold(ctx, room, owner, nil, func(c cell) (Lock, error) {
 		if err := mine(c, owner); err != nil {
 			return c.Doc, err
 		}
-		return l.extend(c)
+		return l.renew(c)
 	})
 	return l.state(c, owner), err
 }
@@ -206,15 +205,15 @@ func (l *Locks) hold(ctx context.Context, room, owner string, from *cell, decide
 // another holds it, Release returns ErrNotYours. It takes two round trips (SEEDS D3).
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
 	return l.free(ctx, room, func(c cell) (Lock, error) {
-		return Lock{Lease: lease.Drop(c.Doc.Lease, c.Doc.Grant(), false)}, mine(c, owner)
+		return Lock{Lease: lease.Unlock(c.Doc.Lease)}, mine(c, owner)
 	})
 }
 
-// Break frees the room of any holder: an operator's forced unlock. It reports
+// Unlock frees the room of any holder, as an operator forces it. It reports
 // false if the room was free.
-func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
+func (l *Locks) Unlock(ctx context.Context, room string) (unlocked bool, err error) {
 	return l.free(ctx, room, func(c cell) (Lock, error) {
-		next := lease.Break(c.Doc.Lease)
+		next := lease.Unlock(c.Doc.Lease)
 		next.ExpiresAt = c.At.Add(unlockedFor) // so that a later sweep finds it
 		return Lock{Lease: next, Unlocked: true}, mine(c, c.Doc.Owner)
 	})
@@ -288,7 +287,9 @@ func (l *Locks) edit(ctx context.Context, room string, from *cell, decide decisi
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	return lease.Edit(ctx, l.store, room, from, decide, func(c cell) bool { return landed(c.Doc) })
+	return lease.Edit(ctx, l.store, room, lease.Write[Lock]{
+		From: from, Decide: decide, Landed: func(c cell) bool { return landed(c.Doc) },
+	})
 }
 
 // state returns the room as owner sees it in c.
@@ -298,7 +299,7 @@ func (l *Locks) state(c cell, owner string) State {
 		s.Lock, s.Mine = c.Doc, owner != "" && c.Doc.Owner == owner
 	}
 	if s.Mine {
-		s.Until = lease.Trusted(c.Doc.Lease, c.At, c.Asked, l.policy)
+		s.Until = lease.Trusted(c.Doc.Lease, c.At, c.Asked, l.records.Policy())
 	}
 	return s
 }

@@ -32,7 +32,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
-		extended, err := l.Extend(t.Context(), "r", "s/1")
+		extended, err := l.Renew(t.Context(), "r", "s/1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		want := acquire(t, l, "r", "s/1").Lock
 		for range 3 {
 			time.Sleep(time.Second)
-			if _, err := l.Extend(t.Context(), "r", "s/1"); err != nil {
+			if _, err := l.Renew(t.Context(), "r", "s/1"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -91,12 +91,12 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 	},
 	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, s *store, l *Locks) { // D2: 404; R7, R8
-		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
+		if _, err := l.Renew(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
 			t.Errorf("free: %v, want ErrNotLocked; records %v", err, s.records)
 		}
 		acquire(t, l, "r", "s/1")
 		time.Sleep(30 * time.Second)
-		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
+		if _, err := l.Renew(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("expired: %v, want ErrNotLocked", err)
 		}
 		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
@@ -109,7 +109,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed || s.records["r"] != before {
 			t.Errorf("%v, %v; record %+v", freed, err, s.records["r"])
 		}
-		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
+		if _, err := l.Renew(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
 			t.Errorf("extend: %v, want ErrNotYours", err)
 		}
 	},
@@ -176,11 +176,11 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 	},
 	"AnOperatorUnlocksAnyHolder": func(t *testing.T, s *store, l *Locks) {
-		if broken, err := l.Break(t.Context(), "r"); err != nil || broken {
+		if broken, err := l.Unlock(t.Context(), "r"); err != nil || broken {
 			t.Errorf("free: %v, %v", broken, err)
 		}
 		token := acquire(t, l, "r", "s/1").Lock.Token
-		if broken, err := l.Break(t.Context(), "r"); err != nil || !broken || !s.records["r"].lock.Unlocked {
+		if broken, err := l.Unlock(t.Context(), "r"); err != nil || !broken || !s.records["r"].lock.Unlocked {
 			t.Errorf("%v, %v; record %+v", broken, err, s.records["r"])
 		}
 		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
@@ -193,7 +193,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	},
 	"TheRecordOfAnUnlockIsSweptLater": func(t *testing.T, s *store, l *Locks) {
 		acquire(t, l, "r", "s/1")
-		if _, err := l.Break(t.Context(), "r"); err != nil {
+		if _, err := l.Unlock(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(unlockedFor) // in which feeds learn the reason
@@ -363,7 +363,7 @@ func TestTheTTLIsConfiguration(t *testing.T) { // D6
 			t.Errorf("lives %v, want 5 s", lived)
 		}
 		time.Sleep(time.Millisecond) // else the expiry would be one millisecond later, to differ
-		extended, err := l.Extend(t.Context(), "r", "s/1")
+		extended, err := l.Renew(t.Context(), "r", "s/1")
 		if lived := extended.Lock.ExpiresAt.Sub(extended.Lock.HeartbeatAt); err != nil || lived != 5*time.Second { // X: another TTL to extend
 			t.Errorf("extended for %v, %v", lived, err)
 		}

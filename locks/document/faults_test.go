@@ -56,14 +56,14 @@ var operations = map[string]operation{
 	"acquire what has expired": {lapsed, acquires, taken, 1},
 	"acquire again":            {held, acquires, extended, 1},
 	"extend": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
-		s, err := l.Extend(ctx, "r", "s/1")
+		s, err := l.Renew(ctx, "r", "s/1")
 		return s.Mine, err
 	}, extended, 1},
 	"release": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
 		return l.Release(ctx, "r", "s/1")
 	}, gone, 1},
 	"break": {held, func(ctx context.Context, l *Locks, _ *store) (bool, error) {
-		return l.Break(ctx, "r")
+		return l.Unlock(ctx, "r")
 	}, func(before, after Lock) bool {
 		return after.Owner == "" && after.Unlocked && after.Token == before.Token
 	}, 1},

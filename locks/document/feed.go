@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/lease"
 )
 
@@ -24,7 +25,7 @@ type Snapshot struct {
 	At      time.Time // the store's time, in whole microseconds
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream
 	All     bool      // a room that Changes does not name has no record
-	Changes []Change  // in any order
+	Changes []Change  // not sorted
 }
 
 // Change is the record of a Room as it is now; if its Cell does not exist, it was deleted.
@@ -47,10 +48,10 @@ type Event struct {
 // The reasons of an Event.
 const (
 	Current  = "current"  // the first event of a subscription
-	Acquired = "acquired" // also by another holder directly after the last
+	Acquired = "acquired" // a new holder, perhaps directly after another
 	Released = "released"
 	Expired  = "expired"
-	Unlocked = "unlocked" // by an operator
+	Unlocked = "unlocked" // an operator has released the lock
 )
 
 const (
@@ -70,8 +71,8 @@ const (
 )
 
 // Feed reports to subscribers the holders of their rooms, from a store's change stream
-// and from timers at the expiries. All information about a room is ordered by the
-// store's time, whichever way it arrives; older information is dropped. A Feed
+// and from timers at the expiries. Both kinds of information about a room are ordered by the
+// store's time, and older information is dropped. A Feed
 // keeps only the rooms that have subscribers, and without any it does not call the
 // store. It is safe for concurrent use.
 //
@@ -87,18 +88,18 @@ type Feed struct {
 
 	mu      sync.Mutex
 	rooms   map[string]*room
-	running context.Context // of Run; nil before and after it
-	reads   sync.WaitGroup  // begun while running
+	running context.Context // the context of Run; nil before and after Run
+	reads   sync.WaitGroup  // readings that began during Run
 }
 
 // room is the state of a room with subscribers. Feed.mu guards it.
 type room struct {
 	id   string
-	subs map[*Subscription]struct{} // including those that are being made
+	subs map[*Subscription]struct{} // also subscriptions that are being made
 
 	cell   cell        // the newest by the store's time; zero: none yet
 	latest Event       // the state that cell shows
-	timer  *time.Timer // of the next reading; nil: none
+	timer  *time.Timer // starts the next reading; nil: none is planned
 }
 
 // NewFeed returns a Feed of the rooms of l, whose store w watches. It works while
@@ -140,9 +141,9 @@ func (f *Feed) stream(ctx context.Context) {
 			delivered, failed, backoff = true, false, leastBackoff
 			f.apply(s)
 		})
-		lived := watching.Err() != nil
+		expired := watching.Err() != nil
 		end()
-		if ctx.Err() != nil || delivered && lived {
+		if ctx.Err() != nil || delivered && expired {
 			continue
 		}
 
@@ -150,10 +151,8 @@ func (f *Feed) stream(ctx context.Context) {
 			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
 		}
 		failed = true
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, backoff) {
 			return
-		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, mostBackoff)
 	}
@@ -223,7 +222,7 @@ func (f *Feed) apply(s Snapshot) {
 	if !s.All {
 		return
 	}
-	for _, r := range f.rooms { // those that Changes names have this time already
+	for _, r := range f.rooms { // the rooms in Changes have this time already
 		f.update(r, cell{At: s.At, Asked: s.Asked})
 	}
 }
@@ -234,7 +233,7 @@ func (f *Feed) update(r *room, c cell) {
 	if !c.At.After(r.cell.At) {
 		return
 	}
-	before, last := r.latest, r.cell
+	previous, last := r.latest, r.cell
 	r.cell = c
 	if r.timer != nil {
 		r.timer.Stop()
@@ -251,7 +250,7 @@ func (f *Feed) update(r *room, c cell) {
 	}
 	r.latest = now
 
-	if now.Locked != before.Locked || now.Holder != before.Holder {
+	if now.Locked != previous.Locked || now.Holder != previous.Holder {
 		for s := range r.subs {
 			s.notify(now)
 		}

@@ -141,12 +141,12 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		sub := n.startWith(t)
 		for range 10 {
 			time.Sleep(10 * time.Second)
-			if _, err := n.locks.Extend(t.Context(), "r", "s/1"); err != nil {
+			if _, err := n.locks.Renew(t.Context(), "r", "s/1"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		disconnected := on(t, leasetest.NewFaulty(n.store, leasetest.Always(leasetest.Unavailable)))
-		if _, err := disconnected.Extend(t.Context(), "r", "s/1"); err == nil { // gives up after 8 s
+		if _, err := disconnected.Renew(t.Context(), "r", "s/1"); err == nil { // gives up after 8 s
 			t.Error("extended without a connection")
 		}
 		time.Sleep(22*time.Second - time.Millisecond)
@@ -186,7 +186,7 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 	},
 	"AnOperatorsUnlockIsReportedAsSuch": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
-		if broken, err := n.locks.Break(t.Context(), "r"); err != nil || !broken {
+		if broken, err := n.locks.Unlock(t.Context(), "r"); err != nil || !broken {
 			t.Fatal(broken, err)
 		}
 		want(t, sub, "unlocked false")

@@ -90,7 +90,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 		)
 		both.Go(func() {
 			time.Sleep(time.Until(about) + s.upTo(60*time.Millisecond))
-			if alive, aliveErr = l.Extend(t.Context(), "r", "s/1"); errors.Is(aliveErr, ErrNotLocked) && s.oneIn(2) {
+			if alive, aliveErr = l.Renew(t.Context(), "r", "s/1"); errors.Is(aliveErr, ErrNotLocked) && s.oneIn(2) {
 				alive, aliveErr = l.Acquire(t.Context(), "r", "s/2")
 			}
 		})
@@ -270,11 +270,11 @@ func randomHistory(t *testing.T, s *store, l *Locks, chance *rand.Rand) history 
 		case 0, 1:
 			_, _ = l.Acquire(t.Context(), room, owner)
 		case 2:
-			_, _ = l.Extend(t.Context(), room, owner)
+			_, _ = l.Renew(t.Context(), room, owner)
 		case 3:
 			_, _ = l.Release(t.Context(), room, owner)
 		case 4:
-			_, _ = l.Break(t.Context(), room)
+			_, _ = l.Unlock(t.Context(), room)
 		case 5:
 			_, _ = l.Sweep(t.Context(), s)
 		case 6:

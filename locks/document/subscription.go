@@ -26,9 +26,9 @@ func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) 
 		return nil, err
 	}
 	f.update(s.room, c)
-	first := s.room.latest
-	first.Reason = Current
-	s.notify(first)
+	current := s.room.latest
+	current.Reason = Current
+	s.notify(current)
 	return s, nil
 }
 

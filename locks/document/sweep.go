@@ -32,7 +32,7 @@ var errHeld = errors.New("document: held")
 // returns how many. Each delete holds only if the record is as it was read:
 // a lock that has just been extended or taken survives. Sweeps may run at once. A
 // room that cannot be swept does not stop the others, but lease.ErrUnavailable ends
-// the sweep. The error is that of the first room that failed (SEEDS D4).
+// the sweep. The error is the error of the first room that failed (SEEDS D4).
 func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()

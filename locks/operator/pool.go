@@ -20,7 +20,7 @@ import (
 // Operator is one of the pool's operators.
 type Operator struct {
 	ID   string `json:"id"`   // unique in the pool
-	Name string `json:"name"` // for people
+	Name string `json:"name"` // shown to people
 }
 
 // ErrNoneFree is the error of Assign when other sessions have all operators.
@@ -74,7 +74,7 @@ type Pool struct {
 }
 
 // New returns the Pool of a session in the state at path: the key of store, which is
-// a [File] or behaves as one. The operators are those that Check accepts.
+// a [File] or behaves like a File. It returns an error for operators that Check refuses.
 func New(store lease.Store[State], path, session string, operators []Operator, o Options) (*Pool, error) {
 	switch {
 	case session == "" || !utf8.ValidString(session):
@@ -129,13 +129,13 @@ type Assignment struct {
 // After an error it has the operator that it had.
 func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) {
 	err = p.edit(ctx, func(v *view) error {
-		chosen, err := v.choose(id)
+		assigned, err := v.choose(id)
 		if err != nil {
 			a = Assignment{}
 			return err
 		}
-		a = Assignment{Operator: chosen, Kept: chosen.ID == v.Operator.ID}
-		v.entries[p.session] = v.entries[p.session].set("data", chosen.ID).usedAt(v.now)
+		a = Assignment{Operator: assigned, Kept: assigned.ID == v.Operator.ID}
+		v.entries[p.session] = v.entries[p.session].set("data", assigned.ID).usedAt(v.now)
 		return nil
 	})
 	return a, err
@@ -187,8 +187,8 @@ func (p *Pool) Clear(ctx context.Context) (cleared int, err error) {
 // Status is the pool as a session sees it.
 type Status struct {
 	Operator  Operator  // the session's own; zero: none
-	ExpiresAt time.Time // of its reservation
-	Operators []Listed  // in the order of New
+	ExpiresAt time.Time // when the reservation expires
+	Operators []Listed  // all operators, in the order of New
 }
 
 // Listed is an Operator and its State: Available, Own or Busy.

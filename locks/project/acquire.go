@@ -120,7 +120,7 @@ func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	case err != nil:
 		return err
 	}
-	if _, err = lease.Take(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
+	if _, err = lease.Acquire(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
 		err = fmt.Errorf("project/%s: %w", lockFile, err)
 	}
 	return err

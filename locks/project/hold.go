@@ -3,6 +3,7 @@ package project
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"taskguard/lease"
@@ -53,37 +54,48 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 	return err
 }
 
-// keep lets the engine's Hold keep h's lease until it is lost or ctx ends, and
-// reports a loss at once.
+// keep watches h's lease until it is lost or ctx ends, and reports a loss at once.
 func (l *Locker) keep(ctx context.Context, h *holding) {
 	defer close(h.done)
-	ended := func(cause error) {
-		l.mu.Lock()
-		if l.state != Releasing && errors.Is(cause, lease.ErrLost) {
-			e := &Error{Code: LeaseStale, Cause: cause, retry: h.lease.RenewAttempt}
-			l.lose(h, e, h.failed(e)...)
-		}
-		l.mu.Unlock()
-		l.announce(h)
-	}
-	ended(h.hold.RunBy(ctx, func(ctx context.Context) error {
-		<-ctx.Done()
-		ended(context.Cause(ctx)) // a heartbeat may still wait for its reply
-		return nil
-	}, h.policy.Heartbeat, func(ctx context.Context) (time.Duration, error) { return l.beat(ctx, h) }))
+	watched := h.hold.Watch(ctx)
+	var beats sync.WaitGroup
+	beats.Go(func() { l.beat(watched, h) })
+
+	<-watched.Done()
+	l.reportLoss(h, context.Cause(watched)) // a heartbeat may still wait for its reply
+	beats.Wait()
+	l.reportLoss(h, h.hold.Stop())
 }
 
-// beat is the engine's heartbeat of h. Without WithProjectLock the caller renews.
-func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err error) {
+// reportLoss makes the Locker read-only if h's lease was lost because of cause, and reports that.
+func (l *Locker) reportLoss(h *holding, cause error) {
 	l.mu.Lock()
-	automatic, ls := h.automatic, h.lease
-	l.mu.Unlock()
-	if !automatic {
-		return h.policy.TTL, nil
+	if l.state != Releasing && errors.Is(cause, lease.ErrLost) {
+		e := &Error{Code: LeaseStale, Cause: cause, retry: h.lease.RenewAttempt}
+		l.lose(h, e, h.failed(e)...)
 	}
-	_, err = l.heartbeat(ctx, ls)
-	ls, _ = l.current(h)
-	return time.Until(ls.NextHeartbeatAt), err
+	l.mu.Unlock()
+	l.announce(h)
+}
+
+// beat renews h's lease for WithProjectLock until ctx ends. Otherwise the caller renews.
+func (l *Locker) beat(ctx context.Context, h *holding) {
+	for wait := h.policy.Heartbeat; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+
+		l.mu.Lock()
+		automatic, ls := h.automatic, h.lease
+		l.mu.Unlock()
+		if wait = h.policy.TTL; automatic {
+			_, _ = l.heartbeat(ctx, ls) // it has reported its error
+			ls, _ = l.current(h)
+			wait = time.Until(ls.NextHeartbeatAt)
+		}
+	}
 }
 
 // Renew makes one heartbeat of ls: up to RetryLimit attempts, of at most 3 s each
@@ -126,7 +138,7 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 	}
 
 	err := l.attempts(ctx, h, Renewing, h.options.RetryLimit, func(ctx context.Context) error {
-		err := h.hold.Renew(ctx, 0)
+		err := h.hold.Renew(ctx)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		switch {

@@ -221,12 +221,15 @@ func (l *Locker) removeRecord(h *holding) {
 // remove frees the record of owner in a store, expired or not. With force it also
 // removes any expired record. It returns errGone if there is none of these.
 func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force bool) error {
-	_, err := lease.Edit(ctx, l.stores[s], l.room, nil, func(c lease.Cell[document.Lock]) (document.Lock, error) {
-		if !c.Exists || c.Doc.Owner != owner && (!force || lease.Held(c.Doc.Lease, c.At)) {
-			return c.Doc, errGone
-		}
-		return document.Lock{Lease: lease.Break(c.Doc.Lease)}, nil
-	}, func(c lease.Cell[document.Lock]) bool { return c.Doc.Owner != owner })
+	_, err := lease.Edit(ctx, l.stores[s], l.room, lease.Write[document.Lock]{
+		Decide: func(c lease.Cell[document.Lock]) (document.Lock, error) {
+			if !c.Exists || c.Doc.Owner != owner && (!force || lease.Held(c.Doc.Lease, c.At)) {
+				return c.Doc, errGone
+			}
+			return document.Lock{Lease: lease.Unlock(c.Doc.Lease)}, nil
+		},
+		Landed: func(c lease.Cell[document.Lock]) bool { return c.Doc.Owner != owner },
+	})
 	return err
 }
 

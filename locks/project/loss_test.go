@@ -71,7 +71,7 @@ func TestTwoHeartbeatsInARowWithoutSuccessEndInReadOnly(t *testing.T) {
 		wantCode(s.T, err, project.RenewFailed, true)
 		const failed = "attempt web-lock 0, error renew-failed true, waiting 500ms, attempt web-lock 1, error renew-failed true, " +
 			"waiting 1s, attempt web-lock 2, error renew-failed true"
-		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s", failed, "renew-scheduled 8.4s",
+		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s", failed, "renew-scheduled 8.5s",
 			failed, "readonly-entered renew-failed")
 	})
 }

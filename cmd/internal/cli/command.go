@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 )
 
 // Exit codes.
@@ -36,7 +36,7 @@ type Command struct {
 	Name      string
 	Arguments string
 	Summary   string
-	Variables string // of the environment, for the help
+	Variables string // the environment variables that the help lists
 	Run       func(context.Context, *Call) error
 }
 
@@ -126,9 +126,6 @@ func Similar(a, b string) bool {
 	return len(a) <= 2 && len(b) <= 2
 }
 
-// packagePrefix matches the names of packages at the beginning of an error.
-var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|document|project): )+`)
-
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
@@ -156,7 +153,8 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		return ExitInterrupted
 	}
 
-	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
+	message := strings.TrimPrefix(text.Error(err), "project: ") // hold's package
+	Print(w, "%s: %s\n", prefix, printable.Lines(message))
 	return ExitFailed
 }
 
@@ -185,13 +183,13 @@ func (c *Call) Parse(lo, hi int) ([]string, error) {
 			return nil, err
 		}
 
-		after := c.Flags.Args()
-		parsed := len(rest) - len(after)
-		if len(after) == 0 || parsed > 0 && rest[parsed-1] == "--" {
-			arguments = append(arguments, after...)
+		remaining := c.Flags.Args()
+		parsed := len(rest) - len(remaining)
+		if len(remaining) == 0 || parsed > 0 && rest[parsed-1] == "--" {
+			arguments = append(arguments, remaining...)
 			break
 		}
-		arguments, rest = append(arguments, after[0]), after[1:]
+		arguments, rest = append(arguments, remaining[0]), remaining[1:]
 	}
 
 	switch {
@@ -250,7 +248,7 @@ func (c *Call) Notice(format string, args ...any) {
 	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
 }
 
-// Value returns a variable of the environment; one that is not set is empty.
+// Value returns a variable of the environment, or "" if it is not set.
 func (c *Call) Value(name string) string {
 	v, _ := c.Lookup(name)
 	return v

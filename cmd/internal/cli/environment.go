@@ -107,11 +107,11 @@ func Reach(ctx context.Context, name, address string) error {
 	return nil
 }
 
-// Listen listens on address. what names the server in the error.
-func Listen(what, address string) (net.Listener, error) {
+// Listen listens on address. Its error names the server.
+func Listen(server, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; --port chooses another port", what, err)
+		return nil, fmt.Errorf("%s: %w; --port chooses another port", server, err)
 	}
 	return l, nil
 }

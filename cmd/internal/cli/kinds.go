@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"taskguard/internal/env"
-	"taskguard/orchestrator"
+	"taskguard/internal/text"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -22,13 +22,13 @@ const analysis = "analysis"
 // kind is analysis. Its collection is ANALYSES_COLLECTION, unless KINDS names another.
 func Kinds(e *env.Environment) (all []worker.Kind) {
 	collection := e.Checked("ANALYSES_COLLECTION", "analyses", repo.CheckCollection)
-	text := e.Text("KINDS", "")
-	if text == "" {
+	value := e.Text("KINDS", "")
+	if value == "" {
 		k, _ := worker.Kind{Collection: collection}.Filled() // e has reported a wrong collection
 		return []worker.Kind{k}
 	}
 
-	list, err := decodeKinds(text)
+	list, err := decodeKinds(value)
 	if err != nil {
 		const want = `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE`
 		e.Problem("KINDS", "%s: %v", want, err)
@@ -38,14 +38,14 @@ func Kinds(e *env.Environment) (all []worker.Kind) {
 			list[i].Collection = cmp.Or(list[i].Collection, collection)
 		}
 		k, err := list[i].Filled()
-		same := slices.IndexFunc(all, func(other worker.Kind) bool {
+		duplicate := slices.IndexFunc(all, func(other worker.Kind) bool {
 			return k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path
 		})
-		if err == nil && same >= 0 {
-			err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, all[same].Name)
+		if err == nil && duplicate >= 0 {
+			err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, all[duplicate].Name)
 		}
 		if err != nil {
-			problem := strings.ReplaceAll(orchestrator.Text(err), "\n", "; ")
+			problem := strings.ReplaceAll(text.Error(err), "\n", "; ")
 			e.Problem("KINDS", "the kind at index %d: %s", i, problem)
 		}
 		all = append(all, k)
@@ -126,14 +126,14 @@ func ParseStatus(f worker.Fields, text string) (string, error) {
 	return f.Named(text), nil
 }
 
-// unknown refuses a value that is none of known.
-func unknown(what, value string, known []string) UsageError {
-	last := len(known) - 1
-	want := strings.TrimPrefix(strings.Join(known[:last], ", ")+" or "+known[last], " or ")
-	text := fmt.Sprintf("unknown %s %q: want %s", what, value, want)
+// unknown returns the error for a value that is none of the words, and suggests a similar word.
+func unknown(noun, value string, words []string) UsageError {
+	last := len(words) - 1
+	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
+	text := fmt.Sprintf("unknown %s %q: want %s", noun, value, want)
 	similar := func(k string) bool { return Similar(strings.ToUpper(k), strings.ToUpper(value)) }
-	if i := slices.IndexFunc(known, similar); i >= 0 {
-		text += " (did you mean " + known[i] + "?)"
+	if i := slices.IndexFunc(words, similar); i >= 0 {
+		text += " (did you mean " + words[i] + "?)"
 	}
 	return UsageError(text)
 }

@@ -31,14 +31,14 @@ const (
 	Delete       Verb = "delete" // not by the console
 )
 
-// Change is a change of one analysis.
+// Change is a change of one analysis. Only Resolve uses Act and Answer.
 type Change struct {
 	Verb
 	ID     string
-	Who    string              // makes it
-	Seen   *analysislock.Seen  // the state in which it is made; nil: any
-	Act    string              // that Resolve answers
-	Answer analysislock.Answer // of Resolve
+	Who    string             // the operator, for the log
+	Seen   *analysislock.Seen // the change is made only in this state; nil: in any
+	Act    string
+	Answer analysislock.Answer
 }
 
 // StateOf returns the state of a as it was read.
@@ -49,17 +49,17 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of Source and of
-	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
+	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an
+	// error of Source or of a method of analysislock.Locks. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
-	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before, and
+	// ChangeAll requeues or cancels up to limit analyses that f selects at the time updatedBefore, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is
-	// held, or has changed since it was listed, and one that the change would not change. When
-	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
+	// held, that has changed since it was listed, or that already is as it should be. When
+	// ctx ends, it begins no other change, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, what Verb, f func(now time.Time) repo.Filter, who string,
-		before time.Time, limit int, dryRun bool,
+		ctx context.Context, verb Verb, f func(now time.Time) repo.Filter, who string,
+		updatedBefore time.Time, limit int, dryRun bool,
 	) (Bulk, error)
 }
 
@@ -93,7 +93,7 @@ var results = map[Delivery]string{
 type verb struct {
 	Name   Verb
 	Button string
-	Past   string // of the notice after the change
+	Past   string // the word for the finished change
 }
 
 var (
@@ -101,8 +101,8 @@ var (
 	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"}}
 )
 
-// notice describes the change that led to this page. Its texts are fixed, since the
-// address may come from anywhere.
+// notice describes the change that led to this page. It returns only fixed texts, because anybody
+// can make the address.
 func notice(c echo.Context) string {
 	for _, v := range verbs {
 		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == string(v.Name) {
@@ -117,10 +117,10 @@ type confirmPage struct {
 	frame
 	Verb     verb
 	Analysis row
-	Act      act    // that is resolved
-	Result   string // of the act, as it was entered
+	Act      act    // the act to resolve
+	Result   string // the result as the operator entered it
 	Books    bool
-	Problem  string // why an earlier confirmation has changed nothing
+	Problem  string // why the last confirmation changed nothing
 	Action   string // the address of the form
 	Back     string
 }
@@ -130,7 +130,7 @@ func (p confirmPage) Fresh() bool {
 	return p.Analysis.Resumable() && p.Analysis.OpenEffects == 0 && p.Analysis.LockState != lockHeld
 }
 
-// Stays reports whether the change only records an answer.
+// Stays reports whether the change only records an answer, and runs nothing.
 func (p confirmPage) Stays() bool {
 	return p.Verb.Name == Resolve && Final(&p.Analysis.Analysis)
 }
@@ -163,7 +163,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 		err = lease.ErrMalformed
 	}
 	if err != nil {
-		return p, refused(err, p.Back)
+		return p, refusalOf(err, p.Back)
 	}
 	p.Analysis = s.newRow(&a, a.ReadAt)
 	if v.Name != Resolve {
@@ -173,7 +173,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	acts, name := p.Analysis.Acts(), c.QueryParam("name")
 	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.Uncertain })
 	if i < 0 {
-		return p, refused(analysislock.ErrNotUncertain, p.Back)
+		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)
 	}
 	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
 	return p, nil
@@ -211,14 +211,14 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		if r.PostFormValue("seen") != p.Analysis.Seen() {
 			return s.askAgain(c, &p)
 		}
-		what, err := p.confirmed(r)
+		change, err := p.confirmed(r)
 		if err != nil {
 			p.Problem, p.Result = "Nothing was changed: "+err.Error()+".", r.PostFormValue("result")
 			return s.render(c, http.StatusBadRequest, "confirm", p)
 		}
 
 		defer s.forget()
-		booked, err := s.o.Operator.Change(ctx, what)
+		booked, err := s.o.Operator.Change(ctx, change)
 		switch {
 		case errors.Is(err, lease.ErrConflict): // it has changed since it was read
 			if p, err = s.confirmation(c, v); err != nil {
@@ -226,10 +226,11 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			}
 			return s.askAgain(c, &p)
 		case errors.Is(err, ErrNotBooked):
-			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log has " +
-				"the reason. Go on to book one: to unlock a free analysis does only that.", address("/unlock", what.ID)}
+			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log " +
+				"has the reason. Go on to book one: unlocking a free analysis does only that.",
+				address("/unlock", change.ID)}
 		case err != nil:
-			return refused(err, p.Back)
+			return refusalOf(err, p.Back)
 		}
 		return c.Redirect(http.StatusSeeOther, s.o.Root+p.Back+"&did="+string(v.Name)+"&done="+string(booked))
 	}

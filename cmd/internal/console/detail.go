@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
@@ -23,16 +23,16 @@ const maxContents = 64 << 10
 type detailPage struct {
 	frame
 	Analysis row
-	Notice   string // describes the change before this page
+	Notice   string // what the operator has just changed
 	ReadAt   string
-	Contents []contents // of the input and the result; none: they are not shown
+	Contents []contents // input and result; empty: not shown
 }
 
 // contents is an input or a result, as text.
 type contents struct {
 	Name  string
-	Text  string // empty: there is none
-	Bytes int    // of the whole value
+	Text  string // empty: the value is missing
+	Bytes int    // the size of the whole value
 	Cut   bool
 }
 
@@ -50,7 +50,7 @@ func (s *Server) detail(c echo.Context) error {
 	}
 	a, err := s.read(c, read)
 	if err != nil {
-		return refused(err, "")
+		return refusalOf(err, "")
 	}
 
 	p := detailPage{
@@ -90,10 +90,6 @@ func printed(name string, value any) contents {
 	p := contents{Name: name, Bytes: len(plain)}
 	var b bytes.Buffer
 	_ = json.Indent(&b, plain, "", "  ") // it is JSON
-	text := b.Bytes()
-	if p.Cut = len(text) > maxContents; p.Cut {
-		text = text[:maxContents]
-	}
-	p.Text = printable.Lines(strings.ToValidUTF8(string(text), ""))
+	p.Text, p.Cut = printable.Lines(text.Head(b.String(), maxContents)), b.Len() > maxContents
 	return p
 }

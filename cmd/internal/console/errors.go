@@ -21,7 +21,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return r.message }
 
-// The answers to requests that are not those of the console's own pages.
+// The answers to requests that the console's own pages do not make.
 var (
 	wrongHost = refusal{code: http.StatusMisdirectedRequest,
 		message: "This console answers only on the loopback interface, under the name localhost or 127.0.0.1."}
@@ -66,8 +66,8 @@ var causes = []struct {
 			"choose that. Else complete the work by hand. Nothing is changed."},
 }
 
-// refused returns the answer to an error of a Source or an Operator.
-func refused(err error, back string) refusal {
+// refusalOf returns the answer to an error of a Source or an Operator.
+func refusalOf(err error, back string) refusal {
 	var held *lease.HeldError
 	if errors.As(err, &held) {
 		return refusal{http.StatusConflict, "Refused: it is locked by " + printable.Line(held.Owner) + " for " +
@@ -81,7 +81,7 @@ func refused(err error, back string) refusal {
 	}
 
 	switch {
-	case Refusal(err) != "":
+	case Permanent(err) != "":
 		return refusal{http.StatusBadGateway, problem(err) + ".", back}
 	case errors.Is(err, lease.ErrUnavailable):
 		return refusal{http.StatusServiceUnavailable, problem(err) + ". Try again.", back}
@@ -92,8 +92,8 @@ func refused(err error, back string) refusal {
 // MissingIndex explains a query that Firestore refuses for want of an index.
 const MissingIndex = "an index of deploy/firestore.indexes.json is missing, or is still being built"
 
-// refusals are Firestore's answers that do not change by waiting.
-var refusals = map[codes.Code]string{
+// permanent has the answers of Firestore that waiting does not change.
+var permanent = map[codes.Code]string{
 	codes.PermissionDenied:   "this account has no permission (PERMISSION_DENIED)",
 	codes.Unauthenticated:    "it does not accept these credentials (UNAUTHENTICATED)",
 	codes.FailedPrecondition: MissingIndex + " (FAILED_PRECONDITION)",
@@ -101,8 +101,8 @@ var refusals = map[codes.Code]string{
 	codes.ResourceExhausted:  "a quota is used up (RESOURCE_EXHAUSTED)",
 }
 
-// Refusal describes an answer of Firestore that does not change by waiting; "": err is none.
-func Refusal(err error) string { return refusals[status.Code(err)] }
+// Permanent describes an answer of Firestore that waiting does not change. It returns "" for other errors.
+func Permanent(err error) string { return permanent[status.Code(err)] }
 
 // problem describes why Firestore has not answered, as the beginning of a sentence. Without an
 // error, a read is under way.
@@ -112,8 +112,8 @@ func problem(err error) string {
 		return "Firestore is still being read"
 	case errors.Is(err, lease.ErrInvalidKey):
 		return "There can be no such id or page"
-	case Refusal(err) != "":
-		return "Firestore refuses: " + Refusal(err)
+	case Permanent(err) != "":
+		return "Firestore refuses: " + Permanent(err)
 	}
 	return "Firestore does not answer"
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
-// It reads maxUncertain of the latter, and lists the ones that have waited longest.
+// It reads maxUncertain analyses with uncertain acts, and lists those with the oldest acts.
 const maxCodes, maxUncertain = 50, 1000
 
 // failuresPage is the page of the uncertain acts, and of the failures by code and line.
@@ -23,16 +23,16 @@ type failuresPage struct {
 	frame
 	Uncertain []row
 	Groups    []group
-	Left      int   // how many groups are not shown
-	LeftActs  int   // how many analyses with uncertain acts are not shown
-	Rest      int64 // how many are in those groups or have no code
+	Left      int   // the number of groups that are not shown
+	LeftActs  int   // the number of analyses with uncertain acts that are not shown
+	Rest      int64 // the number of failed analyses in no shown group
 }
 
 // group is a code with the lines that the messages of its newest analyses have.
 type group struct {
 	repo.Failure
-	Cancelled bool // by operators, as far as Newest shows
-	Lines     []line
+	Cancelled bool // operators have cancelled all of Newest
+	Lines     []*line
 }
 
 // failed returns how many have failed, by which the groups are sorted.
@@ -50,39 +50,40 @@ type line struct {
 	Newest row
 }
 
-// grouped returns the group of f at now, the most frequent line first.
-func (s *Server) grouped(f *repo.Failure, now time.Time) group {
-	g := group{Failure: *f, Cancelled: f.Code == analysislock.Cancelled}
+// newGroup returns the group of one code. It counts the newest analyses by the headline of their
+// message, and puts the most frequent headline first. Each headline links its newest analysis.
+func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
+	g := group{Failure: *failure, Cancelled: failure.Code == analysislock.Cancelled}
+	lines := map[string]*line{}
 
-	for i := range f.Newest {
-		a := &f.Newest[i]
+	for i := range failure.Newest { // the newest first
+		a := &failure.Newest[i]
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
 		text := headline(a.Cause().Message)
-		at := slices.IndexFunc(g.Lines, func(l line) bool { return l.Text == text })
-		if at < 0 {
-			at = len(g.Lines)
-			g.Lines = append(g.Lines, line{Text: text, Newest: s.newRow(a, now)})
+		if lines[text] == nil {
+			lines[text] = &line{Text: text, Newest: s.newRow(a, now)}
+			g.Lines = append(g.Lines, lines[text])
 		}
-		g.Lines[at].N++
+		lines[text].N++
 	}
 
-	slices.SortStableFunc(g.Lines, func(a, b line) int { return cmp.Compare(b.N, a.N) })
+	slices.SortStableFunc(g.Lines, func(a, b *line) int { return cmp.Compare(b.N, a.N) })
 	return g
 }
 
-// problems is what the page of the failures shows, as it was read at once.
+// problems is what one reading for the page of failures returns.
 type problems struct {
-	failures  []repo.Failure
-	left      int // groups
-	uncertain []analysislock.Analysis
-	at        time.Time
+	failures     []repo.Failure
+	hiddenGroups int // the number of further groups
+	uncertain    []analysislock.Analysis
+	readAt       time.Time
 }
 
 // uncertainSince returns when the first of the open acts of a began.
 func uncertainSince(a *analysislock.Analysis) (first time.Time) {
 	for _, name := range a.Effects.Open() {
-		if at := a.Effects[name].At; first.IsZero() || at.Before(first) {
-			first = at
+		if begun := a.Effects[name].At; first.IsZero() || begun.Before(first) {
+			first = begun
 		}
 	}
 	return first
@@ -90,7 +91,7 @@ func uncertainSince(a *analysislock.Analysis) (first time.Time) {
 
 // problems reads the failures, and the uncertain acts.
 func (s *Server) problems(ctx context.Context) (p problems, err error) {
-	if p.at, err = s.source.Now(ctx); err != nil {
+	if p.readAt, err = s.source.Now(ctx); err != nil {
 		return p, err
 	}
 	if p.uncertain, err = s.source.Uncertain(ctx, maxUncertain); err != nil {
@@ -99,7 +100,7 @@ func (s *Server) problems(ctx context.Context) (p problems, err error) {
 	slices.SortStableFunc(p.uncertain, func(a, b analysislock.Analysis) int {
 		return uncertainSince(&a).Compare(uncertainSince(&b))
 	})
-	p.failures, p.left, err = s.source.Failures(ctx, maxCodes)
+	p.failures, p.hiddenGroups, err = s.source.Failures(ctx, maxCodes)
 	return p, err
 }
 
@@ -112,11 +113,11 @@ func (s *Server) failed(c echo.Context) error {
 	r := s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
 	found, _ := r.value.(problems)
 	var now time.Time
-	if p.Live, now = r.age(found.at); r.busy != nil && !r.fresh() { // this page has no script
+	if p.Live, now = r.age(found.readAt); r.busy != nil && !r.fresh() { // this page has no script
 		c.Response().Header().Set("Refresh", "2")
 	}
 
-	p.Left, p.LeftActs = found.left, max(0, len(found.uncertain)-maxCodes)
+	p.Left, p.LeftActs = found.hiddenGroups, max(0, len(found.uncertain)-maxCodes)
 	for i := range found.uncertain[:len(found.uncertain)-p.LeftActs] {
 		r := s.newRow(&found.uncertain[i], now)
 		r.Section = "uncertain" // its other acts are not shown
@@ -126,7 +127,7 @@ func (s *Server) failed(c echo.Context) error {
 	for i := range found.failures {
 		f := &found.failures[i]
 		p.Rest -= f.N
-		p.Groups = append(p.Groups, s.grouped(f, now))
+		p.Groups = append(p.Groups, s.newGroup(f, now))
 	}
 	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(b.failed(), a.failed()) })
 	return s.render(c, http.StatusOK, "failures", p)
@@ -134,20 +135,20 @@ func (s *Server) failed(c echo.Context) error {
 
 const (
 	failuresPath = "/failures/requeue"
-	maxBulk      = 5000             // analyses that one request changes
-	bulkTimeout  = 20 * time.Second // for one request to begin changes
+	maxBulk      = 5000             // one request changes at most so many analyses
+	bulkTimeout  = 20 * time.Second // after this time one request begins no further change
 )
 
 // bulkPage is the page before and after a change of all that a filter selects.
 type bulkPage struct {
 	frame
-	Bulk   // of the dry run, or of the change
+	Bulk   // the result of the dry run, or of the change
 	Verb   verb
 	Filter choice
-	Action string // its address
+	Action string // the address of the form
 	Back   string // the address of the list
 	Done   bool
-	Left   int64  // of those that match and were confirmed, how many are not changed
+	Left   int64  // the number of confirmed analyses that are not changed yet
 	More   bool   // the form may change some of them
 	Seen   string // identifies what the form confirms: the time and the number
 	Books  bool
@@ -175,10 +176,10 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 	}
 }
 
-// bulk changes the confirmed number of the analyses that the address selects and that were updated
-// before then, until its time is up or the server stops, even if the operator leaves the page
-// during it. Without a number it makes a dry run.
-func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
+// bulk changes the confirmed number of the analyses that the address selects and that were not updated
+// since. It goes on until its time is up or the server stops, even if the operator leaves the page.
+// Without a number it makes a dry run.
+func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed int64) error {
 	filter, err := s.chosen(c)
 	switch {
 	case err != nil:
@@ -199,12 +200,12 @@ func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64)
 	defer context.AfterFunc(s.work, cancel)()
 
 	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
-	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, before, limit, !p.Done)
+	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, updatedBefore, limit, !p.Done)
 	if p.Done {
 		s.forget()
 	}
 	if err != nil {
-		return refused(err, p.Back)
+		return refusalOf(err, p.Back)
 	}
 
 	p.More, p.Left = p.Changed > 0, min(cmp.Or(confirmed, p.Matched), p.Matched)

@@ -20,9 +20,9 @@ import (
 type choice struct {
 	State, Code  string // empty: all
 	Cause        bool   // Code is the code of a group on the page of failures
-	Since, Older string // as cli.ParseTime reads them
+	Since, Older string // times, in the form that cli.ParseTime reads
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
-	After        string // the next of the page before; empty: the first page
+	After        string // where the page begins; empty: the first page
 }
 
 // chosen returns the choice of a request. It refuses values that no analysis has.
@@ -31,25 +31,25 @@ func (s *Server) chosen(c echo.Context) (choice, error) {
 	ch := choice{
 		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"),
 	}
-	wrong := badValue
+	answer := badValue
 	for _, text := range []string{ch.Since, ch.Older} {
 		if _, err := cli.ParseTime(text); err != nil && text != "" {
-			wrong.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
-			return ch, wrong
+			answer.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
+			return ch, answer
 		}
 	}
 	if ch.State != "" && len(ch.State) <= maxValue {
 		status, err := cli.ParseStatus(s.o.Fields, ch.State)
 		if err != nil {
-			wrong.message = printable.Line(err.Error()) + "."
-			return ch, wrong
+			answer.message = printable.Line(err.Error()) + "."
+			return ch, answer
 		}
 		ch.State = status
 	}
 
 	switch {
 	case ch.Search != "" && analysislock.CheckID(ch.Search) != nil:
-		return ch, refused(analysislock.CheckID(ch.Search), "")
+		return ch, refusalOf(analysislock.CheckID(ch.Search), "")
 	case len(ch.State) > maxValue || len(ch.Code) > maxValue:
 		return ch, badValue
 	}
@@ -81,8 +81,8 @@ func (c choice) at(now time.Time) repo.Filter {
 	if since, err := cli.ParseTime(c.Since); err == nil {
 		f.Since = since(now)
 	}
-	if before, err := cli.ParseTime(c.Older); err == nil {
-		f.Before = before(now)
+	if olderThan, err := cli.ParseTime(c.Older); err == nil {
+		f.Before = olderThan(now)
 	}
 	return f
 }
@@ -91,14 +91,14 @@ func (c choice) at(now time.Time) repo.Filter {
 type listPage struct {
 	frame
 	choice
-	Filtered bool // choice selects not all
+	Filtered bool // choice leaves out some analyses
 	Bulk     bool // all that choice selects may be changed
 	Rows     []row
 	Oldest   *row // the unfinished analysis that was created first
 	Pills    []pill
 	First    string       // the query of the first page
 	Next     string       // the query of the next page
-	Backlog  repo.Backlog // of the page without a filter; its At is zero if it was never read
+	Backlog  repo.Backlog // only without a filter; a zero At: never read
 	Counted  live         // how old the Backlog is
 }
 
@@ -107,19 +107,19 @@ type pill struct {
 	State, Kind string
 	N           string // empty: unknown
 	Current     bool   // the page shows this choice
-	Query       string // of the address of that page
+	Query       string // the query of the page with this choice
 }
 
-// view is what a page shows of the analyses, as it was read at once.
+// view is what one reading for a list returns.
 type view struct {
 	running, waiting, stuck, others []analysislock.Analysis
 	next                            string
-	at                              time.Time
+	readAt                          time.Time
 }
 
-// totals has what all pages show of all analyses.
+// totals is what all pages show of all analyses.
 type totals struct {
-	counts map[string]int64 // by status; "" has the number of all
+	counts map[string]int64 // the number for each status, and for "" the number of all
 	oldest *analysislock.Analysis
 }
 
@@ -144,13 +144,13 @@ func (s *Server) list(c echo.Context) error {
 func (s *Server) fill(ctx context.Context, p *listPage) {
 	r := s.shared(ctx, p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, p.choice) })
 	v, _ := r.value.(view)
-	all, known := s.totals(ctx)
-	p.Pills = p.pills(all.counts, known)
+	all, fresh := s.totals(ctx)
+	p.Pills = p.pills(all.counts, fresh)
 
 	var now time.Time
-	p.Live, now = r.age(v.at)
+	p.Live, now = r.age(v.readAt)
 	p.Rows = s.rows(&v, now)
-	if p.After == "" && p.Search == "" && known && all.oldest != nil {
+	if p.After == "" && p.Search == "" && fresh && all.oldest != nil {
 		p.Oldest = new(s.newRow(all.oldest, now))
 	}
 	if !p.Filtered && p.After == "" {
@@ -171,43 +171,43 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
 	switch {
 	case ch == (choice{}):
-		v.running, v.waiting, v.stuck, v.at, err = s.source.Active(ctx, s.o.Limit)
+		v.running, v.waiting, v.stuck, v.readAt, err = s.source.Active(ctx, s.o.Limit)
 		slices.SortFunc(v.running, func(a, b analysislock.Analysis) int { // a heartbeat changes no place
 			return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
 		})
 	case ch.Since+ch.Older != "":
-		v.at, err = s.source.Now(ctx)
+		v.readAt, err = s.source.Now(ctx)
 	}
 	if err != nil {
 		return v, err
 	}
-	v.others, v.next, v.at, err = s.source.Page(ctx, ch.at(v.at), ch.After, s.o.Limit)
+	v.others, v.next, v.readAt, err = s.source.Page(ctx, ch.at(v.readAt), ch.After, s.o.Limit)
 	return v, err
 }
 
-// rows returns the rows of v: first those that run, then those that wait, then those that are
-// stuck, then the others. Each analysis has one.
+// rows returns one row for each analysis of v: first the running ones, then the waiting ones, then
+// the stuck ones, then the others.
 func (s *Server) rows(v *view, now time.Time) (rows []row) {
-	shown := map[string]bool{}
+	listed := map[string]bool{}
 	for _, section := range []struct {
 		name string
 		all  []analysislock.Analysis
 	}{{running, v.running}, {waiting, v.waiting}, {stuck, v.stuck}, {"others", v.others}} {
-		first := len(rows)
+		start := len(rows)
 		for i := range section.all {
 			r := s.newRow(&section.all[i], now)
-			if shown[r.ID] {
+			if listed[r.ID] {
 				continue
 			}
-			shown[r.ID] = true
+			listed[r.ID] = true
 			if section.name == stuck {
 				r.Group = stuck
 			}
 			rows = append(rows, r)
 		}
 
-		if len(rows) > first && (first > 0 || section.name != "others") {
-			rows[first].Section = section.name
+		if len(rows) > start && (start > 0 || section.name != "others") {
+			rows[start].Section = section.name
 		}
 	}
 	return rows
@@ -238,12 +238,12 @@ func (p *listPage) pills(counts map[string]int64, fresh bool) (all []pill) {
 	for _, status := range append([]string{""}, kinds...) {
 		ch := p.choice
 		ch.State, ch.Search, ch.After = status, "", ""
-		made := pill{State: status, Kind: kindOf(status), Query: ch.query(),
+		link := pill{State: status, Kind: kindOf(status), Query: ch.query(),
 			Current: p.State == status && p.Search == ""}
-		if n, known := counts[status]; known && fresh {
-			made.N = number(n)
+		if n, counted := counts[status]; counted && fresh {
+			link.N = number(n)
 		}
-		all = append(all, made)
+		all = append(all, link)
 	}
 	return all
 }

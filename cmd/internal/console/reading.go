@@ -12,8 +12,8 @@ import (
 const (
 	maxRead  = 10 * time.Second // the time limit of a read
 	maxWait  = 5 * time.Second  // how long a page waits for all its reads
-	patience = time.Second      // how long after its start a page waits for a read, if the value or an error is known
-	retry    = 4 * time.Second  // the longest time from the start of an attempt with an error to the next
+	patience = time.Second      // a page that can show an older value waits only so long for a new one
+	retry    = 4 * time.Second  // a failed read is repeated at the latest after this time
 )
 
 // maxReadings are kept; then all are read again.
@@ -26,7 +26,7 @@ type reading struct {
 	value any
 	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
-	err   error         // of the last attempt
+	err   error         // the error of the last attempt
 	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
 }
 
@@ -116,31 +116,31 @@ type live struct {
 	Problem string // a sentence about the store
 }
 
-// liveAt describes a page with data of the store's time at.
-func liveAt(at time.Time) live {
-	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
+// liveAt describes a page with data of the store's time readAt.
+func liveAt(readAt time.Time) live {
+	return live{Status: "static", At: clock(readAt), Now: readAt.UnixMilli()}
 }
 
-// age describes how old the value is, which the store has read at its time at. now is the
+// age describes how old the value is, which was read at the store's time readAt. now is the
 // store's time by which the value is to be judged: late by the time of the answer, so that a
 // lock may be shown as held for that much too long, never as stale too soon. It does not pass
 // in an outage, as a holder may have renewed its lock.
-func (r *reading) age(at time.Time) (l live, now time.Time) {
+func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
 	passed := time.Since(r.ended)
 	if r.fresh() {
-		now = at.Add(passed)
+		now = readAt.Add(passed)
 		return liveAt(now), now
 	}
-	l = liveAt(at)
+	l = liveAt(readAt)
 	l.Status, l.Problem = "unavailable", problem(r.err)+". What is shown is as of "+l.At
 	if passed >= time.Minute {
 		l.Problem += ", " + age(passed) + " ago"
 	}
 	l.Problem += "."
-	return l, at
+	return l, readAt
 }
 
 // Source reads the analyses of a kind, as *repo.Analyses does. Only Get reads an input or a result.

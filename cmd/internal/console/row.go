@@ -29,7 +29,7 @@ const (
 // The groups of analyses that are listed first.
 const (
 	running = "running" // the lock is held
-	waiting = "waiting" // for the next attempt
+	waiting = "waiting" // the next attempt is not due yet
 	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for a TTL and two minutes
 )
 
@@ -41,13 +41,13 @@ const noStatus = "no status"
 type row struct {
 	analysislock.Analysis
 	Group     string // running, waiting, stuck or empty
-	Section   string // of the page, which begins with this row
+	Section   string // the section of the page that begins with this row; empty: none begins
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
 	Write     bool          // changes may be made
-	Silence   time.Duration // of a lock's owner, after which it seems to be dead
+	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
 }
 
 // newRow returns the row of a at now, the store's time.
@@ -129,11 +129,11 @@ func (r row) Timeline() (all []attempt) {
 	if len(r.History) == 0 {
 		return nil
 	}
-	from, until := r.History[0].StartedAt, r.ReadAt
+	start, until := r.History[0].StartedAt, r.ReadAt
 	if r.Lock.Finished {
 		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
 	}
-	scale := max(until.Sub(from), time.Second)
+	scale := max(until.Sub(start), time.Second)
 
 	for i := range slices.Backward(r.History) {
 		a := r.History[i]
@@ -148,7 +148,7 @@ func (r row) Timeline() (all []attempt) {
 			a.Outcome, end = "no end recorded", a.StartedAt
 		}
 
-		x := min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
+		x := min(max(int64(1000*a.StartedAt.Sub(start)/scale), 0), 992)
 		all = append(all, attempt{a, x, max(int64(1000*end.Sub(a.StartedAt)/scale), 8)})
 	}
 	return all
@@ -159,7 +159,7 @@ type act struct {
 	Name string
 	analysislock.Effect
 	Uncertain bool          // it may have been done
-	Ago       time.Duration // since At
+	Ago       time.Duration // the time since At
 }
 
 // Acts returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have
@@ -263,8 +263,8 @@ var (
 	errorLine   = regexp.MustCompile(`(?s)^.*\n([\w.]*(?:Error|Exception)(?: \[\w+\])?:[^\n]*)`)
 )
 
-// headline returns the line of a message that says what it is about: the last one of Python's
-// traceback, else the last one that begins as Node's errors do, else the first one.
+// headline returns the line that says what a message is about: the last line of a Python traceback,
+// or the last line that looks like an error of Node, or the first line.
 func headline(text string) string {
 	text = message(text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")

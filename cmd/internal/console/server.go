@@ -32,13 +32,13 @@ const DefaultLimit = 50
 // Options of NewServer.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
-	Root     string        // of the addresses of this Server's pages, which its caller strips; empty: /
-	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
-	Lock     lease.Policy  // of the workers
+	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
+	Kinds    []Kind        // all kinds with their pages; several are linked in the header
+	Lock     lease.Policy  // the workers' policy
 	Fields   repo.Fields   // the vocabulary of the documents
 	Limit    int           // zero: DefaultLimit
-	Identity Identity      // nil: everybody under the name User, on the loopback interface alone
-	User     string        // without an Identity
+	Identity Identity      // nil: the console admits everybody, but only on the loopback interface
+	User     string        // everybody's name without an Identity
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
 	Every    time.Duration // the shortest time between two reads of what a page shows; zero: 8 s
@@ -105,7 +105,8 @@ func (s *Server) routes() {
 
 	change := func(path string, confirm, change echo.HandlerFunc) {
 		if s.o.Operator == nil {
-			confirm, change = refuse, refuse
+			confirm = func(echo.Context) error { return readOnly }
+			change = confirm
 		}
 		page(path, confirm)
 		s.echo.POST(path, change)
@@ -118,8 +119,6 @@ func (s *Server) routes() {
 	}
 	change(failuresPath, s.all(requeue), s.all(requeue))
 }
-
-func refuse(echo.Context) error { return readOnly }
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
@@ -142,9 +141,9 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 // whoKey is the key under which a request's context has the name of its sender.
 const whoKey = "who"
 
-// admit refuses a request that, without an Identity, names another host than the loopback
-// interface, one that another site's page makes, one whose sender is not identified, and
-// one with a value that is not UTF-8.
+// admit refuses a request of another site's page, a request whose sender is not identified, and a
+// value that is not UTF-8. Without an Identity, it also refuses a host other than the loopback
+// interface.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, who := c.Request(), s.o.User

@@ -18,13 +18,13 @@ import (
 // Facts hold what is known of a deployment. The zero value knows nothing.
 type Facts struct {
 	Worker, Doclock Service
-	Kinds           []guarded.Kind // of work
+	Kinds           []guarded.Kind
 	Queue           Queue
 	Indexes         Indexes
-	Jobs            []*scheduler.Job // that call recovery, in the queue's region
-	Tasks           []Task           // the first of the queue
-	Grants          []Grant          // of the worker's account, as far as they could be evaluated
-	Alerts, Unsent  int              // the alert policies of this deployment; those without a channel, or disabled
+	Jobs            []*scheduler.Job // the jobs in the queue's region that call recovery
+	Tasks           []Task           // the first tasks of the queue
+	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
+	Alerts, Unsent  int              // how many alert policies there are, and how many of them notify nobody
 	Status          map[Part]Status
 }
 
@@ -45,22 +45,20 @@ const (
 	AlertPolicies   Part = "the alert policies"
 )
 
-// parts returns all parts in the order of the output.
-func parts() []Part {
-	return append([]Part{
+// parts are all parts in the order of the output. An operator may lack the right to read the
+// optional ones: it is no failure if one of them could not be read.
+var (
+	optionalParts = []Part{QueueTasks, AccountRoles, AlertPolicies}
+	parts         = slices.Concat([]Part{
 		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
-	}, optionalParts()...)
-}
-
-// optionalParts returns the parts that an operator may lack the right to read. It is no failure if
-// one of them could not be read.
-func optionalParts() []Part { return []Part{QueueTasks, AccountRoles, AlertPolicies} }
+	}, optionalParts)
+)
 
 // Status holds where a part was read from, or why it was not.
 type Status struct {
 	From   string `json:"from,omitempty"` // the file or resource; empty: not read
 	Why    string `json:"why,omitempty"`  // why it was not read
-	Failed bool   `json:"failed"`         // reading was tried
+	Failed bool   `json:"failed"`         // an attempt to read it failed
 }
 
 // Reading lists the parts that have the same status.
@@ -71,7 +69,7 @@ type Reading struct {
 
 // Readings returns what was read, and what was not.
 func (f Facts) Readings() (read, unread []Reading) {
-	for _, p := range parts() {
+	for _, p := range parts {
 		list, status := &unread, f.Status[p]
 		if status.From != "" {
 			list = &read
@@ -85,7 +83,7 @@ func (f Facts) Readings() (read, unread []Reading) {
 	return read, unread
 }
 
-// Service holds the callers and the settings of a Cloud Run service, those of the revision that serves.
+// Service holds the callers of a Cloud Run service, and the settings of its serving revision.
 type Service struct {
 	Callers      []string // members that may invoke it by its own policy, such as allUsers
 	Name         string
@@ -127,15 +125,15 @@ func (s Service) lookup(name string) (string, bool) {
 type Queue struct {
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
-	MaxAttempts int64         // of a task; -1: no limit
-	MaxDuration time.Duration // of a task's retries; 0: no limit
+	MaxAttempts int64         // the limit for one task; -1: none
+	MaxDuration time.Duration // how long one task is retried; 0: without limit
 }
 
 // Task holds a task's settings, without its body.
 type Task struct {
 	Name, URL, Audience string // the audience is empty if there is no token
 	Deadline            time.Duration
-	Last                codes.Code // of its last attempt; OK: there was none
+	Last                codes.Code // the answer to its last attempt; OK: there was none
 }
 
 // Severity is a finding's weight.
@@ -168,8 +166,8 @@ func Check(f Facts) []Finding {
 
 	d.checkService(service{
 		Service: f.Worker, title: "the worker", settings: WorkerSettings, callers: WorkerCallers,
-		parse: func(l lookup) error { _, err := worker.ParseConfig(l); return err },
-		own:   slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
+		parse:  func(l lookup) error { _, err := worker.ParseConfig(l); return err },
+		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
 	d.checkQueue()
@@ -193,7 +191,7 @@ func Check(f Facts) []Finding {
 // diagnosis collects findings.
 type diagnosis struct {
 	Facts
-	config worker.Config // of the worker
+	config worker.Config
 	found  []Finding
 }
 

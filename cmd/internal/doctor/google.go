@@ -52,7 +52,7 @@ func connect(ctx context.Context, options []option.ClientOption) (api google, er
 const callTimeout = 15 * time.Second
 
 // ask reads a part by calls of Google's APIs.
-func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context, google) error) {
+func (r *reader) ask(ctx context.Context, p Part, source string, call func(context.Context, google) error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	clients, err := r.connect()
@@ -64,13 +64,13 @@ func (r *reader) ask(ctx context.Context, p Part, from string, call func(context
 	switch {
 	case err == nil:
 	case !errors.As(err, &api):
-		err = fmt.Errorf("%s: %s", from, oneLine(err.Error()))
+		err = fmt.Errorf("%s: %s", source, oneLine(err.Error()))
 	case api.Code == http.StatusNotFound:
-		err = fmt.Errorf("%s does not exist, or is in another project or region", from)
+		err = fmt.Errorf("%s does not exist, or is in another project or region", source)
 	default:
-		err = fmt.Errorf("%s: Google answers %d: %s", from, api.Code, oneLine(api.Message))
+		err = fmt.Errorf("%s: Google answers %d: %s", source, api.Code, oneLine(api.Message))
 	}
-	r.done(p, from, err)
+	r.done(p, source, err)
 }
 
 // askService reads projects/P/locations/L/services/S and its IAM policy.
@@ -95,7 +95,7 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 			return err
 		}
 		*s, err = parseService(got, serves)
-		if reflect.DeepEqual(template, *s) { // such as after a roll-back: nothing waits for traffic
+		if reflect.DeepEqual(template, *s) { // after a roll-back, for example: no setting waits for traffic
 			s.Newest = s.Serving
 		}
 		return err
@@ -131,8 +131,8 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 // ownFields selects the fields that have settings of their own or a TTL policy.
 const ownFields = "indexConfig.usesAncestorConfig:false OR ttlConfig:*"
 
-// askIndexes reads the indexes of the kinds' collection groups, and the settings of ownFields in
-// all groups, which include those that a group inherits.
+// askIndexes reads the indexes of the kinds' collection groups. It reads the settings of ownFields
+// in all groups, because a group inherits settings.
 func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context, api google) error {
 		all, groups := newIndexes(), api.firestore.Projects.Databases.CollectionGroups
@@ -207,7 +207,7 @@ func (r *reader) askTasks(ctx context.Context, api google, queue string) error {
 	return nil
 }
 
-// deployment returns the name of the deployment of which the worker is NAME-worker.
+// deployment returns NAME, where the worker's service is NAME-worker.
 func (s Service) deployment() string { return strings.TrimSuffix(s.Name, "-worker") }
 
 // askAlerts counts the alert policies whose names deploy gives them, "Taskguard: …".

@@ -15,17 +15,17 @@ import (
 	iam "google.golang.org/api/iam/v1"
 )
 
-// Grant is a permission that the worker's account needs on a resource, but not for its first
-// delivery, so that its absence shows late.
+// Grant is a permission that the worker's account needs on a resource. The first delivery works
+// without it, so one notices late that it is missing.
 type Grant struct {
 	Given bool
 
 	rule               string
 	severity           Severity
-	permission, effect string // effect: of its absence
+	permission, effect string // effect: what happens without the permission
 	resource           string
-	command            string   // of gcloud, that grants a role
-	roles              []string // that contain the permission, the narrowest first
+	command            string   // the gcloud command that grants a role
+	roles              []string // the roles with the permission, the narrowest first
 }
 
 // neededGrants returns what an account needs to book tasks in a queue that are signed as caller.
@@ -65,12 +65,12 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 	for i := range needed {
 		g := &needed[i]
 		ofResource, err := api.policy(ctx, g.resource)
-		given, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
-		if err = cmp.Or(err, errProject, errRole); err != nil && !given {
+		granted, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
+		if err = cmp.Or(err, errProject, errRole); err != nil && !granted {
 			unknown = cmp.Or(unknown, err)
 			continue
 		}
-		g.Given = given
+		g.Given = granted
 		r.facts.Grants = append(r.facts.Grants, *g)
 	}
 	return unknown
@@ -117,7 +117,7 @@ func (api google) give(ctx context.Context, account string, bindings []*iam.Bind
 			continue
 		}
 
-		custom, err := api.iam.Roles.Get(b.Role).Context(ctx).Do() // of a project or an organization
+		custom, err := api.iam.Roles.Get(b.Role).Context(ctx).Do() // a role of a project or an organization
 		if err != nil {
 			return false, err
 		}

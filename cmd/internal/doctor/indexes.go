@@ -11,11 +11,11 @@ import (
 	"taskguard/worker"
 )
 
-// Indexes are a database's, as far as the worker needs them.
+// Indexes are the indexes of a database that matter for the worker.
 type Indexes struct {
 	Database  string
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
-	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
+	Fields    map[string]bool   // whether a field with its own settings, by group/field, is indexed
 	TTL       map[string]bool   // whether a field, by group/field, has a TTL policy
 }
 
@@ -23,8 +23,8 @@ func newIndexes() Indexes {
 	return Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 }
 
-// NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
-// those of the filters, and that of the oldest unfinished document.
+// NeededIndexes returns the composite indexes that the queries of a kind need: for recovery, for the
+// filters, and for the oldest unfinished document.
 func NeededIndexes(k worker.Kind) (all []string) {
 	prefix, status := path.Base(k.Collection)+": ", cmp.Or(k.Fields.Status, "status")
 	all = append(all, prefix+status+" ASCENDING, updatedAt ASCENDING")
@@ -80,7 +80,7 @@ func indexesFile(name string) (Indexes, error) {
 func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) {
 	var fields []string
 	for _, f := range i.Fields {
-		if f.FieldPath != "__name__" { // which Google adds to each index
+		if f.FieldPath != "__name__" { // Google adds it to each index
 			fields = append(fields, f.FieldPath+" "+f.Order)
 		}
 	}
@@ -111,4 +111,46 @@ func (all Indexes) indexed(group, name string) bool {
 		}
 	}
 	return true
+}
+
+// checkIndexes applies the rules about the indexes of each kind of work.
+func (d *diagnosis) checkIndexes() {
+	for i := range d.Kinds {
+		if d.read(DatabaseIndexes) {
+			d.checkKind(&d.Kinds[i])
+		}
+	}
+}
+
+func (d *diagnosis) checkKind(k *worker.Kind) {
+	database, group := d.Indexes.Database, path.Base(k.Collection)
+	for _, need := range NeededIndexes(*k) {
+		state, exists := d.Indexes.Composite[need]
+		if !exists {
+			state = "missing"
+		}
+		if state != "" && state != "READY" {
+			d.problem("index-missing",
+				"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
+					"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.", need, state).
+				fix("Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.", d.Indexes.create(need))
+		}
+	}
+
+	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
+	for _, name := range []string{input, result, "checkpoint", "effects"} {
+		if d.Indexes.indexed(group, name) {
+			d.problem("field-indexed",
+				"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.", name, group).
+				fix("Exempt it (gcloud firestore indexes fields update %s --database='%s' --collection-group=%s "+
+					"--disable-indexes).", name, database, group)
+		}
+	}
+
+	if d.read(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {
+		d.advice("keep-no-ttl",
+			"KEEP_FINISHED is set, and expireAt of %s has no TTL policy: finished documents are kept forever.", group).
+			fix("Create it (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s "+
+				"--enable-ttl), or remove KEEP_FINISHED.", database, group)
+	}
 }

@@ -21,19 +21,19 @@ import (
 // Options name what to read.
 type Options struct {
 	Service string        // a service's file; or its name, short or projects/P/locations/L/services/S
-	Doclock string        // likewise
+	Doclock string        // a file or a name, as for Service
 	Queue   string        // a file of gcloud's flags; empty: the queue of TASK_QUEUE
 	Indexes string        // a firestore.indexes.json; empty: the database's
-	Kinds   []worker.Kind // of work, filled; none: analysis
+	Kinds   []worker.Kind // the kinds of work, filled; none: analysis
 	Lookup  func(string) (string, bool)
-	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
+	Google  []option.ClientOption // for Google's clients; tests set an endpoint
 }
 
-// Read collects what the options and the environment name. A part that it cannot read
-// it leaves out, with the reason. It returns an error only for wrong usage: a name that
-// is not valid, or nothing to read. If a file is named, Read asks Google only for
-// services that an option names, otherwise for all that the worker's environment names,
-// or else this process's. Calls are sequential, those for one part take at most 15 s.
+// Read collects what the options and the environment name. It leaves out a part that it cannot
+// read, and records the reason. It returns an error only for wrong usage: a name that is not valid,
+// or nothing to read. If an option names a file, Read asks Google only for the services that options
+// name. Otherwise it asks for everything that the worker's environment names, or, without a worker,
+// this process's environment. Calls are sequential. Those for one part take at most 15 s.
 func Read(ctx context.Context, o Options) (Facts, error) {
 	r := reader{
 		Options: o, facts: Facts{Status: map[Part]Status{}},
@@ -62,7 +62,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
-	for _, p := range optionalParts() {
+	for _, p := range optionalParts {
 		const unnamed = "no --service is the name of a service with an account and TASK_QUEUE"
 		if r.online(p, queue != "" && f.Worker.Account != "", unnamed) {
 			r.askOptional(ctx, p, queue, "projects/"+project)
@@ -97,10 +97,10 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 }
 
 // done records that a part was read, or why not.
-func (r *reader) done(p Part, from string, err error) {
-	r.facts.Status[p] = Status{From: from}
+func (r *reader) done(p Part, source string, err error) {
+	r.facts.Status[p] = Status{From: source}
 	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts(), p)}
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(optionalParts, p)}
 	}
 }
 
@@ -115,7 +115,7 @@ func (r *reader) readQueue(ctx context.Context, name string, named bool) {
 	}
 }
 
-// readIndexes reads the file of the indexes, or those of the kinds in the project's database.
+// readIndexes reads the indexes from the file, or from the project's database.
 func (r *reader) readIndexes(ctx context.Context, project string) {
 	f, database := &r.facts, cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
 	if f.Kinds = r.Kinds; len(f.Kinds) == 0 {
@@ -164,8 +164,8 @@ func (r *reader) readService(
 
 	switch {
 	case name == "":
-		why := Status{Why: "no " + flag + " is named"}
-		r.facts.Status[settings], r.facts.Status[callers] = why, why
+		status := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = status, status
 		return nil
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
@@ -202,7 +202,7 @@ func decodeFile(name, kind string, v any) error {
 		return fmt.Errorf("%s is empty", name)
 	}
 	if err := yaml.UnmarshalStrict(data, v); err != nil {
-		text, _, _ := strings.Cut(oneLine(err.Error()), " of type ") // the type is one of Go
+		text, _, _ := strings.Cut(oneLine(err.Error()), " of type ") // without the name of a Go type
 		return fmt.Errorf("%s is not %s: %s", name, kind, strings.TrimSuffix(text, " into Go value"))
 	}
 	return nil

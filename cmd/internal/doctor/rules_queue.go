@@ -77,7 +77,7 @@ func (d *diagnosis) checkRecovery() {
 func (d *diagnosis) checkTasks() {
 	for _, fault := range []struct {
 		rule, problem, fix string
-		in                 func(Task) bool
+		applies            func(Task) bool
 	}{
 		{"task-url", "go to no address of the worker", "TASK_TARGET_URL",
 			func(t Task) bool { return !d.owns(t.URL) }},
@@ -88,7 +88,7 @@ func (d *diagnosis) checkTasks() {
 		{"task-refused", "were refused at the last attempt", "the URL, account and audience",
 			func(t Task) bool { return t.Last == codes.Unauthenticated || t.Last == codes.PermissionDenied }},
 	} {
-		faulty := slices.DeleteFunc(slices.Clone(d.Tasks), func(t Task) bool { return !fault.in(t) })
+		faulty := slices.DeleteFunc(slices.Clone(d.Tasks), func(t Task) bool { return !fault.applies(t) })
 		if len(faulty) == 0 {
 			continue
 		}
@@ -121,8 +121,8 @@ func (d *diagnosis) owns(address string) bool {
 	if err != nil || err2 != nil || u.Scheme != "https" {
 		return false
 	}
-	ours := strings.HasPrefix(u.Host, d.Worker.Name+"-") && strings.HasSuffix(u.Host, ".run.app")
-	return ours || u.Host == target.Host
+	ownHost := strings.HasPrefix(u.Host, d.Worker.Name+"-") && strings.HasSuffix(u.Host, ".run.app")
+	return ownHost || u.Host == target.Host
 }
 
 // checkAlerts finds a deployment whose alerts nobody gets.

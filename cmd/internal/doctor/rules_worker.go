@@ -19,7 +19,7 @@ func (d *diagnosis) deadline() time.Duration {
 // A worker's memory as BenchmarkPeakMemory measured it, rounded up.
 const (
 	memoryAlone  = 200 << 20
-	memoryPerRun = 50 << 20 // with the largest result
+	memoryPerRun = 50 << 20 // measured with the largest result
 )
 
 // checkWorker applies the rules about the worker's settings alone.
@@ -88,8 +88,8 @@ func (d *diagnosis) checkTargetURL() {
 
 	host := target.Hostname()
 	listed := d.Worker.URLs == "" || strings.Contains(d.Worker.URLs, `"https://`+host+`"`)
-	own := !strings.HasSuffix(host, ".run.app") || strings.HasPrefix(host, d.Worker.Name+"-") && listed
-	if target.Scheme != "https" || !own {
+	ownHost := !strings.HasSuffix(host, ".run.app") || strings.HasPrefix(host, d.Worker.Name+"-") && listed
+	if target.Scheme != "https" || !ownHost {
 		d.problem("target-url",
 			"TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, "+
 				"or their tokens travel in plain text.", target, d.Worker.Name).

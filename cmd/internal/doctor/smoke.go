@@ -10,12 +10,14 @@ import (
 	"google.golang.org/api/googleapi"
 	logging "google.golang.org/api/logging/v2"
 	"google.golang.org/api/option"
+
+	"taskguard/internal/clock"
 )
 
 // Logs finds log lines of a project in Cloud Logging. It waits 2 min for a line.
 type Logs struct {
 	Project string
-	Google  []option.ClientOption // for the client
+	Google  []option.ClientOption
 }
 
 var errNoLine = errors.New("no such line in Cloud Logging")
@@ -33,10 +35,10 @@ func (l Logs) Delivered(ctx context.Context, id string, since time.Time) (servic
 // Recovered waits for the log line of a recovery that succeeded lately, of the service NAME-worker
 // or of NAME-recovery, which the module may run beside it.
 func (l Logs) Recovered(ctx context.Context, service string) error {
-	beside := strings.TrimSuffix(service, "-worker") + "-recovery"
-	either := fmt.Sprintf("resource.labels.service_name=(%q OR %q)", service, beside)
+	recovery := strings.TrimSuffix(service, "-worker") + "-recovery"
+	services := fmt.Sprintf("resource.labels.service_name=(%q OR %q)", service, recovery)
 	since := time.Now().Add(-recoveryWindow)
-	_, err := l.find(ctx, since, `jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`, either)
+	_, err := l.find(ctx, since, `jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`, services)
 	return err
 }
 
@@ -49,8 +51,8 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 		return "", err
 	}
 
-	from := fmt.Sprintf("timestamp>=%q", since.UTC().Format(time.RFC3339))
-	terms = append(terms, `resource.type="cloud_run_revision"`, from)
+	newer := fmt.Sprintf("timestamp>=%q", since.UTC().Format(time.RFC3339))
+	terms = append(terms, `resource.type="cloud_run_revision"`, newer)
 	request := &logging.ListLogEntriesRequest{
 		ResourceNames: []string{"projects/" + l.Project},
 		Filter:        strings.Join(terms, " AND "),
@@ -70,10 +72,8 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 			return service, nil
 		}
 
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, 5*time.Second) {
 			return "", context.Cause(ctx)
-		case <-time.After(5 * time.Second):
 		}
 	}
 }

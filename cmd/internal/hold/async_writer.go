@@ -13,8 +13,8 @@ const (
 	closeGrace = time.Second // how long close waits for them
 )
 
-// asyncWriter writes in a goroutine of its own, so that a reader that is slow, stopped
-// or gone delays neither the lock nor the end of the command.
+// asyncWriter writes in its own goroutine. So a slow, stopped or missing reader delays neither the
+// lock nor the end of the command.
 type asyncWriter struct {
 	pending chan []byte
 	closed  chan struct{}

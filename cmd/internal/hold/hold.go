@@ -55,8 +55,8 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	broken, signals := make(chan os.Signal, 1), make(chan os.Signal, 8)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
-	if wanted := forwarded(); len(wanted) > 0 { // of none, Notify would forward all
-		signal.Notify(signals, wanted...)
+	if handled := forwarded(); len(handled) > 0 { // without an argument, Notify forwards every signal
+		signal.Notify(signals, handled...)
 	}
 	defer signal.Stop(signals)
 
@@ -73,8 +73,8 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	return nil
 }
 
-// forwarded returns the signals that are forwarded to the command. The command also ignores
-// those that this process ignores, for example because of nohup.
+// forwarded returns the signals that are forwarded to the command. A signal that this process
+// ignores, for example because of nohup, is ignored by the command too.
 func forwarded() []os.Signal {
 	all := []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,

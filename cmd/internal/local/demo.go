@@ -49,7 +49,7 @@ type demo struct {
 	over     chan struct{} // closed when all files are finished and have had all deliveries
 
 	mu     sync.Mutex
-	rows   map[string]*row // by the analysis's id
+	rows   map[string]*row // the key is the analysis's id
 	killed *killedRun
 }
 
@@ -65,9 +65,9 @@ type killedRun struct {
 	ID        string    `json:"analysis_id"`
 	Token     int64     `json:"lock_token"`
 	ExpiresAt time.Time `json:"lock_expired_at"`
-	Percent   int       `json:"committed_percent"` // of the work
-	TakenOver int       `json:"taken_over_by"`     // number of the worker
-	Continued int       `json:"continued_percent"` // of the work, where the other worker began
+	Percent   int       `json:"committed_percent"` // how much work the killed worker had committed
+	TakenOver int       `json:"taken_over_by"`     // the number of the other worker
+	Continued int       `json:"continued_percent"` // how much work was done where the other worker began
 
 	checkpoint bool // it had committed one
 }
@@ -112,7 +112,7 @@ func demoDocuments(files []string) ([]operate.Document, error) {
 		return operate.ReadDocuments(files, operate.ReadFile)
 	}
 	files, _ = fs.Glob(samples, "samples/*")                  // the pattern is valid
-	docs, _ := operate.ReadDocuments(files, samples.ReadFile) // and its files are texts
+	docs, _ := operate.ReadDocuments(files, samples.ReadFile) // the files are texts
 	for i := range docs {
 		docs[i].Name = path.Base(docs[i].Name)
 	}
@@ -122,9 +122,9 @@ func demoDocuments(files []string) ([]operate.Document, error) {
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	at := func(int) string { return address("127.0.0.1", 0, 0) }
+	addressOf := func(int) string { return address("127.0.0.1", 0, 0) }
 	duplicates := func(*cloudtaskspb.Task) []time.Duration { return redeliveries }
-	err := d.start(at, &d.router, 100, cloudtasks.Options{Extra: duplicates})
+	err := d.start(addressOf, &d.router, 100, cloudtasks.Options{Extra: duplicates})
 	if err == nil {
 		err = d.open(ctx)
 	}
@@ -285,7 +285,7 @@ func (d *demo) delivered(e *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
-	case <-d.over: // the end may have interrupted it
+	case <-d.over: // the end may have interrupted this delivery
 		return
 	default:
 	}

@@ -21,6 +21,7 @@ import (
 	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/clock"
 	"taskguard/worker"
 )
 
@@ -63,29 +64,29 @@ func Local(ctx context.Context, c *cli.Call) error {
 	warnOfMisspelt(c)
 	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
-	at := func(i int) string { return address("127.0.0.1", *port, i) }
-	if err := l.serveAll(ctx, at, *workers, *every); ctx.Err() == nil {
+	addressOf := func(i int) string { return address("127.0.0.1", *port, i) }
+	if err := l.serveAll(ctx, addressOf, *workers, *every); ctx.Err() == nil {
 		return err
 	}
 	return nil // Ctrl-C is how it ends
 }
 
 // serveAll starts everything, waits for ctx, and stops the workers.
-func (l *local) serveAll(ctx context.Context, at func(i int) string, workers int, every time.Duration) error {
-	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // of each worker; a run may use a whole one
+func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, workers int, every time.Duration) error {
+	cores := max(1, runtime.GOMAXPROCS(0)/workers)                       // for each worker; a run may use a core
 	l.limit = l.c.Environment().Integer("MAX_RUNS", cores, 1, 1_000_000) // configureWorkers reports a wrong value
 	atOnce := min(workers*l.limit, 1000)
-	if err := l.start(at, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
+	if err := l.start(addressOf, &l.router, atOnce, cloudtasks.Options{Spread: spread}); err != nil {
 		return err
 	}
 	if err := l.configureWorkers(ctx); err != nil {
 		return err
 	}
-	locks, err := l.serveLocks(at(4))
+	locks, err := l.serveLocks(addressOf(4))
 	if err != nil {
 		return err
 	}
-	console, err := l.serveConsole(ctx, at(5))
+	console, err := l.serveConsole(ctx, addressOf(5))
 	if err != nil {
 		return err
 	}
@@ -146,12 +147,12 @@ func (l *local) showRecord(w *process, r *record) {
 // suits cmd/worker too.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	more := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
-	maps.Copy(vars, l.given(more))
+	names := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
+	maps.Copy(vars, l.given(names))
 	return vars
 }
 
-// given returns those of the named variables that the environment of local sets.
+// given returns the named variables that are set in the environment of local.
 func (l *local) given(names []string) map[string]string {
 	vars := map[string]string{}
 	for _, name := range names {
@@ -199,21 +200,19 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 }
 
 // servePage runs a server until close, and returns its URL.
-func (l *local) servePage(
-	what, address string, serve func(context.Context, net.Listener) error,
-) (string, error) {
+func (l *local) servePage(title, address string, serve func(context.Context, net.Listener) error) (string, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	at, err := l.serve(what, address, func(listener net.Listener) error {
+	host, err := l.serve(title, address, func(listener net.Listener) error {
 		if err := serve(ctx, listener); err != nil {
-			l.show.Print("%s: ended: %v", what, err)
+			l.show.Print("%s: ended: %v", title, err)
 		}
 		return nil
 	}, cancel)
 	if err != nil {
 		return "", err
 	}
-	page := "http://" + at + "/"
-	l.show.Print("%s: %s", what, page)
+	page := "http://" + host + "/"
+	l.show.Print("%s: %s", title, page)
 	return page, nil
 }
 
@@ -225,10 +224,8 @@ func (l *local) supervise(ctx context.Context, w *process) {
 			return
 		case <-w.done:
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, restartDelay) {
 			return
-		case <-time.After(restartDelay):
 		}
 
 		next, err := startProcess(ctx, w.number, l.command)
@@ -245,12 +242,7 @@ func (l *local) supervise(ctx context.Context, w *process) {
 
 // callRecovery calls the workers' recovery until ctx ends, as Cloud Scheduler does.
 func (l *local) callRecovery(ctx context.Context, every time.Duration) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
+	for clock.Sleep(ctx, every) {
 		r, err := l.recoverOnce(ctx)
 		switch {
 		case ctx.Err() != nil:

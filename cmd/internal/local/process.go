@@ -17,6 +17,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
+	"taskguard/internal/clock"
 	"taskguard/orchestrator"
 )
 
@@ -24,7 +25,7 @@ import (
 type command struct {
 	env    []string
 	slow   time.Duration           // how long a run takes; 0: no longer than its analyzer
-	stderr io.Writer               // of the workers
+	stderr io.Writer               // gets the standard error of the workers
 	log    func(*process, *record) // called for each line of a worker's log
 }
 
@@ -51,7 +52,7 @@ type record struct {
 	Token      int64  `json:"lock_token"`
 	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
 	Continues  bool   `json:"continues"` // the run continues from a checkpoint
-	Problem    string `json:"problem"`   // of an ignored report, or of a doubtful output
+	Problem    string `json:"problem"`   // why a report was ignored, or an output is doubtful
 }
 
 // Messages of a worker's log that the parent reads.
@@ -172,7 +173,7 @@ func logged(analyzer orchestrator.Analyzer, log *slog.Logger) orchestrator.Analy
 		log := log.With("analysis_id", job.AnalysisID)
 		log.InfoContext(ctx, runMessage, "lock_token", job.LockToken, "continues", job.Resume != nil)
 		relay := slog.NewLogLogger(log.With("stderr", true).Handler(), slog.LevelInfo).Writer()
-		job.Stderr = &bounded{to: relay, left: maxStderr}
+		job.Stderr = &bounded{to: relay, limit: maxStderr}
 		return analyzer.Analyze(ctx, job)
 	}
 }
@@ -182,23 +183,23 @@ const maxStderr = 64 << 10
 
 // bounded passes on the first bytes that are written, and then a note that the rest is cut.
 type bounded struct {
-	to   io.Writer
-	left int
+	to    io.Writer
+	limit int
 }
 
 // Write implements io.Writer.
 func (b *bounded) Write(text []byte) (int, error) {
-	if len(text) <= b.left {
-		b.left -= len(text)
+	if len(text) <= b.limit {
+		b.limit -= len(text)
 		return b.to.Write(text)
 	}
 
-	_, err := fmt.Fprintf(b.to, "%s\n… cut: a run shows at most 64 KiB of standard error\n", text[:b.left])
-	b.to, b.left = io.Discard, math.MaxInt
+	_, err := fmt.Fprintf(b.to, "%s\n… cut: a run shows at most 64 KiB of standard error\n", text[:b.limit])
+	b.to, b.limit = io.Discard, math.MaxInt
 	return len(text), err
 }
 
-// slowed returns builtin:document with runs that take so long.
+// slowed returns builtin:document with runs that take as long as run.
 func slowed(document orchestrator.Analyzer, run time.Duration) orchestrator.AnalyzerFunc {
 	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		r := &slowReporter{Reporter: job.Reporter, ctx: ctx, run: run}
@@ -217,22 +218,20 @@ type slowReporter struct {
 
 	ctx  context.Context
 	run  time.Duration
-	done float64 // of the work
+	done float64 // the part of the work that is done
 }
 
 // Report implements orchestrator.Reporter.
 func (r *slowReporter) Report(report orchestrator.Report) {
-	if r.reach(*report.Progress) == nil { // on an error the part has not been finished
+	if r.reach(*report.Progress) == nil { // otherwise the part has not been finished
 		r.Reporter.Report(report)
 	}
 }
 
 // reach waits for the time of the work up to progress, or returns the error of ctx.
 func (r *slowReporter) reach(progress float64) error {
-	select {
-	case <-r.ctx.Done():
+	if !clock.Sleep(r.ctx, time.Duration(float64(r.run)*(progress-r.done))) {
 		return context.Cause(r.ctx)
-	case <-time.After(time.Duration(float64(r.run) * (progress - r.done))):
 	}
 	r.done = progress
 	return nil

@@ -140,7 +140,7 @@ func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
 		"more after the end": {[]int{64 << 10, 1, 1, 100 << 10}, 64 << 10, true},
 	} {
 		var shown strings.Builder
-		b := &bounded{to: &shown, left: maxStderr}
+		b := &bounded{to: &shown, limit: maxStderr}
 		for _, n := range tc.writes {
 			if wrote, err := b.Write([]byte(strings.Repeat("x", n))); wrote != n || err != nil {
 				t.Errorf("%s: wrote %d, %v", name, wrote, err)

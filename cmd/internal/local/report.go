@@ -19,7 +19,7 @@ type row struct {
 	Deliveries int    `json:"deliveries"`
 	Finishes   int    `json:"finishes"` // deliveries that finished the file
 	Skips      int    `json:"skips"`    // deliveries that a worker acknowledged without a run
-	Runs       int64  `json:"runs"`     // acquisitions of the lock, including those of killed runs
+	Runs       int64  `json:"runs"`     // acquisitions of the lock, also by killed runs
 	FinishedBy int    `json:"finished_by"`
 }
 

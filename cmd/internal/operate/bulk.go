@@ -30,9 +30,8 @@ import (
 // bulk is the flags of a change of all analyses that a filter selects.
 type bulk struct {
 	filter
-	dryRun bool
-	// running makes cancel take those too that are held, also since they were listed.
-	running bool
+	dryRun  bool
+	running bool    // cancel also what a worker holds, even if it was acquired after the list was read
 	rate    float64 // changes a second; 0: not limited
 }
 
@@ -62,11 +61,11 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	return ids, nil
 }
 
-// run lists the analyses first, and then makes the change to each that is still as it was
-// listed. When ctx ends, it completes the changes under way and begins no other.
+// run lists the analyses first. Then it changes each one that is still as it was listed. When ctx
+// ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("%s", cl.place)
-	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
+	all, limit, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -76,9 +75,9 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 
 	t := &tally{c: c, matched: len(all), dryRun: b.dryRun, outcomes: map[string]int{}, reasons: map[string]int{}}
 	uninterrupted := context.WithoutCancel(ctx)
-	what, log := console.Change{Verb: verb, Who: operator()}, c.Log()
+	request, log := console.Change{Verb: verb, Who: operator()}, c.Log()
 	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
-		outcome, reason, err := b.change(uninterrupted, cl, what, d, log)
+		outcome, reason, err := b.change(uninterrupted, cl, request, d, log)
 		t.add(uninterrupted, d.ID, outcome, reason, err)
 		return queueRefuses(err)
 	})
@@ -87,7 +86,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	if stopped != nil {
 		c.Notice("it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest")
 	}
-	again := iso8601.Format(before)
+	again := iso8601.Format(limit)
 	if t.notBooked {
 		c.Notice("taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; "+
 			"recovery does after one TTL", cl.place.Flag(), again)
@@ -102,8 +101,8 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	return nil
 }
 
-// each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends or
-// one call returns an error, which each returns.
+// each calls do for all analyses, 16 at a time and at most at the rate. It stops when ctx ends, or
+// when a call fails, and returns that error.
 func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) error {
 	changes, ctx := errgroup.WithContext(ctx)
 	changes.SetLimit(16)
@@ -141,27 +140,27 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change what to an analysis that is still as d, and returns the outcome and, of a
-// skip, the reason. Unless b.running, it skips an analysis that is held or has changed.
+// change changes an analysis that is still as d. It returns the outcome, and the reason for a skip.
+// Without --running it skips an analysis that is held or has changed.
 func (b *bulk) change(
-	ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger,
+	ctx context.Context, cl *Client, request console.Change, d *analysislock.Analysis, log *slog.Logger,
 ) (outcome, reason string, err error) {
 	if d.Malformed != nil {
 		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
 	}
-	if reason := b.excludes(what.Verb, d); reason != "" {
+	if reason := b.excludes(request.Verb, d); reason != "" {
 		return skipped, reason, nil
 	}
 	if b.dryRun {
 		return wouldChange, "", nil
 	}
 
-	what.ID = d.ID
-	if !b.running { // else a run that has begun or ended since is no reason to skip it
-		what.Seen = console.StateOf(d)
+	request.ID = d.ID
+	if !b.running { // with --running, a run that began or ended meanwhile is no reason to skip it
+		request.Seen = console.StateOf(d)
 	}
-	done, err := cl.change(ctx, what, log)
-	reason = refused(what.Verb, done, err)
+	done, err := cl.change(ctx, request, log)
+	reason = skipReason(request.Verb, done, err)
 	switch {
 	case reason != "":
 		return skipped, reason, nil
@@ -171,9 +170,9 @@ func (b *bulk) change(
 	return didChange, "", nil
 }
 
-// excludes returns why the change leaves out d as it was listed; "": it does not. It leaves out
-// what is READY, or what a requeue has already reset, unless the filter selects this status. So
-// a command that is run again books no second delivery.
+// excludes returns why the change leaves out d, or "". It leaves out an analysis that is READY or
+// that a requeue has already reset, unless the filter selects this status. So a command that is
+// run again books no second delivery.
 func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason string) {
 	reset := d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
@@ -191,9 +190,9 @@ func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason str
 	return ""
 }
 
-// refused returns why an analysis that was listed is not changed; "": it is changed, or err is
-// a failure.
-func refused(verb console.Verb, done changed, err error) (reason string) {
+// skipReason returns why a listed analysis was skipped. It returns "" if it was changed, or if the
+// change failed.
+func skipReason(verb console.Verb, done changed, err error) (reason string) {
 	switch {
 	case errors.As(err, new(*lease.HeldError)):
 		return "held"
@@ -215,7 +214,7 @@ type tally struct {
 
 	mu        sync.Mutex
 	outcomes  map[string]int
-	reasons   map[string]int // of skips
+	reasons   map[string]int // why analyses were skipped
 	notBooked bool           // a change was made whose delivery is not booked
 }
 
@@ -269,8 +268,8 @@ func (t *tally) print(verb console.Verb) {
 
 // filter is the flags that select analyses.
 type filter struct {
-	status, code  string
-	since, before func(now time.Time) time.Time
+	status, code     string
+	since, olderThan func(now time.Time) time.Time
 }
 
 // flags declares the flags of f.
@@ -279,8 +278,8 @@ func (f *filter) flags(c *cli.Call) {
 	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
 	const usage = "filter: by the last update: a `TIME`, or how long ago it was, such as 1h"
 	unlimited := func(time.Time) (none time.Time) { return none }
-	f.since, f.before = unlimited, unlimited
-	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
+	f.since, f.olderThan = unlimited, unlimited
+	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.olderThan} {
 		c.Flags.Func(name, usage, func(text string) (err error) {
 			*limit, err = cli.ParseTime(text)
 			return err
@@ -308,8 +307,8 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 const maxCodes = 20
 
 // find reads up to limit analyses that f selects. It returns the time of --older-than, or else
-// Firestore's present time. It does not use the latter as a limit, as an updatedAt may be some
-// milliseconds ahead of it.
+// Firestore's present time. The present time is no limit of the query, because an updatedAt may be
+// some milliseconds ahead of it.
 func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	found []analysislock.Analysis, before time.Time, err error,
 ) {
@@ -317,11 +316,11 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	if err != nil {
 		return nil, now, err
 	}
-	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
+	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.olderThan(now)}
 	found, err = cl.Analyses.Find(ctx, selected, "", limit)
 	if err == nil && len(found) == 0 && f.code != "" {
 		codes, _ := cl.Analyses.Codes(ctx, maxCodes) // some, if it fails
-		if len(codes) >= maxCodes {                  // of one of two lists, or of both
+		if len(codes) >= maxCodes {                  // the codes come from two lists, and one may be cut
 			codes = append(codes, "and perhaps others")
 		}
 		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))

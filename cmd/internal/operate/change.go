@@ -24,7 +24,7 @@ const deleted = "DELETED"
 // changed is the output of unlock, requeue, cancel, resolve and delete with --json.
 type changed struct {
 	ID       string           `json:"id"`
-	Was      string           `json:"was"` // status
+	Was      string           `json:"was"` // the status before
 	Status   string           `json:"status"`
 	Lock     lockInfo         `json:"lock_was"`
 	Delivery console.Delivery `json:"delivery"`
@@ -90,8 +90,8 @@ func Delete(ctx context.Context, c *cli.Call) error {
 	return changeAll(ctx, c, console.Delete, ids, nil)
 }
 
-// changeAll makes a change to each document; without ids, to those that b selects. After
-// one that is refused or fails it continues with the next.
+// changeAll changes the analyses with these ids, or without ids all that b selects. After a change
+// that fails, it continues with the next.
 func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string, b *bulk) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
@@ -125,28 +125,28 @@ func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string
 }
 
 // changeOne makes one change and prints it.
-func (cl *Client) changeOne(ctx context.Context, c *cli.Call, what console.Change, log *slog.Logger) error {
-	done, err := cl.change(ctx, what, log)
+func (cl *Client) changeOne(ctx context.Context, c *cli.Call, request console.Change, log *slog.Logger) error {
+	done, err := cl.change(ctx, request, log)
 	switch {
-	case errors.Is(err, console.ErrNotBooked) && what.Verb == console.Resolve: // again it would be refused
-		return fmt.Errorf("%w; taskguard requeue%s %s books it", err, cl.place.Flag(), printable.Line(what.ID))
+	case errors.Is(err, console.ErrNotBooked) && request.Verb == console.Resolve: // again it would be refused
+		return fmt.Errorf("%w; taskguard requeue%s %s books it", err, cl.place.Flag(), printable.Line(request.ID))
 	case errors.Is(err, console.ErrNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
 	case err != nil:
-		return cl.explain(what.ID, err)
+		return cl.explain(request.ID, err)
 	case c.JSON && done.Delivery == console.None:
 		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
 	}
-	if what.Verb == console.Unlock && done.Lock.Held {
+	if request.Verb == console.Unlock && done.Lock.Held {
 		c.Notice("%s was locked: if its worker is alive, its run and the next one overlap for up to %v",
-			printable.Line(what.ID), cl.lock.Silence())
+			printable.Line(request.ID), cl.lock.Silence())
 	}
 
 	if c.JSON {
 		return c.PrintJSON(done)
 	}
 	cli.Print(c.Out, "%s is %s; %s\n",
-		printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), done.note(what.Verb))
+		printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), done.note(request.Verb))
 	return nil
 }
 
@@ -167,8 +167,9 @@ func (done *changed) note(verb console.Verb) string {
 	return "it is finished and needs no delivery"
 }
 
-// change makes one change to one document, logs it, and books a delivery unless the analysis is
-// finished then. If the change is made, done is not the zero value, and err is the booking's.
+// change makes one change to one document and logs it. It books a delivery unless the analysis is
+// finished then. An error with a zero done means that nothing was changed. With another done, the
+// change was made, but not the booking.
 func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger) (done changed, err error) {
 	task := cl.NewTask(c.ID)
 	was, status, err := cl.apply(ctx, c, task)
@@ -177,8 +178,8 @@ func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger
 	}
 	done = changed{c.ID, was.Status, status, lockOf(&was), console.NotNeeded}
 	cl.log(ctx, log, c, &was, status)
-	same := status == was.Status // another word of the kind's for a finished one
-	if c.Verb == console.Delete || analysislock.Finished(status) || same && was.Finished() {
+	unchanged := status == was.Status // the kind may have further words for finished
+	if c.Verb == console.Delete || analysislock.Finished(status) || unchanged && was.Finished() {
 		return done, nil
 	}
 
@@ -266,15 +267,15 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	what := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
-	if err := checkID(what.ID); err != nil {
+	request := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
+	if err := checkID(request.ID); err != nil {
 		return err
 	}
 	if c.Given("done") == *notDone {
 		return cli.UsageError("want either --done JSON or --not-done")
 	}
 	if !*notDone {
-		if what.Answer, err = console.Done(*result); err != nil {
+		if request.Answer, err = console.Done(*result); err != nil {
 			return cli.UsageError("--done: " + err.Error())
 		}
 	}
@@ -284,29 +285,29 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	return cl.resolve(ctx, c, what, *token)
+	return cl.resolve(ctx, c, request, *token)
 }
 
-// resolve prints the act, and answers it if the analysis is still in the state that was read, and if
-// the act has the token, unless that is 0.
-func (cl *Client) resolve(ctx context.Context, c *cli.Call, what console.Change, token int64) error {
-	read, err := cl.Analyses.Summary(ctx, what.ID)
+// resolve prints the act, and answers it if the analysis is still in the state that was read. A
+// token other than 0 must be the one with which the act was begun.
+func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Change, token int64) error {
+	read, err := cl.Analyses.Summary(ctx, request.ID)
 	if err != nil {
-		return cl.explain(what.ID, err)
+		return cl.explain(request.ID, err)
 	}
-	if act, known := read.Effects[what.Act]; known {
+	if act, marked := read.Effects[request.Act]; marked {
 		if token != 0 && act.Token != token {
-			return fmt.Errorf("the act %s, not with %d", effectText(what.Act, act), token)
+			return fmt.Errorf("the act %s, not with %d", effectText(request.Act, act), token)
 		}
-		c.Notice("%s: the act %s", printable.Line(what.ID), effectText(what.Act, act))
+		c.Notice("%s: the act %s", printable.Line(request.ID), effectText(request.Act, act))
 	}
-	if open := read.Effects.Open(); !slices.Contains(open, what.Act) {
+	if open := read.Effects.Open(); !slices.Contains(open, request.Act) {
 		names := cmp.Or(strings.Join(open, ", "), "none")
 		return fmt.Errorf("%q has no uncertain act %q; its uncertain acts: %s",
-			what.ID, what.Act, printable.Line(names))
+			request.ID, request.Act, printable.Line(names))
 	}
-	what.Seen = console.StateOf(&read)
-	return cl.changeOne(ctx, c, what, c.Log())
+	request.Seen = console.StateOf(&read)
+	return cl.changeOne(ctx, c, request, c.Log())
 }
 
 // printActs prints the acts that names returns of each analysis, a row each.

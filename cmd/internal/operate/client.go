@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -19,6 +18,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -147,7 +147,7 @@ func (cl *Client) explain(id string, err error) error {
 // checkID refuses an id that no analysis can have.
 func checkID(id string) error {
 	if err := analysislock.CheckID(id); err != nil {
-		return cli.UsageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
+		return cli.UsageError(text.Error(err, lease.ErrInvalidKey))
 	}
 	return nil
 }

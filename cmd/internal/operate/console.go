@@ -34,8 +34,8 @@ const maxListed = 200
 type ConsoleOptions struct {
 	Write    bool          // allow changes
 	Limit    int           // how many analyses are listed; 0: console.DefaultLimit
-	Audience string        // of Identity-Aware Proxy's tokens; empty: no proxy is required
-	KeysURL  string        // of the proxy's keys; empty: Google's
+	Audience string        // the audience of Identity-Aware Proxy's tokens; empty: no proxy is required
+	KeysURL  string        // where the proxy's keys are; empty: Google's page
 	Every    time.Duration // see console.Options
 	Log      *slog.Logger
 }
@@ -83,21 +83,21 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
-	wrong := func(format string, args ...any) (string, error) {
+	usage := func(format string, args ...any) (string, error) {
 		return "", cli.UsageError(fmt.Sprintf(format, args...))
 	}
 	ip, err := netip.ParseAddr(host)
 	switch {
 	case err != nil:
-		return wrong("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
+		return usage("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
 	case port < 0 || port > 65535:
-		return wrong("--port %d: want 0 to 65535", port)
+		return usage("--port %d: want 0 to 65535", port)
 	case c.Given("iap-audience") && o.Audience == "":
-		return wrong("--iap-audience is empty")
+		return usage("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":
-		return wrong("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
+		return usage("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
 	case o.Limit < 1 || o.Limit > maxListed:
-		return wrong("--limit %d: want 1 to %d", o.Limit, maxListed)
+		return usage("--limit %d: want 1 to %d", o.Limit, maxListed)
 	}
 
 	e := c.Environment()
@@ -109,8 +109,8 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 
 // ConsoleServer serves the console of one database.
 type ConsoleServer struct {
-	clients []*Client       // of each kind
-	options console.Options // of all kinds
+	clients []*Client       // one for each kind
+	options console.Options // what all kinds share
 	write   bool
 }
 
@@ -201,9 +201,9 @@ func (o consoleOperator) warn(ctx context.Context, c console.Change, err error) 
 // ChangeAll implements console.Operator.
 func (o consoleOperator) ChangeAll(
 	ctx context.Context, verb console.Verb, f func(now time.Time) repo.Filter, who string,
-	before time.Time, limit int, dryRun bool,
+	updatedBefore time.Time, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
-	if result.Before = before; before.IsZero() {
+	if result.Before = updatedBefore; updatedBefore.IsZero() {
 		if result.Before, err = o.Analyses.Now(ctx); err != nil {
 			return result, err
 		}
@@ -226,7 +226,7 @@ func (o consoleOperator) ChangeAll(
 	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}
 	uninterrupted := context.WithoutCancel(ctx)
 	var mu sync.Mutex
-	n := map[string]int64{}
+	n := map[string]int64{} // the number of each outcome
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
 		c := console.Change{Verb: verb, ID: d.ID, Who: who}
 		outcome, _, err := b.change(uninterrupted, o.Client, c, d, o.log)

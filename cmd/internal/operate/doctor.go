@@ -137,8 +137,8 @@ func (d diagnosis) print(c *cli.Call) {
 const smokeMargin = 5 * time.Minute
 
 // smoke submits one analysis to the deployment and waits until it is READY. Then it looks for
-// its log line and for that of a recovery. The document stays: a second delivery of its task
-// would otherwise be rejected with an alert.
+// its log line and for the log line of a recovery. The document stays: without it, a second delivery
+// of its task would be rejected, which raises an alert.
 func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	doc, err := inputDocument(input, "doctor-smoke-"+strings.ToLower(rand.Text()[:12]))
 	if err != nil {
@@ -155,13 +155,13 @@ func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	if err != nil {
 		return err
 	}
-	late := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
-	limited, cancel := context.WithTimeoutCause(ctx, patience, late)
+	timeout := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
+	limited, cancel := context.WithTimeoutCause(ctx, patience, timeout)
 	defer cancel()
 	if err := follow(limited, c, cl, c.Progress(), []*submitted{s}); err != nil {
 		return err
 	}
-	report := func(what string) { cli.Print(c.Out, "%s %s\n", doc.ID, what) }
+	report := func(line string) { cli.Print(c.Out, "%s %s\n", doc.ID, line) }
 	report(analysislock.Ready)
 
 	if cl.place.Emulator != "" {

@@ -17,6 +17,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/text"
 	"taskguard/orchestrator"
 )
 
@@ -29,7 +30,7 @@ var errTooLarge = fmt.Errorf(
 // Document is an analysis to be created.
 type Document struct {
 	ID    string
-	Name  string // of the file; the id, where there is none
+	Name  string // the file's name, or else the id
 	Input any
 }
 
@@ -57,9 +58,9 @@ func ReadDocuments(files []string, read func(string) ([]byte, error)) ([]Documen
 	return all, nil
 }
 
-// ReadFile reads a regular file. Others are not opened, as reading a device may never end
-// and opening a pipe may block. Of a file that no document can hold it reads only so much
-// that newDocument refuses it.
+// ReadFile reads a regular file. It opens no other file, as reading a device may never end and
+// opening a pipe may block. It stops reading at the first byte that no document can hold; then
+// newDocument returns an error.
 func ReadFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -118,8 +119,7 @@ func newDocument(file string, content []byte) (Document, error) {
 func slug(name string) string {
 	base := strings.ToLower(filepath.Base(name))
 	words := strings.FieldsFunc(base, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
-	s := cmp.Or(strings.Join(words, "-"), "file")
-	return s[:min(len(s), 40)]
+	return text.Head(cmp.Or(strings.Join(words, "-"), "file"), 40)
 }
 
 // inputDocument returns an analysis of any JSON value.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,7 +15,9 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -61,7 +66,7 @@ func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
 }
 
 // printUnfound prints how many analyses there are, why recovery does not find them, and three.
-func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why string) {
+func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, reason string) {
 	if len(all) == 0 {
 		return
 	}
@@ -70,14 +75,14 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, why str
 		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 	}
 	c.Notice("%d %s (of at most %d read): %s; to run one: taskguard requeue%s ID",
-		len(all), why, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
+		len(all), reason, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.
 func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 	if c.JSON {
 		_ = c.PrintJSON(struct { // cli.Run reports its error
-			Kind string `json:"kind,omitempty"` // unless it is analysis
+			Kind string `json:"kind,omitempty"` // empty for the kind analysis
 			worker.Recovery
 		}{kind, r})
 		return
@@ -105,4 +110,76 @@ func explainIndex(err error) error {
 		return fmt.Errorf(console.MissingIndex+": %w", err)
 	}
 	return err
+}
+
+// Restore makes the fencing token of each document of a kind at least --min-token, after a
+// restore from a backup: without it, systems that compare tokens would refuse the next runs,
+// or accept a late write of an earlier one. One that is locked counts as failed.
+func Restore(ctx context.Context, c *cli.Call) (err error) {
+	text := c.Flags.String("min-token", "",
+		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
+	c.TakesKind(firstKind)
+	c.TakesJSON("print the summary as one JSON line")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	minimum, err := strconv.ParseInt(*text, 10, 64)
+	if *text != "now" && (err != nil || minimum < 1) {
+		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
+	}
+
+	cl, err := connect(ctx, c, noQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	now, err := cl.Analyses.Now(ctx)
+	switch limit := now.UnixMicro(); {
+	case err != nil:
+		return err
+	case *text == "now":
+		minimum = limit
+	case minimum > limit: // a fence refuses it as no token
+		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", limit))
+	}
+
+	all, err := cl.Analyses.Find(ctx, repo.Filter{All: true}, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	return cl.raiseTokens(ctx, c, all, minimum)
+}
+
+// raiseTokens raises all tokens that are below the minimum, and prints how many.
+func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, minimum int64) error {
+	var raised, failed atomic.Int64
+	uninterrupted := context.WithoutCancel(ctx)
+	var b bulk
+	_ = b.each(ctx, all, func(d *analysislock.Analysis) error {
+		if d.Malformed == nil && d.Lock.Token >= minimum {
+			return nil
+		}
+		_, err := cl.Analyses.RaiseToken(uninterrupted, d.ID, minimum)
+		switch {
+		case err == nil:
+			raised.Add(1)
+		case !errors.Is(err, lease.ErrNotFound): // a document that was deleted meanwhile is no error
+			failed.Add(1)
+			cli.Report(uninterrupted, c.Err, c.Name, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err)))
+		}
+		return nil
+	})
+
+	if c.JSON {
+		_ = c.PrintJSON(map[string]int64{ // cli.Run reports its error
+			"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": minimum,
+		})
+	} else {
+		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n",
+			len(all), raised.Load(), minimum, failed.Load())
+	}
+	if ctx.Err() == nil && failed.Load() > 0 {
+		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	return ctx.Err()
 }

@@ -3,10 +3,10 @@ package operate
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/locks/document"
@@ -15,12 +15,12 @@ import (
 // unlockRoom releases a room's lock by force. Its holder finds the lock gone, and
 // subscribers are notified.
 func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
-	rooms, in, err := c.Rooms(ctx)
+	rooms, database, err := c.Rooms(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rooms.Close()) }()
-	if err := cli.Reach(ctx, cli.FirestoreEmulator, in.Emulator); err != nil {
+	if err := cli.Reach(ctx, cli.FirestoreEmulator, database.Emulator); err != nil {
 		return err
 	}
 
@@ -31,10 +31,10 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	was, err := locks.Get(ctx, room, "")
 	unlocked := false
 	if err == nil {
-		unlocked, err = locks.Break(ctx, room)
+		unlocked, err = locks.Unlock(ctx, room)
 	}
 	if errors.Is(err, lease.ErrInvalidKey) {
-		return cli.UsageError("--room: " + strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
+		return cli.UsageError("--room: " + text.Error(err, lease.ErrInvalidKey))
 	}
 	if err != nil {
 		return err
@@ -42,11 +42,11 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 
 	// The room's id is a user's input: it is logged as a hash, as the document lock does.
 	c.Log().InfoContext(ctx, "changed by an operator", "command", c.Name, "room_hash", document.Hash(room),
-		"project", in.Project, "by", operator(), "unlocked", unlocked,
+		"project", database.Project, "by", operator(), "unlocked", unlocked,
 		"lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	if c.JSON {
 		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
-		if was.Locked { // as read just before
+		if was.Locked { // read just before the change
 			done["lock_was"] = map[string]any{
 				"holder": was.Lock.Holder, "token": was.Lock.Token,
 				"locked_at": iso8601.Format(was.Lock.LockedAt), "expires_at": iso8601.Format(was.Lock.ExpiresAt),
@@ -55,10 +55,10 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		return c.PrintJSON(done)
 	}
 
-	text := "is free: it was not locked"
+	state := "is free: it was not locked"
 	if unlocked {
-		text = "is unlocked; subscribers are notified"
+		state = "is unlocked; subscribers are notified"
 	}
-	cli.Print(c.Out, "room %s %s\n", printable.Line(room), text)
+	cli.Print(c.Out, "room %s %s\n", printable.Line(room), state)
 	return nil
 }

@@ -17,10 +17,10 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -28,19 +28,19 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
-	Kind string `json:"kind,omitempty"` // unless it is analysis
+	Kind string `json:"kind,omitempty"` // empty for the kind analysis
 	analysislock.Analysis
 	FinishedBy string   `json:"finished_by,omitempty"`
 	Lock       lockInfo `json:"lock"`
 	Malformed  string   `json:"malformed,omitempty"` // why Lock is empty
 
-	// Of one analysis only, as is History.
+	// These and History are set only where one analysis is shown.
 	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
 	Input      json.RawMessage `json:"input,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
 }
 
-// lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
+// lockInfo describes a lock when it was read. The owner of an expired lock is the last one.
 type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`
@@ -55,7 +55,7 @@ func lockOf(a *analysislock.Analysis) lockInfo {
 type selection struct {
 	filter
 	id                                        string
-	key, scope, operation                     string // of a client's request; then id is that of its record
+	key, scope, operation                     string // name a client's request; then id is the id of its record
 	unfinished, uncertain, abandoned, summary bool
 	filtered                                  bool
 	limit                                     int
@@ -89,11 +89,11 @@ func (s *selection) parse(c *cli.Call) error {
 		}
 	}
 
-	chosen, keyed := 0, c.Given("idempotency-key")
+	selectors, keyed := 0, c.Given("idempotency-key")
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
-			return cli.UsageError("--idempotency-key: " + orchestrator.Text(err))
+			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
 	s.filtered, err = s.given(c)
@@ -101,7 +101,7 @@ func (s *selection) parse(c *cli.Call) error {
 		len(args) == 1, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered,
 	} {
 		if given {
-			chosen++
+			selectors++
 		}
 	}
 	switch {
@@ -109,7 +109,7 @@ func (s *selection) parse(c *cli.Call) error {
 		return err
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
-	case chosen > 1:
+	case selectors > 1:
 		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary " +
 			"and a filter exclude each other")
 	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
@@ -150,12 +150,12 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	return cl.showMany(ctx, c, &s)
 }
 
-// unfinished reads up to limit analyses: those that are dated, and if there is room those that
-// recovery does not find. Without the latter, which take longer, it prints a warning.
+// unfinished reads up to limit unfinished analyses. Those that recovery does not find come last and
+// take longer to read. If that fails, it prints a warning and returns the others.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Analyses.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {
-		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", orchestrator.Text(err)))
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("not all are listed: %s", text.Error(err)))
 		err = nil
 	}
 	if err != nil || len(dated) == limit {
@@ -238,10 +238,10 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 
 	next := iso8601.Format(s.NextAttemptAt)
-	if left := s.NextAttemptAt.Sub(s.ReadAt); left > 0 {
-		next += cli.Duration(left, ", %s left")
+	if remaining := s.NextAttemptAt.Sub(s.ReadAt); remaining > 0 {
+		next += cli.Duration(remaining, ", %s left")
 	}
-	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // else it is recovery's mark
+	field("next attempt", next, s.NextAttemptAt.After(s.UpdatedAt)) // an earlier time is recovery's mark
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && s.Finished())
@@ -267,8 +267,8 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 		cli.Print(c.Out, row, a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome))
 
 		if a.Code != "" {
-			why := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
-			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(why, 71))
+			problem := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
+			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(problem, 71))
 		}
 	}
 }
@@ -283,29 +283,29 @@ func percent(p *analysislock.Progress) string {
 
 // progressText describes a progress in one line: its percentage, its message, and more. Without a
 // progress it is empty.
-func progressText(p *analysislock.Progress, more ...string) string {
+func progressText(p *analysislock.Progress, details ...string) string {
 	if p == nil {
 		return ""
 	}
-	parts := append([]string{percent(p), printable.Line(p.Message)}, more...)
+	parts := append([]string{percent(p), printable.Line(p.Message)}, details...)
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
 // showMany prints the selected analyses, or their uncertain acts, and whether there are more.
 func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err error) {
 	var all []analysislock.Analysis
-	more := max(s.limit, s.limit+1) // the one more shows that there are others; the greatest int has no next
+	limit := max(s.limit, s.limit+1) // one more than shown, to know whether there are others; MaxInt stays
 	switch {
 	case s.unfinished:
-		all, err = cl.unfinished(ctx, c, more)
+		all, err = cl.unfinished(ctx, c, limit)
 	case s.uncertain:
-		all, err = cl.Analyses.Uncertain(ctx, more)
+		all, err = cl.Analyses.Uncertain(ctx, limit)
 	case s.abandoned:
-		all, err = cl.Analyses.Abandoned(ctx, more)
+		all, err = cl.Analyses.Abandoned(ctx, limit)
 	case s.filtered:
-		all, _, err = cl.find(ctx, c, &s.filter, more)
+		all, _, err = cl.find(ctx, c, &s.filter, limit)
 	default:
-		all, err = cl.Analyses.Find(ctx, repo.Filter{All: true}, "", more)
+		all, err = cl.Analyses.Find(ctx, repo.Filter{All: true}, "", limit)
 	}
 	if err != nil {
 		return err
@@ -349,17 +349,17 @@ func printTable(c *cli.Call, all []analysislock.Analysis) {
 
 // lockText describes who holds an analysis, or when its next attempt is.
 func lockText(a *analysislock.Analysis, owner string) string {
-	expiry, left := iso8601.Format(a.Lock.ExpiresAt), a.Lock.ExpiresAt.Sub(a.ReadAt)
+	expiry, remaining := iso8601.Format(a.Lock.ExpiresAt), a.Lock.ExpiresAt.Sub(a.ReadAt)
 	owner = printable.Line(owner)
 	switch {
-	case errors.Is(a.Malformed, lease.ErrMalformed): // else the id is wrong, and the lock can be read
+	case errors.Is(a.Malformed, lease.ErrMalformed): // with another error the lock can be read
 		return "malformed"
 	case lease.Held(a.Lock, a.ReadAt):
-		return "held by " + owner + cmp.Or(cli.Duration(left, ", %s left"), " until "+expiry)
-	case owner != "" && (left > 0 || a.Lock.ExpiresAt.IsZero()): // another program has written it
+		return "held by " + owner + cmp.Or(cli.Duration(remaining, ", %s left"), " until "+expiry)
+	case owner != "" && (remaining > 0 || a.Lock.ExpiresAt.IsZero()): // another program has written it
 		return "left by " + owner
 	case owner != "":
-		return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-left, "%s ago"), "at "+expiry)
+		return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-remaining, "%s ago"), "at "+expiry)
 	case a.Finished():
 		return ""
 	case a.Waits():
@@ -369,7 +369,8 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	return "free"
 }
 
-// problemText returns why the lock cannot be read, or the code of the error or of the last attempt's.
+// problemText returns why the lock cannot be read, or the code of the error, or the code of the last
+// attempt's error.
 func problemText(a *analysislock.Analysis) string {
 	switch {
 	case errors.Is(a.Malformed, lease.ErrMalformed):
@@ -405,9 +406,11 @@ func plainJSON(v any) (json.RawMessage, error) {
 	return repo.Plain(v)
 }
 
-// maxStuck is how many stuck analyses a summary lists to count them, plotWidth the width of its
-// bars, and clock its form of a time.
-const maxStuck, plotWidth, clock = 50, 40, "15:04"
+const (
+	maxStuck  = 50      // a summary counts no more stuck analyses
+	plotWidth = 40      // the longest bar of a summary, in characters
+	hhmm      = "15:04" // the format of a summary's times
+)
 
 // summarize prints the backlog.
 func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
@@ -421,17 +424,17 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		return explainIndex(err)
 	case c.JSON:
 		return c.PrintJSON(struct {
-			Kind string `json:"kind,omitempty"` // unless it is analysis
+			Kind string `json:"kind,omitempty"` // empty for the kind analysis
 			repo.Backlog
 		}{cl.place.Other(), b})
 	}
 
 	drained := "not drained: nothing ends"
-	switch left := b.DrainedAt.Sub(b.At).Round(time.Second); {
+	switch remaining := b.DrainedAt.Sub(b.At).Round(time.Second); {
 	case b.Waiting+b.Stuck == 0:
 		drained = "nothing waits"
 	case !b.DrainedAt.IsZero():
-		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", left)
+		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", remaining)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
 	switch {
@@ -441,7 +444,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
-	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(clock))
+	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hhmm))
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")
@@ -450,7 +453,7 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	for _, i := range b.Intervals {
 		failed := scaled(i.Failed) // one is visible beside thousands
 		bar := strings.Repeat("#", scaled(i.Finished+i.Failed)-failed)
-		cli.Print(c.Out, row, i.From.Format(clock), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
+		cli.Print(c.Out, row, i.From.Format(hhmm), i.Started, i.Finished, i.Failed, bar, strings.Repeat("x", failed))
 	}
 	return nil
 }

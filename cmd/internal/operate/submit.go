@@ -13,6 +13,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/clock"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -28,13 +29,13 @@ type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
 	Created bool                `json:"created"`               // false: it existed already
-	Other   bool                `json:"other_input,omitempty"` // it exists with another input, and keeps that
+	Other   bool                `json:"other_input,omitempty"` // it exists with another input
 	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, or not_booked: Other
 	Status  string              `json:"status"`
-	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
-	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
+	Error   *analysislock.Error `json:"error,omitempty"`  // only with --wait
+	Result  json.RawMessage     `json:"result,omitempty"` // only with --wait
 
-	shown shown // with --wait
+	last shown // only with --wait
 }
 
 // Submit creates an analysis for each file and books its delivery. The id of an
@@ -179,7 +180,7 @@ const (
 
 // shown is what follow has printed last of an analysis.
 type shown struct {
-	at              time.Time
+	printed         time.Time
 	state, progress string
 	finished        bool
 }
@@ -193,7 +194,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			if ctx.Err() != nil {
 				return abandoned(ctx, c)
 			}
-			outage := errors.Is(err, lease.ErrUnavailable) && console.Refusal(err) == ""
+			outage := errors.Is(err, lease.ErrUnavailable) && console.Permanent(err) == ""
 			switch {
 			case err != nil && !outage:
 				return err
@@ -205,14 +206,12 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			unavailable = outage
 		}
 
-		waiting = slices.DeleteFunc(waiting, func(s *submitted) bool { return s.shown.finished })
+		waiting = slices.DeleteFunc(waiting, func(s *submitted) bool { return s.last.finished })
 		if len(waiting) == 0 {
 			return failures(all)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pause) {
 			return abandoned(ctx, c)
-		case <-time.After(pause):
 		}
 	}
 }
@@ -235,7 +234,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	}
 
 	s.show(show, state(&a), "")
-	s.Status, s.Error, s.shown.finished = a.Status, a.Error, true
+	s.Status, s.Error, s.last.finished = a.Status, a.Error, true
 	if s.Result, err = plainJSON(a.Result); err == nil && c.JSON {
 		err = c.PrintJSON(s)
 	}
@@ -244,11 +243,11 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 
 // show prints a state that has changed at once, and its progress at most each progressPause.
 func (s *submitted) show(show *cli.Progress, state, progress string) {
-	soon := progress == s.shown.progress || time.Since(s.shown.at) < progressPause
-	if state == s.shown.state && soon {
+	soon := progress == s.last.progress || time.Since(s.last.printed) < progressPause
+	if state == s.last.state && soon {
 		return
 	}
-	s.shown = shown{time.Now(), state, progress, false}
+	s.last = shown{time.Now(), state, progress, false}
 	show.Print("%s %s", s.Name, strings.TrimSuffix(state+"; "+progress, "; "))
 }
 

@@ -26,13 +26,13 @@ import (
 
 // Limits bound the time and bytes of clients and of a stop.
 type Limits struct {
-	Header      time.Duration // for a request's header to arrive
-	Request     time.Duration // for all of it
-	Idle        time.Duration // between two requests of a connection
+	Header      time.Duration // until a request's header has arrived
+	Request     time.Duration // until the whole request has arrived
+	Idle        time.Duration // how long a connection may wait for its next request
 	HeaderBytes int
-	Drain       time.Duration // after a stop, for Service.Drain
-	Answers     time.Duration // after that, to send answers
-	Flush       time.Duration // at the same time, at most, for Service.Flush
+	Drain       time.Duration // how long Service.Drain may take after a stop
+	Answers     time.Duration // how long the last answers may take after Drain
+	Flush       time.Duration // how long Service.Flush may take, while the answers are sent
 }
 
 // DefaultLimits stop within 9 s; Cloud Run kills at 10 s.
@@ -165,7 +165,7 @@ func collectLess() {
 }
 
 // Main serves on p.Port, on all interfaces, until SIGTERM or SIGINT. If p has no project,
-// it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
+// it asks the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
 // nine tenths of the container's. See collectLess for GOGC.
 func (p *Process) Main(

@@ -38,7 +38,7 @@ type Telemetry struct {
 	Metrics string // URL; empty: none are sent
 	Project string // gcp.project_id, for Google's own endpoint; empty: unknown
 
-	transport http.RoundTripper // to Google's own endpoint, for tests; nil: the default
+	transport http.RoundTripper // tests replace the way to Google; nil: the default
 }
 
 // ReadTelemetry reads the variables that enable OpenTelemetry's exporters. The SDK reads its
@@ -57,13 +57,13 @@ func ReadTelemetry(e *env.Environment, service string, metrics bool) Telemetry {
 		checkHeaders(e, "OTEL_EXPORTER_OTLP_"+name+"_HEADERS")
 		e.OneOf("OTEL_EXPORTER_OTLP_"+name+"_PROTOCOL", "http/protobuf")
 		none := e.OneOf("OTEL_"+name+"_EXPORTER", "otlp", "none") == "none"
-		own := collector(e, "OTEL_EXPORTER_OTLP_"+name+"_ENDPOINT")
+		u := collector(e, "OTEL_EXPORTER_OTLP_"+name+"_ENDPOINT")
 
 		switch {
-		case none || disabled || own == nil && base == nil:
+		case none || disabled || u == nil && base == nil:
 			return ""
-		case own != nil:
-			return own.String()
+		case u != nil:
+			return u.String()
 		}
 		return base.JoinPath(path).String()
 	}
@@ -128,8 +128,8 @@ type Exports struct {
 	end      context.CancelFunc // ends every export
 }
 
-// Export starts the exports. It makes no call yet, and its errors are those of the configuration
-// and of missing credentials. Later failures are warnings in the log.
+// Export starts the exports. It makes no call yet: it returns an error only for a wrong
+// configuration or missing credentials. Later failures are warnings in the log.
 func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	x := &Exports{end: end}
@@ -192,8 +192,8 @@ func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 		attrs = append(attrs, attribute.String("gcp.project_id", t.Project))
 	}
 
-	own := resource.WithAttributes(attrs...)
-	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), own, resource.WithFromEnv())
+	identity := resource.WithAttributes(attrs...)
+	sender, err := resource.New(ctx, resource.WithTelemetrySDK(), identity, resource.WithFromEnv())
 	if err != nil {
 		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES: the SDK cannot read it") // its error has the value
 	}
@@ -257,7 +257,7 @@ type sink struct {
 
 	mu       sync.Mutex
 	warned   time.Time
-	failures int // since warned
+	failures int // the number of failures since the last warning
 }
 
 // export runs one export until the sink's end.

@@ -41,7 +41,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 func TestEachVariableSetsItsOption(t *testing.T) {
 	c, err := parse("PORT=65535", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s", "LOCK_HEARTBEAT=19s",
 		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s", "MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s",
-		"KEEP_FINISHED=2160h", "SMOKE_INPUT={}", "FIRESTORE_TRANSACTIONS=pessimistic", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
+		"KEEP_FINISHED=2160h", "SMOKE_INPUT={}", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f",
 		"CLOUD_TASKS_EMULATOR_HOST=h:2", "LOG_FORMAT=text", "LOG_LEVEL=warn", "ANALYZER=http://127.0.0.1:1/s3cret?key=s3cret")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 	want := worker.Options{
 		Project: "p", Database: "d", Emulator: "h:1", Collection: "a/b/c", Auth: c.Options.Auth, Lock: lease.Policy{TTL: 60 * time.Second, Heartbeat: 19 * time.Second, MaxAttempts: 3},
 		RunTimeout: 20 * time.Minute, MaxRunTime: 21 * time.Hour, CheckpointInterval: 2 * time.Second, StallTimeout: 3 * time.Second,
-		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7, Keep: 90 * 24 * time.Hour, SelfTest: []byte("{}"), Pessimistic: true,
+		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7, Keep: 90 * 24 * time.Hour, SelfTest: []byte("{}"),
 		Queue: worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://worker.example", Caller: "d@e.f", Audience: "https://a.example", EmulatorHost: "h:2"},
 	}
 	if !reflect.DeepEqual(c.Options, want) || fmt.Sprint(c.Options.Auth) != fmt.Sprint(token) {
@@ -63,7 +63,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 	}
 	const logged = "[task_auth=oidc task_keys=http://k.example task_queue=projects/p/locations/l/queues/q project=p database=d collection=a/b/c emulator=h:1 " +
 		"analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=19s max_attempts=3 run_timeout=20m0s checkpoint_interval=2s " +
-		"stall_timeout=3s max_run_time=21h0m0s retry_min=4s retry_max=5s max_runs=7 pessimistic=true keep_finished=2160h0m0s otlp=]"
+		"stall_timeout=3s max_run_time=21h0m0s retry_min=4s retry_max=5s max_runs=7 keep_finished=2160h0m0s otlp=]"
 	if got := fmt.Sprint(c.attrs()); got != logged {
 		t.Errorf("logged %s, want %s", got, logged)
 	}
@@ -140,7 +140,6 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"log format":            {[]string{"TASK_AUTH=iam", "LOG_FORMAT=xml"}, []string{"LOG_FORMAT: "}},
 		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
-		"transactions":          {[]string{"TASK_AUTH=iam", "FIRESTORE_TRANSACTIONS=both"}, []string{`FIRESTORE_TRANSACTIONS: "both" is not one of optimistic, pessimistic`}},
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
 		"an endpoint's env":     {[]string{"TASK_AUTH=iam", "ANALYZER=http://127.0.0.1:1", "ANALYZER_ENV=A"}, []string{"ANALYZER_ENV: belongs to ANALYZER=exec:"}},
 		"a program's env":       {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A, B_*,*"}, nil},

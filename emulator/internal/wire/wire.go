@@ -49,17 +49,14 @@ func (s *Server) Serve(l net.Listener) error {
 // works in a testing/synctest bubble. opts are applied after Dial's own. The
 // caller closes the connection. Dial does not block.
 func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	own := []grpc.DialOption{
+	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return s.pipe.DialContext(ctx)
 		}),
-		grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(s.maxMessage),
-			grpc.MaxCallSendMsgSize(s.maxMessage),
-		),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.maxMessage), grpc.MaxCallSendMsgSize(s.maxMessage)),
 	}
-	return grpc.NewClient("passthrough:///emulator", append(own, opts...)...)
+	return grpc.NewClient("passthrough:///emulator", append(options, opts...)...)
 }
 
 // Close ends all calls, stops serving, and waits for the handlers and

@@ -22,11 +22,11 @@ type Backend struct {
 	Project string
 	Server  *firestore.Server // nil: at host
 	Calls   *Calls
-	Kind    // of the documents
+	Kind    // the kind of the documents
 
 	host   string
 	once   sync.Once
-	client *fs.Client // of Put, Merge, Delete and Fields
+	client *fs.Client // used by Put, Merge, Delete and Fields
 }
 
 // Google reports whether this is Google's emulator, where time is real.

@@ -11,7 +11,7 @@ import (
 )
 
 // Kind is a collection and the vocabulary of its documents; see repo.Fields. The zero value
-// is that of analyses.
+// is for analyses.
 type Kind struct {
 	Collection string
 	Vocabulary Vocabulary
@@ -51,7 +51,7 @@ func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
 	return k.translate(t, fields, &analyses, &k.Vocabulary)
 }
 
-// translate replaces field names and the status by those of another vocabulary, unless k is of analyses.
+// translate puts field names and the status into another vocabulary, unless k is for analyses.
 func (k Kind) translate(t testing.TB, fields map[string]any, from, to *Vocabulary) map[string]any {
 	t.Helper()
 	if k.Collection == "" || fields == nil {
@@ -81,8 +81,8 @@ func counterpart(t testing.TB, s string, from, to []string) string {
 }
 
 // Put replaces the document id as another program would. The fields of Put, Merge and Fields
-// are in the vocabulary of analyses, whatever the kind is. Their calls, and those of Delete,
-// are not counted.
+// are in the vocabulary of analyses, for every kind. The calls of these methods and of Delete are
+// not counted.
 func (b *Backend) Put(t testing.TB, id string, fields map[string]any, opts ...firestore.SetOption) {
 	t.Helper()
 	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields), opts...); err != nil {

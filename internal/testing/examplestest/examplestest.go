@@ -79,7 +79,7 @@ func Build(t *testing.T, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "program")
 	run := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program)
-	run.Env = append(os.Environ(), "CGO_ENABLED=0") // as the images are built, also with the race detector
+	run.Env = append(os.Environ(), "CGO_ENABLED=0") // the images are built without it too
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -119,7 +119,7 @@ func Start(t *testing.T, command string, variables ...string) (env []string) {
 	for name, value := range printed.Environment {
 		env = append(env, name+"="+value)
 	}
-	return append(env, "METADATA_SERVER_DETECTION=none") // for Google's Node clients
+	return append(env, "METADATA_SERVER_DETECTION=none") // Google's Node clients read it
 }
 
 // Main runs the tests of a package that all need a tool. Unless REQUIRE_tool is set (to anything

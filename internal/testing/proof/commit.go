@@ -15,7 +15,7 @@ import (
 type Commit struct {
 	*firestorepb.Write
 
-	Fields repo.Fields // of the document
+	Fields repo.Fields // the names of the document's fields
 }
 
 // Read returns what the commit changes, if Firestore has applied it at that time.

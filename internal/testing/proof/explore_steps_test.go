@@ -115,7 +115,7 @@ func (x *execution) runSteps(add adder) {
 // lateSteps adds the arrival of swaps whose callers gave up. A swap of a record that
 // has changed is no step: it would be refused without effect.
 func (x *execution) lateSteps(add adder) {
-	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
+	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return !x.rec.current(c.prev) })
 	slices.SortFunc(x.late, func(a, b *call) int { return cmp.Or(a.by.n-b.by.n, a.asked.Compare(b.asked)) })
 	for i, c := range x.late {
 		add(func() {

@@ -12,17 +12,17 @@ type Kind string
 
 // The kinds of writes. A worker makes no other.
 const (
-	Create    Kind = "create" // of the document, which no judge adds to a History
+	Create    Kind = "create" // makes the document; no judge adds it to a History
 	Acquire   Kind = "acquire"
 	Heartbeat Kind = "heartbeat"
 	Release   Kind = "release"
 	Finish    Kind = "finish"
 	GiveUp    Kind = "give up" // FAILED, because all attempts are used
-	Unlock    Kind = "unlock"  // by an operator, like Requeue and Cancel
+	Unlock    Kind = "unlock"  // an operator's write, like Requeue and Cancel
 	Requeue   Kind = "requeue"
 	Cancel    Kind = "cancel"
-	Resolve   Kind = "resolve" // by an operator, of an act of an analysis that stays finished; else it is a Requeue
-	Mark      Kind = "mark"    // by recovery: a delivery is due
+	Resolve   Kind = "resolve" // an operator's answer for a finished analysis; for others it is a Requeue
+	Mark      Kind = "mark"    // recovery's write: a delivery is due
 	Other     Kind = "other"
 )
 
@@ -30,19 +30,19 @@ const (
 type Write struct {
 	Kind    Kind
 	By      string    // the delivery or the worker that made it
-	Owner   string    // of an acquisition, a finish or a cancel
+	Owner   string    // set for an acquisition, a finish and a cancel
 	Token   int64     // zero: the write does not name one
 	At      time.Time // the store's time of the read on which it is based
-	Expires time.Time // of an acquisition or a heartbeat
+	Expires time.Time // set for an acquisition and a heartbeat
 	Running bool      // the run of this lock has not ended
 }
 
 // History judges the writes to one analysis, in the order in which the store applied them.
 type History struct {
 	Token    int64     // the last one issued
-	Owner    string    // of that token
+	Owner    string    // who acquired with that token
 	Holder   string    // Write.By of the acquisition; empty: the lock is free
-	Expires  time.Time // of the holder's lock
+	Expires  time.Time // when the holder's lock expires
 	Finished bool
 	Finishes []int64 // the tokens that finished the analysis, one between two requeues
 	Steals   int     // acquisitions of an expired lock

@@ -249,7 +249,7 @@ func (m *model) serve(c *call) (r reply) {
 	case find:
 		r.found = m.find(c.task.Name)
 	case readWork:
-		r.cell.Doc.Stored = m.given(c.id)
+		r.cell.Rev = revision{work: m.given(c.id)}
 	case list:
 		r.orphans = m.orphans()
 	}
@@ -263,7 +263,19 @@ type given struct {
 	effects analysislock.Effects
 }
 
-func (m *model) given(id string) given { return given{m.records[id].mark, m.records[id].effects} }
+func (m *model) given(id string) *given { return &given{m.records[id].mark, m.records[id].effects} }
+
+// revision is the Rev of a cell.
+type revision struct {
+	number int64
+	work   *given // nil: it was not read
+}
+
+// current reports whether c is the newest reading of r.
+func (r *record) current(c cell) bool {
+	read, ok := c.Rev.(revision)
+	return ok && read.number == r.rev
+}
 
 // load serves a read.
 func (m *model) load(id string) cell {
@@ -271,7 +283,7 @@ func (m *model) load(id string) cell {
 	if r == nil {
 		return cell{At: m.now()}
 	}
-	c := cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
+	c := cell{Doc: r.doc, Exists: true, Rev: revision{number: r.rev}, At: m.now()}
 	c.Doc.ReadAt = c.At
 	return c
 }
@@ -279,7 +291,7 @@ func (m *model) load(id string) cell {
 // swap serves a write. The reply to an acquisition has the work, as if it was read with it.
 func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
 	r := m.records[id]
-	if r == nil || any(r.rev) != prev.Rev && !m.skipRevisions {
+	if r == nil || !r.current(prev) && !m.skipRevisions {
 		m.count("conflicts")
 		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
 			m.count("superseded writes refused")
@@ -304,12 +316,12 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	m.judgeRecord(r, next, p)
 	acquired := next.Lock.Token != r.doc.Lock.Token
 	r.doc, r.mark, r.updated = next, mark, m.now()
-	r.doc.Checkpoint, r.doc.Effects, r.doc.Stored = nil, nil, nil // a decision does not read it
+	r.doc.Checkpoint, r.doc.Effects = nil, nil // a decision does not read it
 	r.rev++
 	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
 	c := m.load(id)
 	if c.Doc.Checkpoint = next.Checkpoint; acquired {
-		c.Doc.Stored = m.given(id)
+		c.Rev = revision{r.rev, m.given(id)}
 	}
 	return c, nil
 }
@@ -497,16 +509,15 @@ func (c *client) ledger() *analysislock.Locks {
 
 // work returns the work that was read with the acquisition, or reads it.
 func (c *client) work(ctx context.Context, holding cell) (analysislock.Work, error) {
-	d := holding.Doc
-	g, read := d.Stored.(given)
-	if !read {
-		r := c.call(ctx, &call{kind: readWork, id: d.ID})
+	id, rev := holding.Doc.ID, holding.Rev.(revision)
+	if rev.work == nil {
+		r := c.call(ctx, &call{kind: readWork, id: id})
 		if r.err != nil {
 			return analysislock.Work{}, errors.Join(lease.ErrUnavailable, r.err)
 		}
-		g, _ = r.cell.Doc.Stored.(given)
+		rev = r.cell.Rev.(revision)
 	}
-	return g.work(d.ID), nil
+	return rev.work.work(id), nil
 }
 
 // start starts a worker process.

@@ -31,7 +31,7 @@ func (m *mutants) write(p *caller, all ...change) {
 	for _, change := range all {
 		change(m, p, &next)
 	}
-	_, _ = m.swap(p, "a", cell{Doc: m.r.doc, Rev: m.r.rev}, next) // a refused one changes nothing
+	_, _ = m.swap(p, "a", cell{Doc: m.r.doc, Rev: revision{number: m.r.rev}}, next) // a refused one changes nothing
 }
 
 // What the guard writes: an acquisition, a release, a failure for now, a finish and an operator's commands.

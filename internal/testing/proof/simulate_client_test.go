@@ -140,7 +140,7 @@ func (c *connection) afterwards(k *call, a *reply, r *draws) {
 	switch p := k.by; {
 	case k.kind != swap || a.err != nil:
 	case k.next.Lock.Token != k.prev.Doc.Lock.Token && r.chance(0.5):
-		a.cell.Doc.Stored = nil // the work is too large to be read with the lock
+		a.cell.Rev = revision{number: a.cell.Rev.(revision).number} // the work is too large to be read with the lock
 	case c.unbooked(p) && r.chance(c.p.dying) && !c.quiet():
 		c.going.Go(func() {
 			time.Sleep(c.seed.of("death", p.name).between(0, 100*time.Millisecond))

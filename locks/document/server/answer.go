@@ -12,6 +12,7 @@ import (
 
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/locks/document"
@@ -73,7 +74,7 @@ func refusal(err error) (status int, code, message string) {
 	case errors.As(err, &wrong):
 		return http.StatusBadRequest, "bad_request", wrong.Error()
 	case errors.Is(err, lease.ErrInvalidKey):
-		return http.StatusBadRequest, "bad_request", strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": ")
+		return http.StatusBadRequest, "bad_request", text.Error(err, lease.ErrInvalidKey)
 	}
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
@@ -161,8 +162,8 @@ var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 // all that follows a document's path.
 func withoutInput(err error) string {
 	text := quoted.ReplaceAllString(err.Error(), `"…"`)
-	if before, _, found := strings.Cut(text, "/documents/"); found {
-		return before + "/documents/…"
+	if prefix, _, found := strings.Cut(text, "/documents/"); found {
+		return prefix + "/documents/…"
 	}
 	return text
 }

@@ -155,7 +155,7 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 
 // extend handles PUT, the client's heartbeat (SEEDS D2).
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
-	state, err := s.locks.Extend(ctx, q.room, q.owner)
+	state, err := s.locks.Renew(ctx, q.room, q.owner)
 	if err == nil {
 		s.rooms.keep(q.session, q.room, s.locks.TTL())
 	}

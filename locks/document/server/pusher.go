@@ -20,6 +20,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
 
+	"taskguard/internal/clock"
 	"taskguard/locks/document"
 )
 
@@ -45,7 +46,7 @@ const (
 type Pusher struct {
 	Key, Secret string
 	Channel     string // a public channel's name, with {room}; empty: DefaultChannel
-	Namespace   string // of the events' names, such as App\Events; empty: none
+	Namespace   string // stands before the events' names, such as App\Events; empty: none
 }
 
 // DefaultChannel is the name of a room's public channel.
@@ -104,10 +105,10 @@ var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
 
 // roomOf returns the room of a channel's name, in which =XX stands for a byte.
 func (p Pusher) roomOf(name string) (room string, private bool, err error) {
-	before, after, _ := strings.Cut(cmp.Or(p.Channel, DefaultChannel), "{room}")
+	prefix, suffix, _ := strings.Cut(cmp.Or(p.Channel, DefaultChannel), "{room}")
 	public, private := strings.CutPrefix(name, "private-")
-	text, begins := strings.CutPrefix(public, before)
-	text, ends := strings.CutSuffix(text, after)
+	text, begins := strings.CutPrefix(public, prefix)
+	text, ends := strings.CutSuffix(text, suffix)
 	if !begins || !ends || !escapedRoom.MatchString(text) || len(name) > maxChannel {
 		return "", false, errUnauthorized
 	}
@@ -189,7 +190,7 @@ func (s *Server) connect(c echo.Context) error {
 type pusher struct {
 	server     *Server
 	conn       *websocket.Conn
-	payer      string // of its public channels; empty: no session
+	payer      string // the session that its public channels count for; empty: none
 	id         string
 	paced      time.Time                     // when the last message was due; the reading goroutine's own
 	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
@@ -252,10 +253,7 @@ func (p *pusher) pace(ctx context.Context) {
 		p.paced = earliest
 	}
 	p.paced = p.paced.Add(messageInterval)
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Until(p.paced)):
-	}
+	clock.Sleep(ctx, time.Until(p.paced))
 }
 
 // handle handles one message.
@@ -320,8 +318,8 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 }
 
 // refuse reports that a channel is not subscribed to, so that Echo calls error for it.
-func (p *pusher) refuse(channel, kind string, why *pusherError) {
-	p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": why.Code, "error": why.Message})
+func (p *pusher) refuse(channel, kind string, err *pusherError) {
+	p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": err.Code, "error": err.Message})
 }
 
 // forward sends the events of sub until ctx ends.

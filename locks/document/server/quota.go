@@ -15,10 +15,10 @@ const anonymousShare = 2
 // channelsPerSocket is how many channels a session may have for each of its sockets, on average.
 const channelsPerSocket = 5
 
-// quota counts what each session has, as far as this instance knows. The zero quota is empty.
+// quota counts what each session has on this instance. The zero quota is empty.
 type quota struct {
 	mu     sync.Mutex
-	claims map[string]map[any]claim // by session and key
+	claims map[string]map[any]claim // the keys are the session and the claim's key
 }
 
 // claim counts as one while a request uses it, and until a time.
@@ -64,7 +64,7 @@ func (q *quota) end(session string, key any) {
 	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses - 1, c.until} })
 }
 
-// keep counts key for this long from now, whatever the limit; zero ends that.
+// keep counts key for this long from now, even above the limit; zero ends that.
 func (q *quota) keep(session string, key any, life time.Duration) {
 	q.change(session, key, math.MaxInt, func(c claim) claim { return claim{c.uses, time.Now().Add(life)} })
 	time.AfterFunc(life, func() { // deletes it, unless it is kept longer

@@ -1,10 +1,15 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -19,6 +25,7 @@ import (
 
 	"taskguard/internal/lifecycle"
 	"taskguard/locks/document"
+	"taskguard/locks/document/server/web"
 )
 
 // maxName is the length of a display name, in bytes. A longer one is not shown.
@@ -54,8 +61,8 @@ type Authenticator interface {
 
 // Options of NewServer.
 type Options struct {
-	Finder  document.Finder // of rooms to sweep
-	Tasks   Authenticator   // of POST /internal/sweep; nil: a proxy in front checks
+	Finder  document.Finder // finds the rooms to sweep
+	Tasks   Authenticator   // checks the callers of POST /internal/sweep; nil: a proxy in front checks them
 	Pusher  Pusher          // the zero value: its sockets are refused
 	Origins []string        // other origins whose pages may call, such as https://app.example
 	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
@@ -68,7 +75,7 @@ type Options struct {
 	SessionLocks, SessionSockets int
 
 	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
-	Tracer trace.Tracer  // of the span "request"; nil: no spans
+	Tracer trace.Tracer  // makes the span "request"; nil: no spans
 	Log    *slog.Logger  // nil: no log
 }
 
@@ -79,7 +86,7 @@ type Server struct {
 	feed                 *document.Feed
 	sessions             Sessions
 	o                    Options
-	work                 context.Context // of all sockets; see NewServer
+	work                 context.Context // its end closes all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
 	rooms                quota
@@ -99,7 +106,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 		locks: locks, feed: feed, sessions: sessions, echo: echo.New(),
 	}
 	for _, origin := range o.Origins {
-		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
+		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted
 	}
 
 	s.echo.HTTPErrorHandler = s.handleError
@@ -161,4 +168,67 @@ func method(name string) string {
 		return name
 	}
 	return "_OTHER"
+}
+
+const contentPolicy = "default-src 'self'; worker-src 'self' blob:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// headers adds security headers to every answer: the page runs no script of another
+// site, and no other site can frame it.
+func headers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		lifecycle.Secure(h, c.Request(), contentPolicy)
+		h.Set("Referrer-Policy", "no-referrer")
+		return next(c)
+	}
+}
+
+// crossOrigin returns a middleware that lets pages of these origins read answers, and send cookies
+// and any headers (CORS). The browser refuses other origins, as it gets no such header.
+func crossOrigin(origins []string) echo.MiddlewareFunc {
+	return middleware.CORSWithConfig(middleware.CORSConfig{
+		AllowOriginFunc:  func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
+		AllowMethods:     []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete},
+		AllowCredentials: true,
+		MaxAge:           600,
+	})
+}
+
+// pages serves the files of package web. index.html is / too, where a session begins.
+func (s *Server) pages() {
+	for _, name := range []string{"index.html", "locks.js", "locks.d.ts", "page.css", "page.js"} {
+		s.echo.GET("/"+name, file(name))
+	}
+	index := file("index.html")
+	s.echo.GET("/", func(c echo.Context) error {
+		_, _ = s.sessions.Caller(c.Response(), c.Request(), true) // the page is for everybody
+		return index(c)
+	})
+}
+
+// ownEndpoint is added to /locks.js: pages that import it from this server use this server.
+const ownEndpoint = "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;\n"
+
+// file serves one of the files. They belong to this server's version, so browsers ask each
+// time, and get an unchanged file only once. With no-store they would not restore the page
+// by the back button.
+func file(name string) echo.HandlerFunc {
+	data, _ := web.Files.ReadFile(name) // embedded
+	if name == "locks.js" {
+		data = append(data, ownEndpoint...)
+	}
+	tag, kind := fmt.Sprintf(`"%x"`, sha256.Sum256(data)), mime.TypeByExtension(path.Ext(name))
+	if name == "locks.d.ts" {
+		kind = "text/plain; charset=utf-8" // some systems map .ts to a video type
+	}
+
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		h.Set("Cache-Control", "private, no-cache")
+		h.Set("ETag", tag)
+		h.Set("Content-Type", kind)
+		http.ServeContent(c.Response(), c.Request(), name, time.Time{}, bytes.NewReader(data))
+		return nil
+	}
 }

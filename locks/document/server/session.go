@@ -61,8 +61,8 @@ type session struct {
 }
 
 // Caller returns as the owner "session/" and the session's id, percent-encoded so that it
-// never looks like another id with a client's name. It renews a session of its own if half of
-// its life has passed.
+// never looks like another id with a client's name. It renews a session that this server has begun
+// if half of its life has passed.
 func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
 	var valid session
 	cookies := r.CookiesNamed(CookieName)

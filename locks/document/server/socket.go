@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/labstack/echo/v4"
 
+	"taskguard/internal/clock"
 	"taskguard/locks/document"
 )
 
@@ -152,12 +153,7 @@ func write(conn *websocket.Conn, message any) {
 
 // ping pings the client until ctx ends or there is no answer.
 func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(s.o.Ping):
-		}
+	for clock.Sleep(ctx, s.o.Ping) {
 		answering, done := context.WithTimeout(ctx, s.o.Ping)
 		err := conn.Ping(answering)
 		done()
@@ -165,4 +161,5 @@ func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
 			return errNoPong
 		}
 	}
+	return nil
 }

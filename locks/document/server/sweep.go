@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"taskguard/internal/clock"
 )
 
 // sweep handles POST /internal/sweep, for Cloud Scheduler (SEEDS D4). The body is ignored.
@@ -46,14 +48,7 @@ func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 // SweepEvery sweeps at this interval until ctx ends. It replaces a job of Cloud
 // Scheduler. Several instances may sweep at the same time.
 func (s *Server) SweepEvery(ctx context.Context, every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for clock.Sleep(ctx, every) {
 		if _, err := s.sweepOnce(ctx); err != nil && ctx.Err() == nil {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "not all expired locks swept", slog.String("error", withoutInput(err)))
 		}

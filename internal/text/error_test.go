@@ -1,10 +1,12 @@
-package orchestrator_test
+package text_test
 
 import (
 	"errors"
 	"fmt"
 	"testing"
 
+	"taskguard/internal/text"
+	"taskguard/lease"
 	"taskguard/orchestrator"
 )
 
@@ -21,8 +23,15 @@ func TestTheTextOfAnErrorNamesNoPackage(t *testing.T) {
 		"workers: all busy":                  errors.New("workers: all busy"),
 		`act "a": declined: no worker: none`: fmt.Errorf("worker: act %q: %w", "a", declined),
 	} {
-		if got := orchestrator.Text(err); got != want {
+		if got := text.Error(err); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+func TestTheTextOfAnErrorOmitsWhatIsImplied(t *testing.T) {
+	err := fmt.Errorf("repo: %w", lease.CheckKey("room", "a/b", 10))
+	if got := text.Error(err, lease.ErrInvalidKey); got != "the room id has a slash" {
+		t.Errorf("%q", got)
 	}
 }

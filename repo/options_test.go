@@ -138,17 +138,11 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			if tc.act != "" {
 				fields["effects"] = map[string]any{"act": map[string]any{"state": tc.act}}
 			}
-			prev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
+			prev, rev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
 			fatal(t, err)
 			next := prev
 			tc.change(&next)
-			var got any
-			for _, u := range codec.changes(prev, &next, now) {
-				if u.Path == "expireAt" {
-					got = u.Value
-				}
-			}
-			if got != k.want {
+			if got := codec.changes(prev, &next, &rev, now)["expireAt"]; got != k.want {
 				t.Errorf("%s, kept for %v, in each commit %v: expireAt = %v, want %v", name, k.keep, k.all, got, k.want)
 			}
 		}
@@ -166,7 +160,7 @@ func TestOneConnectionServesSeveralCollections(t *testing.T) {
 		if !reflect.DeepEqual(a.Fields(), fields.filled()) {
 			t.Errorf("collection %q has %+v, want %+v", path, a.Fields(), fields)
 		}
-		fatal(t, a.Create(t.Context(), "x", path))
+		fatal(t, a.Create(t.Context(), "x", path, CreateOptions{}))
 		own[path] = a
 	}
 	check(t, own["analyses"].Close())
@@ -203,7 +197,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 		for range 2 {
 			read, err := a.documents.now(t.Context())
 			fatal(t, err)
-			fatal(t, a.CreateWith(t.Context(), "x", "in", New{Params: "hash"}))
+			fatal(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
 			created(read)
 			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, analysislock.AcquireOptions{})
 			if err != nil || !acq.Acquired || acq.Grant.Token <= last {

@@ -4,32 +4,83 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/firestore"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
+
+// Options configures Open and OpenRooms. The zero value is the contract's default.
+type Options struct {
+	Database   string        // default: "(default)"
+	Collection string        // default: "analyses"; for OpenRooms "documentLocks"
+	Emulator   string        // the emulator's host:port; FIRESTORE_EMULATOR_HOST takes precedence
+	Policy     lease.Policy  // rules of the locks
+	MaxRunTime time.Duration // limit of all attempts together, see analysislock.New; zero: none
+	Log        *slog.Logger  // nil: no log
+	// Fields is the vocabulary of the documents. The methods of Analyses take and return
+	// QUEUED, PROCESSING, READY and FAILED, whatever the words of the documents are.
+	Fields Fields
+	// Keep is how long a finished document is kept: the commit that finishes it sets the Timestamp
+	// expireAt, and the commit that opens it again deletes expireAt. The collection needs a TTL policy
+	// on that field. Fencing tokens then begin at the document's creation time, so they are larger than
+	// those of a deleted document with the same id. Zero: no expireAt, and tokens begin at 1.
+	Keep time.Duration
+	// KeepAll makes every commit set expireAt, Create's too. Keep must be longer than the lock's TTL.
+	KeepAll bool
+	// Noun names a document in the errors of Analyses; default: "analysis".
+	Noun string
+}
+
+// fill sets the defaults of Collection and Log, and checks Collection.
+func (o *Options) fill(collection string) error {
+	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if err := CheckCollection(o.Collection); err != nil {
+		return fmt.Errorf("repo: %w", err)
+	}
+	return nil
+}
+
+// CheckCollection returns an error unless path is the path of a collection, such as analyses
+// or tenants/a/analyses.
+func CheckCollection(path string) error {
+	segments := strings.Split(path, "/")
+	refused := func(s string) bool { return analysislock.CheckID(s) != nil }
+	if len(segments)%2 == 0 || slices.ContainsFunc(segments, refused) {
+		return fmt.Errorf("%q is not the path of a collection", path)
+	}
+	return nil
+}
 
 // Fields configures the names of fields and the words of the status in a collection's
 // documents. The default for an empty one is that of analyses. All other fields of the
 // contract, such as lockOwner and attempts, have the same names in each collection.
 type Fields struct {
-	Status     string `json:"status,omitempty"`     // the field that contains one of these words; empty: status
-	Queued     string `json:"queued,omitempty"`     // empty: QUEUED
-	Processing string `json:"processing,omitempty"` // empty: PROCESSING
-	Finished   string `json:"finished,omitempty"`   // empty: READY
-	Failed     string `json:"failed,omitempty"`     // empty: FAILED
+	Status     string `json:"status,omitempty"`     // name of the field; default: status
+	Queued     string `json:"queued,omitempty"`     // word for QUEUED
+	Processing string `json:"processing,omitempty"` // word for PROCESSING
+	Finished   string `json:"finished,omitempty"`   // word for READY
+	Failed     string `json:"failed,omitempty"`     // word for FAILED
 	// Final lists further words of finished documents, at most six, which only other programs write.
 	// Such a document is left alone, as a READY one is.
 	Final []string `json:"final,omitempty"`
 
-	Input  string `json:"input,omitempty"`  // the field; empty: input
-	Result string `json:"result,omitempty"` // the field; empty: result
-	Error  string `json:"error,omitempty"`  // the field, a map of code and message; empty: error
+	Input  string `json:"input,omitempty"`  // name of the field; default: input
+	Result string `json:"result,omitempty"` // name of the field; default: result
+	Error  string `json:"error,omitempty"`  // name of the field, a map with code and message; default: error
 }
+
+// The fields that count acts. They only serve queries: a decision reads the acts.
+const (
+	openEffects       = "openEffects"       // acts that have started and are not done
+	unfinishedEffects = "unfinishedEffects" // all acts of an unfinished record of Do
+)
 
 // simpleName matches a field's name that needs no quotes in a path.
 var simpleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -53,7 +104,7 @@ func (f Fields) Check() error {
 		}
 	}
 
-	words := f.known()
+	words := f.vocabulary()
 	slices.Sort(words)
 	switch n := len(words); {
 	case n > maxWords:
@@ -72,8 +123,8 @@ func (f Fields) words() []string { return []string{f.Queued, f.Processing, f.Fin
 // maxWords is the limit of Firestore's operator not-in.
 const maxWords = 10
 
-// known returns words and Final.
-func (f Fields) known() []string { return append(f.words(), f.Final...) }
+// vocabulary returns words and Final.
+func (f Fields) vocabulary() []string { return append(f.words(), f.Final...) }
 
 // final reports whether a document's value of the status is one of Final.
 func (f Fields) final(v any) bool {
@@ -88,7 +139,7 @@ var statuses = []string{analysislock.Queued, analysislock.Processing, analysislo
 // Final.
 func (f Fields) Statuses() []string {
 	all := slices.Clone(statuses)
-	for _, word := range f.filled().known() {
+	for _, word := range f.filled().vocabulary() {
 		if !slices.Contains(all, word) {
 			all = append(all, word)
 		}

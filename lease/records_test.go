@@ -18,7 +18,7 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 		return func(w *fixture, h *lease.Hold[job]) error {
 			ctx, cancel := context.WithTimeout(w.Context(), given)
 			time.AfterFunc(500*time.Millisecond, cancel)
-			return h.Release(ctx, nil, true)
+			return h.End(ctx, lease.Releasing(true, unchanged))
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -26,14 +26,14 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 		do   func(w *fixture, h *lease.Hold[job]) error
 	}{
 		"acquire": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
-			_, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil)
+			_, _, err := w.records.Acquire(w.Context(), "a", "w/2", lease.OnlyLease, nil)
 			return err
 		}},
 		"resume": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
-			_, err := w.lessor.Resume(w.Context(), "a", "w/1")
+			_, err := w.records.Resume(w.Context(), "a", "w/1")
 			return err
 		}},
-		"finish":                        {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) }},
+		"finish":                        {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.End(w.Context(), lease.Finishing(unchanged)) }},
 		"release":                       {2 * time.Second, release(time.Second)},
 		"release after the deadline":    {2 * time.Second, release(-time.Second)},
 		"release with a later deadline": {7500 * time.Millisecond, release(7500 * time.Millisecond)},
@@ -84,7 +84,7 @@ func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
 				}
 				return leasetest.None
 			}))
-			_, got, err := w.lessor.Acquire(t.Context(), "a", "w/1", note("set"))
+			_, got, err := w.records.Acquire(t.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
 			var held *lease.HeldError
 			if tc.want != nil {
 				wantErr(t, err, tc.want)
@@ -100,7 +100,7 @@ func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
 
 func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
 	inBubble(t, func(w *fixture) {
-		if _, _, err := w.lessor.Acquire(w.Context(), "a", "", nil); err == nil {
+		if _, _, err := w.records.Acquire(w.Context(), "a", "", lease.OnlyLease, nil); err == nil {
 			w.Error("acquired without an owner")
 		}
 		w.wantSame(job{})
@@ -109,13 +109,13 @@ func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
 
 func TestWithTTL(t *testing.T) {
 	inBubble(t, func(w *fixture) {
-		if l, err := w.lessor.WithTTL(0); err != nil || l != w.lessor {
+		if l, err := w.records.WithTTL(0); err != nil || l != w.records {
 			w.Errorf("zero: %p, %v; want the same", l, err)
 		}
-		if _, err := w.lessor.WithTTL(time.Millisecond); err == nil {
+		if _, err := w.records.WithTTL(time.Millisecond); err == nil {
 			w.Error("a millisecond was accepted")
 		}
-		l, err := w.lessor.WithTTL(30 * time.Second)
+		l, err := w.records.WithTTL(30 * time.Second)
 		fatal(w, err)
 		same(w, lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}, l.Policy())
 	})

@@ -1,0 +1,92 @@
+package analysislock
+
+import (
+	"time"
+
+	"taskguard/lease"
+)
+
+// Change is a change of an analysis by its run, for Hold.Send.
+type Change = lease.Change[Analysis]
+
+// The parts of a Change. A newer change of a part replaces an older one that is not written.
+const (
+	progressPart   = "progress"
+	checkpointPart = "checkpoint"
+	actsPart       = "acts"
+)
+
+// Progress is the newest Fraction of the work and Message that a run has reported.
+type Progress struct {
+	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
+	Message  string    `json:"message,omitempty"`
+	At       time.Time `json:"at,omitzero"` // by the store's clock
+}
+
+// Checkpoint is a state from which a later attempt continues: a Value as
+// orchestrator.Storable returns it. Nil is none.
+type Checkpoint struct{ Value any }
+
+// Progressed sets the progress of a run.
+func Progressed(p Progress) Change {
+	return Change{Part: progressPart, Decide: always(func(d *Analysis) { d.Progress = &p })}
+}
+
+// Checkpointed sets the checkpoint of a run, or clears it if its Value is nil.
+func Checkpointed(c *Checkpoint) Change {
+	return Change{Part: checkpointPart, Decide: always(func(d *Analysis) { d.Checkpoint = c })}
+}
+
+// always returns a Decide whose change does not depend on the record.
+func always(set func(*Analysis)) func(Analysis) (func(*Analysis), error) {
+	return func(Analysis) (func(*Analysis), error) { return set, nil }
+}
+
+// Beginning is the begin of an act, see Effects.Begin. Begun and Earlier are set before the Done of
+// its Change is called.
+type Beginning struct {
+	Name  string
+	Token int64     // of the attempt
+	Now   time.Time // by the store's clock
+	Again bool      // an earlier attempt's marker is no obstacle
+
+	Begun   bool    // the act was marked
+	Earlier *Effect // the record of an earlier attempt
+}
+
+// Change marks the act, unless an earlier attempt's record decides otherwise. Done gets ErrReused or
+// ErrFull if the act cannot begin.
+func (b *Beginning) Change(done func(error)) Change {
+	return Change{Part: actsPart, Done: done, Decide: func(d Analysis) (func(*Analysis), error) {
+		changed, earlier, err := d.Effects.Begin(b.Name, b.Token, b.Now, b.Again)
+		b.Begun, b.Earlier = changed != nil, earlier
+		return marking(changed), err
+	}}
+}
+
+// Undo removes the marker of an act that was not done because its caller has not waited for Change.
+func (b *Beginning) Undo() Change {
+	return Change{Part: actsPart, Decide: func(d Analysis) (func(*Analysis), error) {
+		if !b.Begun || d.Effects[b.Name].Token != b.Token {
+			return nil, nil //nolint:nilnil // nothing to undo
+		}
+		changed, err := d.Effects.with(b.Name, b.Earlier)
+		return marking(changed), err
+	}}
+}
+
+// ActEnded records the end of an act; see Effects.End. Done gets ErrFull if the result is too large.
+func ActEnded(name string, token int64, now time.Time, result *Effect, done func(error)) Change {
+	return Change{Part: actsPart, Done: done, Decide: func(d Analysis) (func(*Analysis), error) {
+		changed, err := d.Effects.End(name, token, now, result)
+		return marking(changed), err
+	}}
+}
+
+// marking returns the function that sets the acts of an analysis; nil: they do not change.
+func marking(changed Effects) func(*Analysis) {
+	if changed == nil {
+		return nil
+	}
+	return func(d *Analysis) { d.mark(changed) }
+}

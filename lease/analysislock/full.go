@@ -1,0 +1,66 @@
+package analysislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"taskguard/lease"
+)
+
+// A document has 1 MiB. This file says what gives way when a commit has no room; see also Retrying,
+// which gives up its message.
+
+// shed lists what a commit leaves out of what the run has reported: the checkpoint first, then the
+// marks of acts, then both. What is left is the progress.
+var shed = [][]string{{checkpointPart}, {actsPart}, {checkpointPart, actsPart}}
+
+// Unrecordable is the code of an analysis that became FAILED because its document has no room
+// for an acquisition, or for recovery's mark.
+const Unrecordable = "unrecordable"
+
+// ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
+var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
+
+// What unrecordable drops to make room.
+const (
+	keepAll = iota
+	dropReports
+	dropAll
+)
+
+// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops first what
+// was reported about its attempts, then also the checkpoint and what FAILED adds.
+func (d *Analysis) unrecordable(drop int) {
+	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
+	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
+
+	if drop >= dropReports {
+		d.History, d.Progress, d.LastError = nil, nil, nil
+	}
+	if drop == dropAll {
+		d.Checkpoint, d.Error.Message, d.Lock.FinishedBy = &Checkpoint{}, "", ""
+	}
+}
+
+// failFull makes an orphan FAILED whose document has no room for a commit, and returns
+// ErrUnrecordable. It drops the fields that need too much room. Other errors:
+// lease.ErrConflict if the analysis is not orphaned any more; lease.ErrRefused if there is no
+// room for FAILED either.
+func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for room := keepAll; room <= dropAll; room++ {
+		err = l.ifOrphaned(ctx, nil, orphan,
+			func(d *Analysis) { d.unrecordable(room) },
+			func(d *Analysis) bool { return d.failedWith(Unrecordable) })
+		switch {
+		case err == nil:
+			return fmt.Errorf("%w: %q", ErrUnrecordable, orphan.ID)
+		case !errors.Is(err, lease.ErrRefused):
+			return err
+		}
+	}
+	return err
+}
