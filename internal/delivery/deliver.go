@@ -61,7 +61,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 	r.ID, r.Run, r.Next = a.id, a.measures, a.next
 	r.acknowledge(d)
 	if r.Ran {
-		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Run.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
+		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
 	}
 	return r
 }
@@ -137,26 +137,26 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 	switch acq.Reason {
 	case analysislock.AlreadyFinished:
 		return Result{Reason: AlreadyFinished, Status: acq.Status}
-	case analysislock.AttemptsExhausted:
-		err = lease.ErrExhausted
-	case analysislock.RunTimeExhausted:
-		err = errRunTime
-	case analysislock.Unrecordable:
-		err = analysislock.ErrUnrecordable
 	case analysislock.Waiting:
 		// The document has all parts of the task's name. It may also have another bookedTask, which is
 		// used up, if a worker of an earlier version has run the analysis.
 		a.next.RetryAt, a.next.RetryIn = acq.ExpiresAt, acq.Remaining
 		a.book(ctx, a.nextTask(acq.ExpiresAt), acq.ExpiresAt)
 		return Result{Reason: Waiting}
-	default:
+	case analysislock.Locked:
 		a.next.RetryAt, a.next.RetryIn, a.next.HeldBy = acq.ExpiresAt, acq.Remaining, acq.Grant.Owner
 		a.followUp(ctx, acq.Grant.Token, acq.ExpiresAt)
 		return Result{Reason: Locked}
 	}
-
 	a.logOpenActs(ctx, acq.Uncertain, nil)
-	return Result{Reason: Failed, Err: err, Code: acq.Reason}
+	return Result{Reason: Failed, Err: exhausted[acq.Reason], Code: acq.Reason}
+}
+
+// exhausted has the error of an acquisition that has recorded FAILED, by its reason.
+var exhausted = map[string]error{
+	analysislock.AttemptsExhausted: lease.ErrExhausted,
+	analysislock.RunTimeExhausted:  errRunTime,
+	analysislock.Unrecordable:      analysislock.ErrUnrecordable,
 }
 
 // run runs the analyzer while the lock is renewed, within the limits of time.
