@@ -239,9 +239,6 @@ func (m *model) serve(c *call) (r reply) {
 	switch c.kind {
 	case load:
 		r.cell = m.load(c.id)
-		if p := c.by.operates; p == Resolve || p == Requeue { // a worker's decision does not read it
-			r.cell.Doc.Effects = m.records[c.id].effects
-		}
 	case swap:
 		r.cell, r.err = m.swap(c.by, c.id, c.prev, c.next)
 	case book:
@@ -316,7 +313,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	m.judgeRecord(r, next, p)
 	acquired := next.Lock.Token != r.doc.Lock.Token
 	r.doc, r.mark, r.updated = next, mark, m.now()
-	r.doc.Checkpoint, r.doc.Effects = nil, nil // a decision does not read it
+	r.doc.Checkpoint, r.doc.Effects = nil, r.effects // a decision reads the acts, and no checkpoint
 	r.rev++
 	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
 	c := m.load(id)
