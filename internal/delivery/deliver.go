@@ -162,10 +162,7 @@ var exhausted = map[string]error{
 // run runs the analyzer while the lock is renewed, within the limits of time.
 func (a *attempt) run(ctx context.Context) (end ending) {
 	g := a.guard
-	limit, cause := g.RunTimeout, errDeadline
-	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
-		limit, cause = a.acq.RunTime, errRunTime
-	}
+	limit, cause := a.limit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -200,6 +197,14 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 	end.cause = context.Cause(held)
 	a.measures.Ran, a.measures.Took = true, time.Since(started)
 	return end
+}
+
+// limit returns how long the run may take, and why its context ends after that time.
+func (a *attempt) limit() (limit time.Duration, cause error) {
+	if a.acq.RunTime > 0 && a.acq.RunTime <= a.guard.RunTimeout {
+		return a.acq.RunTime, errRunTime
+	}
+	return a.guard.RunTimeout, errDeadline
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
@@ -243,7 +248,7 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 
 	switch {
 	case end.err == nil:
-		return a.finish(ctx, Result{Reason: Ran, Value: end.result}, failure{})
+		return a.finish(ctx, Result{Reason: Ran, Value: end.result}, analysislock.Completing(a.hold.Now(), end.result))
 	case errors.As(end.err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
 			_ = a.release(ctx, analysislock.OutcomeLockLost, false, "")
@@ -292,7 +297,8 @@ func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
 		return a.retry(ctx, f, pause)
 	}
 	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, f.message)
-	return a.finish(ctx, Result{Reason: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}, f)
+	r := Result{Reason: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}
+	return a.finish(ctx, r, analysislock.Exhausting(a.hold.Now(), summary, f.code, f.message))
 }
 
 func (a *attempt) countTimeout(ctx context.Context, reason string) {
@@ -301,22 +307,13 @@ func (a *attempt) countTimeout(ctx context.Context, reason string) {
 
 // fail records a permanent failure.
 func (a *attempt) fail(ctx context.Context, f failure) Result {
-	return a.finish(ctx, Result{Reason: Failed, Err: errors.New(f.message), Code: f.code}, failure{})
+	r := Result{Reason: Failed, Err: errors.New(f.message), Code: f.code}
+	return a.finish(ctx, r, analysislock.Failing(a.hold.Now(), f.code, f.message))
 }
 
-// finish finishes the analysis as r says. last is the failure of the last attempt, if no other is left.
-func (a *attempt) finish(ctx context.Context, r Result, last failure) Result {
+// finish finishes the analysis by a commit of write. It returns r once that is committed.
+func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Ending) Result {
 	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
-	now := a.hold.Now()
-	var write analysislock.Ending
-	switch {
-	case r.Reason == Ran:
-		write = analysislock.Completing(now, r.Value)
-	case last.code != "":
-		write = analysislock.Exhausting(now, r.Err.Error(), last.code, last.message)
-	default:
-		write = analysislock.Failing(now, r.Code, r.Err.Error())
-	}
 	err := a.hold.End(finishing, write)
 	span.Close("", err != nil)
 
