@@ -99,7 +99,7 @@ func (h *Hold[D]) commit(ctx context.Context, e Ending[D]) error {
 	err := ErrRefused
 	for _, change := range e.changes {
 		for _, made = range h.sheddings() {
-			c, err = h.edit(ctx, e, made, change)
+			c, err = Edit(ctx, h.records.store, h.key, h.write(e, made, change))
 			if !errors.Is(err, ErrRefused) {
 				return h.committedAs(c, made, err)
 			}
@@ -125,10 +125,10 @@ func (h *Hold[D]) sheddings() [][]pending[D] {
 	return all
 }
 
-// edit tries to commit e with the pending changes made, and change.
-func (h *Hold[D]) edit(ctx context.Context, e Ending[D], made []pending[D], change func(*D)) (Cell[D], error) {
+// write returns the write of e with the pending changes made, and then change.
+func (h *Hold[D]) write(e Ending[D], made []pending[D], change func(*D)) Write[D] {
 	inside, from := h.records.lease, h.Cell()
-	return Edit(ctx, h.records.store, h.key, Write[D]{
+	return Write[D]{
 		From: &from,
 		Decide: func(c Cell[D]) (D, error) {
 			if !c.Exists {
@@ -146,7 +146,7 @@ func (h *Hold[D]) edit(ctx context.Context, e Ending[D], made []pending[D], chan
 			return c.Doc, nil
 		},
 		Landed: func(c Cell[D]) bool { return c.Exists && e.landed(*inside(&c.Doc), h.grant) },
-	})
+	}
 }
 
 // committedAs tells who waits what has become of a commit of the changes made: err. After an error

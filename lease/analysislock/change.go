@@ -45,8 +45,8 @@ func always(set func(*Analysis)) func(Analysis) (func(*Analysis), error) {
 // Beginning is the begin of an act, see Effects.Begin. Begun and Earlier are set before the Done of
 // its Change is called.
 type Beginning struct {
-	Name  string
-	Token int64     // of the attempt
+	Name  string    // of the act
+	Token int64     // the attempt's fencing token
 	Now   time.Time // by the store's clock
 	Again bool      // an earlier attempt's marker is no obstacle
 
