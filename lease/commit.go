@@ -13,9 +13,10 @@ import (
 type Change[D any] struct {
 	// Part names what changes. A later Change of the same Part replaces one that is not written.
 	Part string
-	// Decide returns the function that sets the change in a record, or the error that ends the
-	// change. d is the record as earlier changes will leave it. A nil function means that d needs no
-	// change. The writer calls it once, and the function for each try of a commit.
+	// Set makes the change, in each try of a commit.
+	Set func(*D)
+	// Decide, if it is not nil, returns Set, or the error that ends the Change. d is the record as
+	// earlier changes will leave it. A nil Set means that d needs no change. The writer calls it once.
 	Decide func(d D) (set func(*D), err error)
 	// Delay is how long after the last commit the next may be made. During Start a Change brings
 	// the next renewal forward to that time, or to now.
@@ -30,21 +31,44 @@ type Change[D any] struct {
 	Written, Done func(err error)
 }
 
-// Send adds changes to the next commit. It does not block.
+// pending is a Change that is not written yet.
+type pending[D any] struct {
+	Change[D]
+
+	waiting []func(err error) // the Done of this Change, and of those that it replaced
+	unknown bool              // a commit with one of them may have been made
+}
+
+// Send adds changes to the next commit. It does not block. A change without a Decide replaces an
+// older one at once, so a run that reports while a commit hangs needs no more memory.
 func (h *Hold[D]) Send(changes ...Change[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.sent = append(h.sent, changes...)
+	for _, c := range changes {
+		older := func(p pending[D]) bool { return p.Part == c.Part && p.Decide == nil && c.Decide == nil }
+		h.sent = add(h.sent, pending[D]{Change: c, waiting: waiters(c.Done)}, older)
+	}
 	notify(h.wake)
 }
 
-// pending is a change that the writer has decided on.
-type pending[D any] struct {
-	part    string
-	set     func(*D)
-	written func(err error)
-	waiting []func(err error)
-	unknown bool // a commit with it, or with the one that it replaced, may have been made
+func waiters(done func(error)) []func(error) {
+	if done == nil {
+		return nil
+	}
+	return []func(error){done}
+}
+
+// add appends p to all, or replaces the older change of all that p replaces.
+func add[D any](all []pending[D], p pending[D], older func(pending[D]) bool) []pending[D] {
+	i := slices.IndexFunc(all, older)
+	if i < 0 {
+		return append(all, p)
+	}
+	p.waiting = append(all[i].waiting, p.waiting...)
+	p.unknown = all[i].unknown
+	p.Delay = min(p.Delay, all[i].Delay)
+	all[i] = p
+	return all
 }
 
 // receive decides on the changes that were sent.
@@ -53,34 +77,33 @@ func (h *Hold[D]) receive() {
 	sent := h.sent
 	h.sent = nil
 	h.mu.Unlock()
-	for _, c := range sent {
-		h.accept(c)
+	for _, p := range sent {
+		h.accept(p)
 	}
 }
 
-func (h *Hold[D]) accept(c Change[D]) {
-	draft := h.Doc()
-	for _, p := range h.pending {
-		p.set(&draft)
+func (h *Hold[D]) accept(p pending[D]) {
+	samePart := func(other pending[D]) bool { return other.Part == p.Part }
+	if p.Decide != nil {
+		draft := h.Doc()
+		for _, earlier := range h.pending {
+			earlier.Set(&draft)
+		}
+		var err error
+		p.Set, err = p.Decide(draft)
+		i := slices.IndexFunc(h.pending, samePart)
+		switch {
+		case err != nil || p.Set == nil && i < 0:
+			p.settle(err)
+			return
+		case p.Set == nil: // the pending change of this part makes it
+			h.pending[i].waiting = append(h.pending[i].waiting, p.waiting...)
+			return
+		}
 	}
-	set, err := c.Decide(draft)
-	i := slices.IndexFunc(h.pending, func(p pending[D]) bool { return p.part == c.Part })
 
-	switch {
-	case err != nil || set == nil && i < 0:
-		report(err, c.Written, c.Done)
-		return
-	case i < 0:
-		h.pending = append(h.pending, pending[D]{part: c.Part})
-		i = len(h.pending) - 1
-	}
-	p := &h.pending[i]
-	p.waiting = append(p.waiting, c.Done)
-	if set == nil {
-		return
-	}
-	p.set, p.written = set, c.Written
-	if due := h.committed.Add(c.Delay); h.forward.IsZero() || due.Before(h.forward) {
+	h.pending = add(h.pending, p, samePart)
+	if due := h.committed.Add(p.Delay); h.forward.IsZero() || due.Before(h.forward) {
 		h.forward = due
 	}
 }
@@ -113,7 +136,7 @@ func (h *Hold[D]) sheddings() [][]pending[D] {
 	all := [][]pending[D]{h.pending}
 	for _, parts := range h.records.Shed {
 		rest := slices.DeleteFunc(slices.Clone(h.pending), func(p pending[D]) bool {
-			return slices.Contains(parts, p.part)
+			return slices.Contains(parts, p.Part)
 		})
 		if len(rest)+len(parts) == len(h.pending) && len(rest) > 0 { // each of the parts is pending
 			all = append(all, rest)
@@ -140,7 +163,7 @@ func (h *Hold[D]) write(e Ending[D], made []pending[D], change func(*D)) Write[D
 			}
 			*inside(&c.Doc) = lease
 			for _, p := range made {
-				p.set(&c.Doc)
+				p.Set(&c.Doc)
 			}
 			change(&c.Doc)
 			return c.Doc, nil
@@ -156,7 +179,7 @@ func (h *Hold[D]) committedAs(c Cell[D], made []pending[D], err error) error {
 	case err == nil:
 		h.setCell(c)
 		for _, p := range h.pending {
-			if !slices.ContainsFunc(made, func(m pending[D]) bool { return m.part == p.part }) {
+			if !slices.ContainsFunc(made, func(m pending[D]) bool { return m.Part == p.Part }) {
 				p.settle(ErrRefused)
 			} else {
 				p.settle(nil)
@@ -187,12 +210,7 @@ func (p *pending[D]) settle(err error) {
 	if err != nil && (p.unknown || ok && lost.Unknown) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	report(err, append([]func(error){p.written}, p.waiting...)...)
-}
-
-// report calls each function that is not nil.
-func report(err error, functions ...func(error)) {
-	for _, f := range functions {
+	for _, f := range append([]func(error){p.Written}, p.waiting...) {
 		if f != nil {
 			f(err)
 		}

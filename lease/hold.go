@@ -31,7 +31,7 @@ type Hold[D any] struct {
 	cell       Cell[D]       // the record as last read or written
 	trust      time.Time     // its local monotonic end
 	trustMoved chan struct{} // tells the watchdog
-	sent       []Change[D]   // changes that the writer has not received
+	sent       []pending[D]  // changes that the writer has not received
 	wake       chan struct{} // tells the writer
 }
 
