@@ -30,7 +30,7 @@ type replies struct {
 	queue  chan reply
 	places chan struct{}
 	// uncertain has the acts of the replies "uncertain" that the program has not answered.
-	uncertain map[string]*Effect
+	uncertain map[string]*Act
 }
 
 func newReplies(ctx context.Context, job Job) *replies {
@@ -38,7 +38,7 @@ func newReplies(ctx context.Context, job Job) *replies {
 	programCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	return &replies{
 		job: job, runCtx: begin, programCtx: programCtx, cancel: func() { stop(); end() },
-		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Effect{},
+		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Act{},
 	}
 }
 
@@ -64,7 +64,7 @@ func (p *replies) serve() {
 // reply is a line for the program.
 type reply struct {
 	Ack     json.RawMessage `json:"ack,omitempty"` // empty: the ack of the line cannot be read
-	Effect  *effectReply    `json:"effect,omitempty"`
+	Act     *actReply       `json:"effect,omitempty"`
 	Unknown bool            `json:"unknown,omitempty"` // the line may have been committed
 	Error   string          `json:"error,omitempty"`   // without unknown: the line was not committed
 }
@@ -77,8 +77,8 @@ func newReply(ack json.RawMessage, err error) reply {
 	return answer
 }
 
-// effectReply is the state of an act.
-type effectReply struct {
+// actReply is the state of an act.
+type actReply struct {
 	name   string
 	State  string          `json:"state"`         // go, done or uncertain
 	Key    string          `json:"key,omitempty"` // Job.Key; only with go and uncertain
@@ -93,8 +93,8 @@ type effectReply struct {
 // problem is why r is no report. handled is false for a line that only reports, or cannot be used.
 func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	switch {
-	case l.Effect != nil:
-		p.effect(l, r, problem)
+	case l.Act != nil:
+		p.actLine(l, r, problem)
 		return true
 	case p.programCtx.Err() != nil: // the next commit has it, and nobody waits
 		return false
@@ -122,8 +122,8 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	return true
 }
 
-// effect handles a line with an act. A report beside it is committed with it.
-func (p *replies) effect(l line, r Report, problem string) {
+// actLine handles a line with an act. A report beside it is committed with it.
+func (p *replies) actLine(l line, r Report, problem string) {
 	switch {
 	case p.job.Reporter == nil:
 	case problem == "":
@@ -132,11 +132,11 @@ func (p *replies) effect(l line, r Report, problem string) {
 		p.job.Reporter.Invalid(problem)
 	}
 
-	effect, err := p.act(*l.Effect, l)
+	act, err := p.act(*l.Act, l)
 	answer := newReply(l.Ack, err)
 	switch {
 	case l.Ack != nil && p.programCtx.Err() == nil:
-		answer.Effect = effect
+		answer.Act = act
 		p.send(answer)
 	case err != nil && !answer.Unknown && p.job.Reporter != nil:
 		p.job.Reporter.Invalid("an act could not be recorded")
@@ -148,13 +148,13 @@ func (p *replies) effect(l line, r Report, problem string) {
 func (p *replies) send(answer reply) {
 	line, _ := json.Marshal(answer)
 	_, err := p.file.Write(append(line, '\n'))
-	if err != nil && answer.Effect != nil && answer.Effect.State == "go" {
-		_ = p.job.End(p.programCtx, answer.Effect.name, false, nil) // otherwise the act would be uncertain
+	if err != nil && answer.Act != nil && answer.Act.State == "go" {
+		_ = p.job.End(p.programCtx, answer.Act.name, false, nil) // otherwise the act would be uncertain
 	}
 }
 
 // act begins or ends the act of a line.
-func (p *replies) act(name string, l line) (*effectReply, error) {
+func (p *replies) act(name string, l line) (*actReply, error) {
 	done := l.Done != nil
 	if l.NotDone != nil && (done || !*l.NotDone) {
 		return nil, errors.New("an act ends with either done, or not_done that is true")
@@ -166,7 +166,7 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 			delete(p.uncertain, name)
 		}
 		if recorded { // an error would mean that the act is not recorded
-			return &effectReply{State: "done", ResultError: lost.Reason}, nil
+			return &actReply{State: "done", ResultError: lost.Reason}, nil
 		}
 		return nil, err
 	}
@@ -177,44 +177,44 @@ func (p *replies) act(name string, l line) (*effectReply, error) {
 }
 
 // beginAct begins an act, unless the run has ended.
-func (p *replies) beginAct(name string) (*effectReply, error) {
-	var effect *Effect
+func (p *replies) beginAct(name string) (*actReply, error) {
+	var act *Act
 	err := p.runCtx.Err()
 	if err == nil {
-		effect, err = p.job.Begin(p.runCtx, name, false)
+		act, err = p.job.Begin(p.runCtx, name, false)
 	}
 
 	switch {
-	case p.runCtx.Err() != nil && effect == nil:
+	case p.runCtx.Err() != nil && act == nil:
 		if err == nil { // the marker was committed
 			_ = p.job.End(p.programCtx, name, false, nil)
 		}
 		return nil, errors.New("the run is stopping: no act begins")
 	case err != nil:
 		return nil, err
-	case effect == nil:
-		return &effectReply{name: name, State: "go", Key: p.job.Key(name)}, nil
-	case effect.Done():
-		return &effectReply{State: "done", Result: effect.Result, ResultError: effect.ResultError}, nil
+	case act == nil:
+		return &actReply{name: name, State: "go", Key: p.job.Key(name)}, nil
+	case act.Done():
+		return &actReply{State: "done", Result: act.Result, ResultError: act.ResultError}, nil
 	default:
-		p.uncertain[name] = effect
-		return &effectReply{State: "uncertain", Key: p.job.Key(name), Since: effect.At, Token: effect.Token}, nil
+		p.uncertain[name] = act
+		return &actReply{State: "uncertain", Key: p.job.Key(name), Since: act.At, Token: act.Token}, nil
 	}
 }
 
 // unanswered returns err, with an UncertainError if the program has failed without an answer to
 // an uncertain act.
 func (p *replies) unanswered(ctx context.Context, err error) error {
-	for name, effect := range p.uncertain {
+	for name, act := range p.uncertain {
 		if err != nil && ctx.Err() == nil {
-			return errors.Join(err, p.job.Uncertain(name, effect))
+			return errors.Join(err, p.job.Uncertain(name, act))
 		}
 	}
 	return err
 }
 
-// Effect is the record of a marked act: a side effect elsewhere that must not be repeated.
-type Effect struct {
+// Act is the record of a marked act: a side effect elsewhere that must not be repeated.
+type Act struct {
 	State       string          // "done"; otherwise the act has begun, and may have been done
 	Token       int64           // the LockToken of the attempt that has written the record
 	At          time.Time       // the time of the record, by the store's clock
@@ -223,7 +223,7 @@ type Effect struct {
 }
 
 // Done reports whether the act is done.
-func (e *Effect) Done() bool { return e.State == "done" }
+func (e *Act) Done() bool { return e.State == "done" }
 
 // Marker is a Reporter that also records acts. Both methods return when the record is
 // committed. They return an error if that is impossible, or when ctx ends.
@@ -232,12 +232,12 @@ type Marker interface {
 	// changes nothing and returns that record; with again, only if the act is done. It returns
 	// a PermanentError, with which the run must end, if this attempt has recorded the act
 	// (CodeActReused), or if there is no room for the act or its result (CodeActsFull).
-	Begin(ctx context.Context, name string, again bool) (*Effect, error)
+	Begin(ctx context.Context, name string, again bool) (*Act, error)
 	// End records the Result or the ResultError of an act that is done; nil removes the record of one
 	// that was not done.
 	// If ctx ends first, the record is committed with the lock's release. An act that is done
 	// stays so, with its first result. ErrNoRoom: the result is too large; the act is still open.
-	End(ctx context.Context, name string, done *Effect) error
+	End(ctx context.Context, name string, done *Act) error
 }
 
 // Errors of acts.
@@ -302,7 +302,7 @@ func (j Job) marker(name string) (Marker, error) {
 
 // Begin calls the Marker of the job. name has up to 64 letters, digits, "_" and "-". ErrNoGuard: the job
 // has no Marker.
-func (j Job) Begin(ctx context.Context, name string, again bool) (*Effect, error) {
+func (j Job) Begin(ctx context.Context, name string, again bool) (*Act, error) {
 	m, err := j.marker(name)
 	if err != nil {
 		return nil, err
@@ -323,7 +323,7 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 
 	line, problem := encodeLine(result)
 	if problem == nil {
-		problem = m.End(ctx, name, &Effect{Result: line})
+		problem = m.End(ctx, name, &Act{Result: line})
 		if !errors.Is(problem, ErrNoRoom) {
 			return problem
 		}
@@ -331,7 +331,7 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 	}
 
 	reason := legible(text.Error(problem), text.Head, maxResultError)
-	if err := m.End(ctx, name, &Effect{ResultError: reason}); err != nil {
+	if err := m.End(ctx, name, &Act{ResultError: reason}); err != nil {
 		return err
 	}
 	return &NoResultError{reason}
@@ -341,6 +341,6 @@ func (j Job) End(ctx context.Context, name string, done bool, result any) error 
 const maxResultError = 256
 
 // Uncertain returns the UncertainError of an act with the record e.
-func (j Job) Uncertain(name string, e *Effect) *UncertainError {
+func (j Job) Uncertain(name string, e *Act) *UncertainError {
 	return &UncertainError{Key: j.AnalysisID, Name: name, Token: e.Token, Since: e.At}
 }

@@ -26,7 +26,7 @@ type marker struct {
 	stop func() // called by each begin
 }
 
-func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrator.Effect, error) {
+func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrator.Act, error) {
 	if m.stop != nil {
 		m.stop()
 	}
@@ -34,11 +34,11 @@ func (m *marker) Begin(_ context.Context, name string, again bool) (*orchestrato
 	case m.err != nil || again:
 		return nil, errors.Join(m.err, ctxEnded(again))
 	case name == "done":
-		return &orchestrator.Effect{State: "done", Result: json.RawMessage(`{"receipt":7}`), Token: 1, At: since}, nil
+		return &orchestrator.Act{State: "done", Result: json.RawMessage(`{"receipt":7}`), Token: 1, At: since}, nil
 	case name == "lost":
-		return &orchestrator.Effect{State: "done", ResultError: "NaN", Token: 1, At: since}, nil
+		return &orchestrator.Act{State: "done", ResultError: "NaN", Token: 1, At: since}, nil
 	case name == "unknown":
-		return &orchestrator.Effect{Token: 3, At: since}, nil
+		return &orchestrator.Act{Token: 3, At: since}, nil
 	}
 	return nil, nil
 }
@@ -56,7 +56,7 @@ func (m *marker) Commit(ctx context.Context, r orchestrator.Report) error {
 	return errors.Join(m.recorder.Commit(ctx, r), m.err)
 }
 
-func (m *marker) End(ctx context.Context, name string, done *orchestrator.Effect) error {
+func (m *marker) End(ctx context.Context, name string, done *orchestrator.Act) error {
 	end, err := name+" not done", errors.Join(m.err, m.late)
 	if ctx.Err() != nil {
 		err = errors.Join(err, orchestrator.ErrUnknown)

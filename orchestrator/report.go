@@ -161,7 +161,7 @@ type line struct {
 	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
 
 	Ack     json.RawMessage `json:"ack"` // only from a program, like the following ones
-	Effect  *string         `json:"effect"`
+	Act     *string         `json:"effect"`
 	Done    json.RawMessage `json:"done"`
 	NotDone *bool           `json:"not_done"`
 

@@ -189,7 +189,7 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	if _, err := lease.Reopen(c.Doc.Lock, c.At); err != nil { // it is held
 		return c.Doc, err
 	}
-	if len(c.Doc.Effects.Open()) > 0 { // a new analysis with this id could repeat the act
+	if len(c.Doc.Acts.Open()) > 0 { // a new analysis with this id could repeat the act
 		return c.Doc, fmt.Errorf("%w: %q", analysislock.ErrUncertain, id)
 	}
 
@@ -220,7 +220,7 @@ func (a *Analyses) work(ctx context.Context, c lease.Cell[analysislock.Analysis]
 	} else {
 		w, err = a.readWork(ctx, id)
 	}
-	w.Effects = c.Doc.Effects
+	w.Acts = c.Doc.Acts
 	if err != nil && !errors.Is(err, lease.ErrLost) {
 		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, id, err)
 	}

@@ -67,7 +67,7 @@ type lockCodec struct {
 
 // mask adds the acts to what a list shows: their counts only serve queries, and may be wrong.
 func (c analysisCodec) mask() []string {
-	return append(c.fields.summary(), "effects", unfinishedEffects)
+	return append(c.fields.summary(), "effects", unfinishedActs)
 }
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error) {
@@ -82,9 +82,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
 	}
 	if v := data["effects"]; v != nil {
-		a.Effects = decodeEffects(v)
+		a.Acts = decodeActs(v)
 	}
-	a.OpenEffects = len(a.Effects.Open())
+	a.OpenActs = len(a.Acts.Open())
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
@@ -106,7 +106,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 
 	var rev revision
 	_, rev.timestamp = data["updatedAt"].(time.Time)
-	for path, want := range map[string]int{openEffects: a.OpenEffects, unfinishedEffects: c.atRisk(&a)} {
+	for path, want := range map[string]int{openActs: a.OpenActs, unfinishedActs: c.atRisk(&a)} {
 		if n, ok := parseInt(data[path]); !ok || n != int64(want) {
 			rev.repairs = append(rev.repairs, path)
 		}
@@ -194,7 +194,7 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
 		"bookedTask": orDelete(d.BookedTask), "progress": progressValue(d.Progress),
-		openEffects: orDelete(d.OpenEffects), unfinishedEffects: orDelete(c.atRisk(d)),
+		openActs: orDelete(d.OpenActs), unfinishedActs: orDelete(c.atRisk(d)),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
@@ -245,8 +245,8 @@ func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {
 		fields["checkpoint"] = checkpointValue(next.Checkpoint)
 	}
-	if next.Effects != nil && !reflect.DeepEqual(prev.Effects, next.Effects) {
-		fields["effects"] = effectsValue(next.Effects)
+	if next.Acts != nil && !reflect.DeepEqual(prev.Acts, next.Acts) {
+		fields["effects"] = actsValue(next.Acts)
 	}
 	if next.Finished() == prev.Finished() {
 		return fields
@@ -283,9 +283,9 @@ func (c analysisCodec) repair(fields, values map[string]any, prev, next *analysi
 // expire sets or deletes expireAt; see Options.Keep.
 func (c analysisCodec) expire(fields map[string]any, prev, next *analysislock.Analysis, now time.Time) {
 	finished, switched := next.Finished(), next.Finished() != prev.Finished()
-	ends := switched || freed(prev, next) || prev.OpenEffects > 0
+	ends := switched || freed(prev, next) || prev.OpenActs > 0
 	switch {
-	case next.OpenEffects > 0 || c.atRisk(next) > 0:
+	case next.OpenActs > 0 || c.atRisk(next) > 0:
 		fields["expireAt"] = firestore.Delete // an operator still has to answer for an open act
 	case c.keepAll, c.keep > 0 && finished && ends:
 		fields["expireAt"] = now.Add(c.keep)
@@ -305,7 +305,7 @@ func (c analysisCodec) atRisk(d *analysislock.Analysis) int {
 	if !c.keepAll || d.Finished() {
 		return 0
 	}
-	return len(d.Effects)
+	return len(d.Acts)
 }
 
 func errorValue(e *analysislock.Error) any {

@@ -70,9 +70,9 @@ func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 // and is not done, and whose lock is not held: it may have been done. Malformed is set as
 // by Page. It makes one query, within 15 s. Errors: those of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	q := a.documents.collection.Where(openEffects, ">", 0).Select(a.codec.mask()...)
+	q := a.documents.collection.Where(openActs, ">", 0).Select(a.codec.mask()...)
 	return a.match(ctx, "list acts", q, limit, func(_ reading, d *analysislock.Analysis) bool {
-		return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt)
+		return d.OpenActs > 0 && !lease.Held(d.Lock, d.ReadAt)
 	})
 }
 
@@ -83,9 +83,9 @@ const abandonedAfter = 10 * time.Minute
 // not, whose lock is not held and whose last update is more than one TTL and ten minutes ago.
 // Only their callers can finish them, and have not come back.
 func (a *Analyses) Abandoned(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	q := a.documents.collection.Where(unfinishedEffects, ">", 0).Select(a.codec.mask()...)
+	q := a.documents.collection.Where(unfinishedActs, ">", 0).Select(a.codec.mask()...)
 	return a.match(ctx, "list acts", q, limit, func(_ reading, d *analysislock.Analysis) bool {
-		return len(d.Effects) > 0 && lease.Orphaned(d.Lock, d.ReadAt) &&
+		return len(d.Acts) > 0 && lease.Orphaned(d.Lock, d.ReadAt) &&
 			lease.Late(d.UpdatedAt, d.ReadAt, a.TTL()+abandonedAfter)
 	})
 }

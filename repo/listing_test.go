@@ -275,7 +275,7 @@ func TestWhatIsHeldDoesNotHideWhatIsUncertainOrAbandoned(t *testing.T) {
 			b.Put(t, id, map[string]any{
 				"status": analysislock.Processing, "updatedAt": timeValue(now.Add(-time.Hour)),
 				"lockToken": 1, "lockOwner": "w", "lockExpiresAt": timeValue(expires), "openEffects": 1, "unfinishedEffects": 1,
-				"effects": map[string]any{"charge": map[string]any{"state": analysislock.EffectStarted, "token": 1}},
+				"effects": map[string]any{"charge": map[string]any{"state": analysislock.ActStarted, "token": 1}},
 			})
 		}
 		uncertain, err := a.Uncertain(t.Context(), 1)

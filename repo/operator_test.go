@@ -79,8 +79,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 					doc["effects"] = tc.effects
 				}
 				b.Put(t, "x", doc)
-				if d, err := a.Summary(t.Context(), "x"); err != nil || (d.OpenEffects > 0) != (tc.want != nil) {
-					t.Errorf("%v: %d acts are open, %v", doc, d.OpenEffects, err)
+				if d, err := a.Summary(t.Context(), "x"); err != nil || (d.OpenActs > 0) != (tc.want != nil) {
+					t.Errorf("%v: %d acts are open, %v", doc, d.OpenActs, err)
 				}
 				_, fresh := a.Requeue(t.Context(), "x", nil, true, "")
 				_, resolved := a.Resolve(t.Context(), "x", nil, "charge", analysislock.Answer{}, "")

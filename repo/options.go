@@ -78,8 +78,8 @@ type Fields struct {
 
 // The fields that count acts. They only serve queries: a decision reads the acts.
 const (
-	openEffects       = "openEffects"       // acts that have started and are not done
-	unfinishedEffects = "unfinishedEffects" // all acts of an unfinished record of Do
+	openActs       = "openEffects"       // acts that have started and are not done
+	unfinishedActs = "unfinishedEffects" // all acts of an unfinished record of Do
 )
 
 // simpleName matches a field's name that needs no quotes in a path.
@@ -180,7 +180,7 @@ func (f Fields) summary() []string {
 		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt", "bookedTask",
 		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
-		"progress.fraction", "progress.message", "progress.at", "history", openEffects,
+		"progress.fraction", "progress.message", "progress.at", "history", openActs,
 	}
 }
 

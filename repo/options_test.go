@@ -98,13 +98,13 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 	renew := func(a *analysislock.Analysis) { a.Lock.ExpiresAt = now }
 	nothing := func(*analysislock.Analysis) {}
 	begin := func(a *analysislock.Analysis) {
-		a.Effects, a.OpenEffects = analysislock.Effects{"act": {State: analysislock.EffectStarted}}, 1
+		a.Acts, a.OpenActs = analysislock.Acts{"act": {State: analysislock.ActStarted}}, 1
 	}
 	end := func(a *analysislock.Analysis) {
-		a.Effects, a.OpenEffects = analysislock.Effects{"act": {State: analysislock.EffectDone}}, 0
+		a.Acts, a.OpenActs = analysislock.Acts{"act": {State: analysislock.ActDone}}, 0
 	}
 	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
-	open, done := analysislock.EffectStarted, analysislock.EffectDone
+	open, done := analysislock.ActStarted, analysislock.ActDone
 	for name, tc := range map[string]struct {
 		change                           func(*analysislock.Analysis)
 		status                           string

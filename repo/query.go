@@ -39,9 +39,9 @@ func (a *Analyses) decode(r reading) analysislock.Analysis { return a.found(r, t
 func (a *Analyses) found(r reading, asked time.Time) lease.Cell[analysislock.Analysis] {
 	c, _ := a.documents.cell(r, asked, lease.EvenMalformed)
 	d := &c.Doc
-	if d.Effects == nil { // not read: their count is shown, and decides nothing
-		open, _ := parseInt(r.fields[openEffects])
-		d.OpenEffects = int(max(0, min(open, math.MaxInt32)))
+	if d.Acts == nil { // not read: their count is shown, and decides nothing
+		open, _ := parseInt(r.fields[openActs])
+		d.OpenActs = int(max(0, min(open, math.MaxInt32)))
 	}
 	d.Malformed = errors.Join(analysislock.CheckID(r.id), d.Malformed)
 	return c

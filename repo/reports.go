@@ -87,18 +87,18 @@ func checkpointValue(c *analysislock.Checkpoint) any {
 	return c.Value
 }
 
-// decodeEffects decodes the field effects. An act that it cannot read may have been done.
-func decodeEffects(v any) analysislock.Effects {
+// decodeActs decodes the field effects. An act that it cannot read may have been done.
+func decodeActs(v any) analysislock.Acts {
 	m, ok := v.(map[string]any)
 	if !ok && v != nil {
 		m = map[string]any{analysislock.Unreadable: nil}
 	}
-	effects := make(analysislock.Effects, len(m))
+	acts := make(analysislock.Acts, len(m))
 	for name, record := range m {
-		e := analysislock.Effect{State: analysislock.EffectStarted}
+		e := analysislock.Act{State: analysislock.ActStarted}
 		fields, _ := record.(map[string]any)
-		if fields["state"] == analysislock.EffectDone {
-			e.State = analysislock.EffectDone
+		if fields["state"] == analysislock.ActDone {
+			e.State = analysislock.ActDone
 			if result, exists := fields["result"]; exists {
 				e.Result = decodeResult(result)
 			} else {
@@ -107,9 +107,9 @@ func decodeEffects(v any) analysislock.Effects {
 		}
 		e.Token, _ = parseInt(fields["token"])
 		e.At, _ = parseTime(fields["at"])
-		effects[name] = e
+		acts[name] = e
 	}
-	return effects
+	return acts
 }
 
 // decodeResult returns the result of an act. Earlier versions stored it as a value, and not as the text
@@ -125,15 +125,15 @@ func decodeResult(v any) json.RawMessage {
 // reserve fills the room that the result of an open act may need, so that no other field takes it.
 var reserve = strings.Repeat(" ", analysislock.ActRoom)
 
-func effectsValue(effects analysislock.Effects) any {
-	if len(effects) == 0 {
+func actsValue(acts analysislock.Acts) any {
+	if len(acts) == 0 {
 		return firestore.Delete
 	}
-	m := make(map[string]any, len(effects))
-	for name, e := range effects {
+	m := make(map[string]any, len(acts))
+	for name, e := range acts {
 		record := map[string]any{"state": e.State, "token": e.Token, "at": timeValue(e.At)}
 		switch {
-		case e.State != analysislock.EffectDone:
+		case e.State != analysislock.ActDone:
 			record["reserve"] = reserve
 		case e.Result != nil:
 			record["result"] = strings.ToValidUTF8(string(e.Result), "\uFFFD")

@@ -237,7 +237,7 @@ func TestTheResultsOfActsAreDecoded(t *testing.T) {
 		"lost":                       {done(map[string]any{}), "done", "", "the record has no result"},
 		"of an act that is not done": {map[string]any{"state": "started", "result": "1", "resultError": "x"}, "started", "", ""},
 	} {
-		got := decodeEffects(map[string]any{"a": tc.record})["a"]
+		got := decodeActs(map[string]any{"a": tc.record})["a"]
 		if got.State != tc.state || string(got.Result) != tc.result || got.ResultError != tc.problem {
 			t.Errorf("%s: %+v", name, got)
 		}

@@ -92,15 +92,15 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	if err := orchestrator.CheckAct(name); err != nil {
 		return result, Permanent(orchestrator.CodeActNameInvalid, orchestrator.Text(err), err)
 	}
-	effect, err := job.Begin(ctx, name, false)
+	record, err := job.Begin(ctx, name, false)
 	if err != nil {
 		return result, fmt.Errorf("worker: act %q: %w", name, err)
 	}
 
-	earlier := effect != nil
-	if earlier && !effect.Done() {
+	earlier := record != nil
+	if earlier && !record.Done() {
 		if len(find) == 0 {
-			return result, job.Uncertain(name, effect)
+			return result, job.Uncertain(name, record)
 		}
 		result, found, err := find[0].find(ctx)
 		if err != nil {
@@ -109,16 +109,16 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		if found {
 			return done(ctx, job, name, result)
 		}
-		if effect, err = job.Begin(ctx, name, true); err != nil {
+		if record, err = job.Begin(ctx, name, true); err != nil {
 			return result, fmt.Errorf("worker: act %q: %w", name, err)
 		}
 	}
-	if effect != nil && effect.ResultError != "" {
-		err := errors.New("it was not stored: " + effect.ResultError)
+	if record != nil && record.ResultError != "" {
+		err := errors.New("it was not stored: " + record.ResultError)
 		return result, &ResultError{Record: name, Type: reflect.TypeFor[T]().String(), Err: err}
 	}
-	if effect != nil {
-		return decode[T](name, effect.Result)
+	if record != nil {
+		return decode[T](name, record.Result)
 	}
 
 	switch { // the lock may be lost

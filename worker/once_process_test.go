@@ -120,7 +120,7 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d.Status != analysislock.Failed || d.Error.Code != analysislock.EffectUncertain {
+				if d.Status != analysislock.Failed || d.Error.Code != analysislock.ActUncertain {
 					continue
 				}
 				reply := analysislock.Answer{Done: charges() > 0}

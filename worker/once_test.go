@@ -526,12 +526,12 @@ type endsOnceBegun struct {
 	end func()
 }
 
-func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
-	effect, err := e.Marker.Begin(ctx, name, again)
-	if effect == nil {
+func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
+	act, err := e.Marker.Begin(ctx, name, again)
+	if act == nil {
 		e.end()
 	}
-	return effect, err
+	return act, err
 }
 
 // An operator has resolved the act with a result that the code does not expect.

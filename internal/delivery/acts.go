@@ -37,9 +37,9 @@ func (a *acts) judge(err error) error {
 
 // forgotten returns the names of the acts that earlier attempts have done, and that the run has not
 // asked for.
-func (a *acts) forgotten(earlier analysislock.Effects) (names []string) {
-	for name, effect := range earlier {
-		if _, requested := a.names.Load(name); !requested && effect.State == analysislock.EffectDone {
+func (a *acts) forgotten(earlier analysislock.Acts) (names []string) {
+	for name, act := range earlier {
+		if _, requested := a.names.Load(name); !requested && act.State == analysislock.ActDone {
 			names = append(names, name)
 		}
 	}

@@ -219,7 +219,7 @@ func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, wor
 		Input: work.Input, Resume: work.Checkpoint, Scope: a.guard.Scope, Reporter: a.reports,
 	})
 	if work.Checkpoint == nil { // else the run may have continued after them
-		a.reports.skipped = a.reports.forgotten(work.Effects)
+		a.reports.skipped = a.reports.forgotten(work.Acts)
 	}
 	return result, a.reports.judge(err)
 }
@@ -255,7 +255,7 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 		}
 		return a.lockLost(ctx, end.err)
 	case errors.As(end.err, &uncertain) && uncertain.Key == a.id: // not the act of an inner call of Do
-		f := failure{analysislock.EffectUncertain, uncertain.Error()}
+		f := failure{analysislock.ActUncertain, uncertain.Error()}
 		if a.guard.RetryUncertain {
 			return a.retry(ctx, f, 0)
 		}
@@ -524,7 +524,7 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 // the done ones that this run has not asked for before READY. A release may have renamed one of these, so
 // that this run has done it again under its new name.
 func (a *attempt) warn(ctx context.Context, r Result) {
-	acts := a.hold.Doc().Effects
+	acts := a.hold.Doc().Acts
 	open := acts.Open()
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:

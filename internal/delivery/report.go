@@ -144,7 +144,7 @@ func (r *reporter) waits(n int) {
 }
 
 // Begin implements orchestrator.Marker.
-func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
 	if err := context.Cause(r.running); err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	case err == nil && begin.Begun:
 		return nil, nil //nolint:nilnil // there is no earlier record
 	case err == nil:
-		return (*orchestrator.Effect)(begin.Earlier), nil
+		return (*orchestrator.Act)(begin.Earlier), nil
 	case ok: // the caller does not act, so this attempt leaves no marker, and the act has certainly not begun
 		r.hold.Send(begin.Undo())
 		return nil, unknown.error
@@ -169,13 +169,13 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 }
 
 // End implements orchestrator.Marker.
-func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Effect) error {
+func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Act) error {
 	if err := context.Cause(r.running); err != nil {
 		return err
 	}
 	r.names.Store(name, true)
 	written := make(chan error, 1)
-	end := (*analysislock.Effect)(done)
+	end := (*analysislock.Act)(done)
 	r.hold.Send(analysislock.ActEnded(name, r.hold.Grant().Token, r.now(), end, func(err error) { written <- err }))
 	return EndError(r.await(ctx, written))
 }

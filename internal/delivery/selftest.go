@@ -49,11 +49,11 @@ func (*tester) Report(orchestrator.Report)                        {}
 func (*tester) Commit(context.Context, orchestrator.Report) error { return nil }
 func (*tester) Invalid(string)                                    {}
 
-func (t *tester) Begin(_ context.Context, name string, _ bool) (*orchestrator.Effect, error) {
+func (t *tester) Begin(_ context.Context, name string, _ bool) (*orchestrator.Act, error) {
 	return nil, t.refuseAct(name)
 }
 
-func (t *tester) End(_ context.Context, name string, _ *orchestrator.Effect) error {
+func (t *tester) End(_ context.Context, name string, _ *orchestrator.Act) error {
 	return t.refuseAct(name)
 }
 

@@ -44,10 +44,10 @@ type Analysis struct {
 	History    []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
-	// Effects are the marked acts. They are read like Checkpoint, and a change that sets them
+	// Acts are the marked acts. They are read like Checkpoint, and a change that sets them
 	// writes them.
-	Effects     Effects `json:"effects,omitempty"`
-	OpenEffects int     `json:"open_effects,omitempty"` // how many of them have started and are not done
+	Acts     Acts `json:"effects,omitempty"`
+	OpenActs int  `json:"open_effects,omitempty"` // how many of them have started and are not done
 
 	Lock lease.Lease `json:"-"` // judged at ReadAt
 	// Malformed is the error of a lock or an id that cannot be used. It is set by

@@ -43,7 +43,7 @@ func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
 type Work struct {
 	Input      json.RawMessage
 	Checkpoint json.RawMessage // the newest that was committed; nil: none
-	Effects    Effects         // the marked acts; nil: none
+	Acts       Acts            // the marked acts; nil: none
 }
 
 // Work returns the work of the analysis that h holds. lease.ErrUnavailable: it cannot be read.
@@ -51,7 +51,7 @@ func (l *Locks) Work(ctx context.Context, h *Hold) (Work, error) { return l.work
 
 func encodeWork(_ context.Context, c lease.Cell[Analysis]) (w Work, err error) {
 	d := c.Doc
-	w.Effects = d.Effects
+	w.Acts = d.Acts
 	if w.Input, err = json.Marshal(d.Input); err == nil && d.Checkpoint != nil && d.Checkpoint.Value != nil {
 		w.Checkpoint, err = json.Marshal(d.Checkpoint.Value)
 	}
@@ -165,9 +165,9 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		if d.failedWith(RunTimeExhausted) {
 			got.Reason = RunTimeExhausted
 		}
-		got.Uncertain = d.OpenEffects
+		got.Uncertain = d.OpenActs
 	case errors.Is(err, ErrUnrecordable):
-		got.Reason, got.Status, got.Uncertain = Unrecordable, Failed, d.OpenEffects
+		got.Reason, got.Status, got.Uncertain = Unrecordable, Failed, d.OpenActs
 	default:
 		return Acquisition{}, err
 	}

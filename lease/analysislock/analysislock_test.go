@@ -92,7 +92,7 @@ func queued() analysislock.Analysis {
 
 func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 	x := queued()
-	x.Checkpoint, x.Effects = &analysislock.Checkpoint{Value: "c"}, analysislock.Effects{"a": *done("null")}
+	x.Checkpoint, x.Acts = &analysislock.Checkpoint{Value: "c"}, analysislock.Acts{"a": *done("null")}
 	inBubble(t, x, func(w *fixture) {
 		acq, refreshes := w.acquire("w/1"), 0
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last || acq.RunTime != 0 {
@@ -100,7 +100,7 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 		}
 		err := w.runWork(acq.Hold, func(work analysislock.Work) error {
 			time.Sleep(lease.DefaultTTL * 5 / 6)
-			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || fmt.Sprintf("%s %s %d", work.Input, work.Checkpoint, len(work.Effects)) != `7 "c" 1` {
+			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || fmt.Sprintf("%s %s %d", work.Input, work.Checkpoint, len(work.Acts)) != `7 "c" 1` {
 				w.Errorf("%+v, with %+v", got, work)
 			}
 			return nil
@@ -218,7 +218,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			d.Lock.Token, d.Lock.FinishedBy = 2, "operator"
 		}},
 		"requeue":        {requeue(false), reopen},
-		"requeue, fresh": {requeue(true), func(d *document) { reopen(d); d.Checkpoint, d.Effects = none, analysislock.Effects{} }},
+		"requeue, fresh": {requeue(true), func(d *document) { reopen(d); d.Checkpoint, d.Acts = none, analysislock.Acts{} }},
 		"requeue of what another program finished": {func(w *fixture, h *analysislock.Hold) error {
 			d := w.doc()
 			d.Status, d.Lock.Finished = analysislock.Ready, true

@@ -37,7 +37,7 @@ func Checkpointed(c *Checkpoint) Change {
 	return Change{Part: checkpointPart, Set: func(d *Analysis) { d.Checkpoint = c }}
 }
 
-// Beginning is the begin of an act, see Effects.Begin. Begun and Earlier are set before the Done of
+// Beginning is the begin of an act, see Acts.Begin. Begun and Earlier are set before the Done of
 // its Change is called.
 type Beginning struct {
 	Name  string    // of the act
@@ -45,15 +45,15 @@ type Beginning struct {
 	Now   time.Time // by the store's clock
 	Again bool      // an earlier attempt's marker is no obstacle
 
-	Begun   bool    // the act was marked
-	Earlier *Effect // the record of an earlier attempt
+	Begun   bool // the act was marked
+	Earlier *Act // the record of an earlier attempt
 }
 
 // Change marks the act, unless an earlier attempt's record decides otherwise. Done gets ErrReused or
 // ErrFull if the act cannot begin.
 func (b *Beginning) Change(done func(error)) Change {
 	return Change{Part: actsPart, Done: done, Decide: func(d Analysis) (func(*Analysis), error) {
-		changed, earlier, err := d.Effects.Begin(b.Name, b.Token, b.Now, b.Again)
+		changed, earlier, err := d.Acts.Begin(b.Name, b.Token, b.Now, b.Again)
 		b.Begun, b.Earlier = changed != nil, earlier
 		return marking(changed), err
 	}}
@@ -62,24 +62,24 @@ func (b *Beginning) Change(done func(error)) Change {
 // Undo removes the marker of an act that was not done because its caller has not waited for Change.
 func (b *Beginning) Undo() Change {
 	return Change{Part: actsPart, Decide: func(d Analysis) (func(*Analysis), error) {
-		if act := d.Effects[b.Name]; !b.Begun || act.Token != b.Token || act.State != EffectStarted {
+		if act := d.Acts[b.Name]; !b.Begun || act.Token != b.Token || act.State != ActStarted {
 			return nil, nil //nolint:nilnil // nothing to undo
 		}
-		changed, err := d.Effects.with(b.Name, b.Earlier)
+		changed, err := d.Acts.with(b.Name, b.Earlier)
 		return marking(changed), err
 	}}
 }
 
-// ActEnded records the end of an act; see Effects.End. Done gets ErrFull if the result is too large.
-func ActEnded(name string, token int64, now time.Time, result *Effect, done func(error)) Change {
+// ActEnded records the end of an act; see Acts.End. Done gets ErrFull if the result is too large.
+func ActEnded(name string, token int64, now time.Time, result *Act, done func(error)) Change {
 	return Change{Part: actsPart, Done: done, Decide: func(d Analysis) (func(*Analysis), error) {
-		changed, err := d.Effects.End(name, token, now, result)
+		changed, err := d.Acts.End(name, token, now, result)
 		return marking(changed), err
 	}}
 }
 
 // marking returns the function that sets the acts of an analysis; nil: they do not change.
-func marking(changed Effects) func(*Analysis) {
+func marking(changed Acts) func(*Analysis) {
 	if changed == nil {
 		return nil
 	}

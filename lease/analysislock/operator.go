@@ -53,14 +53,14 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 		if err != nil {
 			return err
 		}
-		if fresh && len(d.Effects.Open()) > 0 {
+		if fresh && len(d.Acts.Open()) > 0 {
 			return fmt.Errorf("%w: %q", ErrUncertain, id)
 		}
 		if fresh || d.Closed() { // another program may have finished it
 			d.Checkpoint = &Checkpoint{}
 		}
 		if fresh {
-			d.mark(Effects{})
+			d.mark(Acts{})
 		}
 		d.open(lock, task)
 		return nil

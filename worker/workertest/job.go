@@ -41,7 +41,7 @@ type memory struct {
 	token int64
 
 	mu   sync.Mutex
-	acts analysislock.Effects
+	acts analysislock.Acts
 }
 
 func (*memory) Invalid(string)                                    {}
@@ -49,7 +49,7 @@ func (*memory) Report(orchestrator.Report)                        {}
 func (*memory) Commit(context.Context, orchestrator.Report) error { return nil }
 
 // Begin implements [orchestrator.Marker].
-func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestrator.Effect, error) {
+func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changed, earlier, err := m.acts.Begin(name, m.token, time.Now(), again)
@@ -57,7 +57,7 @@ func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestra
 	case err != nil:
 		return nil, guard.RefusedAct(name, err)
 	case changed == nil:
-		return (*orchestrator.Effect)(earlier), nil
+		return (*orchestrator.Act)(earlier), nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
@@ -66,10 +66,10 @@ func (m *memory) Begin(ctx context.Context, name string, again bool) (*orchestra
 }
 
 // End implements [orchestrator.Marker].
-func (m *memory) End(_ context.Context, name string, done *orchestrator.Effect) error {
+func (m *memory) End(_ context.Context, name string, done *orchestrator.Act) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	changed, err := m.acts.End(name, m.token, time.Now(), (*analysislock.Effect)(done))
+	changed, err := m.acts.End(name, m.token, time.Now(), (*analysislock.Act)(done))
 	if changed != nil {
 		m.acts = changed
 	}

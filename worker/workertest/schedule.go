@@ -318,7 +318,7 @@ func (s *schedule) judge() {
 	}
 	got := ending{status: s.end.status, code: s.end.code}
 	asked := s.base != nil && len(s.uncertain) > 0 && // an operator, or the client
-		(got == ending{failed, analysislock.EffectUncertain, ""} || s.asks && got == ending{})
+		(got == ending{failed, analysislock.ActUncertain, ""} || s.asks && got == ending{})
 	switch {
 	case asked:
 	case got == ending{}:

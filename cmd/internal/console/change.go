@@ -127,7 +127,7 @@ type confirmPage struct {
 
 // Fresh reports whether a requeue may begin anew.
 func (p confirmPage) Fresh() bool {
-	return p.Analysis.Resumable() && p.Analysis.OpenEffects == 0 && p.Analysis.LockState != lockHeld
+	return p.Analysis.Resumable() && p.Analysis.OpenActs == 0 && p.Analysis.LockState != lockHeld
 }
 
 // Stays reports whether the change only records an answer, and runs nothing.
@@ -170,7 +170,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 		return p, nil
 	}
 
-	acts, name := p.Analysis.Acts(), c.QueryParam("name")
+	acts, name := p.Analysis.ActRows(), c.QueryParam("name")
 	i := slices.IndexFunc(acts, func(a act) bool { return a.Name == name && a.Uncertain })
 	if i < 0 {
 		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)

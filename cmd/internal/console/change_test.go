@@ -315,10 +315,10 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 // acting returns an analysis with an uncertain act, charge, and one that is done.
 func acting(id, status string) analysislock.Analysis {
 	a := analysis(id, status)
-	a.Lock.Token, a.OpenEffects = 3, 1
-	a.Effects = analysislock.Effects{
-		"charge": {State: analysislock.EffectStarted, Token: 2, At: storeNow().Add(-2 * time.Hour)},
-		"mail":   {State: analysislock.EffectDone, Token: 2, At: storeNow(), Result: []byte(`"secret receipt"`)},
+	a.Lock.Token, a.OpenActs = 3, 1
+	a.Acts = analysislock.Acts{
+		"charge": {State: analysislock.ActStarted, Token: 2, At: storeNow().Add(-2 * time.Hour)},
+		"mail":   {State: analysislock.ActDone, Token: 2, At: storeNow(), Result: []byte(`"secret receipt"`)},
 	}
 	return a
 }
@@ -362,7 +362,7 @@ func TestTheActsThatHaveWaitedLongestAreListed(t *testing.T) {
 	source := newSource()
 	for i := range 60 {
 		a := at(acting(fmt.Sprintf("a%02d", i), "FAILED"), time.Duration(60-i)*time.Minute)
-		a.Effects["charge"] = analysislock.Effect{State: analysislock.EffectStarted, At: storeNow().Add(time.Duration(-i) * time.Hour)}
+		a.Acts["charge"] = analysislock.Act{State: analysislock.ActStarted, At: storeNow().Add(time.Duration(-i) * time.Hour)}
 		source.put(a)
 	}
 	text := page(t, open(t, source, console.Options{}), "/failures")

@@ -81,8 +81,8 @@ type problems struct {
 
 // uncertainSince returns when the first of the open acts of a began.
 func uncertainSince(a *analysislock.Analysis) (first time.Time) {
-	for _, name := range a.Effects.Open() {
-		if begun := a.Effects[name].At; first.IsZero() || begun.Before(first) {
+	for _, name := range a.Acts.Open() {
+		if begun := a.Acts[name].At; first.IsZero() || begun.Before(first) {
 			first = begun
 		}
 	}

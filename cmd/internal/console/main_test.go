@@ -176,7 +176,7 @@ func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure,
 }
 
 func (s *memorySource) Uncertain(_ context.Context, limit int) ([]analysislock.Analysis, error) {
-	found, err := s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenEffects > 0 && !lease.Held(d.Lock, d.ReadAt) })
+	found, err := s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenActs > 0 && !lease.Held(d.Lock, d.ReadAt) })
 	return found[:min(limit, len(found))], err
 }
 

@@ -120,7 +120,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		acts := acting("act "+text, "FAILED")
-		acts.Effects[text] = acts.Effects["charge"]
+		acts.Acts[text] = acts.Acts["charge"]
 		source.all[text], source.all[acts.ID] = w, acts
 		source.failures = append(source.failures, repo.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w}})
 	}

@@ -157,17 +157,17 @@ func (r row) Timeline() (all []attempt) {
 // act is a marked act of an analysis.
 type act struct {
 	Name string
-	analysislock.Effect
+	analysislock.Act
 	Uncertain bool          // it may have been done
 	Ago       time.Duration // the time since At
 }
 
-// Acts returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have
+// ActRows returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have
 // them. While an attempt runs, it may still record what it has begun.
-func (r row) Acts() (all []act) {
-	open := r.Effects.Open()
-	for _, name := range slices.Sorted(maps.Keys(r.Effects)) {
-		e := r.Effects[name]
+func (r row) ActRows() (all []act) {
+	open := r.Acts.Open()
+	for _, name := range slices.Sorted(maps.Keys(r.Acts)) {
+		e := r.Acts[name]
 		all = append(all, act{name, e, r.LockState != lockHeld && slices.Contains(open, name), r.Since(e.At)})
 	}
 	return all

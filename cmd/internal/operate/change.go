@@ -294,13 +294,13 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Chan
 	if err != nil {
 		return cl.explain(request.ID, err)
 	}
-	if act, marked := read.Effects[request.Act]; marked {
+	if act, marked := read.Acts[request.Act]; marked {
 		if token != 0 && act.Token != token {
-			return fmt.Errorf("the act %s, not with %d", effectText(request.Act, act), token)
+			return fmt.Errorf("the act %s, not with %d", actText(request.Act, act), token)
 		}
-		c.Notice("%s: the act %s", printable.Line(request.ID), effectText(request.Act, act))
+		c.Notice("%s: the act %s", printable.Line(request.ID), actText(request.Act, act))
 	}
-	if open := read.Effects.Open(); !slices.Contains(open, request.Act) {
+	if open := read.Acts.Open(); !slices.Contains(open, request.Act) {
 		names := cmp.Or(strings.Join(open, ", "), "none")
 		return fmt.Errorf("%q has no uncertain act %q; its uncertain acts: %s",
 			request.ID, request.Act, printable.Line(names))
@@ -310,20 +310,20 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Chan
 }
 
 // printActs prints the acts that names returns of each analysis, a row each.
-func printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Effects) []string) {
+func printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Acts) []string) {
 	const row = "%-36s  %-16s  %-24s  %-7v  %s\n"
 	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN", "STATE")
 	for i := range all {
-		for _, name := range names(all[i].Effects) {
-			act := all[i].Effects[name]
+		for _, name := range names(all[i].Acts) {
+			act := all[i].Acts[name]
 			cli.Print(c.Out, row,
 				printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token, act.State)
 		}
 	}
 }
 
-// effectText describes an act for people.
-func effectText(name string, e analysislock.Effect) string {
+// actText describes an act for people.
+func actText(name string, e analysislock.Act) string {
 	text := fmt.Sprintf("%s: %s at %s with lock token %d", printable.Line(name), e.State, iso8601.Format(e.At), e.Token)
 	if e.ResultError != "" {
 		text += ", its result is not stored: " + printable.Line(e.ResultError)

@@ -231,8 +231,8 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
-	for _, name := range slices.Sorted(maps.Keys(s.Effects)) {
-		field("act", effectText(name, s.Effects[name]), true)
+	for _, name := range slices.Sorted(maps.Keys(s.Acts)) {
+		field("act", actText(name, s.Acts[name]), true)
 	}
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
@@ -323,9 +323,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 			}
 		}
 	case s.uncertain:
-		printActs(c, all, analysislock.Effects.Open)
+		printActs(c, all, analysislock.Acts.Open)
 	case s.abandoned:
-		printActs(c, all, func(acts analysislock.Effects) []string { return slices.Sorted(maps.Keys(acts)) })
+		printActs(c, all, func(acts analysislock.Acts) []string { return slices.Sorted(maps.Keys(acts)) })
 	default:
 		printTable(c, all)
 	}

@@ -101,7 +101,7 @@ func (c *chaos) judge(t *testing.T, id string, journal map[string]map[int64][]in
 
 	effects, _ := doc["effects"].(map[string]any)
 	act, _ := effects["charge"].(map[string]any)
-	if n := c.charges[id]; n == 0 || n > 1+c.denied[id] || act["state"] != analysislock.EffectDone {
+	if n := c.charges[id]; n == 0 || n > 1+c.denied[id] || act["state"] != analysislock.ActDone {
 		t.Errorf("%s: %d charges after %d answers that there was none; act %v", id, n, c.denied[id], act)
 	}
 

@@ -280,8 +280,8 @@ func (p *program) mark(what string) (state string, err error) {
 		return "", err
 	}
 	var reply struct {
-		Error  string
-		Effect struct{ State string }
+		Error string
+		Act   struct{ State string } `json:"effect"`
 	}
 	if err := p.replies.Decode(&reply); err != nil {
 		return "", err
@@ -289,5 +289,5 @@ func (p *program) mark(what string) (state string, err error) {
 	if reply.Error != "" {
 		return "", errors.New(reply.Error)
 	}
-	return reply.Effect.State, nil
+	return reply.Act.State, nil
 }

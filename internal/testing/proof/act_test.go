@@ -9,7 +9,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The steps of a marked act, beside analysislock.EffectStarted and EffectDone.
+// The steps of a marked act, beside analysislock.ActStarted and ActDone.
 const (
 	actCharged = "charged"   // the act itself, at its receiver
 	actMissing = "missing"   // the receiver, asked by a later attempt, does not know the act
@@ -41,7 +41,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 			continue
 		}
 		bad, own := false, now.Token == s.Writer
-		started, done := now.State == analysislock.EffectStarted, now.State == analysislock.EffectDone
+		started, done := now.State == analysislock.ActStarted, now.State == analysislock.ActDone
 		asked := started && !own && (s.Writer == 0 || missing[s.Writer])
 		switch s.State {
 		case actMissing:
@@ -53,7 +53,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 				charged[n] = true
 			}
 			given[s.Receipt] = true
-		case analysislock.EffectDone:
+		case analysislock.ActDone:
 			bad = !started && !done || !given[s.Receipt] || done && now.Receipt != s.Receipt
 		case actRemoved:
 			if asked || done && s.Writer == 0 {
@@ -61,7 +61,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 			} else if bad = !started || !own; own {
 				delete(marked, s.Writer)
 			}
-		case analysislock.EffectStarted:
+		case analysislock.ActStarted:
 			if _, before := marked[s.Token]; own && before { // the attempt has not begun the act
 				delete(marked, s.Writer)
 				break
@@ -84,7 +84,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 }
 
 func TestTheStepsOfAnActAreJudged(t *testing.T) {
-	const started, done = analysislock.EffectStarted, analysislock.EffectDone
+	const started, done = analysislock.ActStarted, analysislock.ActDone
 	begin := func(token int64) actStep { return actStep{Writer: token, State: started, Token: token} }
 	charge := func(token int64) actStep {
 		return actStep{Writer: token, State: actCharged, Receipt: fmt.Sprint("r", token)}

@@ -53,7 +53,7 @@ func (c Commit) Failure() (code, message string) {
 // writes the acts.
 func (c Commit) Open() (names []string) {
 	for name, act := range c.GetUpdate().GetFields()["effects"].GetMapValue().GetFields() {
-		if act.GetMapValue().GetFields()["state"].GetStringValue() != analysislock.EffectDone {
+		if act.GetMapValue().GetFields()["state"].GetStringValue() != analysislock.ActDone {
 			names = append(names, name)
 		}
 	}

@@ -51,17 +51,17 @@ type limits struct{ runTimeout, maxRun, interval, stall, retryMin, retryMax time
 
 // record is one analysis in the store.
 type record struct {
-	doc     analysis
-	rev     int64
-	updated time.Time // by the store's clock
-	history History
-	holder  *caller
-	states  []state // all states of the lock, the oldest first
-	mark    mark    // the checkpoint
-	effects analysislock.Effects
-	acts    []actStep
-	charges []string          // receipts of the provider
-	keys    map[string]string // the receipts by key
+	doc      analysis
+	rev      int64
+	updated  time.Time // by the store's clock
+	history  History
+	holder   *caller
+	states   []state // all states of the lock, the oldest first
+	mark     mark    // the checkpoint
+	acts     analysislock.Acts
+	actSteps []actStep
+	charges  []string          // receipts of the provider
+	keys     map[string]string // the receipts by key
 }
 
 // state is the lock and the checkpoint after a write.
@@ -256,11 +256,11 @@ func (m *model) serve(c *call) (r reply) {
 
 // given is what an attempt is given.
 type given struct {
-	mark    mark
-	effects analysislock.Effects
+	mark mark
+	acts analysislock.Acts
 }
 
-func (m *model) given(id string) *given { return &given{m.records[id].mark, m.records[id].effects} }
+func (m *model) given(id string) *given { return &given{m.records[id].mark, m.records[id].acts} }
 
 // revision is the Rev of a cell.
 type revision struct {
@@ -313,7 +313,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	m.judgeRecord(r, next, p)
 	acquired := next.Lock.Token != r.doc.Lock.Token
 	r.doc, r.mark, r.updated = next, mark, m.now()
-	r.doc.Checkpoint, r.doc.Effects = nil, r.effects // a decision reads the acts, and no checkpoint
+	r.doc.Checkpoint, r.doc.Acts = nil, r.acts // a decision reads the acts, and no checkpoint
 	r.rev++
 	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
 	c := m.load(id)

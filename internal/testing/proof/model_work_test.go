@@ -40,7 +40,7 @@ func markOf(value any) (k mark) {
 
 // work returns what an attempt is given, as JSON.
 func (g given) work(id string) analysislock.Work {
-	w := analysislock.Work{Input: json.RawMessage(fmt.Sprintf("%q", id)), Effects: g.effects}
+	w := analysislock.Work{Input: json.RawMessage(fmt.Sprintf("%q", id)), Acts: g.acts}
 	if g.mark != (mark{}) {
 		w.Checkpoint = json.RawMessage(fmt.Sprintf("%q", g.mark))
 	}

@@ -80,7 +80,7 @@ func keep(token int64, n int) change {
 // record1 writes the record of an act, and so many open acts.
 func record1(state string, open int) change {
 	return set(func(d *analysis) {
-		d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: state, Token: 1}}, open
+		d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: state, Token: 1}}, open
 	})
 }
 

@@ -33,19 +33,19 @@ func (w *simulation) actOf(id string) act {
 // judgeRecord records what a write does to the act's record, and checks what does not need the act's
 // other steps.
 func (m *model) judgeRecord(r *record, next analysis, p *caller) {
-	before, existed := r.effects["charge"]
-	if next.Effects != nil {
-		r.effects = next.Effects
+	before, existed := r.acts["charge"]
+	if next.Acts != nil {
+		r.acts = next.Acts
 	}
-	after, exists := r.effects["charge"]
+	after, exists := r.acts["charge"]
 	switch {
-	case next.OpenEffects != len(r.effects.Open()):
-		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenEffects, r.effects)
+	case next.OpenActs != len(r.acts.Open()):
+		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenActs, r.acts)
 	case p.operates == Resolve && *p.seen != analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}:
 		m.fail("%s: %s answered an act of %s, and saw %+v", r.doc.ID, p, m.show(r.doc), p.seen)
-	case p.operates != Resolve && p.operates != "" && before.State == analysislock.EffectStarted && !reflect.DeepEqual(before, after):
+	case p.operates != Resolve && p.operates != "" && before.State == analysislock.ActStarted && !reflect.DeepEqual(before, after):
 		m.fail("%s: %s dropped an uncertain act", r.doc.ID, p)
-	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.effects.Open()) > 0:
+	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.acts.Open()) > 0:
 		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
 	}
 	if existed == exists && reflect.DeepEqual(before, after) {
@@ -60,7 +60,7 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 		step.State, step.Token = after.State, after.Token
 		_ = json.Unmarshal(after.Result, &step.Receipt) // a marker has none
 	}
-	r.acts = append(r.acts, step)
+	r.actSteps = append(r.actSteps, step)
 	m.note("%s: act %+v", p, step)
 }
 
@@ -145,7 +145,7 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 // step records what happens at the provider. The caller holds the mutex.
 func (m *model) step(p *caller, state, receipt string) {
 	r := m.records[p.analysis]
-	r.acts = append(r.acts, actStep{At: time.Now(), Writer: p.token, State: state, Receipt: receipt})
+	r.actSteps = append(r.actSteps, actStep{At: time.Now(), Writer: p.token, State: state, Receipt: receipt})
 	m.note("%s: %s %s", p, state, receipt)
 }
 
@@ -175,7 +175,7 @@ func (w *simulation) answerActs() {
 		var open []string
 		w.locked(func() {
 			for _, id := range slices.Sorted(maps.Keys(w.records)) {
-				if r := w.records[id]; r.doc.OpenEffects > 0 && r.holder == nil && r.doc.Lock.Finished {
+				if r := w.records[id]; r.doc.OpenActs > 0 && r.holder == nil && r.doc.Lock.Finished {
 					open = append(open, id)
 				}
 			}
@@ -208,7 +208,7 @@ func (w *simulation) answerActs() {
 // judgeActs judges the acts of all analyses.
 func (w *simulation) judgeActs() {
 	for id, r := range w.records {
-		for _, wrong := range judgeAct(r.acts, w.actOf(id).keys) {
+		for _, wrong := range judgeAct(r.actSteps, w.actOf(id).keys) {
 			w.fail("%s: %s", id, wrong)
 		}
 		if n := len(r.charges); n == 0 && r.doc.Status == analysislock.Ready && w.actOf(id).charges {

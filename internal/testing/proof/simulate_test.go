@@ -92,7 +92,7 @@ func (w *simulation) done() bool {
 
 func (w *simulation) unfinished() (ids []string) {
 	for id, r := range w.records {
-		if !r.doc.Lock.Finished || r.doc.OpenEffects > 0 {
+		if !r.doc.Lock.Finished || r.doc.OpenActs > 0 {
 			ids = append(ids, id)
 		}
 	}
@@ -205,7 +205,7 @@ func (w *simulation) quiet() bool { return w.since() >= w.p.end }
 // run is in effect until it ends or is cancelled, except while its process is paused
 // or while its worker cannot know yet that its lock was broken.
 func (w *simulation) judgeRuns() {
-	effect := func(p *caller) (whole Span, excuses []Span) {
+	inEffect := func(p *caller) (whole Span, excuses []Span) {
 		whole, excuses = Span{p.run.begun, p.run.ended}, p.run.pauses
 		if c := p.run.cancelled; c >= 0 {
 			whole.Until = min(whole.Until, c)
@@ -220,8 +220,8 @@ func (w *simulation) judgeRuns() {
 			if a.analysis != b.analysis {
 				continue
 			}
-			older, excuses := effect(a)
-			newer, more := effect(b)
+			older, excuses := inEffect(a)
+			newer, more := inEffect(b)
 			both := Span{max(older.From, newer.From), min(older.Until, newer.Until)}
 			if excess := both.Uncovered(slices.Concat(excuses, more)...); excess > 0 {
 				w.fail("%s and %s were both in effect for %v", a, b, excess)

@@ -14,14 +14,14 @@ import (
 
 // The states of a marked act.
 const (
-	EffectStarted = "started" // it may have been done
-	EffectDone    = "done"
+	ActStarted = "started" // it may have been done
+	ActDone    = "done"
 )
 
 // The limits of the marked acts of one analysis.
 const (
-	maxEffects     = 16
-	maxEffectBytes = 64 << 10 // of all results
+	maxActs     = 16
+	maxActBytes = 64 << 10 // of all results
 	// ActRoom is how much room a marker keeps free for the result of its act, in bytes.
 	ActRoom = 4 << 10
 )
@@ -30,7 +30,7 @@ const (
 // another program has replaced by something else: each may have been done.
 const Unreadable = "*"
 
-// Errors of Effects.Begin.
+// Errors of Acts.Begin.
 var (
 	// ErrReused reports that this attempt has begun or recorded an act of that name before.
 	ErrReused = errors.New("analysislock: one attempt has begun two acts with one name")
@@ -38,14 +38,14 @@ var (
 	ErrFull = errors.New("analysislock: there is no room for another act or its result")
 )
 
-// EffectUncertain is the code of an analysis that became FAILED because one of its acts may
+// ActUncertain is the code of an analysis that became FAILED because one of its acts may
 // have been done.
-const EffectUncertain = "effect_uncertain"
+const ActUncertain = "effect_uncertain"
 
-// Effect is the record of a marked act: a side effect elsewhere. An attempt writes the record
+// Act is the record of a marked act: a side effect elsewhere. An attempt writes the record
 // before it does the act.
-type Effect struct {
-	State string    `json:"state"`       // EffectStarted or EffectDone
+type Act struct {
+	State string    `json:"state"`       // ActStarted or ActDone
 	Token int64     `json:"token"`       // of the attempt that has written the record
 	At    time.Time `json:"at,omitzero"` // of the record, by the store's clock
 	// Result is what the act returned, as JSON; only of an act that is done.
@@ -55,20 +55,20 @@ type Effect struct {
 }
 
 // bytes returns the size of the act's result, or of the room that is kept for it.
-func (e *Effect) bytes() int {
-	if e.State != EffectDone {
+func (e *Act) bytes() int {
+	if e.State != ActDone {
 		return ActRoom
 	}
 	return len(e.Result) + len(e.ResultError)
 }
 
-// Effects are the marked acts of an analysis by name. A change makes another map.
-type Effects map[string]Effect
+// Acts are the marked acts of an analysis by name. A change makes another map.
+type Acts map[string]Act
 
 // Open returns the names of the acts that have started and are not done, in order.
-func (e Effects) Open() (names []string) {
-	for name, effect := range e {
-		if effect.State != EffectDone {
+func (e Acts) Open() (names []string) {
+	for name, act := range e {
+		if act.State != ActDone {
 			names = append(names, name)
 		}
 	}
@@ -79,67 +79,67 @@ func (e Effects) Open() (names []string) {
 // Begin returns e with the marker of an act that the attempt with this token begins now. If an earlier
 // attempt has recorded the act, Begin returns its record; unless again is true and the act is not done,
 // there is no change then, and changed is nil. Errors: ErrReused, ErrFull.
-func (e Effects) Begin(name string, token int64, now time.Time, again bool,
-) (changed Effects, earlier *Effect, err error) {
+func (e Acts) Begin(name string, token int64, now time.Time, again bool,
+) (changed Acts, earlier *Act, err error) {
 	record, exists := e[name]
-	if all := e[Unreadable]; !exists && all.State == EffectStarted {
+	if all := e[Unreadable]; !exists && all.State == ActStarted {
 		record, exists = all, true
 	}
 	switch {
 	case exists && record.Token == token:
 		return nil, nil, ErrReused
-	case exists && (record.State == EffectDone || !again):
+	case exists && (record.State == ActDone || !again):
 		return nil, &record, nil
 	case exists:
 		earlier = &record
 	}
-	changed, err = e.with(name, &Effect{State: EffectStarted, Token: token, At: now})
+	changed, err = e.with(name, &Act{State: ActStarted, Token: token, At: now})
 	return changed, earlier, err
 }
 
 // End returns e with the result of an act, or, if done is nil, without its record: the act did not
 // happen. An act that is done stays so with its first result: changed is nil. ErrFull: the result is too
 // large.
-func (e Effects) End(name string, token int64, now time.Time, done *Effect) (changed Effects, err error) {
+func (e Acts) End(name string, token int64, now time.Time, done *Act) (changed Acts, err error) {
 	switch before := e[name]; {
-	case before.State == EffectDone && done != nil:
+	case before.State == ActDone && done != nil:
 		return nil, nil
-	case before.State == EffectDone:
+	case before.State == ActDone:
 		return nil, fmt.Errorf("analysislock: the act %q is done", name)
 	case done == nil:
 		return e.with(name, nil)
 	}
-	return e.with(name, &Effect{
-		State: EffectDone, Token: token, At: now, Result: done.Result, ResultError: done.ResultError,
+	return e.with(name, &Act{
+		State: ActDone, Token: token, At: now, Result: done.Result, ResultError: done.ResultError,
 	})
 }
 
 // with returns e with the record of one act; nil removes it.
-func (e Effects) with(name string, effect *Effect) (Effects, error) {
-	changed := Effects{}
+func (e Acts) with(name string, act *Act) (Acts, error) {
+	changed := Acts{}
 	maps.Copy(changed, e)
 	delete(changed, name)
-	if effect == nil {
+	if act == nil {
 		return changed, nil
 	}
 
-	size := effect.bytes()
+	size := act.bytes()
 	for _, other := range changed {
 		size += other.bytes()
 	}
 	switch {
-	case len(changed) >= maxEffects:
-		return nil, fmt.Errorf("%w: an analysis has at most %d acts", ErrFull, maxEffects)
-	case size > maxEffectBytes:
+	case len(changed) >= maxActs:
+		return nil, fmt.Errorf("%w: an analysis has at most %d acts", ErrFull, maxActs)
+	case size > maxActBytes:
 		return nil, fmt.Errorf("%w: the results of its acts have at most %d bytes, with %d for each open act",
-			ErrFull, maxEffectBytes, ActRoom)
+			ErrFull, maxActBytes, ActRoom)
 	}
-	changed[name] = *effect
+	changed[name] = *act
 	return changed, nil
 }
 
 // mark sets the marked acts of the analysis.
-func (d *Analysis) mark(e Effects) { d.Effects, d.OpenEffects = e, len(e.Open()) }
+func (d *Analysis) mark(e Acts) { d.Acts, d.OpenActs = e, len(e.Open()) }
 
 // ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
 var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
@@ -163,14 +163,14 @@ type Answer struct {
 func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
 	task string,
 ) (Analysis, error) {
-	var resolved Effect // the act as it was first read
+	var resolved Act // the act as it was first read
 	resolve := func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
 			return err
 		}
-		act, exists := d.Effects[name]
-		if !exists || act.State == EffectDone {
+		act, exists := d.Acts[name]
+		if !exists || act.State == ActDone {
 			return fmt.Errorf("%w: %q of %q", ErrNotUncertain, name, id)
 		}
 		if name == Unreadable && answer.Done {
@@ -180,11 +180,11 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 			resolved = act
 		}
 
-		var effect *Effect
+		var resolution *Act
 		if answer.Done {
-			effect = &Effect{State: EffectDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result}
+			resolution = &Act{State: ActDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result}
 		}
-		changed, err := d.Effects.with(name, effect)
+		changed, err := d.Acts.with(name, resolution)
 		if err != nil {
 			return err
 		}
@@ -196,9 +196,9 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 	}
 
 	return l.edit(ctx, id, lease.EvenMalformed, seen, resolve, func(_, after Analysis) bool {
-		act, exists := after.Effects[name]
+		act, exists := after.Acts[name]
 		if answer.Done {
-			return act.State == EffectDone && act.Token == resolved.Token
+			return act.State == ActDone && act.Token == resolved.Token
 		}
 		return !exists || act.Token != resolved.Token
 	})

@@ -22,12 +22,12 @@ func begin(h *analysislock.Hold, name string, done func(error)) {
 }
 
 // end ends an act with a result.
-func end(h *analysislock.Hold, name string, result *analysislock.Effect, done func(error)) {
+func end(h *analysislock.Hold, name string, result *analysislock.Act, done func(error)) {
 	h.Send(analysislock.ActEnded(name, h.Grant().Token, h.Now().Truncate(time.Millisecond), result, done))
 }
 
-func done(result string) *analysislock.Effect {
-	return &analysislock.Effect{State: analysislock.EffectDone, Result: json.RawMessage(result)}
+func done(result string) *analysislock.Act {
+	return &analysislock.Act{State: analysislock.ActDone, Result: json.RawMessage(result)}
 }
 
 // A record that the document has no room for is not believed to be there.
@@ -42,7 +42,7 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 			begin(h, "second", got.done("second"))
 			time.Sleep(time.Second)
 			got.want(w, "first", "second refused")
-			if marked := slices.Collect(maps.Keys(h.Doc().Effects)); !slices.Equal(marked, []string{"first"}) {
+			if marked := slices.Collect(maps.Keys(h.Doc().Acts)); !slices.Equal(marked, []string{"first"}) {
 				w.Errorf("marked are %q", marked)
 			}
 			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
@@ -54,12 +54,12 @@ func TestARefusedMarkIsUndone(t *testing.T) {
 			})
 			begin(h, "third", nil)
 			time.Sleep(time.Second)
-			if open := h.Doc().Effects.Open(); !slices.Equal(open, []string{"first", "fourth"}) {
+			if open := h.Doc().Acts.Open(); !slices.Equal(open, []string{"first", "fourth"}) {
 				w.Errorf("%q are open", open)
 			}
 		})
-		if d := w.doc(); d.OpenEffects != 2 || len(d.Effects) != 2 || d.Effects["first"].Token != 1 || !d.Effects["first"].At.Before(w.now()) {
-			w.Errorf("%+v", d.Effects)
+		if d := w.doc(); d.OpenActs != 2 || len(d.Acts) != 2 || d.Acts["first"].Token != 1 || !d.Acts["first"].At.Before(w.now()) {
+			w.Errorf("%+v", d.Acts)
 		}
 	})
 }
@@ -72,17 +72,17 @@ func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
 		w.run(h, nil, func() {
 			begin(h, "charge", nil)
 			time.Sleep(time.Second)
-			before := h.Doc().Effects.Open()
+			before := h.Doc().Acts.Open()
 			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 			h.Send(checkpoint("large", time.Minute, got.done("checkpoint")))
 			end(h, "charge", done("7"), got.done("mark"))
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint refused", "mark")
-			if open := h.Doc().Effects.Open(); len(before) != 1 || len(open) > 0 {
+			if open := h.Doc().Acts.Open(); len(before) != 1 || len(open) > 0 {
 				w.Errorf("%q are open, then %q", before, open)
 			}
 		})
-		if d := w.doc(); d.OpenEffects != 0 || d.Effects["charge"].State != analysislock.EffectDone || d.Checkpoint != nil {
+		if d := w.doc(); d.OpenActs != 0 || d.Acts["charge"].State != analysislock.ActDone || d.Checkpoint != nil {
 			w.Errorf("%+v", d)
 		}
 	})
@@ -100,7 +100,7 @@ func TestACheckpointIsWrittenWithoutARefusedMark(t *testing.T) {
 			time.Sleep(time.Second)
 			got.want(w, "checkpoint", "mark refused")
 		})
-		if d := w.doc(); len(h.Doc().Effects) != 0 || d.OpenEffects != 0 || d.Checkpoint == nil {
+		if d := w.doc(); len(h.Doc().Acts) != 0 || d.OpenActs != 0 || d.Checkpoint == nil {
 			w.Errorf("%+v", d)
 		}
 	})
@@ -108,22 +108,22 @@ func TestACheckpointIsWrittenWithoutARefusedMark(t *testing.T) {
 
 // An open act counts with the room that is kept for its result.
 func TestTheResultsOfActsHave64KiB(t *testing.T) {
-	large := func(n int) analysislock.Effect { return *done(strings.Repeat("7", n)) }
+	large := func(n int) analysislock.Act { return *done(strings.Repeat("7", n)) }
 	for name, tc := range map[string]struct {
-		acts  analysislock.Effects
+		acts  analysislock.Acts
 		n     int // bytes of the result of another act, or 0 to begin one
 		room  bool
 		error string
 	}{
-		"a result":                    {analysislock.Effects{}, 64 << 10, true, ""},
-		"a result of more":            {analysislock.Effects{}, 64<<10 + 1, false, "65536 bytes"},
-		"beside a result":             {analysislock.Effects{"a": large(60 << 10)}, 4 << 10, true, ""},
-		"beside an open act":          {analysislock.Effects{"a": {State: analysislock.EffectStarted}}, 60 << 10, true, ""},
-		"no room for an open act":     {analysislock.Effects{"a": {State: analysislock.EffectStarted}}, 60<<10 + 1, false, "65536 bytes"},
-		"to begin":                    {analysislock.Effects{"a": large(60 << 10)}, 0, true, ""},
-		"to begin, without its room":  {analysislock.Effects{"a": large(60<<10 + 1)}, 0, false, "65536 bytes"},
-		"why there is no result":      {analysislock.Effects{"a": {State: analysislock.EffectDone, ResultError: strings.Repeat("7", 60<<10+1)}}, 0, false, "65536 bytes"},
-		"in place of its own reserve": {analysislock.Effects{"x": {State: analysislock.EffectStarted}}, 64 << 10, true, ""},
+		"a result":                    {analysislock.Acts{}, 64 << 10, true, ""},
+		"a result of more":            {analysislock.Acts{}, 64<<10 + 1, false, "65536 bytes"},
+		"beside a result":             {analysislock.Acts{"a": large(60 << 10)}, 4 << 10, true, ""},
+		"beside an open act":          {analysislock.Acts{"a": {State: analysislock.ActStarted}}, 60 << 10, true, ""},
+		"no room for an open act":     {analysislock.Acts{"a": {State: analysislock.ActStarted}}, 60<<10 + 1, false, "65536 bytes"},
+		"to begin":                    {analysislock.Acts{"a": large(60 << 10)}, 0, true, ""},
+		"to begin, without its room":  {analysislock.Acts{"a": large(60<<10 + 1)}, 0, false, "65536 bytes"},
+		"why there is no result":      {analysislock.Acts{"a": {State: analysislock.ActDone, ResultError: strings.Repeat("7", 60<<10+1)}}, 0, false, "65536 bytes"},
+		"in place of its own reserve": {analysislock.Acts{"x": {State: analysislock.ActStarted}}, 64 << 10, true, ""},
 	} {
 		var err error
 		if tc.n == 0 {
@@ -139,15 +139,15 @@ func TestTheResultsOfActsHave64KiB(t *testing.T) {
 
 // One attempt begins two acts with one name: the second would get the result of the first.
 func TestAnAttemptBeginsAnActOnce(t *testing.T) {
-	started := func(token int64) analysislock.Effect {
-		return analysislock.Effect{State: analysislock.EffectStarted, Token: token}
+	started := func(token int64) analysislock.Act {
+		return analysislock.Act{State: analysislock.ActStarted, Token: token}
 	}
-	full := analysislock.Effects{}
+	full := analysislock.Acts{}
 	for i := range 16 {
-		full[strings.Repeat("x", i+1)] = analysislock.Effect{State: analysislock.EffectDone, Token: 1}
+		full[strings.Repeat("x", i+1)] = analysislock.Act{State: analysislock.ActDone, Token: 1}
 	}
 	for name, tc := range map[string]struct {
-		acts    analysislock.Effects
+		acts    analysislock.Acts
 		act     string
 		again   bool
 		begun   bool
@@ -155,16 +155,16 @@ func TestAnAttemptBeginsAnActOnce(t *testing.T) {
 		err     error
 	}{
 		"the first":                {nil, "a", false, true, 0, nil},
-		"beside others":            {analysislock.Effects{"ab": started(5)}, "a", false, true, 0, nil},
-		"begun by this attempt":    {analysislock.Effects{"a": started(5)}, "a", false, false, 0, analysislock.ErrReused},
-		"begun by it, again":       {analysislock.Effects{"a": started(5)}, "a", true, false, 0, analysislock.ErrReused},
-		"done by it":               {analysislock.Effects{"a": {State: analysislock.EffectDone, Token: 5}}, "a", false, false, 0, analysislock.ErrReused},
-		"begun earlier":            {analysislock.Effects{"a": started(4)}, "a", false, false, 4, nil},
-		"begun earlier, and again": {analysislock.Effects{"a": started(4)}, "a", true, true, 4, nil},
-		"done earlier":             {analysislock.Effects{"a": {State: analysislock.EffectDone, Token: 4}}, "a", true, false, 4, nil},
-		"of an unreadable record":  {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", false, false, 0, nil},
-		"unreadable, said done":    {analysislock.Effects{"*": {State: analysislock.EffectDone}}, "a", false, true, 0, nil},
-		"unreadable, not found":    {analysislock.Effects{"*": {State: analysislock.EffectStarted}}, "a", true, true, 0, nil},
+		"beside others":            {analysislock.Acts{"ab": started(5)}, "a", false, true, 0, nil},
+		"begun by this attempt":    {analysislock.Acts{"a": started(5)}, "a", false, false, 0, analysislock.ErrReused},
+		"begun by it, again":       {analysislock.Acts{"a": started(5)}, "a", true, false, 0, analysislock.ErrReused},
+		"done by it":               {analysislock.Acts{"a": {State: analysislock.ActDone, Token: 5}}, "a", false, false, 0, analysislock.ErrReused},
+		"begun earlier":            {analysislock.Acts{"a": started(4)}, "a", false, false, 4, nil},
+		"begun earlier, and again": {analysislock.Acts{"a": started(4)}, "a", true, true, 4, nil},
+		"done earlier":             {analysislock.Acts{"a": {State: analysislock.ActDone, Token: 4}}, "a", true, false, 4, nil},
+		"of an unreadable record":  {analysislock.Acts{"*": {State: analysislock.ActStarted}}, "a", false, false, 0, nil},
+		"unreadable, said done":    {analysislock.Acts{"*": {State: analysislock.ActDone}}, "a", false, true, 0, nil},
+		"unreadable, not found":    {analysislock.Acts{"*": {State: analysislock.ActStarted}}, "a", true, true, 0, nil},
 		"the 17th":                 {full, "a", false, false, 0, analysislock.ErrFull},
 	} {
 		before := len(tc.acts)
@@ -172,11 +172,11 @@ func TestAnAttemptBeginsAnActOnce(t *testing.T) {
 		if !errors.Is(err, tc.err) || (err != nil) != (tc.err != nil) || (changed != nil) != tc.begun || len(tc.acts) != before {
 			t.Errorf("%s: %v, %v", name, changed, err)
 		}
-		unreadable := tc.acts["*"].State == analysislock.EffectStarted
+		unreadable := tc.acts["*"].State == analysislock.ActStarted
 		if (earlier != nil) != (tc.earlier != 0 || unreadable) || earlier != nil && earlier.Token != tc.earlier {
 			t.Errorf("%s: earlier %+v", name, earlier)
 		}
-		if tc.begun && (changed[tc.act].Token != 5 || changed[tc.act].State != analysislock.EffectStarted) {
+		if tc.begun && (changed[tc.act].Token != 5 || changed[tc.act].State != analysislock.ActStarted) {
 			t.Errorf("%s: %+v", name, changed)
 		}
 	}
@@ -185,12 +185,12 @@ func TestAnAttemptBeginsAnActOnce(t *testing.T) {
 // Each case begins with an act that an attempt has begun, and with one that is done.
 func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 	failed := func(d *analysislock.Analysis) {
-		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: analysislock.EffectUncertain}
+		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: analysislock.ActUncertain}
 		d.Lock.Finished = true
 	}
 	unreadable := func(d *analysislock.Analysis) {
 		failed(d)
-		d.Effects = analysislock.Effects{analysislock.Unreadable: {State: analysislock.EffectStarted}}
+		d.Acts = analysislock.Acts{analysislock.Unreadable: {State: analysislock.ActStarted}}
 	}
 	for name, tc := range map[string]struct {
 		state  func(d *analysislock.Analysis)
@@ -216,8 +216,8 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
 				d := queued()
-				d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 1}, "mail": {State: analysislock.EffectDone, Token: 1}}
-				d.OpenEffects, d.Lock.Token = 1, 1
+				d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 1}, "mail": {State: analysislock.ActDone, Token: 1}}
+				d.OpenActs, d.Lock.Token = 1, 1
 				tc.state(&d)
 				w.Put("x", d)
 				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
@@ -229,13 +229,13 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 				if tc.err != nil && !errors.Is(err, tc.err) || (err != nil) != refused {
 					w.Errorf("%v, want %v", err, tc.err)
 				}
-				if got.Status != tc.status || got.OpenEffects != tc.open {
-					w.Errorf("%s with %d acts open, want %s with %d", got.Status, got.OpenEffects, tc.status, tc.open)
+				if got.Status != tc.status || got.OpenActs != tc.open {
+					w.Errorf("%s with %d acts open, want %s with %d", got.Status, got.OpenActs, tc.status, tc.open)
 				}
 				if booked := !refused && tc.status == analysislock.Queued; booked != (got.BookedTask == "task") {
 					w.Errorf("booked task %q", got.BookedTask)
 				}
-				if e := got.Effects["charge"]; !refused && tc.answer.Done != (e.State == analysislock.EffectDone) || e.Result != nil && string(e.Result) != `"r"` {
+				if e := got.Acts["charge"]; !refused && tc.answer.Done != (e.State == analysislock.ActDone) || e.Result != nil && string(e.Result) != `"r"` {
 					w.Errorf("the act is %+v", e)
 				}
 				if _, err = w.locks.Resolve(w.Context(), "x", seen, tc.act, tc.answer, "task"); err == nil {
@@ -251,10 +251,10 @@ func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
 	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.None} {
 		inBubble(t, queued(), func(w *fixture) {
 			d := queued()
-			d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 1}}
+			d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 1}}
 			w.Put("x", d)
 			later := func() {
-				d.Effects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 2}}
+				d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 2}}
 				w.Put("x", d)
 			}
 			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
@@ -267,7 +267,7 @@ func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
 				return map[leasetest.Call]leasetest.Fault{{Op: leasetest.Swap, N: 1}: fault}[c]
 			})
 			_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", analysislock.Answer{}, "")
-			if got := w.doc().Effects["charge"]; err != nil || got.Token != 2 {
+			if got := w.doc().Acts["charge"]; err != nil || got.Token != 2 {
 				w.Errorf("%v: %v, the act is %+v", fault, err, got)
 			}
 		})
@@ -292,7 +292,7 @@ func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
 		for _, running := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", running ", running), func(t *testing.T) {
 				d := queued()
-				d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: tc.token}}, 1
+				d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: tc.token}}, 1
 				inBubble(t, d, func(w *fixture) {
 					w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) {
 						if tc.others(d); running {
@@ -301,7 +301,7 @@ func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
 					}}, lease.Policy{}, 0, nil)
 					_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", tc.answer, "")
 					left := int64(-1)
-					if act, exists := w.doc().Effects["charge"]; exists {
+					if act, exists := w.doc().Acts["charge"]; exists {
 						left = act.Token
 					}
 					if err != nil || left != tc.left {
@@ -315,26 +315,26 @@ func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
 
 func begunAgain(d *analysislock.Analysis) {
 	d.Lock.Token, d.Lock.Attempts = 2, 1
-	d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted, Token: 2}}, 1
+	d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 2}}, 1
 }
 
 func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		d := queued()
-		d.Effects, d.OpenEffects = analysislock.Effects{"charge": {State: analysislock.EffectStarted}}, 1
+		d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted}}, 1
 		w.Put("x", d)
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act: %v", err)
 		}
-		d.OpenEffects = 0 // whatever the count says
+		d.OpenActs = 0 // whatever the count says
 		w.Put("x", d)
 		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act that is not counted: %v", err)
 		}
 		_, err := w.locks.Requeue(w.Context(), "x", nil, false, "")
 		w.check(err)
-		if got := w.doc(); len(got.Effects) != 1 {
-			w.Errorf("after a requeue: %+v", got.Effects)
+		if got := w.doc(); len(got.Acts) != 1 {
+			w.Errorf("after a requeue: %+v", got.Acts)
 		}
 	})
 }
@@ -348,15 +348,15 @@ func TestASecondEndWaitsForTheFirstsCommit(t *testing.T) {
 			begin(h, "charge", got.done("begun"))
 			time.Sleep(time.Second)
 			s.SetPlan(func(leasetest.Call) leasetest.Fault { return leasetest.DropBefore })
-			end(h, "charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("end"))
-			end(h, "charge", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("again"))
+			end(h, "charge", &analysislock.Act{Result: json.RawMessage("1")}, got.done("end"))
+			end(h, "charge", &analysislock.Act{Result: json.RawMessage("1")}, got.done("again"))
 			time.Sleep(time.Second)
 			got.want(w, "begun")
 			s.SetPlan(nil)
 			time.Sleep(time.Minute)
 			got.want(w, "end", "again")
 		})
-		if got := w.doc().Effects["charge"]; got.State != analysislock.EffectDone {
+		if got := w.doc().Acts["charge"]; got.State != analysislock.ActDone {
 			w.Errorf("the act is %+v", got)
 		}
 	})
@@ -377,13 +377,13 @@ func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
 				begin(h, "b", got.done("b"))
 				return leasetest.Refuse
 			})
-			end(h, "a", &analysislock.Effect{Result: json.RawMessage("1")}, got.done("a"))
+			end(h, "a", &analysislock.Act{Result: json.RawMessage("1")}, got.done("a"))
 			time.Sleep(time.Second)
-			end(h, "a", &analysislock.Effect{ResultError: "no room"}, got.done("a without a result"))
+			end(h, "a", &analysislock.Act{ResultError: "no room"}, got.done("a without a result"))
 			time.Sleep(time.Second)
 			got.want(w, "a refused", "b", "a without a result")
 		})
-		if got := w.doc().Effects; got["a"].ResultError != "no room" || got["b"].State != analysislock.EffectStarted {
+		if got := w.doc().Acts; got["a"].ResultError != "no room" || got["b"].State != analysislock.ActStarted {
 			w.Errorf("the acts are %+v", got)
 		}
 	})
