@@ -60,21 +60,21 @@ func (g *Guard) handleError(err error, c echo.Context) {
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() echo.HandlerFunc {
-	kind := &delivery.Guard{Telemetry: g.telemetry}
-	return g.internal(route{name: telemetry.Recovery, kind: kind, serve: (*call).recover})
+	runner := &delivery.Runner{Telemetry: g.telemetry}
+	return g.internal(route{name: telemetry.Recovery, runner: runner, serve: (*call).recover})
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
 // and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
-func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) echo.HandlerFunc {
-	return g.internal(route{name: telemetry.SelfTest, kind: d, analyzer: analyzer, serve: (*call).selfTest})
+func (g *Guard) selfTest(runner *delivery.Runner, analyzer orchestrator.Analyzer) echo.HandlerFunc {
+	return g.internal(route{name: telemetry.SelfTest, runner: runner, analyzer: analyzer, serve: (*call).selfTest})
 }
 
 // route is an internal route.
 type route struct {
-	name     string          // of its log line and its span
-	kind     *delivery.Guard // has the kind of work and the telemetry
+	name     string           // of its log line and its span
+	runner   *delivery.Runner // has the kind of work and the telemetry
 	analyzer orchestrator.Analyzer
 	parse    parser      // reads a delivery from the request
 	serve    func(*call) // does the work, and sets the answer
@@ -112,9 +112,9 @@ func (g *Guard) internal(r route) echo.HandlerFunc {
 			c.refuse(err)
 			return nil
 		}
-		c.line.Kind = r.kind.Kind
+		c.line.Kind = r.runner.Kind
 		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
-		ctx, c.span = r.kind.Telemetry.Serve(ctx, r.name)
+		ctx, c.span = r.runner.Telemetry.Serve(ctx, r.name)
 		e.SetRequest(e.Request().WithContext(ctx))
 		r.serve(c)
 		return nil
@@ -136,7 +136,7 @@ func (c *call) refuse(err error) {
 
 // deliver handles a delivery (SEEDS G2).
 func (c *call) deliver() {
-	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.kind.Kind.IDField)
+	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.runner.Kind.IDField)
 	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.line.Task = d.Task
@@ -151,7 +151,7 @@ func (c *call) deliver() {
 		return
 	}
 	d.Analyzer = c.route.analyzer
-	r := c.route.kind.Deliver(c.context(), d)
+	r := c.route.runner.Deliver(c.context(), d)
 	r.Value = nil // no answer has it, and it may be large
 	c.line.Result = r
 	c.reply(formOf(r.Reason), r.Err)
@@ -200,12 +200,12 @@ func (c *call) recover() {
 	}
 
 	g.mu.Lock()
-	guards := slices.Clone(g.handled)
+	runners := slices.Clone(g.handled)
 	g.mu.Unlock()
 	var report sync.WaitGroup
 	abandoned := 0
 	report.Go(func() { abandoned = g.reportRecords(c.context()) })
-	r, err := delivery.RecoverAll(c.context(), guards)
+	r, err := delivery.RecoverAll(c.context(), runners)
 	report.Wait()
 	r.Abandoned = abandoned
 
@@ -235,7 +235,7 @@ func (c *call) selfTest() {
 		return
 	}
 
-	code, reason, err := c.route.kind.SelfTest(c.context(), c.route.analyzer, input)
+	code, reason, err := c.route.runner.SelfTest(c.context(), c.route.analyzer, input)
 	switch {
 	case err == nil:
 		c.reply(selfTested, nil)
@@ -308,16 +308,16 @@ func (c *call) end() {
 
 // writeLog writes the one log line of the call, and ends its span.
 func (c *call) writeLog() {
-	line, kind, ctx := &c.line, c.route.kind, c.echo.Request().Context()
+	line, runner, ctx := &c.line, c.route.runner, c.echo.Request().Context()
 	line.HTTPStatus, line.Took = c.code, time.Since(c.started)
 	if c.route.name == telemetry.Delivery {
 		status := attribute.Int(telemetry.Status, c.code)
-		kind.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
+		runner.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
 	}
 	level, message := c.level, c.route.name
 	if c.answer.Rejected {
 		level, message = slog.LevelError, "rejected"
-		kind.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))
+		runner.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))
 	}
 
 	c.guard.options.Log.LogAttrs(ctx, level, message, line.Attrs()...) //nolint:sloglint // four messages

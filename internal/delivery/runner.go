@@ -44,9 +44,9 @@ type OrphanFinder interface {
 		task func(next time.Time) string) (booked string, err error)
 }
 
-// Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
+// Runner runs the work of one kind: each analysis once at a time, and finishes it once. It is safe for concurrent
 // use (SEEDS G1).
-type Guard struct {
+type Runner struct {
 	Kind    Kind
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
