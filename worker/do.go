@@ -205,7 +205,7 @@ func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) deli
 	d := r.runner.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
 	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
 		line := delivery.LogLine{
-			Outcome: d.Reason.String(), Result: d, Kind: r.runner.Kind, Took: time.Since(started),
+			Outcome: d.Reason.String(), Result: d, Names: r.runner.Names, Took: time.Since(started),
 		}
 		r.runner.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}

@@ -155,7 +155,7 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := StartQueue(t)
 		w := startOn(t, b, q.Queue, succeed)
-		w.handle(&delivery.Runner{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
+		w.handle(&delivery.Runner{Names: delivery.TaskNames{Kind: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, nil
 		}}, nil)
 		want := func(age any, gauge string) {
@@ -318,7 +318,7 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 		}
 		w.line(t, deliveryRoute, "long", line{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
 		job := *w.runner
-		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
+		job.Names = delivery.TaskNames{Kind: "job", IDField: "analysis_id", Path: "/jobs"}
 		w.handle(&job, w.analyze)
 		maps.Copy(seen, w.line(t, "/jobs", "long", line{"kind": "job", "outcome": "already_finished"}))
 

@@ -203,8 +203,8 @@ func (w *process) restart(auth Authenticator) {
 
 // serverOf returns a Guard that serves one kind.
 func serverOf(work context.Context, d *delivery.Runner, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
-	d.Kind.IDField = cmp.Or(d.Kind.IDField, taskqueue.DefaultIDField)
-	d.Kind.Path = cmp.Or(d.Kind.Path, taskqueue.DefaultPath)
+	d.Names.IDField = cmp.Or(d.Names.IDField, taskqueue.DefaultIDField)
+	d.Names.Path = cmp.Or(d.Names.Path, taskqueue.DefaultPath)
 	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
 	g.route()
 	g.handle(d, analyze)
@@ -214,7 +214,7 @@ func serverOf(work context.Context, d *delivery.Runner, auth Authenticator, anal
 // handle adds the route of d's kind.
 func (g *Guard) handle(d *delivery.Runner, analyze orchestrator.AnalyzerFunc) {
 	work := Work{Kind: Kind{Run: analyze}, collection: collection{runner: d}, service: g}
-	g.echo.POST(d.Kind.Path, work.Echo())
+	g.echo.POST(d.Names.Path, work.Echo())
 }
 
 // ServeHTTP makes Guard an http.Handler.

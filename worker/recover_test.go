@@ -229,7 +229,7 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 		Subtest(t, name, func(t *testing.T) {
 			s := serverOf(t.Context(), &delivery.Runner{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
 			if tc.other != nil {
-				s.handle(&delivery.Runner{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+				s.handle(&delivery.Runner{Names: delivery.TaskNames{Kind: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
 			}
 			ctx, hangUp := context.WithCancel(t.Context())
 			hangUp()

@@ -112,7 +112,7 @@ func (g *Guard) internal(r route) echo.HandlerFunc {
 			c.refuse(err)
 			return nil
 		}
-		c.line.Kind = r.runner.Kind
+		c.line.Names = r.runner.Names
 		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
 		ctx, c.span = r.runner.Telemetry.Serve(ctx, r.name)
 		e.SetRequest(e.Request().WithContext(ctx))
@@ -136,7 +136,7 @@ func (c *call) refuse(err error) {
 
 // deliver handles a delivery (SEEDS G2).
 func (c *call) deliver() {
-	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.runner.Kind.IDField)
+	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.runner.Names.IDField)
 	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.line.Task = d.Task
@@ -175,7 +175,7 @@ func (c *call) replyUnread(err error) {
 func (c *call) replyDelivered(r delivery.Result) {
 	c.level = r.Level()
 	a := &c.answer
-	a.IDField, a.AnalysisID = c.line.Kind.IDField, r.ID
+	a.IDField, a.AnalysisID = c.line.Names.IDField, r.ID
 	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
 	if r.Reason == delivery.Ran {
 		a.LockToken = r.Token
@@ -277,7 +277,7 @@ func (c *call) begin() bool {
 		c.reply(formOf(delivery.NotClaimed), ErrStopping)
 	}
 	c.line.ID = delivery.ValidID(c.line.ID)
-	c.answer.IDField, c.answer.AnalysisID = c.line.Kind.IDField, c.line.ID
+	c.answer.IDField, c.answer.AnalysisID = c.line.Names.IDField, c.line.ID
 	return false
 }
 

@@ -103,7 +103,7 @@ func (w *Work) Submit(ctx context.Context, id string, input any) (s Submission, 
 func (w *Work) submit(ctx context.Context, id string, input any) (s Submission, err error) {
 	var fields repo.CreateOptions
 	if w.runner.Queue != nil {
-		fields.Task = w.runner.Kind.Task("submit", id, rand.Text())
+		fields.Task = w.runner.Names.Task("submit", id, rand.Text())
 	}
 	err = w.analyses.Create(ctx, id, input, fields)
 	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: fields.Task}
@@ -135,7 +135,7 @@ func (w *Work) book(ctx context.Context, d analysislock.Analysis) (already bool,
 		if lease.Held(d.Lock, d.ReadAt) { // the delivery that runs it was booked
 			return true, nil
 		}
-		name = w.runner.Kind.Task("submit", d.ID, iso8601.Format(d.CreatedAt))
+		name = w.runner.Names.Task("submit", d.ID, iso8601.Format(d.CreatedAt))
 	}
 
 	// An earlier call may have crashed before it booked. If it did book, the task's name is

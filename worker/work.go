@@ -83,7 +83,7 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 	}
 	o := g.options
 	c = collection{analyses, &delivery.Runner{
-		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
+		Names: delivery.TaskNames{IDField: k.IDField, Path: k.Path},
 		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
@@ -91,7 +91,7 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
-		c.runner.Kind.Name, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
+		c.runner.Names.Kind, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
 	}
 	if g.queue != nil {
 		c.runner.Queue = g.queue

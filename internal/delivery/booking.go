@@ -24,7 +24,7 @@ const (
 
 // Book books a delivery of id, as Queue.Book does.
 func (runner *Runner) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
-	t.AnalysisID, t.IDField, t.Path = id, runner.Kind.IDField, runner.Kind.Path
+	t.AnalysisID, t.IDField, t.Path = id, runner.Names.IDField, runner.Names.Path
 	t.Deadline = DispatchDeadline(runner.RunTimeout)
 	return runner.Queue.Book(ctx, t)
 }
@@ -52,12 +52,12 @@ func (runner *Runner) bookNext(ctx context.Context, id string, t taskqueue.Task)
 // duplicates book one task, and after a renewal the next duplicate books another.
 func (runner *Runner) followName(id string, token int64, expires time.Time) string {
 	at := expires.UTC().Format(time.RFC3339Nano)
-	return runner.Kind.Task("follow", id, strconv.FormatInt(token, 10), at) + followSuffix
+	return runner.Names.Task("follow", id, strconv.FormatInt(token, 10), at) + followSuffix
 }
 
 // nextName returns the name of the task of the next attempt after the one with this token.
 func (runner *Runner) nextName(id string, token int64, next time.Time) string {
-	return runner.Kind.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+	return runner.Names.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
 // backoff returns the wait after an attempt. The wait after attempt 1 is shortest. Each further

@@ -71,7 +71,7 @@ func (a *attempt) forward(ctx context.Context) Result {
 	if err := analysislock.CheckID(a.id); err != nil {
 		return Result{Reason: InvalidID, Err: err}
 	}
-	if !a.book(ctx, a.runner.Kind.Task("push", a.id, a.delivery.Task), time.Time{}) {
+	if !a.book(ctx, a.runner.Names.Task("push", a.id, a.delivery.Task), time.Time{}) {
 		return Result{Reason: Unavailable}
 	}
 	return Result{Reason: Forwarded}
@@ -414,7 +414,7 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 	name := ""
 	if a.runner.Queue != nil {
-		name = a.runner.Kind.Task(purpose, a.id, a.owner)
+		name = a.runner.Names.Task(purpose, a.id, a.owner)
 	}
 	if a.release(ctx, outcome, true, name) && name != "" {
 		a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name})
@@ -554,8 +554,8 @@ func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
 	if names != nil {
 		log = log.With("effects", names)
 	}
-	if a.runner.Kind.Name != "" {
-		log = log.With("kind", a.runner.Kind.Name)
+	if a.runner.Names.Kind != "" {
+		log = log.With("kind", a.runner.Names.Kind)
 	}
 	a.runner.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
 	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)

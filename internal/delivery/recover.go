@@ -106,8 +106,8 @@ func RecoverAll(ctx context.Context, runners []*Runner) (all Recovery, err error
 	var calls sync.WaitGroup
 	for i, runner := range runners {
 		calls.Go(func() {
-			if results[i], errs[i] = runner.Recover(ctx); errs[i] != nil && runner.Kind.Name != "" {
-				errs[i] = fmt.Errorf("kind %q: %w", runner.Kind.Name, errs[i])
+			if results[i], errs[i] = runner.Recover(ctx); errs[i] != nil && runner.Names.Kind != "" {
+				errs[i] = fmt.Errorf("kind %q: %w", runner.Names.Kind, errs[i])
 			}
 		})
 	}
