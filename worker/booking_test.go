@@ -90,7 +90,7 @@ func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
-		w.guard.Queue = &slow{by: time.Second, during: func() { w.stop(delivery.ErrStopping) }}
+		w.runner.Queue = &slow{by: time.Second, during: func() { w.stop(delivery.ErrStopping) }}
 		held(t, b, "x", 100*time.Second)
 		w.deliver(t, "x").check(t, 200, map[string]any{"acquired": false, "reason": "locked"})
 	})
@@ -124,7 +124,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				report(job, int64(7))
 				return nil, ctx.Err()
 			})
-			w.guard.Queue = q.Queue
+			w.runner.Queue = q.Queue
 			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
 			if took := time.Since(stopped); took > 8*time.Second {
 				t.Errorf("answered after %v, want 8 s at most", took)
@@ -184,7 +184,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 				time.Sleep(tc.analyzer)
 				return nil, ctx.Err()
 			})
-			w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
+			w.runner.Queue, w.runner.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
 			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
 			if took := time.Since(stopped); took != tc.took {
 				t.Errorf("answered after %v, want %v", took, tc.took)
@@ -270,7 +270,7 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.guard.Locks = a
+		w.runner.Locks = a
 		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
 		if !stopped.Load() {
 			t.Error("no commit was made")
@@ -335,10 +335,10 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 			t.Fatal(err)
 		}
 		work := g.MustRegister(Kind{})
-		if got := work.guard.Instance; !regexp.MustCompile(c.want).MatchString(got) || seen[got] {
+		if got := work.runner.Instance; !regexp.MustCompile(c.want).MatchString(got) || seen[got] {
 			t.Errorf("the instance %q, want %s and no other's", got, c.want)
 		}
-		seen[work.guard.Instance] = true
+		seen[work.runner.Instance] = true
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -362,7 +362,7 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 			expires := held(t, b, "x", ahead+100*time.Second)
 			w.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked", "retry_at": expires, "Retry-After": "100"})
 			q := &recordingQueue{}
-			w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
+			w.runner.Queue, w.runner.RunTimeout = q, 7*time.Minute
 			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
 			if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires || q.tasks[0].Deadline != 8*time.Minute || q.tasks[0].AnalysisID != "x" {
 				t.Errorf("booked %+v for 2 s after %s, want after %s", q.tasks[0], at, expires)

@@ -122,7 +122,7 @@ func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply an
 
 // serve makes q call w, and w book in q.
 func (q *CloudQueue) serve(w *process) {
-	w.guard.Queue = q.Queue
+	w.runner.Queue = q.Queue
 	q.Serve(w)
 }
 

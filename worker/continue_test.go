@@ -116,10 +116,10 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 			})
 			var q recordingQueue
 			if tc.queue {
-				w.guard.Queue = &q
+				w.runner.Queue = &q
 			}
 			if tc.queueHasFault {
-				w.guard.Queue = refusing{}
+				w.runner.Queue = refusing{}
 			}
 			w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
@@ -156,7 +156,7 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 				tc.report(job)
 				return until(ctx, nothing)
 			})
-			w.guard.Queue = &recordingQueue{}
+			w.runner.Queue = &recordingQueue{}
 			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
 			w.checkCounts(t, "taskguard.run.timeouts", "run_timeout :1")
 			checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})

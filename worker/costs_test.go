@@ -74,7 +74,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 			time.Sleep(time.Until(end))
 			return "done", nil
 		})
-		w.guard.Log, w.guard.Instance = telemetry.NewLogger(w.log, "json", 0), "taskguard-worker-00042-abc/0123456789abcdef"
+		w.runner.Log, w.runner.Instance = telemetry.NewLogger(w.log, "json", 0), "taskguard-worker-00042-abc/0123456789abcdef"
 		measured := map[string]bool{}
 		measure := func(what string, minus []string, times int, do func()) {
 			t.Helper()
@@ -142,13 +142,13 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		held(t, b, "held", time.Hour)
 		measure("delivery while another worker has the lock", nil, 1, func() { deliver("held") })
 		b.Delete(t, "held")
-		w.reported = map[string]*repo.Analyses{"records": w.guard.Orphans.(*repo.Analyses)}
+		w.reported = map[string]*repo.Analyses{"records": w.runner.Orphans.(*repo.Analyses)}
 		recovery := func() { w.call(t, "POST", "/internal/tasks/recover", "") }
 		measure("call of recovery", nil, 1, recovery)
 		for i := range 10 {
 			b.Put(t, fmt.Sprint("lost", i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
 		}
-		w.guard.Queue = q.Queue
+		w.runner.Queue = q.Queue
 		measure("orphaned analysis, in a call of recovery", []string{"call of recovery"}, 10, recovery)
 		for i := range 10 {
 			id := fmt.Sprint("lost", i)

@@ -109,7 +109,7 @@ func TestDelivery(t *testing.T) {
 				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
 				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
 			})
-			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Reason != delivery.Retry || o.Code != "unrecordable" {
+			if o := w.runner.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x", Analyzer: w.analyze}); o.Reason != delivery.Retry || o.Code != "unrecordable" {
 				t.Errorf("outcome %v, code %q, %v", o.Reason, o.Code, o.Err)
 			}
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
@@ -133,7 +133,7 @@ func TestDelivery(t *testing.T) {
 				w.stop(delivery.ErrStopping)
 				return nil, ctx.Err()
 			})
-			w.guard.RunTimeout = ttl(b) / 2
+			w.runner.RunTimeout = ttl(b) / 2
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
 		},
@@ -196,7 +196,7 @@ func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 func TestAnInputThatCannotBeReadIsTheAttemptsLastError(t *testing.T) {
 	var m memory
 	w := start(t, emulatortest.Embedded(t), succeed)
-	w.guard.Locks = m.locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
+	w.runner.Locks = m.locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 		return analysislock.Work{}, errors.New("the input is out of reach")
 	})
 	w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})

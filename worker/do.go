@@ -183,7 +183,7 @@ func (r record) unfinished(ctx context.Context, d delivery.Result) error {
 	case errors.Is(cause, ErrStopping) && ctx.Err() != nil:
 		cause = context.Cause(ctx)
 	case d.Reason == delivery.Retry && d.Code == delivery.CodeRunTimeout:
-		cause = fmt.Errorf("the run took longer than RunTimeout, %v, without a new checkpoint", r.guard.RunTimeout)
+		cause = fmt.Errorf("the run took longer than RunTimeout, %v, without a new checkpoint", r.runner.RunTimeout)
 	case d.Reason == delivery.Retry && d.RunErr != nil:
 		return d.RunErr
 	}
@@ -202,12 +202,12 @@ const releaseTime = 5 * time.Second
 // deliver makes a delivery of the record, which calls run. If it fails, it is logged.
 func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) delivery.Result {
 	started := time.Now()
-	d := r.guard.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
+	d := r.runner.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
 	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
 		line := delivery.LogLine{
-			Outcome: d.Reason.String(), Result: d, Kind: r.guard.Kind, Took: time.Since(started),
+			Outcome: d.Reason.String(), Result: d, Names: r.runner.Names, Took: time.Since(started),
 		}
-		r.guard.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
+		r.runner.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}
 	return d
 }

@@ -31,7 +31,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := serverOf(t.Context(), &delivery.Guard{
+		s := serverOf(t.Context(), &delivery.Runner{
 			Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
 		}, CheckedByProxy(), succeed)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(body))

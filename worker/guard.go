@@ -52,9 +52,9 @@ type Guard struct {
 	works    []*Work                   // the registered kinds
 	records  map[string]bool           // the collections that Do has used
 	reported map[string]*repo.Analyses // these collections and the default one
-	handled  []*delivery.Guard         // the kinds that recovery books, which have a handler
+	handled  []*delivery.Runner        // the kinds that recovery books, which have a handler
 
-	large *semaphore.Weighted // see delivery.Guard
+	large *semaphore.Weighted // see delivery.Runner
 }
 
 // Open connects to Firestore and the queue, and makes no call to them yet. It asks Google's metadata
@@ -147,7 +147,7 @@ func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 		}
 		g.echo.POST(work.Path, work.Echo())
 		if i == 0 {
-			g.echo.POST("/internal/self-test", echo.WrapHandler(g.selfTest(work.guard, work.analyzer())))
+			g.echo.POST("/internal/self-test", echo.WrapHandler(g.selfTest(work.runner, work.analyzer())))
 		}
 	}
 	g.awaitReady()

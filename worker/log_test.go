@@ -64,7 +64,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
 			w := start(t, b, tc.analyze)
-			w.guard.RunTimeout = 10 * time.Second
+			w.runner.RunTimeout = 10 * time.Second
 			w.post(t, cmp.Or(tc.body, `{"analysis_id":"x"}`))
 			if log := w.log.String(); strings.Contains(log, secret) || !strings.Contains(log, tc.also) {
 				t.Errorf("the log shows the input, or lacks %s: %s", tc.also, log)
@@ -155,7 +155,7 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := StartQueue(t)
 		w := startOn(t, b, q.Queue, succeed)
-		w.handle(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
+		w.handle(&delivery.Runner{Names: delivery.TaskNames{Kind: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, nil
 		}}, nil)
 		want := func(age any, gauge string) {
@@ -170,7 +170,7 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.Put(t, "y", map[string]any{"status": "QUEUED", "createdAt": time.Now()})
 		want(3_660_000.0, ":3660")
-		w.guard.Oldest = func(context.Context) (d analysislock.Analysis, found bool, err error) {
+		w.runner.Oldest = func(context.Context) (d analysislock.Analysis, found bool, err error) {
 			return d, false, lease.ErrRefused // the index is missing
 		}
 		held(t, b, "orphan", -time.Hour)
@@ -231,7 +231,7 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			case "invalid":
 				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "s3cret"}
 			case "cancelled":
-				if _, err := start(t, b, nil).guard.Locks.(*repo.Analyses).Cancel(ctx, "cancelled", "ops", nil); err != nil {
+				if _, err := start(t, b, nil).runner.Locks.(*repo.Analyses).Cancel(ctx, "cancelled", "ops", nil); err != nil {
 					t.Error(err)
 				}
 				<-ctx.Done()
@@ -247,8 +247,8 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			}
 			return "done", nil
 		})
-		w.guard.RunTimeout = 6 * time.Minute
-		w.guard.Locks = lateAcquisition{w.guard.Locks, 100 * time.Millisecond}
+		w.runner.RunTimeout = 6 * time.Minute
+		w.runner.Locks = lateAcquisition{w.runner.Locks, 100 * time.Millisecond}
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "cancelled", "resumable", "unreachable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
@@ -317,8 +317,8 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			t.Errorf("spans %q, want %q", got, want)
 		}
 		w.line(t, deliveryRoute, "long", line{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
-		job := *w.guard
-		job.Kind = delivery.Kind{Name: "job", IDField: "analysis_id", Path: "/jobs"}
+		job := *w.runner
+		job.Names = delivery.TaskNames{Kind: "job", IDField: "analysis_id", Path: "/jobs"}
 		w.handle(&job, w.analyze)
 		maps.Copy(seen, w.line(t, "/jobs", "long", line{"kind": "job", "outcome": "already_finished"}))
 
@@ -373,7 +373,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "time_to_start_ms": 130_000.0, "time_to_ready_ms": 140_000.0})
 		w.line(t, deliveryRoute, "ahead", map[string]any{"outcome": "ready", "time_to_start_ms": 0.0, "time_to_ready_ms": 0.0})
 		w.line(t, deliveryRoute, "undated", map[string]any{"outcome": "ready", "time_to_start_ms": nil, "time_to_ready_ms": nil})
-		if _, err := w.guard.Orphans.(*repo.Analyses).Requeue(t.Context(), "stamp", nil, false, ""); err != nil {
+		if _, err := w.runner.Orphans.(*repo.Analyses).Requeue(t.Context(), "stamp", nil, false, ""); err != nil {
 			t.Fatal(err)
 		}
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "attempt": 1.0, "time_to_start_ms": nil, "time_to_ready_ms": 170_000.0})

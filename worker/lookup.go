@@ -207,8 +207,8 @@ func (g *Guard) recordsOf(o DoOptions) (records collection, err error) {
 	if records, err = g.collection(k, store); err != nil {
 		return records, err
 	}
-	records.guard.Queue, records.guard.StallTimeout = nil, 0 // no task can call fn, and fn need not report
-	records.guard.RetryUncertain = true
+	records.runner.Queue, records.runner.StallTimeout = nil, 0 // no task can call fn, and fn need not report
+	records.runner.RetryUncertain = true
 
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -53,7 +53,7 @@ type Operator struct {
 	// Documents are those of the kind. Unlock and Requeue book no delivery: pass them a name of NewTask,
 	// and then call Book with it.
 	Documents
-	guard *delivery.Guard
+	runner *delivery.Runner
 }
 
 // Recovery is the result of Operator.Recover.
@@ -71,14 +71,14 @@ var ErrNoQueue = delivery.ErrNoQueue
 
 // Operator returns the Operator of the kind.
 func (w *Work) Operator() *Operator {
-	guard := *w.guard
-	guard.Oldest = nil // only the route reports its age
-	return &Operator{w.analyses, &guard}
+	runner := *w.runner
+	runner.Oldest = nil // only the route reports its age
+	return &Operator{w.analyses, &runner}
 }
 
 // NewTask returns a new name for a task of the document id, or "" without a Queue.
 func (o *Operator) NewTask(id string) (task string) {
-	if o.guard.Queue == nil {
+	if o.runner.Queue == nil {
 		return ""
 	}
 	return taskqueue.Name("operator", id, rand.Text())
@@ -87,14 +87,14 @@ func (o *Operator) NewTask(id string) (task string) {
 // Book books a delivery of the document id for now, under a name of NewTask. An additional delivery is
 // harmless. Errors: ErrNoQueue, and errors of Cloud Tasks with their gRPC status.
 func (o *Operator) Book(ctx context.Context, id, task string) error {
-	if o.guard.Queue == nil {
+	if o.runner.Queue == nil {
 		return ErrNoQueue
 	}
-	_, err := o.guard.Book(ctx, id, taskqueue.Task{Name: task})
+	_, err := o.runner.Book(ctx, id, taskqueue.Task{Name: task})
 	return err
 }
 
 // Recover books a delivery for each orphaned document, as the handler of Recovery does. It
 // takes at most 50 s, and returns the first error with the result. Without a Queue the error is
 // ErrNoQueue.
-func (o *Operator) Recover(ctx context.Context) (Recovery, error) { return o.guard.Recover(ctx) }
+func (o *Operator) Recover(ctx context.Context) (Recovery, error) { return o.runner.Recover(ctx) }

@@ -96,7 +96,7 @@ func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string 
 func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
-	s := serverOf(t.Context(), &delivery.Guard{
+	s := serverOf(t.Context(), &delivery.Runner{
 		Locks: new(memory).locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
@@ -131,7 +131,7 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
-		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Reason != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+		if o := w.runner.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Reason != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
 			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Reason, o.ID, want)
 		}
 		w.deliver(t, id).check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down", "analysis_id": want})

@@ -33,7 +33,7 @@ type process struct {
 	log         *bytes.Buffer
 	stop        context.CancelCauseFunc
 	unavailable *atomic.Bool // no call of this worker reaches Firestore
-	guard       *delivery.Guard
+	runner      *delivery.Runner
 	analyze     orchestrator.AnalyzerFunc
 }
 
@@ -55,7 +55,7 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 func startOn(t testing.TB, b *emulatortest.Backend, q delivery.Queue, body orchestrator.AnalyzerFunc) *process {
 	t.Helper()
 	w := start(t, b, body)
-	w.guard.Queue = q
+	w.runner.Queue = q
 	return w
 }
 
@@ -73,7 +73,7 @@ func startWith(
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.guard = &delivery.Guard{
+	w.runner = &delivery.Runner{
 		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval,
 		Log: slog.New(slog.NewJSONHandler(w.log, nil)), Telemetry: w.Telemetry,
@@ -196,15 +196,15 @@ func Subtest(t *testing.T, name string, run func(t *testing.T)) {
 func (w *process) restart(auth Authenticator) {
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
-	w.Guard = serverOf(work, w.guard, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	w.Guard = serverOf(work, w.runner, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		return w.analyze(ctx, job)
 	})
 }
 
 // serverOf returns a Guard that serves one kind.
-func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
-	d.Kind.IDField = cmp.Or(d.Kind.IDField, taskqueue.DefaultIDField)
-	d.Kind.Path = cmp.Or(d.Kind.Path, taskqueue.DefaultPath)
+func serverOf(work context.Context, d *delivery.Runner, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
+	d.Names.IDField = cmp.Or(d.Names.IDField, taskqueue.DefaultIDField)
+	d.Names.Path = cmp.Or(d.Names.Path, taskqueue.DefaultPath)
 	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
 	g.route()
 	g.handle(d, analyze)
@@ -212,9 +212,9 @@ func serverOf(work context.Context, d *delivery.Guard, auth Authenticator, analy
 }
 
 // handle adds the route of d's kind.
-func (g *Guard) handle(d *delivery.Guard, analyze orchestrator.AnalyzerFunc) {
-	work := Work{Kind: Kind{Run: analyze}, collection: collection{guard: d}, service: g}
-	g.echo.POST(d.Kind.Path, work.Echo())
+func (g *Guard) handle(d *delivery.Runner, analyze orchestrator.AnalyzerFunc) {
+	work := Work{Kind: Kind{Run: analyze}, collection: collection{runner: d}, service: g}
+	g.echo.POST(d.Names.Path, work.Echo())
 }
 
 // ServeHTTP makes Guard an http.Handler.

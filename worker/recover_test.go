@@ -31,7 +31,7 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := StartQueue(t)
 		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue // nothing is delivered yet
+		w.runner.Queue = q.Queue // nothing is delivered yet
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 		b.Put(t, "never-booked", map[string]any{"status": "QUEUED", "updatedAt": now})
 		b.Put(t, "finished", map[string]any{"status": "READY", "updatedAt": now})
@@ -83,7 +83,7 @@ func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, erro
 func TestAStopWaitsForARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
-		g := &delivery.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
+		g := &delivery.Runner{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
 		s := serverOf(work, g, CheckedByProxy(), nil)
 		ended := make(chan struct{})
 		go func() {
@@ -106,7 +106,7 @@ func TestARecoveryNeedsAQueueAFirestoreAndNoStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
-		w.guard.Queue = &recordingQueue{}
+		w.runner.Queue = &recordingQueue{}
 		w.unavailable.Store(true)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
 		w.unavailable.Store(false)
@@ -227,9 +227,9 @@ func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
 		"two kinds, and more of the first": {overdue(10_001), &recordingQueue{}, 200, 10_001, 10_001, true, overdue(1)},
 	} {
 		Subtest(t, name, func(t *testing.T) {
-			s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
+			s := serverOf(t.Context(), &delivery.Runner{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, CheckedByProxy(), nil)
 			if tc.other != nil {
-				s.handle(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+				s.handle(&delivery.Runner{Names: delivery.TaskNames{Kind: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
 			}
 			ctx, hangUp := context.WithCancel(t.Context())
 			hangUp()
@@ -259,7 +259,7 @@ func TestARecoveryIsBounded(t *testing.T) {
 	} {
 		Subtest(t, name, func(t *testing.T) {
 			began := time.Now()
-			r, err := (&delivery.Guard{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
+			r, err := (&delivery.Runner{Orphans: tc.orphans, Queue: tc.queue}).Recover(t.Context())
 			took := time.Since(began).Truncate(time.Second)
 			around := tc.found / 200 // what ends when the time does
 			if max(r.Found-tc.found, tc.found-r.Found) > around || max(r.Booked-tc.booked, tc.booked-r.Booked) > around || r.More != tc.more || !errors.Is(err, tc.fails) || took != tc.took {
@@ -286,7 +286,7 @@ func (d *deaf) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 
 func TestARecoveryThatRunsOutOfTimeLeavesMoreAlsoWithoutAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, err := (&delivery.Guard{Orphans: patient{1000}, Queue: &deaf{}}).Recover(t.Context())
+		r, err := (&delivery.Runner{Orphans: patient{1000}, Queue: &deaf{}}).Recover(t.Context())
 		if err != nil || !r.More || r.Found != r.Booked || r.Found >= 1000 {
 			t.Errorf("%+v, %v; want more", r, err)
 		}
@@ -347,7 +347,7 @@ func TestAnAnalysisThatWaitsBooksTheTaskOfItsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
 		w := start(t, b, succeed)
-		w.guard.Queue = q
+		w.runner.Queue = q
 		next := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 		b.Put(t, "x", map[string]any{"status": "QUEUED", "bookedTask": "old", "nextAttemptAt": next})
 		for range 2 {
@@ -365,14 +365,14 @@ func TestASubmissionIsBookedUnderTheNameOfItsDocumentAndForItsTime(t *testing.T)
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
 		w := start(t, b, succeed)
-		w.guard.Queue = q
+		w.runner.Queue = q
 		next := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 		for _, tc := range []struct {
 			booked any
 			kept   bool
 		}{{"own", true}, {"projects/p/locations/l/queues/q/tasks/own", false}, {7, false}, {nil, false}} {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i", "bookedTask": tc.booked, "nextAttemptAt": next})
-			_, err := (&Work{collection: collection{w.guard.Orphans.(*repo.Analyses), w.guard}}).submit(t.Context(), "x", "i")
+			_, err := (&Work{collection: collection{w.runner.Orphans.(*repo.Analyses), w.runner}}).submit(t.Context(), "x", "i")
 			task := q.tasks[len(q.tasks)-1]
 			if err != nil || (task.Name == "own") != tc.kept || !taskqueue.ValidName(task.Name) || !task.At.Equal(next) {
 				t.Errorf("%v: booked %+v, %v", tc.booked, task, err)

@@ -45,7 +45,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 				}
 				return "done", nil
 			})
-			w.guard.StallTimeout = time.Minute
+			w.runner.StallTimeout = time.Minute
 			w.deliver(t, "x").check(t, tc.code, nil)
 			checkHistory(t, b, tc.history)
 			want := "stalled :1"
@@ -59,7 +59,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 
 func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.T) {
 	cancel := func(t *testing.T, b *emulatortest.Backend) {
-		operator := start(t, b, nil).guard.Locks.(*repo.Analyses) //nolint:forcetypeassert // start's
+		operator := start(t, b, nil).runner.Locks.(*repo.Analyses) //nolint:forcetypeassert // start's
 		if _, err := operator.Cancel(t.Context(), "x", "ops", nil); err != nil {
 			t.Error(err)
 		}
@@ -136,9 +136,9 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 					b.Merge(t, "x", theirs)
 					return analyze(ctx, w)
 				})
-				w.guard.RunTimeout = 2 * time.Minute
+				w.runner.RunTimeout = 2 * time.Minute
 				if end == "by its deadline" {
-					w.guard.RunTimeout = time.Minute
+					w.runner.RunTimeout = time.Minute
 				}
 				w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": status, "reason": nil, "error": nil})
 				for name, want := range theirs {
@@ -214,7 +214,7 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 				}
 			})
 		})
-		w.guard.RunTimeout = time.Minute // before the next heartbeat, and before the trust ends
+		w.runner.RunTimeout = time.Minute // before the next heartbeat, and before the trust ends
 		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 		w.line(t, deliveryRoute, "full", map[string]any{"outcome": "ready", "checkpoints": 3.0, "heartbeats": 4.0})
 		reply{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"analysis_id": "full"})
@@ -256,7 +256,7 @@ func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
 				}
 				return until(ctx, nothing) // stalled
 			})
-			w.guard.StallTimeout = time.Minute
+			w.runner.StallTimeout = time.Minute
 			began := time.Now()
 			w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
 			if took := time.Since(began); took < 150*time.Second || attempts(t, b) != "retry:stalled" {
@@ -330,7 +330,7 @@ func TestAReportAfterTheStopIsCommittedOrUnknown(t *testing.T) {
 				}
 				return nil, ctx.Err()
 			})
-			w.guard.RunTimeout = time.Minute
+			w.runner.RunTimeout = time.Minute
 			w.deliver(t, "x").check(t, 500, nil)
 			checkFields(t, b, "x", map[string]any{"checkpoint": int64(8), "lockOwner": nil, "openEffects": nil})
 			if effects, _ := b.Fields(t, "x")["effects"].(map[string]any); len(effects) != 1 {

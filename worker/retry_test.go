@@ -37,7 +37,7 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 				w.unavailable.Store(tc.releaseFails)
 				return nil, errors.New("flaky")
 			})
-			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
+			w.runner.RetryMin, w.runner.RetryMax = 30*time.Second, time.Minute
 			q := &slow{during: func() {
 				if b.Fields(t, "x")["nextAttemptAt"] == nil {
 					t.Error("it is booked before the commit that releases the lock")
@@ -47,7 +47,7 @@ func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
 				q.by = time.Hour
 			}
 			if tc.queue {
-				w.guard.Queue = q
+				w.runner.Queue = q
 			}
 			failed := time.Now()
 			a := w.deliver(t, "x")
@@ -116,10 +116,10 @@ func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
 			b.Merge(t, "x", tc.fields)
 			w, q := start(t, b, succeed), &recordingQueue{}
 			if !tc.withoutQueue {
-				w.guard.Queue = q
+				w.runner.Queue = q
 			}
 			if tc.bookingFails {
-				w.guard.Queue = refusing{}
+				w.runner.Queue = refusing{}
 			}
 			booked, task := taskqueue.Name("next", "x", "4", next), "another"
 			if tc.itself {
@@ -183,9 +183,9 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 				})
 			})
 			q, task := &recordingQueue{}, "another"
-			w.guard.Queue, w.guard.RunTimeout = q, cmp.Or(tc.limit, w.guard.RunTimeout)
+			w.runner.Queue, w.runner.RunTimeout = q, cmp.Or(tc.limit, w.runner.RunTimeout)
 			if tc.fails {
-				w.guard.Queue = refusing{}
+				w.runner.Queue = refusing{}
 			}
 			if tc.itself {
 				task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
@@ -293,10 +293,10 @@ func TestAFailureSaysWhenToComeAgain(t *testing.T) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts, "lockToken": 4})
 			b.Merge(t, "x", map[string]any{"history": []any{map[string]any{"token": 4, "outcome": "retry", "uncounted": tc.uncounted}}})
 			w := start(t, b, failing(tc.err))
-			w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
+			w.runner.RetryMin, w.runner.RetryMax = 30*time.Second, time.Minute
 			q, code := &recordingQueue{}, 500
 			if !tc.withoutQueue {
-				w.guard.Queue, code = q, 200
+				w.runner.Queue, code = q, 200
 			}
 
 			failed := time.Now()
@@ -350,7 +350,7 @@ func TestAWaitDoesNotOutweighAPermanentErrorOrALimitOfTime(t *testing.T) {
 			}
 			return nil, RetryAfter(nil, 100*time.Hour)
 		}, grpc.WithIdleTimeout(0)) // grpc's own idle mode has a race, and begins after 30 min
-		w.guard.Queue, w.guard.RetryMin, w.guard.RetryMax = &recordingQueue{}, 30*time.Second, time.Minute
+		w.runner.Queue, w.runner.RetryMin, w.runner.RetryMax = &recordingQueue{}, 30*time.Second, time.Minute
 
 		w.deliver(t, "permanent").check(t, 200, map[string]any{"status": "FAILED"})
 		w.deliver(t, "slow").check(t, 200, map[string]any{"reason": "retry"})

@@ -141,9 +141,9 @@ type mortal struct {
 
 func (s *simulation) start(t *testing.T) *mortal {
 	w := startWith(t, s.b, 10, s.analyze, grpc.WithChainUnaryInterceptor(s.index.intercept))
-	w.guard.Queue, w.guard.Orphans = s.queue.Queue, atMost{w.guard.Orphans, s.recovered}
-	w.guard.RetryMin, w.guard.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
-	w.guard.Log, w.guard.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
+	w.runner.Queue, w.runner.Orphans = s.queue.Queue, atMost{w.runner.Orphans, s.recovered}
+	w.runner.RetryMin, w.runner.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
+	w.runner.Log, w.runner.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
 	w.restart(CheckedByProxy())
 	return &mortal{process: w, load: s}
 }
@@ -213,7 +213,7 @@ func (s *simulation) serve(instances []*mortal) {
 
 // submit creates the analyses.
 func (s *simulation) submit(t *testing.T) {
-	began, application := time.Now(), s.start(t).guard
+	began, application := time.Now(), s.start(t).runner
 	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range s.created {
@@ -260,7 +260,7 @@ func (s *simulation) operate(t *testing.T, instances []*mortal) {
 			death += s.deaths
 		}
 
-		if _, err := instances[0].guard.Recover(t.Context()); err != nil && s.outage == 0 {
+		if _, err := instances[0].runner.Recover(t.Context()); err != nil && s.outage == 0 {
 			t.Error(err)
 		}
 		s.mu.Lock()
@@ -325,12 +325,12 @@ func (s *simulation) check(t *testing.T) {
 		}
 	}
 	w := s.start(t)
-	n, err := w.guard.Locks.(*repo.Analyses).Count(t.Context(), repo.Filter{Status: "READY"})
+	n, err := w.runner.Locks.(*repo.Analyses).Count(t.Context(), repo.Filter{Status: "READY"})
 	if err != nil || n != int64(s.n) {
 		t.Errorf("%d are READY, %v; want %d", n, err, s.n)
 	}
 	time.Sleep(time.Hour)
-	if r, err := w.guard.Recover(t.Context()); err != nil || r.Found != 0 || r.Oldest != 0 {
+	if r, err := w.runner.Recover(t.Context()); err != nil || r.Found != 0 || r.Oldest != 0 {
 		t.Errorf("left is %+v, %v", r, err)
 	}
 	faults := s.deaths > 0 || s.outage > 0 || s.purge > 0 || s.lose > 0

@@ -68,22 +68,22 @@ func (g *Guard) writeAnswer(w http.ResponseWriter, r *http.Request, code int, a 
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
 func (g *Guard) recovery() http.Handler {
-	kind := &delivery.Guard{Telemetry: g.telemetry}
-	return &route{guard: g, name: telemetry.Recovery, kind: kind, serve: (*call).recover}
+	runner := &delivery.Runner{Telemetry: g.telemetry}
+	return &route{guard: g, name: telemetry.Recovery, runner: runner, serve: (*call).recover}
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
 // and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
-func (g *Guard) selfTest(d *delivery.Guard, analyzer orchestrator.Analyzer) http.Handler {
-	return &route{guard: g, name: telemetry.SelfTest, kind: d, analyzer: analyzer, serve: (*call).selfTest}
+func (g *Guard) selfTest(d *delivery.Runner, analyzer orchestrator.Analyzer) http.Handler {
+	return &route{guard: g, name: telemetry.SelfTest, runner: d, analyzer: analyzer, serve: (*call).selfTest}
 }
 
 // route is the handler of an internal route.
 type route struct {
 	guard    *Guard
-	name     string          // of its log line and its span
-	kind     *delivery.Guard // has the kind of work and the telemetry
+	name     string           // of its log line and its span
+	runner   *delivery.Runner // has the kind of work and the telemetry
 	analyzer orchestrator.Analyzer
 	parse    parser      // reads a delivery from the request
 	serve    func(*call) // does the work, and sets the answer
@@ -120,9 +120,9 @@ func (r *route) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		c.refuse(err)
 		return
 	}
-	c.line.Kind = r.kind.Kind
+	c.line.Names = r.runner.Names
 	ctx := telemetry.Extract(req.Context(), req.Header)
-	ctx, c.span = r.kind.Telemetry.Serve(ctx, r.name)
+	ctx, c.span = r.runner.Telemetry.Serve(ctx, r.name)
 	c.r = req.WithContext(ctx)
 	r.serve(c)
 }
@@ -142,7 +142,7 @@ func (c *call) refuse(err error) {
 
 // deliver handles a delivery (SEEDS G2).
 func (c *call) deliver() {
-	d, err := c.parse(c.w, c.r, c.kind.Kind.IDField)
+	d, err := c.parse(c.w, c.r, c.runner.Names.IDField)
 	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.line.Task = d.Task
@@ -157,7 +157,7 @@ func (c *call) deliver() {
 		return
 	}
 	d.Analyzer = c.analyzer
-	r := c.kind.Deliver(c.context(), d)
+	r := c.runner.Deliver(c.context(), d)
 	r.Value = nil // no answer has it, and it may be large
 	c.line.Result = r
 	c.reply(formOf(r.Reason), r.Err)
@@ -181,7 +181,7 @@ func (c *call) replyUnread(err error) {
 func (c *call) replyDelivered(r delivery.Result) {
 	c.level = r.Level()
 	a := &c.answer
-	a.IDField, a.AnalysisID = c.line.Kind.IDField, r.ID
+	a.IDField, a.AnalysisID = c.line.Names.IDField, r.ID
 	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
 	if r.Reason == delivery.Ran {
 		a.LockToken = r.Token
@@ -206,12 +206,12 @@ func (c *call) recover() {
 	}
 
 	g.mu.Lock()
-	guards := slices.Clone(g.handled)
+	runners := slices.Clone(g.handled)
 	g.mu.Unlock()
 	var report sync.WaitGroup
 	abandoned := 0
 	report.Go(func() { abandoned = g.reportRecords(c.context()) })
-	r, err := delivery.RecoverAll(c.context(), guards)
+	r, err := delivery.RecoverAll(c.context(), runners)
 	report.Wait()
 	r.Abandoned = abandoned
 
@@ -241,7 +241,7 @@ func (c *call) selfTest() {
 		return
 	}
 
-	code, reason, err := c.kind.SelfTest(c.context(), c.analyzer, input)
+	code, reason, err := c.runner.SelfTest(c.context(), c.analyzer, input)
 	switch {
 	case err == nil:
 		c.reply(selfTested, nil)
@@ -283,7 +283,7 @@ func (c *call) begin() bool {
 		c.reply(formOf(delivery.NotClaimed), ErrStopping)
 	}
 	c.line.ID = delivery.ValidID(c.line.ID)
-	c.answer.IDField, c.answer.AnalysisID = c.line.Kind.IDField, c.line.ID
+	c.answer.IDField, c.answer.AnalysisID = c.line.Names.IDField, c.line.ID
 	return false
 }
 
@@ -312,16 +312,16 @@ func (c *call) end() {
 
 // writeLog writes the one log line of the call, and ends its span.
 func (c *call) writeLog() {
-	line, kind, ctx := &c.line, c.kind, c.r.Context()
+	line, runner, ctx := &c.line, c.runner, c.r.Context()
 	line.HTTPStatus, line.Took = c.code, time.Since(c.started)
 	if c.name == telemetry.Delivery {
 		status := attribute.Int(telemetry.Status, c.code)
-		kind.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
+		runner.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
 	}
 	level, message := c.level, c.name
 	if c.answer.Rejected {
 		level, message = slog.LevelError, "rejected"
-		kind.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))
+		runner.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))
 	}
 
 	c.guard.options.Log.LogAttrs(ctx, level, message, line.Attrs()...) //nolint:sloglint // four messages

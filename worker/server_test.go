@@ -176,5 +176,5 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 // testedWith adds the route of self-tests on this input.
 func (w *process) testedWith(input json.RawMessage) {
 	w.options.SelfTest = input
-	w.echo.POST("/internal/self-test", echo.WrapHandler(w.selfTest(w.guard, w.analyze)))
+	w.echo.POST("/internal/self-test", echo.WrapHandler(w.selfTest(w.runner, w.analyze)))
 }

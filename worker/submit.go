@@ -62,7 +62,7 @@ func (w *Work) Book(ctx context.Context, id string) error {
 	d, err := w.analyses.Summary(ctx, id)
 	switch {
 	case err != nil:
-	case w.guard.Queue == nil:
+	case w.runner.Queue == nil:
 		err = fmt.Errorf("%w: there is no Queue", ErrNotBooked)
 	case !d.Finished():
 		_, err = w.book(ctx, d)
@@ -102,8 +102,8 @@ func (w *Work) Submit(ctx context.Context, id string, input any) (s Submission, 
 // submit submits an input that Firestore can hold.
 func (w *Work) submit(ctx context.Context, id string, input any) (s Submission, err error) {
 	var fields repo.CreateOptions
-	if w.guard.Queue != nil {
-		fields.Task = w.guard.Kind.Task("submit", id, rand.Text())
+	if w.runner.Queue != nil {
+		fields.Task = w.runner.Names.Task("submit", id, rand.Text())
 	}
 	err = w.analyses.Create(ctx, id, input, fields)
 	d := analysislock.Analysis{ID: id, Status: analysislock.Queued, BookedTask: fields.Task}
@@ -120,7 +120,7 @@ func (w *Work) submit(ctx context.Context, id string, input any) (s Submission, 
 		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
 	case !s.Created && !reflect.DeepEqual(d.Input, input):
 		return s, ErrOtherInput
-	case w.guard.Queue == nil, d.Finished():
+	case w.runner.Queue == nil, d.Finished():
 		return s, nil
 	}
 	s.Already, err = w.book(ctx, d)
@@ -135,12 +135,12 @@ func (w *Work) book(ctx context.Context, d analysislock.Analysis) (already bool,
 		if lease.Held(d.Lock, d.ReadAt) { // the delivery that runs it was booked
 			return true, nil
 		}
-		name = w.guard.Kind.Task("submit", d.ID, iso8601.Format(d.CreatedAt))
+		name = w.runner.Names.Task("submit", d.ID, iso8601.Format(d.CreatedAt))
 	}
 
 	// An earlier call may have crashed before it booked. If it did book, the task's name is
 	// taken and nothing is booked here. If that task is lost, recovery books another.
-	already, err = w.guard.Book(ctx, d.ID, taskqueue.Task{Name: name, At: d.NextAttemptAt})
+	already, err = w.runner.Book(ctx, d.ID, taskqueue.Task{Name: name, At: d.NextAttemptAt})
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrNotBooked, err)
 	}

@@ -26,7 +26,7 @@ type Work struct {
 // collection has the documents of a kind, or the records of Do, and handles their deliveries.
 type collection struct {
 	analyses *repo.Analyses
-	guard    *delivery.Guard
+	runner   *delivery.Runner
 }
 
 // Register adds a kind of work to the Guard. A kind without Run is for a program that only submits or
@@ -82,8 +82,8 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 		return c, err
 	}
 	o := g.options
-	c = collection{analyses, &delivery.Guard{
-		Kind:  delivery.Kind{IDField: k.IDField, Path: k.Path},
+	c = collection{analyses, &delivery.Runner{
+		Names: delivery.TaskNames{IDField: k.IDField, Path: k.Path},
 		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
@@ -91,10 +91,10 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
 	}}
 	if k.Name != analysis {
-		c.guard.Kind.Name, c.guard.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
+		c.runner.Names.Kind, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
 	}
 	if g.queue != nil {
-		c.guard.Queue = g.queue
+		c.runner.Queue = g.queue
 	}
 	return c, nil
 }
@@ -175,7 +175,7 @@ func (w *Work) Eventarc() http.Handler {
 }
 
 func (w *Work) pushHandler(parse parser) http.Handler {
-	return w.taskHandler(parse, w.Run != nil || w.guard.Queue != nil)
+	return w.taskHandler(parse, w.Run != nil || w.runner.Queue != nil)
 }
 
 // taskHandler returns the route for tasks or messages of this kind. parse extracts the delivery from the
@@ -185,8 +185,8 @@ func (w *Work) taskHandler(parse parser, able bool) http.Handler {
 	g := w.service
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !slices.Contains(g.handled, w.guard) {
-		g.handled = append(g.handled, w.guard)
+	if !slices.Contains(g.handled, w.runner) {
+		g.handled = append(g.handled, w.runner)
 	}
 
 	serve := (*call).deliver
@@ -194,6 +194,6 @@ func (w *Work) taskHandler(parse parser, able bool) http.Handler {
 		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
 	}
 	return &route{
-		guard: g, name: telemetry.Delivery, kind: w.guard, analyzer: w.analyzer(), parse: parse, serve: serve,
+		guard: g, name: telemetry.Delivery, runner: w.runner, analyzer: w.analyzer(), parse: parse, serve: serve,
 	}
 }

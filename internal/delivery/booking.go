@@ -23,41 +23,41 @@ const (
 )
 
 // Book books a delivery of id, as Queue.Book does.
-func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
-	t.AnalysisID, t.IDField, t.Path = id, g.Kind.IDField, g.Kind.Path
-	t.Deadline = DispatchDeadline(g.RunTimeout)
-	return g.Queue.Book(ctx, t)
+func (runner *Runner) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
+	t.AnalysisID, t.IDField, t.Path = id, runner.Names.IDField, runner.Names.Path
+	t.Deadline = DispatchDeadline(runner.RunTimeout)
+	return runner.Queue.Book(ctx, t)
 }
 
 // bookNext books the next delivery of id, logs a failure, and returns the Next.FollowUp.
-func (g *Guard) bookNext(ctx context.Context, id string, t taskqueue.Task) (followUp string) {
-	ctx, span := g.Telemetry.Start(ctx, telemetry.FollowUp)
-	already, err := g.Book(ctx, id, t)
+func (runner *Runner) bookNext(ctx context.Context, id string, t taskqueue.Task) (followUp string) {
+	ctx, span := runner.Telemetry.Start(ctx, telemetry.FollowUp)
+	already, err := runner.Book(ctx, id, t)
 
 	followUp = booked
 	if err != nil {
 		followUp = notBooked
-		g.Log.WarnContext(ctx, "no delivery booked", "analysis_id", id, "error", err)
+		runner.Log.WarnContext(ctx, "no delivery booked", "analysis_id", id, "error", err)
 	}
 	outcome := followUp
 	if already {
 		outcome = "already"
 	}
-	g.Telemetry.Record(ctx, telemetry.FollowUps, 1, telemetry.ByOutcome(outcome))
+	runner.Telemetry.Record(ctx, telemetry.FollowUps, 1, telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return followUp
 }
 
 // followName returns the name of the follow-up for a lock with this token and expiry. So many
 // duplicates book one task, and after a renewal the next duplicate books another.
-func (g *Guard) followName(id string, token int64, expires time.Time) string {
+func (runner *Runner) followName(id string, token int64, expires time.Time) string {
 	at := expires.UTC().Format(time.RFC3339Nano)
-	return g.Kind.Task("follow", id, strconv.FormatInt(token, 10), at) + followSuffix
+	return runner.Names.Task("follow", id, strconv.FormatInt(token, 10), at) + followSuffix
 }
 
 // nextName returns the name of the task of the next attempt after the one with this token.
-func (g *Guard) nextName(id string, token int64, next time.Time) string {
-	return g.Kind.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+func (runner *Runner) nextName(id string, token int64, next time.Time) string {
+	return runner.Names.Task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
 // backoff returns the wait after an attempt. The wait after attempt 1 is shortest. Each further

@@ -19,7 +19,7 @@ import (
 
 // attempt is one delivery in progress.
 type attempt struct {
-	guard    *Guard
+	runner   *Runner
 	delivery Delivery
 	id       string // id of the analysis
 	owner    string // owner name of the lock
@@ -33,9 +33,9 @@ type attempt struct {
 // Deliver handles one delivery: it acquires the lock, runs the analyzer under heartbeats, and settles
 // how the run ended in one fenced commit. When it returns, nothing that it started is running. ctx ends
 // only with the process, not when the caller hangs up.
-func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
+func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{guard: g, delivery: d, id: d.AnalysisID, owner: g.Instance + "/" + rand.Text()}
+	a := &attempt{runner: runner, delivery: d, id: d.AnalysisID, owner: runner.Instance + "/" + rand.Text()}
 	defer a.leave()
 	switch {
 	case d.Analyzer == nil:
@@ -52,7 +52,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 		r = a.adopt(ctx, r)
 		if r.Reason == Ran {
 			a.measures.ToReady = a.age()
-			g.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
+			runner.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
 		}
 		a.warn(ctx, r)
 		r.RunErr, a.measures.Failure = end.failure, reasonOf(end.failure)
@@ -61,7 +61,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) (r Result) {
 	r.ID, r.Run, r.Next = a.id, a.measures, a.next
 	r.acknowledge(d)
 	if r.Ran {
-		g.Telemetry.Record(ctx, telemetry.RunDuration, r.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
+		runner.Telemetry.Record(ctx, telemetry.RunDuration, r.Took.Seconds(), telemetry.ByOutcome(r.Reason.String()))
 	}
 	return r
 }
@@ -71,7 +71,7 @@ func (a *attempt) forward(ctx context.Context) Result {
 	if err := analysislock.CheckID(a.id); err != nil {
 		return Result{Reason: InvalidID, Err: err}
 	}
-	if !a.book(ctx, a.guard.Kind.Task("push", a.id, a.delivery.Task), time.Time{}) {
+	if !a.book(ctx, a.runner.Names.Task("push", a.id, a.delivery.Task), time.Time{}) {
 		return Result{Reason: Unavailable}
 	}
 	return Result{Reason: Forwarded}
@@ -80,10 +80,10 @@ func (a *attempt) forward(ctx context.Context) Result {
 // acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
 // the lock would not be released.
 func (a *attempt) acquire(ctx context.Context) error {
-	g, d := a.guard, a.delivery
-	ctx, span := g.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
+	runner, d := a.runner, a.delivery
+	ctx, span := runner.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
 	var options analysislock.AcquireOptions
-	if g.Queue != nil { // otherwise nothing was booked for a later time
+	if runner.Queue != nil { // otherwise nothing was booked for a later time
 		options.Early = a.isNext
 	}
 	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
@@ -92,7 +92,7 @@ func (a *attempt) acquire(ctx context.Context) error {
 	}
 
 	began := time.Now()
-	acq, err := g.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
+	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	a.acq, a.hold = acq, acq.Hold
 
 	m := &a.measures
@@ -102,13 +102,13 @@ func (a *attempt) acquire(ctx context.Context) error {
 	}
 	if acq.First {
 		m.ToStart = a.age()
-		g.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
+		runner.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
 	outcome := cmp.Or(acq.Reason, "acquired")
 	if err != nil {
 		outcome = "error"
 	}
-	g.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
+	runner.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
 	span.Close(outcome, err != nil)
 	return err
 }
@@ -116,7 +116,7 @@ func (a *attempt) acquire(ctx context.Context) error {
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
 // name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.delivery.Task != "" && a.delivery.Task == a.guard.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+	return a.delivery.Task != "" && a.delivery.Task == a.runner.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
 }
 
 // skip returns the result of a delivery that has not acquired the lock, because of err or the reason
@@ -161,18 +161,18 @@ var exhausted = map[string]error{
 
 // run runs the analyzer while the lock is renewed, within the limits of time.
 func (a *attempt) run(ctx context.Context) (end ending) {
-	g := a.guard
+	runner := a.runner
 	limit, cause := a.limit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	ctx, span := g.Telemetry.Start(ctx, telemetry.Run)
-	g.Telemetry.Record(ctx, telemetry.RunsActive, 1)
-	g.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
+	ctx, span := runner.Telemetry.Start(ctx, telemetry.Run)
+	runner.Telemetry.Record(ctx, telemetry.RunsActive, 1)
+	runner.Telemetry.Record(ctx, telemetry.RunAttempt, float64(a.acq.Attempt))
 	if a.measures.Stolen {
-		g.Telemetry.Record(ctx, telemetry.Steals, 1)
+		runner.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
 
 	started := time.Now()
@@ -181,13 +181,13 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 		if lost := a.hold.Stop(); lost != nil {
 			end.err = lost
 		}
-		g.Telemetry.Record(ctx, telemetry.RunsActive, -1)
+		runner.Telemetry.Record(ctx, telemetry.RunsActive, -1)
 		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
 	}()
 
 	work, err := analysislock.Work{}, context.Cause(held)
 	if err == nil {
-		work, err = g.Locks.Work(held, a.hold)
+		work, err = runner.Locks.Work(held, a.hold)
 	}
 	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
 		end.began = true
@@ -201,22 +201,22 @@ func (a *attempt) run(ctx context.Context) (end ending) {
 
 // limit returns how long the run may take, and why its context ends after that time.
 func (a *attempt) limit() (limit time.Duration, cause error) {
-	if a.acq.RunTime > 0 && a.acq.RunTime <= a.guard.RunTimeout {
+	if a.acq.RunTime > 0 && a.acq.RunTime <= a.runner.RunTimeout {
 		return a.acq.RunTime, errRunTime
 	}
-	return a.guard.RunTimeout, errDeadline
+	return a.runner.RunTimeout, errDeadline
 }
 
 // analyze calls the analyzer with the work and a reporter. stop ends ctx.
 func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
 	a.reports = &reporter{
-		guard: a.guard, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
+		runner: a.runner, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
 	}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()
 	result, err := orchestrator.Run(ctx, a.delivery.Analyzer, orchestrator.Job{
 		AnalysisID: a.id, LockToken: a.acq.Grant.Token, Attempt: a.acq.Attempt,
-		Input: work.Input, Resume: work.Checkpoint, Scope: a.guard.Scope, Reporter: a.reports,
+		Input: work.Input, Resume: work.Checkpoint, Scope: a.runner.Scope, Reporter: a.reports,
 	})
 	if work.Checkpoint == nil { // else the run may have continued after them
 		a.reports.skipped = a.reports.forgotten(work.Acts)
@@ -235,8 +235,8 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	default:
 		outcome = "failed"
 	}
-	a.guard.Telemetry.Record(ctx, telemetry.HeartbeatDuration, took.Seconds(), telemetry.ByOutcome(outcome))
-	a.guard.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
+	a.runner.Telemetry.Record(ctx, telemetry.HeartbeatDuration, took.Seconds(), telemetry.ByOutcome(outcome))
+	a.runner.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
 // settle records how the run ended: it finishes the analysis, or releases the lock and books the next
@@ -256,7 +256,7 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 		return a.lockLost(ctx, end.err)
 	case errors.As(end.err, &uncertain) && uncertain.Key == a.id: // not the act of an inner call of Do
 		f := failure{analysislock.ActUncertain, uncertain.Error()}
-		if a.guard.RetryUncertain {
+		if a.runner.RetryUncertain {
 			return a.retry(ctx, f, 0)
 		}
 		return a.fail(ctx, f)
@@ -283,13 +283,13 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 
 // failTemporarily settles a run that can be tried again, unless this attempt was the last.
 func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
-	f := end.temporary(a.guard)
+	f := end.temporary(a.runner)
 	if f.code == CodeRunTimeout || f.code == CodeStalled {
 		a.countTimeout(ctx, f.code)
 	}
 	if panicked, ok := errors.AsType[*orchestrator.PanicError](end.err); ok && f.code == CodePanicked {
 		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
-		a.guard.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
+		a.runner.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
 	}
 
 	pause := end.pause()
@@ -302,7 +302,7 @@ func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
 }
 
 func (a *attempt) countTimeout(ctx context.Context, reason string) {
-	a.guard.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(reason))
+	a.runner.Telemetry.Record(ctx, telemetry.Timeouts, 1, telemetry.ByReason(reason))
 }
 
 // fail records a permanent failure.
@@ -313,7 +313,7 @@ func (a *attempt) fail(ctx context.Context, f failure) Result {
 
 // finish finishes the analysis by a commit of write. It returns r once that is committed.
 func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Ending) Result {
-	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
+	finishing, span := a.runner.Telemetry.Start(ctx, telemetry.Finish)
 	err := a.hold.End(finishing, write)
 	span.Close("", err != nil)
 
@@ -325,7 +325,7 @@ func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Endin
 	case errors.Is(err, lease.ErrMalformed):
 		return Result{Reason: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused) && r.Reason == Ran: // the error may quote the result
-		a.guard.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id)
+		a.runner.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id)
 		const message = "result: the document cannot hold it beside its other fields"
 		return a.fail(ctx, failure{orchestrator.CodeResultTooLarge, message})
 	case errors.Is(err, lease.ErrRefused): // the document has no room for an error either
@@ -346,16 +346,16 @@ func (a *attempt) age() time.Duration {
 // booking, this delivery is repeated, and books the same task; see skip. pause is the wait that the
 // analyzer has asked for; zero: the usual backoff.
 func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Result {
-	g, now := a.guard, a.hold.Now()
+	runner, now := a.runner, a.hold.Now()
 	var next time.Time
 	var task string
-	if g.Queue != nil {
-		usual := backoff(a.acq.Attempt, g.RetryMin, g.RetryMax, spread(a.id, a.acq.Grant.Token))
+	if runner.Queue != nil {
+		usual := backoff(a.acq.Attempt, runner.RetryMin, runner.RetryMax, spread(a.id, a.acq.Grant.Token))
 		next = now.Add(cmp.Or(pause, usual)).Truncate(time.Millisecond)
 		task = a.nextTask(next)
 	}
 
-	releasing, span := g.Telemetry.Start(ctx, telemetry.Release)
+	releasing, span := runner.Telemetry.Start(ctx, telemetry.Release)
 	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, !a.counts(pause)))
 	span.Close("", err != nil)
 	if errors.Is(err, lease.ErrLost) {
@@ -413,18 +413,18 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 // deadline of ctx. The task's name begins with purpose. An owner is replaced once, so it is used once.
 func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 	name := ""
-	if a.guard.Queue != nil {
-		name = a.guard.Kind.Task(purpose, a.id, a.owner)
+	if a.runner.Queue != nil {
+		name = a.runner.Names.Task(purpose, a.id, a.owner)
 	}
 	if a.release(ctx, outcome, true, name) && name != "" {
-		a.next.FollowUp = a.guard.bookNext(ctx, a.id, taskqueue.Task{Name: name})
+		a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name})
 	}
 }
 
 // release releases the lock, and reports whether it did; refund takes back the attempt. task names
 // the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
-	releasing, span := a.guard.Telemetry.Start(ctx, telemetry.Release)
+	releasing, span := a.runner.Telemetry.Start(ctx, telemetry.Release)
 	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	span.Close("", err != nil)
 	return errors.Is(err, lease.ErrLost) || a.released(ctx, err)
@@ -434,24 +434,24 @@ func (a *attempt) release(ctx context.Context, outcome string, refund bool, task
 // anyway (SEEDS G8).
 func (a *attempt) released(ctx context.Context, err error) bool {
 	if err != nil {
-		a.guard.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
+		a.runner.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
 	}
 	return err == nil
 }
 
 // nextTask returns the name of the task of the next attempt, for the time next.
 func (a *attempt) nextTask(next time.Time) string {
-	return a.guard.nextName(a.id, a.acq.Grant.Token, next)
+	return a.runner.nextName(a.id, a.acq.Grant.Token, next)
 }
 
 // book reports whether the queue has a delivery of this name, due at that time. It is false without a queue.
 func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
-	if a.guard.Queue == nil {
+	if a.runner.Queue == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
 	defer cancel()
-	a.next.FollowUp = a.guard.bookNext(ctx, a.id, taskqueue.Task{Name: name, At: due})
+	a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name, At: due})
 	return a.next.FollowUp == booked
 }
 
@@ -460,7 +460,7 @@ func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
 // has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
 // task must not be acknowledged.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
-	name := a.guard.followName(a.id, token, expires)
+	name := a.runner.followName(a.id, token, expires)
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}
@@ -480,14 +480,14 @@ func (a *attempt) lockLost(ctx context.Context, err error) Result {
 		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
 			a.measures.Lost = analysislock.Cancelled
 		}
-		a.guard.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
+		a.runner.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
 	}
 
 	switch lost.Reason {
 	case lease.Finished:
-		r.Status, a.next.Needless = last.Status, a.guard.Queue != nil
+		r.Status, a.next.Needless = last.Status, a.runner.Queue != nil
 	case lease.Deleted:
-		a.next.Needless = a.guard.Queue != nil
+		a.next.Needless = a.runner.Queue != nil
 	default:
 		a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
 	}
@@ -502,7 +502,7 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 		return r
 	}
 	status := a.hold.Doc().Status
-	finishing, span := a.guard.Telemetry.Start(ctx, telemetry.Finish)
+	finishing, span := a.runner.Telemetry.Start(ctx, telemetry.Finish)
 	err := a.hold.End(finishing, analysislock.Adopting(a.hold.Now()))
 	span.Close("", err != nil)
 	switch {
@@ -512,7 +512,7 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 		return Result{Reason: FinishUnknown, Err: err}
 	}
 
-	a.guard.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
+	a.runner.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
 		"problem", "the status was set to "+status+" during the run")
 	if status == analysislock.Failed {
 		return Result{Reason: Failed, Status: status}
@@ -529,14 +529,14 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 	switch {
 	case r.Reason == Ran || r.Reason == Failed:
 		a.logOpenActs(ctx, len(open), open)
-	case r.Reason == Retry && a.guard.RetryUncertain: // an earlier call's, which this one could not clear up
+	case r.Reason == Retry && a.runner.RetryUncertain: // an earlier call's, which this one could not clear up
 		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
 		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
 		a.logOpenActs(ctx, len(open), nil)
 	}
 	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
-		a.guard.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
+		a.runner.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
 			"analysis_id", a.id, "lock_token", a.acq.Grant.Token, "effects", a.reports.skipped)
 	}
 }
@@ -550,20 +550,20 @@ func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
 	if count == 0 {
 		return
 	}
-	log := a.guard.Log
+	log := a.runner.Log
 	if names != nil {
 		log = log.With("effects", names)
 	}
-	if a.guard.Kind.Name != "" {
-		log = log.With("kind", a.guard.Kind.Name)
+	if a.runner.Names.Kind != "" {
+		log = log.With("kind", a.runner.Names.Kind)
 	}
-	a.guard.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
+	a.runner.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
 	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // leave makes room for the next large result.
 func (a *attempt) leave() {
 	if a.reports != nil && a.reports.admitted {
-		a.guard.Large.Release(1)
+		a.runner.Large.Release(1)
 	}
 }

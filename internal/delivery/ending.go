@@ -33,16 +33,16 @@ func permanentFailure(err *orchestrator.PermanentError) failure {
 }
 
 // temporary returns the failure of a run that can be tried again.
-func (e ending) temporary(g *Guard) failure {
+func (e ending) temporary(runner *Runner) failure {
 	var coded *orchestrator.FailureError
 	var code string
 	switch {
 	case errors.Is(e.cause, errDeadline):
 		return failure{CodeRunTimeout,
-			fmt.Sprintf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", g.RunTimeout)}
+			fmt.Sprintf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", runner.RunTimeout)}
 	case errors.Is(e.cause, errStalled):
 		return failure{CodeStalled,
-			fmt.Sprintf("the run reported nothing for longer than STALL_TIMEOUT, %v", g.StallTimeout)}
+			fmt.Sprintf("the run reported nothing for longer than STALL_TIMEOUT, %v", runner.StallTimeout)}
 	case errors.As(e.err, &coded):
 		code = analysislock.BoundCode(coded.Code)
 	case errors.As(e.err, new(*orchestrator.PanicError)):

@@ -17,7 +17,7 @@ type LogLine struct {
 	Recovers bool     // this is the line of a recovery
 	Recovery Recovery // what the recovery did
 
-	Kind       Kind
+	Names      TaskNames
 	Task       string // short name of the task, or id of the message
 	Tries      int    // the number of this try of the task, from 1; zero: unknown
 	HTTPStatus int
@@ -41,7 +41,7 @@ func LogFields() []Field {
 		{"duration_ms", "integer", "time until the answer", func(l LogLine) any { return l.Took }},
 		{"analysis_id", "string", "the id of the analysis, or of the work of another kind. " +
 			"Absent if the request has no valid id", func(l LogLine) any { return ValidID(l.ID) }},
-		{"kind", "string", "the kind of work; absent for analyses", func(l LogLine) any { return l.Kind.Name }},
+		{"kind", "string", "the kind of work; absent for analyses", func(l LogLine) any { return l.Names.Kind }},
 		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
 			"attempts_exhausted or run_time_exhausted", func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
 

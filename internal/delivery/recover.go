@@ -42,14 +42,14 @@ type Recovery struct {
 
 // measureOldest returns the age of the oldest unfinished analysis, or zero if there is none. An
 // error does not stop the recovery: the age is then zero too.
-func (g *Guard) measureOldest(ctx context.Context) time.Duration {
-	oldest, _, err := g.Oldest(ctx)
+func (runner *Runner) measureOldest(ctx context.Context) time.Duration {
+	oldest, _, err := runner.Oldest(ctx)
 	if err != nil {
-		g.Log.WarnContext(ctx, "the age of the oldest unfinished analysis is unknown", "error", err)
+		runner.Log.WarnContext(ctx, "the age of the oldest unfinished analysis is unknown", "error", err)
 		return 0
 	}
 	age := oldest.Age(oldest.ReadAt)
-	g.Telemetry.Record(ctx, telemetry.OldestAge, age.Seconds())
+	runner.Telemetry.Record(ctx, telemetry.OldestAge, age.Seconds())
 	return age
 }
 
@@ -64,25 +64,25 @@ var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not s
 // within one TTL. A booking that fails does not delay the others; Recover returns the first error
 // with the result. It takes at most 50 s; the next call books the rest. It is safe for
 // concurrent use.
-func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
-	if g.Queue == nil {
+func (runner *Runner) Recover(ctx context.Context) (Recovery, error) {
+	if runner.Queue == nil {
 		return Recovery{}, ErrNoQueue
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
 
-	due, more, err := g.Orphans.Orphaned(ctx, recoverLimit)
+	due, more, err := runner.Orphans.Orphaned(ctx, recoverLimit)
 	r := Recovery{Found: len(due), More: more}
 	if err != nil && len(due) == 0 {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 
-	call := &recovery{Guard: g}
+	call := &recovery{Runner: runner}
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
-	if g.Oldest != nil {
+	if runner.Oldest != nil {
 		booking.Go(func() error {
-			r.Oldest = g.measureOldest(ctx)
+			r.Oldest = runner.measureOldest(ctx)
 			return nil
 		})
 	}
@@ -91,8 +91,8 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 
 	r.Booked, r.Waiting = int(call.booked.Load()), int(call.waiting.Load())
 	r.Found, r.More = begun-int(call.skipped.Load()), more || begun < len(due)
-	g.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found-r.Waiting))
-	g.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
+	runner.Telemetry.Record(ctx, telemetry.Stuck, float64(r.Found-r.Waiting))
+	runner.Telemetry.Record(ctx, telemetry.Recoveries, float64(r.Booked))
 	if err != nil {
 		r.More = true
 		return r, fmt.Errorf("worker: recover: %w", err)
@@ -100,14 +100,14 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	return r, nil
 }
 
-// RecoverAll calls Recover of all guards at once, and adds their results.
-func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) {
-	results, errs := make([]Recovery, len(guards)), make([]error, len(guards))
+// RecoverAll calls Recover of all runners at once, and adds their results.
+func RecoverAll(ctx context.Context, runners []*Runner) (all Recovery, err error) {
+	results, errs := make([]Recovery, len(runners)), make([]error, len(runners))
 	var calls sync.WaitGroup
-	for i, g := range guards {
+	for i, runner := range runners {
 		calls.Go(func() {
-			if results[i], errs[i] = g.Recover(ctx); errs[i] != nil && g.Kind.Name != "" {
-				errs[i] = fmt.Errorf("kind %q: %w", g.Kind.Name, errs[i])
+			if results[i], errs[i] = runner.Recover(ctx); errs[i] != nil && runner.Names.Kind != "" {
+				errs[i] = fmt.Errorf("kind %q: %w", runner.Names.Kind, errs[i])
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func RecoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 
 // recovery is one call of Recover.
 type recovery struct {
-	*Guard
+	*Runner
 	booked, waiting, skipped atomic.Int64
 	unanswered               atomic.Bool // the queue has not answered whether it has a task
 }

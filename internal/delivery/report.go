@@ -23,7 +23,7 @@ const maxReportWarnings = 10
 // reporter writes the reports of one run with the lock's renewals. It is safe for
 // concurrent use.
 type reporter struct {
-	guard    *Guard
+	runner   *Runner
 	id       string
 	hold     *analysislock.Hold
 	measures *Run            // gets the number of checkpoints
@@ -36,7 +36,7 @@ type reporter struct {
 
 	acts
 	skipped  []string // acts that earlier attempts have done, and that the run has not asked for
-	admitted bool     // Admit has taken the guard's room for one large result
+	admitted bool     // Admit has taken the runner's room for one large result
 
 	warnings atomic.Int32
 	problems sync.Map // that Warn has logged, by text
@@ -76,7 +76,7 @@ func outcome(err error) error {
 // open begins the reports of a run. stop ends the run's context.
 func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
 	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	r.stallTimeout = cmp.Or(r.guard.StallTimeout, math.MaxInt64)
+	r.stallTimeout = cmp.Or(r.runner.StallTimeout, math.MaxInt64)
 	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
 }
 
@@ -92,7 +92,7 @@ func (r *reporter) Report(report orchestrator.Report) {
 		r.Invalid("the run has ended")
 		return
 	}
-	r.send(report, r.guard.CheckpointInterval, nil)
+	r.send(report, r.runner.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
@@ -213,7 +213,7 @@ func (r *reporter) send(report orchestrator.Report, delay time.Duration, done fu
 // Invalid implements orchestrator.Reporter.
 func (r *reporter) Invalid(problem string) {
 	if n := r.warnings.Add(1); n <= maxReportWarnings {
-		r.guard.Log.WarnContext(r.running, "a report is ignored", "analysis_id", r.id, "problem", problem,
+		r.runner.Log.WarnContext(r.running, "a report is ignored", "analysis_id", r.id, "problem", problem,
 			"last_warning", n == maxReportWarnings)
 	}
 }
@@ -221,15 +221,15 @@ func (r *reporter) Invalid(problem string) {
 // Admit implements orchestrator.Admitter. The attempt leaves when it has ended. A run that must stop does
 // not wait: others may hold their place for a minute while Firestore does not answer.
 func (r *reporter) Admit(ctx context.Context) {
-	if r.guard.Large != nil {
-		r.admitted = r.guard.Large.Acquire(ctx, 1) == nil
+	if r.runner.Large != nil {
+		r.admitted = r.runner.Large.Acquire(ctx, 1) == nil
 	}
 }
 
 // Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
 	if _, again := r.problems.LoadOrStore(problem, true); !again {
-		r.guard.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
+		r.runner.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
 	}
 }
 
@@ -245,7 +245,7 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 		}
 		text, _ := json.Marshal(c.Value) // it was stored, so it is JSON
 		r.measures.Checkpoints++
-		r.guard.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
+		r.runner.Telemetry.Record(context.WithoutCancel(r.running), telemetry.CheckpointSize, float64(len(text)))
 	}
 }
 

@@ -16,9 +16,9 @@ const selfTestID = "self-test"
 // calls it before a revision gets traffic. Without a document no act can be marked, so an act fails it.
 // With an error of the run, it returns a code for programs, and how the analyzer failed, which is safe to
 // log. With ErrStopping, the code is empty.
-func (g *Guard) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage,
+func (runner *Runner) SelfTest(ctx context.Context, analyzer orchestrator.Analyzer, input json.RawMessage,
 ) (code, reason string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, runner.RunTimeout, errDeadline)
 	defer cancel()
 
 	tester := &tester{}

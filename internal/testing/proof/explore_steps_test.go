@@ -293,7 +293,7 @@ func (x *execution) terminate(i *instance) {
 func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
 	x.launch(p, func() {
-		g := &delivery.Guard{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
+		g := &delivery.Runner{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
 			x.locked(func() { x.count("recoveries") })
 		}

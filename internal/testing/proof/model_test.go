@@ -114,7 +114,7 @@ func (p *caller) running() bool { return p.run != nil && p.run.ended < 0 }
 // instance is one worker process.
 type instance struct {
 	name     string
-	guard    *delivery.Guard
+	runner   *delivery.Runner
 	analyze  orchestrator.AnalyzerFunc
 	work     context.Context
 	stop     context.CancelCauseFunc
@@ -521,7 +521,7 @@ func (c *client) work(ctx context.Context, holding cell) (analysislock.Work, err
 func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance {
 	i := &instance{name: name, analyze: analyze, dead: make(chan struct{})}
 	i.work, i.stop = context.WithCancelCause(context.Background())
-	i.guard = &delivery.Guard{
+	i.runner = &delivery.Runner{
 		Locks: c.ledger(), Queue: c, Orphans: c,
 		Instance: name, RunTimeout: c.runTimeout, CheckpointInterval: c.interval, StallTimeout: c.stall,
 		RetryMin: c.retryMin, RetryMax: c.retryMax,
@@ -533,5 +533,5 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 // deliver serves one delivery. The context of all the worker's calls for it contains p.
 func (i *instance) deliver(p *caller) delivery.Result {
 	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
-	return i.guard.Deliver(p.context(i.work), d)
+	return i.runner.Deliver(p.context(i.work), d)
 }

@@ -161,7 +161,7 @@ func (w *simulation) recover(i *instance) {
 	})
 	var recovered delivery.Recovery
 	var err error
-	if !w.send(i, p, func() { recovered, err = i.guard.Recover(p.context(i.work)) }) {
+	if !w.send(i, p, func() { recovered, err = i.runner.Recover(p.context(i.work)) }) {
 		return
 	}
 	w.locked(func() {

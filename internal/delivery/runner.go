@@ -44,10 +44,10 @@ type OrphanFinder interface {
 		task func(next time.Time) string) (booked string, err error)
 }
 
-// Guard runs each analysis once at a time and finishes it once. It is safe for concurrent
-// use (SEEDS G1).
-type Guard struct {
-	Kind    Kind
+// Runner runs each piece of work of one kind once at a time, and finishes it once. It is safe for
+// concurrent use (SEEDS G1).
+type Runner struct {
+	Names   TaskNames
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // Recover asks it
@@ -110,17 +110,18 @@ const (
 	DefaultMaxRetry = 10 * time.Minute
 )
 
-// Kind names a kind of work. The zero Kind means analyses.
-type Kind struct {
-	Name    string // empty: analysis
+// TaskNames are the names with which the tasks of one kind differ from those of others. The zero value is for
+// analyses.
+type TaskNames struct {
+	Kind    string // name of the kind; empty: analysis
 	IDField string // name of the id in a request and an answer; empty: taskqueue's default
 	Path    string // path of the route for its tasks; empty: taskqueue's default
 }
 
 // Task returns the name of a task. Tasks of two kinds have different names.
-func (k Kind) Task(parts ...string) string {
-	if k.Name != "" {
-		parts = append(parts, "kind "+k.Name)
+func (n TaskNames) Task(parts ...string) string {
+	if n.Kind != "" {
+		parts = append(parts, "kind "+n.Kind)
 	}
 	return taskqueue.Name(parts...)
 }
