@@ -74,7 +74,7 @@ func readMonitoring(t *testing.T) monitoring {
 // outcomes returns the outcomes of the worker's log line.
 func outcomes() map[string]bool {
 	all := map[string]bool{"recovered": true}
-	for r := delivery.Ran; r <= delivery.Corrupted; r++ {
+	for r := delivery.Completed; r <= delivery.Corrupted; r++ {
 		all[r.String()] = true
 	}
 	return all

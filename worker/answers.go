@@ -41,7 +41,7 @@ var (
 // forms has the answer to a delivery for each reason; see formOf. The status for a locked analysis is 409,
 // since 429 or 503 would slow the whole queue.
 var forms = [...]form{
-	delivery.Ran:             {code: http.StatusOK, acquired: new(true), status: "READY"},
+	delivery.Completed:       {code: http.StatusOK, acquired: new(true), status: "READY"},
 	delivery.Failed:          {code: http.StatusOK, acquired: new(true), status: "FAILED", error: true},
 	delivery.AlreadyFinished: {code: http.StatusOK, acquired: new(false)},
 	delivery.Forwarded:       {code: http.StatusOK, acquired: new(false)},

@@ -161,7 +161,7 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 	d := r.deliver(running, run)
 
 	switch d.Reason {
-	case delivery.Ran:
+	case delivery.Completed:
 		return d.Value, d.Status != "", nil // with a Status, another program has finished the record
 	case delivery.AlreadyFinished, delivery.Continued, delivery.NotFound:
 		return nil, true, nil

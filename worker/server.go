@@ -183,7 +183,7 @@ func (c *call) replyDelivered(r delivery.Result) {
 	a := &c.answer
 	a.IDField, a.AnalysisID = c.line.Names.IDField, r.ID
 	a.Status, a.Rejected = cmp.Or(r.Status, a.Status), r.Rejected
-	if r.Reason == delivery.Ran {
+	if r.Reason == delivery.Completed {
 		a.LockToken = r.Token
 	}
 	if !r.RetryAt.IsZero() {

@@ -31,8 +31,8 @@ type attempt struct {
 }
 
 // Deliver handles one delivery: it acquires the lock, runs the analyzer under heartbeats, and settles
-// how the run ended in one fenced commit. When it returns, nothing that it started is running. ctx ends
-// only with the process, not when the caller hangs up.
+// how the run ended in one fenced commit. When it returns, nothing that it started is running. The end
+// of ctx stops the run: it ends with the process, and for Do with the call, but not when a client hangs up.
 func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
 	a := &attempt{runner: runner, delivery: d, id: d.AnalysisID, owner: runner.Instance + "/" + rand.Text()}
@@ -50,7 +50,7 @@ func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 		end := a.run(ctx)
 		r = a.settle(ctx, end)
 		r = a.adopt(ctx, r)
-		if r.Reason == Ran {
+		if r.Reason == Completed {
 			a.measures.ToReady = a.age()
 			runner.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
 		}
@@ -86,7 +86,7 @@ func (a *attempt) acquire(ctx context.Context) error {
 	if runner.Queue != nil { // otherwise nothing was booked for a later time
 		options.Early = a.isNext
 	}
-	// A delivery is probably a skip if it is not the first try of its task, or a follow-up.
+	// A follow-up, or any later try of a task, is probably a skip, which needs no work.
 	if d.Tries <= 1 && !strings.HasSuffix(d.Task, followSuffix) {
 		options.Want = lease.LeaseAndWork
 	}
@@ -160,7 +160,7 @@ var exhausted = map[string]error{
 }
 
 // run runs the analyzer while the lock is renewed, within the limits of time.
-func (a *attempt) run(ctx context.Context) (end ending) {
+func (a *attempt) run(ctx context.Context) (end runEnd) {
 	runner := a.runner
 	limit, cause := a.limit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
@@ -241,14 +241,14 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 
 // settle records how the run ended: it finishes the analysis, or releases the lock and books the next
 // delivery.
-func (a *attempt) settle(ctx context.Context, end ending) Result {
+func (a *attempt) settle(ctx context.Context, end runEnd) Result {
 	var lost *lease.LostError
 	var uncertain *orchestrator.UncertainError
 	var permanent *orchestrator.PermanentError
 
 	switch {
 	case end.err == nil:
-		return a.finish(ctx, Result{Reason: Ran, Value: end.result}, analysislock.Completing(a.hold.Now(), end.result))
+		return a.finish(ctx, Result{Reason: Completed, Value: end.result}, analysislock.Completing(a.hold.Now(), end.result))
 	case errors.As(end.err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
 			_ = a.release(ctx, analysislock.OutcomeLockLost, false, "")
@@ -264,7 +264,7 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 		return a.fail(ctx, permanentFailure(permanent))
 	case errors.Is(end.cause, ErrStopping):
 		return a.handOver(ctx)
-	case !end.began:
+	case !end.began: // Firestore did not give the input, so a queue that has no booking asks again soon
 		r := a.retry(ctx, failure{CodeInputUnavailable, "the input could not be read"}, 0)
 		if r.Reason == Retry && a.next.FollowUp == booked {
 			return r
@@ -282,7 +282,7 @@ func (a *attempt) settle(ctx context.Context, end ending) Result {
 }
 
 // failTemporarily settles a run that can be tried again, unless this attempt was the last.
-func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
+func (a *attempt) failTemporarily(ctx context.Context, end runEnd) Result {
 	f := end.temporary(a.runner)
 	if f.code == CodeRunTimeout || f.code == CodeStalled {
 		a.countTimeout(ctx, f.code)
@@ -293,7 +293,7 @@ func (a *attempt) failTemporarily(ctx context.Context, end ending) Result {
 	}
 
 	pause := end.pause()
-	if !a.acq.Last || !a.counts(pause) {
+	if !a.acq.Last || a.refunds(pause) {
 		return a.retry(ctx, f, pause)
 	}
 	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, f.message)
@@ -324,7 +324,7 @@ func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Endin
 		return a.lockLost(ctx, err)
 	case errors.Is(err, lease.ErrMalformed):
 		return Result{Reason: Corrupted, Err: err}
-	case errors.Is(err, lease.ErrRefused) && r.Reason == Ran: // the error may quote the result
+	case errors.Is(err, lease.ErrRefused) && r.Reason == Completed: // the error may quote the result
 		a.runner.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id)
 		const message = "result: the document cannot hold it beside its other fields"
 		return a.fail(ctx, failure{orchestrator.CodeResultTooLarge, message})
@@ -356,7 +356,7 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 	}
 
 	releasing, span := runner.Telemetry.Start(ctx, telemetry.Release)
-	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, !a.counts(pause)))
+	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, a.refunds(pause)))
 	span.Close("", err != nil)
 	if errors.Is(err, lease.ErrLost) {
 		return a.lockLost(ctx, err)
@@ -372,11 +372,11 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 // maxUncounted is how many attempts in a row are not counted because they have asked for a wait.
 const maxUncounted = 100
 
-// counts reports whether a failed attempt counts towards the limit of attempts. One that has asked for a
-// pause does not, up to maxUncounted times in a row.
-func (a *attempt) counts(pause time.Duration) bool {
+// refunds reports whether a failed attempt does not count towards the limit of attempts: it has asked
+// for a pause, and fewer than maxUncounted before it did.
+func (a *attempt) refunds(pause time.Duration) bool {
 	doc := a.hold.Doc()
-	return pause == 0 || doc.Uncounted() >= maxUncounted
+	return pause != 0 && doc.Uncounted() < maxUncounted
 }
 
 // handOver ends a run that was stopped with the process, before the deadline of the stop. Another
@@ -421,8 +421,9 @@ func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 	}
 }
 
-// release releases the lock, and reports whether it did; refund takes back the attempt. task names
-// the next task, if any.
+// release releases the lock, and reports whether this attempt holds it no longer. That is so if it was
+// lost too: a delivery that is booked then finds the new holder. refund takes back the attempt. task
+// names the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
 	releasing, span := a.runner.Telemetry.Start(ctx, telemetry.Release)
 	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
@@ -469,18 +470,17 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 	}
 }
 
-// lockLost settles a run that has lost its lock. A finished or deleted analysis needs no other
-// delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
+// lockLost settles a run that has lost its lock because of err. A finished or deleted analysis needs no
+// other delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
 // another owner's, or still this attempt's if the loss is lease.OutOfTime.
 func (a *attempt) lockLost(ctx context.Context, err error) Result {
-	r, last, lost := Result{Reason: LockLost, Err: err}, a.hold.Doc(), &lease.LostError{}
-	_ = errors.As(err, &lost)
-	if !a.hold.Adoptable() {
-		a.measures.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
-		if lost.Reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
-			a.measures.Lost = analysislock.Cancelled
-		}
-		a.runner.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
+	r, last := Result{Reason: LockLost, Err: err}, a.hold.Doc()
+	lost, ok := errors.AsType[*lease.LostError](err)
+	if !ok {
+		lost = &lease.LostError{}
+	}
+	if !a.hold.Adoptable() { // otherwise adopt, which is next, finishes the analysis
+		a.countLoss(ctx, lost.Reason, last)
 	}
 
 	switch lost.Reason {
@@ -492,6 +492,15 @@ func (a *attempt) lockLost(ctx context.Context, err error) Result {
 		a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
 	}
 	return r
+}
+
+// countLoss measures the loss of the lock of an analysis, which was last read as last.
+func (a *attempt) countLoss(ctx context.Context, reason string, last analysislock.Analysis) {
+	a.measures.Lost = strings.ReplaceAll(reason, " ", "_")
+	if reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
+		a.measures.Lost = analysislock.Cancelled
+	}
+	a.runner.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
 }
 
 // adopt settles a run whose analysis another program, such as the analyzer, has finished under this
@@ -517,7 +526,7 @@ func (a *attempt) adopt(ctx context.Context, r Result) Result {
 	if status == analysislock.Failed {
 		return Result{Reason: Failed, Status: status}
 	}
-	return Result{Reason: Ran, Status: status}
+	return Result{Reason: Completed, Status: status}
 }
 
 // warn logs the acts that an operator should look at: the open ones that no later attempt clears up, and
@@ -527,7 +536,7 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 	acts := a.hold.Doc().Acts
 	open := acts.Open()
 	switch {
-	case r.Reason == Ran || r.Reason == Failed:
+	case r.Reason == Completed || r.Reason == Failed:
 		a.logOpenActs(ctx, len(open), open)
 	case r.Reason == Retry && a.runner.RetryUncertain: // an earlier call's, which this one could not clear up
 		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
@@ -535,7 +544,7 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
 		a.logOpenActs(ctx, len(open), nil)
 	}
-	if r.Reason == Ran && a.reports != nil && len(a.reports.skipped) > 0 {
+	if r.Reason == Completed && a.reports != nil && len(a.reports.skipped) > 0 {
 		a.runner.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
 			"analysis_id", a.id, "lock_token", a.acq.Grant.Token, "effects", a.reports.skipped)
 	}

@@ -11,8 +11,8 @@ import (
 	"taskguard/orchestrator"
 )
 
-// ending says how a run ended.
-type ending struct {
+// runEnd says how a run ended.
+type runEnd struct {
 	result  any
 	err     error // from the analyzer, unless the lock was lost or the input could not be read
 	failure error // always from the analyzer
@@ -33,7 +33,7 @@ func permanentFailure(err *orchestrator.PermanentError) failure {
 }
 
 // temporary returns the failure of a run that can be tried again.
-func (e ending) temporary(runner *Runner) failure {
+func (e runEnd) temporary(runner *Runner) failure {
 	var coded *orchestrator.FailureError
 	var code string
 	switch {
@@ -53,7 +53,7 @@ func (e ending) temporary(runner *Runner) failure {
 
 // pause returns the wait that the analyzer has asked for; zero: none. An analyzer that was ended by
 // a limit of time does not choose the wait.
-func (e ending) pause() time.Duration {
+func (e runEnd) pause() time.Duration {
 	var later *orchestrator.RetryAfterError
 	if e.cause != nil || !errors.As(e.err, &later) {
 		return 0

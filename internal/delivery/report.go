@@ -29,9 +29,9 @@ type reporter struct {
 	measures *Run            // gets the number of checkpoints
 	resumed  json.RawMessage // the checkpoint that the run was given; nil: none
 
-	running      context.Context // ends with the run, with the cause errEnded
-	end          context.CancelCauseFunc
-	stall        *time.Timer // ends the run if it has reported nothing for stallTimeout
+	running      context.Context         // ends with the run, with the cause errEnded
+	cancel       context.CancelCauseFunc // ends running
+	stall        *time.Timer             // ends the run if it has reported nothing for stallTimeout
 	stallTimeout time.Duration
 
 	acts
@@ -44,7 +44,8 @@ type reporter struct {
 	commits  int // the run waits for so many, and is not stalled meanwhile
 	progress analysislock.Progress
 
-	committed *analysislock.Checkpoint // the newest; for the lock's writer, and for advanced
+	// The lock's writer sets committed and measures. The delivery reads them after the run.
+	committed *analysislock.Checkpoint // the newest
 }
 
 // batchInterval is the least time between two commits of Batcher's reports.
@@ -62,8 +63,8 @@ func (e unknownError) Is(target error) bool { return target == orchestrator.ErrU
 // Unwrap returns the cause.
 func (e unknownError) Unwrap() error { return e.error }
 
-// outcome returns the error of the hold about a commit as the run gets it.
-func outcome(err error) error {
+// asRunSees returns the error of the hold about a commit as the run gets it.
+func asRunSees(err error) error {
 	if !errors.Is(err, lease.ErrUnavailable) {
 		return err
 	}
@@ -75,14 +76,14 @@ func outcome(err error) error {
 
 // open begins the reports of a run. stop ends the run's context.
 func (r *reporter) open(ctx context.Context, stop context.CancelCauseFunc) {
-	r.running, r.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.running, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.stallTimeout = cmp.Or(r.runner.StallTimeout, math.MaxInt64)
 	r.stall = time.AfterFunc(r.stallTimeout, func() { stop(errStalled) })
 }
 
 // close ends the run's reports. Later ones change nothing.
 func (r *reporter) close() {
-	r.end(errEnded)
+	r.cancel(errEnded)
 	r.stall.Stop()
 }
 
@@ -110,7 +111,7 @@ func (r *reporter) CommitSoon(report orchestrator.Report, done func(error)) {
 	r.waits(1)
 	r.send(report, batchInterval, func(err error) {
 		r.waits(-1)
-		done(outcome(err))
+		done(asRunSees(err))
 	})
 }
 
@@ -121,7 +122,7 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 	defer r.waits(-1)
 	select {
 	case err := <-written:
-		return outcome(err)
+		return asRunSees(err)
 	case <-ctx.Done():
 		return unknownError{context.Cause(ctx)}
 	case <-r.running.Done():
@@ -133,12 +134,13 @@ func (r *reporter) await(ctx context.Context, written <-chan error) error {
 func (r *reporter) waits(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	before := r.commits
 	r.commits += n
 	switch {
 	case r.running.Err() != nil:
 	case r.commits == 0:
 		r.stall.Reset(r.stallTimeout)
-	case r.commits == n:
+	case before == 0:
 		r.stall.Stop()
 	}
 }
@@ -168,7 +170,7 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 	return nil, err
 }
 
-// End implements orchestrator.Marker.
+// End implements orchestrator.Marker: it records how an act ended.
 func (r *reporter) End(ctx context.Context, name string, done *orchestrator.Act) error {
 	if err := context.Cause(r.running); err != nil {
 		return err
@@ -205,7 +207,7 @@ func (r *reporter) send(report orchestrator.Report, delay time.Duration, done fu
 	for i := range changes {
 		changes[i].Delay = delay
 	}
-	last := &changes[len(changes)-1]
+	last := &changes[len(changes)-1] // no commit has it without the one before
 	last.Written, last.Done = func(err error) { r.written(checkpoint, err) }, done
 	r.hold.Send(changes...)
 }

@@ -15,11 +15,11 @@ type Result struct {
 	Ack      bool
 	Rejected bool // acknowledged because no later try of the task is expected to succeed
 
-	ID string // the analysis; empty if no analysis can have the id
-	// Status is the document's status if the reason is AlreadyFinished or LockLost. With Ran or
+	ID string // the analysis; of a delivery that was not claimed, only an id that an analysis can have
+	// Status is the document's status if the reason is AlreadyFinished or LockLost. With Completed or
 	// Failed it is set only if another program has set the status.
 	Status string
-	Value  any // what the analyzer returned, as stored, if the reason is Ran and Status is empty
+	Value  any // what the analyzer returned, as stored, if the reason is Completed and Status is empty
 	Err    error
 	// Code is the code of Failed and Retry. The log then shows it and not Err: an analyzer's message
 	// may contain its input.
@@ -44,14 +44,14 @@ type Run struct {
 	Took        time.Duration
 	Failure     string // how the analyzer failed, without its message
 	Heartbeats  int    // successful renewals
-	Checkpoints int    // commits with a checkpoint
+	Checkpoints int    // commits with a checkpoint, also one that READY clears at once
 	Lost        string // why the lock was lost: taken, finished, cancelled, deleted or out_of_time
 }
 
 // Next describes the next delivery of the analysis.
 type Next struct {
 	RetryAt  time.Time     // the next attempt, or the expiry of the lock that another worker holds
-	RetryIn  time.Duration // the same from now, or the wait that the analyzer has asked for
+	RetryIn  time.Duration // the same from now, or the wait that the analyzer asked for; zero after a backoff
 	HeldBy   string        // owner of the other worker's lock
 	FollowUp string        // booked or failed; empty: no booking was tried
 	Needless bool          // the analysis has ended, and a queue is configured
@@ -68,7 +68,7 @@ type Reason int
 
 // The reasons. Two of them may have the same name.
 const (
-	Ran Reason = iota
+	Completed Reason = iota
 	Failed
 	AlreadyFinished
 	Forwarded
@@ -101,7 +101,8 @@ func (r rule) holds(n Next) bool {
 	return r == always || r == ifBooked && (n.FollowUp == booked || n.Needless)
 }
 
-// reasons says for each reason when its delivery is acknowledged. It is the only place that decides this.
+// reasons says for each reason when its delivery is acknowledged. Only this table decides it. A request
+// that has no delivery is answered by the worker.
 var reasons = [numReasons]struct {
 	name     string // in logs, metrics and answers
 	ack      rule
@@ -109,7 +110,7 @@ var reasons = [numReasons]struct {
 	tries    int  // acknowledged at this try of a task all the same, as rejected; zero: never
 }{
 	// The result is recorded, by this delivery or before it.
-	Ran:             {name: "ready", ack: always, expected: always},
+	Completed:       {name: "ready", ack: always, expected: always},
 	Failed:          {name: "failed", ack: always},
 	AlreadyFinished: {name: "already_finished", ack: always, expected: always},
 	// The delivery only had to book another, and has.

@@ -257,7 +257,7 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
 	case o.Reason == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case (o.Reason == delivery.Ran || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
+	case (o.Reason == delivery.Completed || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
 		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Reason, p.token)
 	case o.Reason == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
 		m.fail("%s was answered already_finished, but the analysis was not finished", p)

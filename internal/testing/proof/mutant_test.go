@@ -122,7 +122,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		do   func(m *mutants)
 		want string // empty: it is no mutant
 	}{
-		"none": {func(m *mutants) { m.over(); m.write(m.p, ready); m.answer(settled(delivery.Ran)) }, ""},
+		"none": {func(m *mutants) { m.over(); m.write(m.p, ready); m.answer(settled(delivery.Completed)) }, ""},
 		"none that retries": {func(m *mutants) {
 			m.retries(func() string { return m.r.doc.BookedTask })
 			time.Sleep(m.retryMin)
@@ -212,7 +212,7 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 			m.answer(delivery.Result{Reason: delivery.Waiting, Next: delivery.Next{RetryAt: m.now()}})
 		}, "but no next attempt was booked for that time"},
 		"lost, and it has finished":    {func(m *mutants) { m.over(); m.write(m.p, ready); m.p.owner = "p"; m.answer(settled(delivery.LockLost)) }, "but it had finished the analysis"},
-		"ran, and it has not":          {func(m *mutants) { m.answer(delivery.Result{Reason: delivery.Ran}) }, "but token 1 has not finished the analysis"},
+		"ran, and it has not":          {func(m *mutants) { m.answer(delivery.Result{Reason: delivery.Completed}) }, "but token 1 has not finished the analysis"},
 		"finished already, and is not": {func(m *mutants) { m.answer(delivery.Result{Reason: delivery.AlreadyFinished}) }, "but the analysis was not finished"},
 
 		"nobody for an hour after a crash": {func(m *mutants) {
