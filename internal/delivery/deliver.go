@@ -248,7 +248,8 @@ func (a *attempt) settle(ctx context.Context, end runEnd) Result {
 
 	switch {
 	case end.err == nil:
-		return a.finish(ctx, Result{Reason: Completed, Value: end.result}, analysislock.Completing(a.hold.Now(), end.result))
+		completed := Result{Reason: Completed, Value: end.result}
+		return a.finish(ctx, completed, analysislock.Completing(a.hold.Now(), end.result))
 	case errors.As(end.err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
 			_ = a.release(ctx, analysislock.OutcomeLockLost, false, "")

@@ -45,7 +45,8 @@ func LogFields() []Field {
 		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
 			"attempts_exhausted or run_time_exhausted", func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
 
-		{"code", "string", "the error's code, if the outcome is failed or retry", func(l LogLine) any { return l.Code }},
+		{"code", "string", "the error's code, if the outcome is failed or retry",
+			func(l LogLine) any { return l.Code }},
 		{"reason", "string", "how the analyzer failed, without its message", func(l LogLine) any { return l.Failure }},
 		{"error", "string", "the error, if there is no code",
 			func(l LogLine) any { return valueIf(l.Code == "", l.Err) }}, // an analyzer's message may contain its input

@@ -37,7 +37,7 @@ type Run struct {
 	Token        int64         // fencing token of that write
 	Attempt      int
 	Stolen       bool
-	ToStart      time.Duration // from the analysis's creation to its first acquisition, if it is this one; zero: unknown
+	ToStart      time.Duration // from the creation to the first acquisition, if it is this one; zero: unknown
 	ToReady      time.Duration // from the analysis's creation to READY; zero: unknown
 
 	Ran         bool

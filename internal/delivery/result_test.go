@@ -10,7 +10,7 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		ack        string
 		rejectedAt int // the try of the task; zero: never
 	}{
-		Ran:             {always, 0},
+		Completed:       {always, 0},
 		Failed:          {always, 0},
 		AlreadyFinished: {always, 0},
 		Forwarded:       {always, 0},

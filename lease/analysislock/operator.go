@@ -20,9 +20,9 @@ type Seen struct {
 	Grant  lease.Grant
 }
 
-// Unlock takes the lock from its holder, also if its token cannot be read, and changes PROCESSING back to QUEUED. It does
-// not undo an acquisition that happens at the same time. task names the task that is booked for
-// an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
+// Unlock takes the lock from its holder, also if its token cannot be read, and changes PROCESSING back
+// to QUEUED. It does not undo an acquisition that happens at the same time. task names the task that is
+// booked for an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
 	unlock := func(d *Analysis, now time.Time) error {
 		d.Lock = lease.Unlock(d.Lock)
