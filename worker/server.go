@@ -18,6 +18,7 @@ import (
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/text"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
@@ -254,7 +255,7 @@ func (c *call) reply(f form, err error) {
 		c.answer.Reason = f.outcome
 	}
 	if f.error && err != nil {
-		c.answer.Error = delivery.Bounded(orchestrator.Text(err))
+		c.answer.Error = text.Head(text.Error(err), delivery.MaxText)
 	}
 
 	c.line.Outcome, c.line.Err, c.level = f.outcome, err, slog.LevelWarn
