@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test google race lint types settings bench fuzz demo explore simulate scale chaos mutants-generated
+.PHONY: check test google race lint types settings bench frames fuzz demo explore simulate scale chaos mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -57,6 +57,10 @@ demo:
 # What docs/RELIABILITY.md describes, with its figures.
 explore:
 	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/testing/proof
+
+# The functions from the request to the store, and their limits.
+frames:
+	go test -count=1 -v -run '^TestThePathOfADeliveryHasFewFrames$$' ./worker
 
 simulate:
 	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'

@@ -13,16 +13,17 @@ import (
 type Change[D any] struct {
 	// Part names what changes. A later Change of the same Part replaces one that is not written.
 	Part string
-	// Decide returns the function that sets the change in a record, or the error that ends the
-	// change. d is the record as earlier changes will leave it. A nil function means that d needs no
-	// change. The writer calls it once, and the function for each try of a commit.
+	// Set makes the change, in each try of a commit.
+	Set func(*D)
+	// Decide, if it is not nil, returns Set, or the error that ends the Change. d is the record as
+	// earlier changes will leave it. A nil Set means that d needs no change. The writer calls it once.
 	Decide func(d D) (set func(*D), err error)
 	// Delay is how long after the last commit the next may be made. During Start a Change brings
 	// the next renewal forward to that time, or to now.
 	Delay time.Duration
-	// Written is called once with the outcome of this Change, unless it was replaced. Done is called
-	// with the outcome of this Change, or of the one that replaced it. Both may be nil, and must not
-	// block. They are not called if the hold ends without reaching the store.
+	// Done is called with the outcome of this Change, or of the one that replaced it. Written is called
+	// too, unless this Change was replaced or not needed. Both may be nil, and must not block. They are
+	// not called if the hold ends without reaching the store.
 	//
 	// The outcome is nil once it is committed; ErrRefused if the store had no room for it; ErrLost;
 	// or the error of Decide. ErrRefused and ErrLost are ErrUnavailable too if an earlier commit with
@@ -30,21 +31,44 @@ type Change[D any] struct {
 	Written, Done func(err error)
 }
 
-// Send adds changes to the next commit. It does not block.
+// pending is a Change that is not written yet.
+type pending[D any] struct {
+	Change[D]
+
+	waiting []func(err error) // the Done of this Change, and of those that it replaced
+	unknown bool              // a commit with one of them may have been made
+}
+
+// Send adds changes to the next commit. It does not block. A change without a Decide replaces an
+// older one at once, so a run that reports while a commit hangs needs no more memory.
 func (h *Hold[D]) Send(changes ...Change[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.sent = append(h.sent, changes...)
+	for _, c := range changes {
+		older := func(p pending[D]) bool { return p.Part == c.Part && p.Decide == nil && c.Decide == nil }
+		h.sent = add(h.sent, pending[D]{Change: c, waiting: waiters(c.Done)}, older)
+	}
 	notify(h.wake)
 }
 
-// pending is a change that the writer has decided on.
-type pending[D any] struct {
-	part    string
-	set     func(*D)
-	written func(err error)
-	waiting []func(err error)
-	unknown bool // a commit with it, or with the one that it replaced, may have been made
+func waiters(done func(error)) []func(error) {
+	if done == nil {
+		return nil
+	}
+	return []func(error){done}
+}
+
+// add appends p to all, or replaces the older change of all that p replaces.
+func add[D any](all []pending[D], p pending[D], older func(pending[D]) bool) []pending[D] {
+	i := slices.IndexFunc(all, older)
+	if i < 0 {
+		return append(all, p)
+	}
+	p.waiting = append(all[i].waiting, p.waiting...)
+	p.unknown = all[i].unknown
+	p.Delay = min(p.Delay, all[i].Delay)
+	all[i] = p
+	return all
 }
 
 // receive decides on the changes that were sent.
@@ -53,69 +77,72 @@ func (h *Hold[D]) receive() {
 	sent := h.sent
 	h.sent = nil
 	h.mu.Unlock()
-	for _, c := range sent {
-		h.accept(c)
+	for _, p := range sent {
+		h.accept(p)
 	}
 }
 
-func (h *Hold[D]) accept(c Change[D]) {
-	draft := h.Doc()
-	for _, p := range h.pending {
-		p.set(&draft)
+// accept makes p pending. It decides on p by the record as the pending changes will leave it. If that
+// needs no change, p has its outcome: success, or that of the pending change on which it relies.
+func (h *Hold[D]) accept(p pending[D]) {
+	samePart := func(other pending[D]) bool { return other.Part == p.Part }
+	if p.Decide != nil {
+		draft := h.Doc()
+		for _, earlier := range h.pending {
+			earlier.Set(&draft)
+		}
+		var err error
+		p.Set, err = p.Decide(draft)
+		i := slices.IndexFunc(h.pending, samePart)
+		switch {
+		case err != nil || p.Set == nil && i < 0:
+			p.tell(err)
+			return
+		case p.Set == nil:
+			h.pending[i].waiting = append(h.pending[i].waiting, p.waiting...)
+			return
+		}
 	}
-	set, err := c.Decide(draft)
-	i := slices.IndexFunc(h.pending, func(p pending[D]) bool { return p.part == c.Part })
 
-	switch {
-	case err != nil || set == nil && i < 0:
-		report(err, c.Written, c.Done)
-		return
-	case i < 0:
-		h.pending = append(h.pending, pending[D]{part: c.Part})
-		i = len(h.pending) - 1
-	}
-	p := &h.pending[i]
-	p.waiting = append(p.waiting, c.Done)
-	if set == nil {
-		return
-	}
-	p.set, p.written = set, c.Written
-	if due := h.committed.Add(c.Delay); h.forward.IsZero() || due.Before(h.forward) {
+	h.pending = add(h.pending, p, samePart)
+	if due := h.lastCommit.Add(p.Delay); h.forward.IsZero() || due.Before(h.forward) {
 		h.forward = due
 	}
 }
 
-// commit makes one commit of e with what is pending. If the store has no room for all of it, the
-// commit leaves out what Records.Shed lists.
-func (h *Hold[D]) commit(ctx context.Context, e Ending[D]) error {
+// commit makes step, what is pending and one of the alternatives in one commit: the first
+// alternative for which the store has room. For each it first leaves out pending changes, as
+// Records.Shed says. If all is refused, what is pending stays so.
+func (h *Hold[D]) commit(ctx context.Context, step step, alternatives ...func(*D)) (err error) {
 	h.receive()
-	h.committed, h.forward = time.Now(), time.Time{}
-	if len(e.changes) == 0 {
-		e.changes = []func(*D){func(*D) {}}
+	h.lastCommit, h.forward = time.Now(), time.Time{}
+	if len(alternatives) == 0 {
+		alternatives = append(alternatives, func(*D) {})
 	}
 
-	var made []pending[D]
-	var c Cell[D]
-	err := ErrRefused
-	for _, change := range e.changes {
-		for _, made = range h.sheddings() {
-			c, err = h.edit(ctx, e, made, change)
+	for _, own := range alternatives {
+		for _, made := range h.sheddings() {
+			var c Cell[D]
+			c, err = Edit(ctx, h.records.store, h.key, h.write(step, made, own))
 			if !errors.Is(err, ErrRefused) {
-				return h.committedAs(c, made, err)
+				h.conclude(c, made, err)
+				return err
 			}
 		}
 	}
-	return h.committedAs(c, nil, err)
+	return err
 }
 
-// sheddings returns what the tries of a commit contain: all that is pending, then less and less.
+// sheddings returns what the tries of a commit contain: all that is pending, then less and less, at
+// last nothing. A part is pending at most once.
 func (h *Hold[D]) sheddings() [][]pending[D] {
 	all := [][]pending[D]{h.pending}
 	for _, parts := range h.records.Shed {
 		rest := slices.DeleteFunc(slices.Clone(h.pending), func(p pending[D]) bool {
-			return slices.Contains(parts, p.part)
+			return slices.Contains(parts, p.Part)
 		})
-		if len(rest)+len(parts) == len(h.pending) && len(rest) > 0 { // each of the parts is pending
+		eachWasPending := len(rest)+len(parts) == len(h.pending)
+		if eachWasPending && len(rest) > 0 {
 			all = append(all, rest)
 		}
 	}
@@ -125,74 +152,68 @@ func (h *Hold[D]) sheddings() [][]pending[D] {
 	return all
 }
 
-// edit tries to commit e with the pending changes made, and change.
-func (h *Hold[D]) edit(ctx context.Context, e Ending[D], made []pending[D], change func(*D)) (Cell[D], error) {
+// write returns the write of step, with the pending changes made and then own.
+func (h *Hold[D]) write(step step, made []pending[D], own func(*D)) Write[D] {
 	inside, from := h.records.lease, h.Cell()
-	return Edit(ctx, h.records.store, h.key, Write[D]{
+	return Write[D]{
 		From: &from,
 		Decide: func(c Cell[D]) (D, error) {
 			if !c.Exists {
 				return c.Doc, &LostError{Reason: Deleted}
 			}
-			lease, err := e.rule(*inside(&c.Doc), c.Now(), h.grant)
+			next, err := step.rule(*inside(&c.Doc), c.Now(), h.grant)
 			if err != nil {
 				return c.Doc, err
 			}
-			*inside(&c.Doc) = lease
+			*inside(&c.Doc) = next
 			for _, p := range made {
-				p.set(&c.Doc)
+				p.Set(&c.Doc)
 			}
-			change(&c.Doc)
+			own(&c.Doc)
 			return c.Doc, nil
 		},
-		Landed: func(c Cell[D]) bool { return c.Exists && e.landed(*inside(&c.Doc), h.grant) },
-	})
+		Landed: func(c Cell[D]) bool { return c.Exists && step.landed(*inside(&c.Doc), h.grant) },
+	}
 }
 
-// committedAs tells who waits what has become of a commit of the changes made: err. After an error
+// conclude tells those who wait what has become of a commit with the changes made. After an error
 // that is no loss, the changes stay pending.
-func (h *Hold[D]) committedAs(c Cell[D], made []pending[D], err error) error {
+func (h *Hold[D]) conclude(c Cell[D], made []pending[D], err error) {
 	switch {
 	case err == nil:
 		h.setCell(c)
 		for _, p := range h.pending {
-			if !slices.ContainsFunc(made, func(m pending[D]) bool { return m.part == p.part }) {
-				p.settle(ErrRefused)
+			if slices.ContainsFunc(made, func(m pending[D]) bool { return m.Part == p.Part }) {
+				p.tell(nil)
 			} else {
-				p.settle(nil)
+				p.tell(ErrRefused)
 			}
 		}
 		h.pending = nil
 	case errors.Is(err, ErrLost):
 		h.setCell(c) // Doc shows why
-		h.settle(err)
+		h.tellAll(err)
 	default:
 		for i := range h.pending {
 			h.pending[i].unknown = true
 		}
 	}
-	return err
 }
 
-// settle tells all who wait that their changes are lost because of err.
-func (h *Hold[D]) settle(err error) {
+// tellAll tells all who wait that their changes are lost because of err.
+func (h *Hold[D]) tellAll(err error) {
 	for _, p := range h.pending {
-		p.settle(err)
+		p.tell(err)
 	}
 	h.pending, h.forward = nil, time.Time{}
 }
 
-func (p *pending[D]) settle(err error) {
+func (p *pending[D]) tell(err error) {
 	lost, ok := errors.AsType[*LostError](err)
 	if err != nil && (p.unknown || ok && lost.Unknown) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	report(err, append([]func(error){p.written}, p.waiting...)...)
-}
-
-// report calls each function that is not nil.
-func report(err error, functions ...func(error)) {
-	for _, f := range functions {
+	for _, f := range append([]func(error){p.Written}, p.waiting...) {
 		if f != nil {
 			f(err)
 		}

@@ -113,7 +113,7 @@ func (e *edit[D]) try(ctx context.Context) (done bool, err error) {
 // store may have got the write twice: a Swap has to confirm it.
 func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err error) {
 	var verdict error
-	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, _ error) {
+	c, err := x.Exclude(ctx, e.key, e.Want, func(c Cell[D]) (next D, _ error) {
 		e.cell, verdict = c, errLanded
 		if !e.mayShow || !e.Landed(c) {
 			next, verdict = e.Decide(c)

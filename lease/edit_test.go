@@ -244,8 +244,8 @@ type excluder struct {
 	inside *leasetest.Faulty[job]
 }
 
-func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
-	c, err := x.inside.Load(ctx, key, lease.OnlyLease)
+func (x excluder) Exclude(ctx context.Context, key string, want lease.Want, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
+	c, err := x.inside.Load(ctx, key, want)
 	if err != nil {
 		return c, err
 	}

@@ -19,19 +19,19 @@ type Hold[D any] struct {
 	key     string
 	grant   Grant
 	stolen  bool
-	keeping *keeping // from Start or Watch until Stop; the caller's
+	term    *term // between Start or Watch and Stop; only the caller of these uses it
 
 	// Only the writer uses these.
-	pending   []pending[D]  // changes for the next commit, in the order in which they apply
-	committed time.Time     // local start of the last commit
-	forward   time.Time     // when a pending change wants the next renewal; zero: as usual
-	offset    time.Duration // 1 ms for each renewal since the last that succeeded
+	pending    []pending[D]  // changes for the next commit, in the order in which they apply
+	lastCommit time.Time     // local start of the last commit, whether or not it succeeded
+	forward    time.Time     // when a pending change wants the next renewal; zero: none does
+	offset     time.Duration // see Renew: 1 ms for each renewal since the last success
 
 	mu         sync.Mutex
 	cell       Cell[D]       // the record as last read or written
 	trust      time.Time     // its local monotonic end
 	trustMoved chan struct{} // tells the watchdog
-	sent       []Change[D]   // changes that the writer has not received
+	sent       []pending[D]  // changes that the writer has not received
 	wake       chan struct{} // tells the writer
 }
 
@@ -92,7 +92,7 @@ func (h *Hold[D]) Renew(ctx context.Context) error {
 	offset := h.offset
 	h.offset += time.Millisecond
 	var expiry time.Time
-	err := h.commit(ctx, Ending[D]{
+	err := h.commit(ctx, step{
 		rule: func(l Lease, now time.Time, g Grant) (Lease, error) {
 			l, err := Renew(l, now.Add(offset), g, h.records.policy)
 			expiry = l.ExpiresAt
@@ -114,57 +114,58 @@ func (h *Hold[D]) Flush(ctx context.Context) error {
 	return h.Renew(ctx)
 }
 
-// Ending is the last write of an acquisition: one of Finishing, Adopting and Releasing.
-type Ending[D any] struct {
-	rule    func(l Lease, now time.Time, g Grant) (Lease, error)
-	landed  func(l Lease, g Grant) bool // a later reading shows the write
-	timeout time.Duration
-	changes []func(*D)
+// step is what a commit does to the lease.
+type step struct {
+	rule   func(l Lease, now time.Time, g Grant) (Lease, error)
+	landed func(l Lease, g Grant) bool // whether a later reading shows it
 }
 
-// Finishing makes the record terminal with a change of its own fields, and frees the lease. Of
-// several changes, the first that the store has room for is made.
-func Finishing[D any](changes ...func(*D)) Ending[D] {
-	return finishing(Finish, changes)
+// Ending is the last write of an acquisition: one of Finishing, Adopting and Releasing. Its
+// alternatives are changes of the record's own fields. The first for which the store has room is made.
+type Ending[D any] struct {
+	step         step
+	timeout      time.Duration
+	extendable   bool // a later deadline of the caller counts
+	alternatives []func(*D)
 }
+
+// Finishing makes the record terminal, and frees the lease.
+func Finishing[D any](alternatives ...func(*D)) Ending[D] { return finishing(Finish, alternatives) }
 
 // Adopting is Finishing for an Adoptable record.
-func Adopting[D any](changes ...func(*D)) Ending[D] {
-	return finishing(Adopt, changes)
+func Adopting[D any](alternatives ...func(*D)) Ending[D] { return finishing(Adopt, alternatives) }
+
+func finishing[D any](rule func(Lease, Grant) (Lease, error), alternatives []func(*D)) Ending[D] {
+	finish := step{
+		rule:   func(l Lease, _ time.Time, g Grant) (Lease, error) { return rule(l, g) },
+		landed: func(l Lease, g Grant) bool { return l.FinishedBy == g.Owner },
+	}
+	return Ending[D]{finish, 60 * time.Second, false, alternatives}
 }
 
-func finishing[D any](rule func(Lease, Grant) (Lease, error), changes []func(*D)) Ending[D] {
-	return Ending[D]{
-		rule:    func(l Lease, _ time.Time, g Grant) (Lease, error) { return rule(l, g) },
-		landed:  func(l Lease, g Grant) bool { return l.FinishedBy == g.Owner },
-		timeout: 60 * time.Second, changes: changes,
+// Releasing frees the lease. refund takes back the attempt.
+func Releasing[D any](refund bool, alternatives ...func(*D)) Ending[D] {
+	release := step{
+		rule:   func(l Lease, _ time.Time, g Grant) (Lease, error) { return Release(l, g, refund) },
+		landed: func(l Lease, g Grant) bool { return l.Owner == "" && l.Token == g.Token },
 	}
-}
-
-// Releasing frees the lease with a change of the record's own fields. Of several changes, the first
-// that the store has room for is made. refund subtracts the attempt.
-func Releasing[D any](refund bool, changes ...func(*D)) Ending[D] {
-	return Ending[D]{
-		rule:    func(l Lease, _ time.Time, g Grant) (Lease, error) { return Release(l, g, refund) },
-		landed:  func(l Lease, g Grant) bool { return l.Owner == "" && l.Token == g.Token },
-		timeout: 2 * time.Second, changes: changes,
-	}
+	return Ending[D]{release, 2 * time.Second, true, alternatives}
 }
 
 // End makes the last write in one commit, which succeeds only if the lease is still held. It
-// returns ErrLost if nothing was written; ErrRefused if the store has no room for the changes (the
-// lease is kept and the Hold remains usable); or ErrUnavailable.
+// returns ErrLost if it is not; ErrRefused if the store has no room for any alternative (the lease is
+// kept, and the Hold remains usable); or ErrUnavailable.
 //
 // A release tries for 2 s, or until the deadline of ctx if that is later, and the others for 60 s;
 // all of them also if ctx has been cancelled. (SEEDS G8)
 func (h *Hold[D]) End(ctx context.Context, e Ending[D]) error {
 	limit := time.Now().Add(e.timeout)
-	if deadline, ok := ctx.Deadline(); ok && deadline.After(limit) && e.timeout < time.Minute {
+	if deadline, ok := ctx.Deadline(); ok && e.extendable && deadline.After(limit) {
 		limit = deadline
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	return h.commit(ctx, e)
+	return h.commit(ctx, e.step, e.alternatives...)
 }
 
 func (h *Hold[D]) setCell(c Cell[D]) {

@@ -3,9 +3,11 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
@@ -193,8 +195,7 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 
 // noted is a change of the note.
 func noted(s string, delay time.Duration, done func(error)) lease.Change[job] {
-	set := func(job) (func(*job), error) { return note(s), nil }
-	return lease.Change[job]{Part: "note", Decide: set, Delay: delay, Done: done}
+	return lease.Change[job]{Part: "note", Set: note(s), Delay: delay, Done: done}
 }
 
 // outcome is a call of a change's Done.
@@ -326,6 +327,27 @@ func TestACarriedChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T
 			}, nil), lease.OutOfTime)
 		})
 	}
+}
+
+// A run may report a checkpoint of a megabyte ten times a second while the store does not answer.
+func TestAReplacedChangeIsNotKeptWhileACommitHangs(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		h.Start(w.Context(), nil)
+		w.at(150 * time.Second) // the renewal began at 100 s
+		send := func() weak.Pointer[[1 << 20]byte] {
+			large := new([1 << 20]byte)
+			h.Send(lease.Change[job]{Part: "note", Set: func(j *job) { j.Note = string(large[:]) }})
+			return weak.Make(large)
+		}
+		replaced, newest := send(), send()
+		runtime.GC()
+		if replaced.Value() != nil || newest.Value() == nil {
+			w.Errorf("kept: the replaced %t, the newest %t", replaced.Value() != nil, newest.Value() != nil)
+		}
+		check(w, h.Stop())
+	})
 }
 
 // Whoever takes the lease after a commit whose reply was lost may have overwritten it.

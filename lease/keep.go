@@ -12,9 +12,9 @@ import (
 // never after Stop has returned; while it blocks, the lease is not renewed.
 type Renewed func(ctx context.Context, took time.Duration, err error)
 
-// keeping keeps a lease from Start or Watch until Stop. The watchdog is a goroutine of its own, so
-// that a call to the store that does not return delays no cancellation.
-type keeping struct {
+// term is the time from Start or Watch until Stop. The watchdog is a goroutine of its own, so that a
+// call to the store that does not return delays no cancellation.
+type term struct {
 	cancel  context.CancelCauseFunc // ends the context of Start
 	end     context.CancelFunc      // ends the goroutines
 	stopped chan struct{}           // closed by Stop
@@ -28,72 +28,74 @@ type keeping struct {
 // ctx, or with a *LostError as its cause as soon as the lease is lost; KillAfter is for work that
 // ignores it. The end of ctx does not end the renewals: only Stop does. renewed may be nil.
 func (h *Hold[D]) Start(ctx context.Context, renewed Renewed) context.Context {
-	return h.keep(ctx, func(ctx context.Context, k *keeping) { h.renewUntilStop(ctx, k, renewed) })
+	return h.begin(ctx, func(ctx context.Context, t *term) { h.renewUntilStop(ctx, t, renewed) })
 }
 
 // Watch is Start for a caller that calls Renew itself.
-func (h *Hold[D]) Watch(ctx context.Context) context.Context { return h.keep(ctx, nil) }
+func (h *Hold[D]) Watch(ctx context.Context) context.Context { return h.begin(ctx, nil) }
 
-func (h *Hold[D]) keep(ctx context.Context, write func(ctx context.Context, k *keeping)) context.Context {
-	ctx, cancel := context.WithCancelCause(ctx)
-	working, end := context.WithCancel(context.WithoutCancel(ctx))
-	k := &keeping{cancel: cancel, end: end, stopped: make(chan struct{})}
-	h.keeping = k
+// begin begins a term with the watchdog and, unless it is nil, the writer. The context that it returns
+// is for the work. The goroutines have another, which only Stop or a loss ends.
+func (h *Hold[D]) begin(ctx context.Context, writer func(ctx context.Context, t *term)) context.Context {
+	work, cancel := context.WithCancelCause(ctx)
+	own, end := context.WithCancel(context.WithoutCancel(ctx))
+	t := &term{cancel: cancel, end: end, stopped: make(chan struct{})}
+	h.term = t
 	if time.Until(h.TrustedUntil()) <= 0 {
-		h.lose(k, OutOfTime)
-		return ctx
+		h.lose(t, OutOfTime)
+		return work
 	}
 
-	k.done.Go(func() { h.watch(working, k) })
-	if write != nil {
-		k.done.Go(func() { write(working, k) })
+	t.done.Go(func() { h.watch(own, t) })
+	if writer != nil {
+		t.done.Go(func() { writer(own, t) })
 	}
-	return ctx
+	return work
 }
 
 // Stop ends what Start or Watch has begun, and its context. It returns a *LostError if the lease
-// was lost before.
+// was lost before. Otherwise the changes that are not written wait for Flush or End.
 func (h *Hold[D]) Stop() error {
-	k := h.keeping
-	close(k.stopped)
-	k.end()
-	k.done.Wait()
-	k.cancel(nil)
+	t := h.term
+	close(t.stopped)
+	t.end()
+	t.done.Wait()
+	t.cancel(nil)
 
-	lost := k.loss()
+	lost := t.loss()
 	if lost == nil {
 		return nil
 	}
 	h.receive()
-	h.settle(lost)
+	h.tellAll(lost)
 	return lost
 }
 
 // loss returns why the lease was lost, or nil.
-func (k *keeping) loss() *LostError {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.lost
+func (t *term) loss() *LostError {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost
 }
 
 // lose ends the context of Start, once.
-func (h *Hold[D]) lose(k *keeping, reason string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.lost == nil {
-		k.lost = &LostError{Reason: reason, Grace: h.records.policy.KillAfter()}
-		k.cancel(k.lost)
-		k.end()
+func (h *Hold[D]) lose(t *term, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lost == nil {
+		t.lost = &LostError{Reason: reason, Grace: h.records.policy.KillAfter()}
+		t.cancel(t.lost)
+		t.end()
 	}
 }
 
 // watch waits for the end of trust. Each heartbeat moves that end: to an earlier time if the new
 // expiry was computed from an estimate behind the store's clock.
-func (h *Hold[D]) watch(ctx context.Context, k *keeping) {
+func (h *Hold[D]) watch(ctx context.Context, t *term) {
 	for {
 		rest := time.Until(h.TrustedUntil())
 		if rest <= 0 {
-			h.lose(k, OutOfTime)
+			h.lose(t, OutOfTime)
 			return
 		}
 		select {
@@ -108,7 +110,7 @@ func (h *Hold[D]) watch(ctx context.Context, k *keeping) {
 // renewUntilStop is the writer. After a renewal that failed without a loss, it tries again after a
 // tenth of a heartbeat. Once the lease is lost, it answers each change with the loss until Stop: the
 // work may wait for that.
-func (h *Hold[D]) renewUntilStop(ctx context.Context, k *keeping, renewed Renewed) {
+func (h *Hold[D]) renewUntilStop(ctx context.Context, t *term, renewed Renewed) {
 	for next := h.nextHeartbeat(); h.wait(ctx, next); {
 		began := time.Now()
 		try, cancel := context.WithDeadline(ctx, h.TrustedUntil())
@@ -118,11 +120,11 @@ func (h *Hold[D]) renewUntilStop(ctx context.Context, k *keeping, renewed Renewe
 
 		switch lost, ok := errors.AsType[*LostError](err); {
 		case ok:
-			h.lose(k, lost.Reason)
+			h.lose(t, lost.Reason)
 		case time.Until(h.TrustedUntil()) <= 0: // the next renewal would reach nothing
-			h.lose(k, OutOfTime)
+			h.lose(t, OutOfTime)
 		}
-		stopped := err != nil && ctx.Err() != nil && k.loss() == nil // then the renewal has not failed
+		stopped := err != nil && ctx.Err() != nil && t.loss() == nil // then the renewal has not failed
 		if renewed != nil && !stopped {
 			renewed(context.WithoutCancel(ctx), took, err)
 		}
@@ -132,12 +134,13 @@ func (h *Hold[D]) renewUntilStop(ctx context.Context, k *keeping, renewed Renewe
 		}
 	}
 
-	for lost := k.loss(); lost != nil; {
+	lost := t.loss()
+	for lost != nil {
 		h.receive()
-		h.settle(lost)
+		h.tellAll(lost)
 		select {
 		case <-h.wake:
-		case <-k.stopped:
+		case <-t.stopped:
 			return
 		}
 	}

@@ -73,8 +73,8 @@ func (p Policy) Check() error {
 // trusts its lease although the store still shows it as held.
 func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
 
-// Silence returns the longest time without a heartbeat of a holder that lives: a heartbeat and the
-// margin. Such a holder notices within it that its lease was taken.
+// Silence returns how long a holder that lives, and whose store answers, can be without a heartbeat: one
+// heartbeat, and a margin for its delays. Within it such a holder notices that its lease was taken.
 func (p Policy) Silence() time.Duration { return p.filled().Heartbeat + p.Margin() }
 
 // KillAfter returns how long after a loss a run that ignores its cancellation may

@@ -131,7 +131,7 @@ func (r *Records[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], e
 // Hold returns the Hold of the acquisition that c shows.
 func (r *Records[D]) Hold(key string, c Cell[D]) *Hold[D] {
 	h := &Hold[D]{
-		records: r, key: key, grant: r.lease(&c.Doc).Grant(), committed: c.Asked,
+		records: r, key: key, grant: r.lease(&c.Doc).Grant(), lastCommit: c.Asked,
 		wake: make(chan struct{}, 1), trustMoved: make(chan struct{}, 1),
 	}
 	h.setCell(c)

@@ -24,7 +24,7 @@ func Acquire(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	l.Owner = owner
 	l.Token++
 	l.Attempts++
-	l.HeartbeatAt, l.ExpiresAt = term(now, p)
+	l.HeartbeatAt, l.ExpiresAt = period(now, p)
 	return l, nil
 }
 
@@ -37,7 +37,7 @@ func Renew(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 		return l, err
 	}
 	old := l.ExpiresAt
-	l.HeartbeatAt, l.ExpiresAt = term(now, p.filled())
+	l.HeartbeatAt, l.ExpiresAt = period(now, p.filled())
 	if l.ExpiresAt.Equal(old) {
 		l.ExpiresAt = old.Add(time.Millisecond)
 	}
@@ -169,9 +169,9 @@ func heldError(l Lease, now time.Time) *HeldError {
 	return &HeldError{Owner: l.Owner, Token: l.Token, ExpiresAt: l.ExpiresAt, Remaining: l.ExpiresAt.Sub(now)}
 }
 
-// term returns a heartbeat at now and its expiry, in whole milliseconds, as
+// period returns a heartbeat at now and its expiry, in whole milliseconds, as
 // documents store them.
-func term(now time.Time, p Policy) (heartbeat, expires time.Time) {
+func period(now time.Time, p Policy) (heartbeat, expires time.Time) {
 	now = now.Truncate(time.Millisecond)
 	return now, now.Add(p.TTL)
 }

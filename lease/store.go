@@ -32,6 +32,9 @@ const (
 	// LeaseAndWork also asks for the work of the record, if it is small. A Store without such a
 	// notion ignores it. The work stays in Cell.Rev until an acquisition has been committed.
 	LeaseAndWork
+	// EvenMalformed asks for a record whose lease cannot be decoded too, with a lease that is safe to
+	// assume in its place. A Swap of that Cell repairs the record.
+	EvenMalformed
 )
 
 // Store keeps records, changes them one at a time by compare-and-swap, and has its own
@@ -58,7 +61,7 @@ type Excluder[D any] interface {
 	Store[D]
 	// Exclude returns an error of decide unchanged. decide may be called more
 	// than once; only its last result counts.
-	Exclude(ctx context.Context, key string, decide func(Cell[D]) (D, error)) (Cell[D], error)
+	Exclude(ctx context.Context, key string, want Want, decide func(Cell[D]) (D, error)) (Cell[D], error)
 }
 
 // CheckKey returns ErrInvalidKey for a key of more than limit bytes, and for one that

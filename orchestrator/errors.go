@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own

@@ -23,7 +23,6 @@ import (
 type Analyses struct {
 	*analysislock.Locks
 	documents  *documents[analysislock.Analysis]
-	unlocking  *analysislock.Locks // its changes accept an unusable lockToken, and replace it
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
 	// stopped has the documents after which Orphaned's queries continue.
@@ -61,13 +60,8 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	}
 	a := &Analyses{documents: docs, codec: codec}
 
-	unlocking := *docs
-	unlocking.mends = true
 	var err error
 	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err != nil {
-		return nil, err
-	}
-	if a.unlocking, err = analysislock.New(&unlocking, o.Policy, o.MaxRunTime, a.work); err != nil {
 		return nil, err
 	}
 	if o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL() {
@@ -166,27 +160,12 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 	err = a.documents.read(ctx, id, wanted{fields: fields}, func(r reading) {
 		if r.exists {
 			var c lease.Cell[analysislock.Analysis]
-			c, refused = a.documents.cell(r, time.Time{})
+			c, refused = a.documents.cell(r, time.Time{}, lease.OnlyLease)
 			d = c.Doc
 			params, _ = r.fields["params"].(string)
 		}
 	})
 	return d, params, cmp.Or(unavailable(err), refused)
-}
-
-// Unlock calls analysislock.Locks.Unlock. It replaces an unusable lockToken by the time of the
-// document's last update, in microseconds.
-func (a *Analyses) Unlock(
-	ctx context.Context, id string, seen *analysislock.Seen, task string,
-) (analysislock.Analysis, error) {
-	return a.unlocking.Unlock(ctx, id, seen, task)
-}
-
-// Resolve calls analysislock.Locks.Resolve, and replaces an unusable lockToken as Unlock does.
-func (a *Analyses) Resolve(
-	ctx context.Context, id string, seen *analysislock.Seen, name string, answer analysislock.Answer, task string,
-) (analysislock.Analysis, error) {
-	return a.unlocking.Resolve(ctx, id, seen, name, answer, task)
 }
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:

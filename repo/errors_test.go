@@ -101,16 +101,16 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
 		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
-		if _, err := a.documents.Exclude(t.Context(), "bad", same); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
+		if _, err := a.documents.Exclude(t.Context(), "bad", lease.OnlyLease, same); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
 			t.Errorf("%v, want ErrMalformed of the reading", err)
 		}
 		l.inject(map[string][]fault{read: {denied}})
-		if _, err := a.documents.Exclude(t.Context(), "missing", same); err == nil {
+		if _, err := a.documents.Exclude(t.Context(), "missing", lease.OnlyLease, same); err == nil {
 			t.Error("a decision about a document that could not be read")
 		}
 		was, err := a.documents.Load(t.Context(), "free", lease.OnlyLease)
 		fatal(t, err)
-		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev.(*revision).updated != was.Rev.(*revision).updated || c.Doc.Status != analysislock.Ready {
+		if c, err := a.documents.Exclude(t.Context(), "free", lease.OnlyLease, same); err != nil || c.Rev.(*revision).updated != was.Rev.(*revision).updated || c.Doc.Status != analysislock.Ready {
 			t.Errorf("a decision that changes nothing: %+v, %v; want %+v", c, err, was)
 		}
 		l.inject(map[string][]fault{read: {denied, denied, denied, denied, denied, denied, denied, denied, denied, denied}})
@@ -234,7 +234,7 @@ func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
 		_, err = a.Get(soon, "input")
 		check(t, err)
 		_, swapped := a.documents.Swap(soon, "x", read, large)
-		_, excluded := a.documents.Exclude(soon, "x", func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil })
+		_, excluded := a.documents.Exclude(soon, "x", lease.OnlyLease, func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil })
 		if swapped == nil || excluded == nil {
 			t.Errorf("%v, %v; want the end of the caller's second", swapped, excluded)
 		}

@@ -64,10 +64,10 @@ func (s *inTransactions) Swap(ctx context.Context, id string, prev lease.Cell[an
 	return s.documents.Swap(ctx, id, prev, next)
 }
 
-func (s *inTransactions) Exclude(ctx context.Context, id string,
+func (s *inTransactions) Exclude(ctx context.Context, id string, want lease.Want,
 	decide func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error),
 ) (c lease.Cell[analysislock.Analysis], err error) {
-	if c, err = s.documents.Exclude(ctx, id, decide); err == nil {
+	if c, err = s.documents.Exclude(ctx, id, want, decide); err == nil {
 		s.conflicts = 0
 	}
 	return c, err

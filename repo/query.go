@@ -37,7 +37,7 @@ func (a *Analyses) decode(r reading) analysislock.Analysis { return a.found(r, t
 
 // found returns the analysis that a query at asked has found; Malformed is set as by Page.
 func (a *Analyses) found(r reading, asked time.Time) lease.Cell[analysislock.Analysis] {
-	c, _ := a.documents.cell(r, asked) // the error is d.Malformed
+	c, _ := a.documents.cell(r, asked, lease.EvenMalformed)
 	d := &c.Doc
 	if d.Acts == nil { // not read: their count is shown, and decides nothing
 		open, _ := parseInt(r.fields[openActs])

@@ -210,7 +210,7 @@ func (r *Rooms) cell(
 ) (c lease.Cell[document.Lock], ok bool) {
 	err := document.CheckRoom(snap.Ref.ID)
 	if err == nil {
-		c, err = r.documents.cell(snapshot(snap), asked)
+		c, err = r.documents.cell(snapshot(snap), asked, lease.OnlyLease)
 	}
 	if err != nil {
 		r.documents.log.WarnContext(ctx, "document lock skipped", roomName(snap.Ref.ID), slog.Any("error", err))

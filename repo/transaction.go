@@ -28,7 +28,6 @@ type documents[D any] struct {
 	noun       string // names a record in errors
 	log        *slog.Logger
 	work       []string // fields that only a Load for lease.LeaseAndWork reads
-	mends      bool     // malformed records are accepted, and their changes repair them
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
@@ -41,7 +40,7 @@ func (s *documents[D]) Load(ctx context.Context, id string, load lease.Want) (c 
 	}
 	asked := time.Now()
 	var malformed error
-	err = s.read(ctx, id, want, func(r reading) { c, malformed = s.cell(r, asked) })
+	err = s.read(ctx, id, want, func(r reading) { c, malformed = s.cell(r, asked, load) })
 	return c, cmp.Or(err, malformed)
 }
 
@@ -104,7 +103,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 }
 
 // Exclude decides inside client.RunTransaction, whose read makes other writers wait until its commit.
-func (s *documents[D]) Exclude(ctx context.Context, id string,
+func (s *documents[D]) Exclude(ctx context.Context, id string, load lease.Want,
 	decide func(lease.Cell[D]) (D, error),
 ) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
@@ -118,7 +117,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 
 	try := func(_ context.Context, tx *firestore.Transaction) (err error) {
 		d.done() // an earlier try may have encoded
-		if read, refusal, err = s.loadIn(tx, id); err != nil || refusal != nil {
+		if read, refusal, err = s.loadIn(tx, id, load); err != nil || refusal != nil {
 			return cmp.Or(err, refusal)
 		}
 		if next, refusal = decide(read); refusal != nil {
@@ -148,7 +147,8 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 
 // loadIn reads a document in a transaction. The client's Get has no mask, so loadIn makes a query. If
 // that finds nothing, GetAll returns Firestore's time. malformed is the codec's error.
-func (s *documents[D]) loadIn(tx *firestore.Transaction, id string) (c lease.Cell[D], malformed, err error) {
+func (s *documents[D]) loadIn(tx *firestore.Transaction, id string, load lease.Want,
+) (c lease.Cell[D], malformed, err error) {
 	asked, doc := time.Now(), s.collection.Doc(id)
 	query := s.collection.Where(firestore.DocumentID, "==", doc).Select(s.codec.mask()...)
 	found, err := tx.Documents(query).GetAll()
@@ -156,7 +156,7 @@ func (s *documents[D]) loadIn(tx *firestore.Transaction, id string) (c lease.Cel
 		found, err = tx.GetAll([]*firestore.DocumentRef{doc}) // unlike Get, it has no error for a missing document
 	}
 	if err == nil {
-		c, malformed = s.cell(snapshot(found[0]), asked)
+		c, malformed = s.cell(snapshot(found[0]), asked, load)
 	}
 	return c, malformed, err
 }
@@ -179,7 +179,7 @@ func (s *documents[D]) now(ctx context.Context) (at time.Time, err error) {
 }
 
 // cell decodes a reading that was requested at asked.
-func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err error) {
+func (s *documents[D]) cell(r reading, asked time.Time, load lease.Want) (c lease.Cell[D], err error) {
 	c.Exists, c.At, c.Asked = r.exists, r.at, asked
 	if r.exists {
 		var rev revision
@@ -187,7 +187,7 @@ func (s *documents[D]) cell(r reading, asked time.Time) (c lease.Cell[D], err er
 		rev.updated, rev.work = r.updated, r.encoded
 		c.Rev = &rev
 	}
-	if err == nil || s.mends {
+	if err == nil || load == lease.EvenMalformed {
 		return c, nil
 	}
 	return c, fmt.Errorf("repo: %s %q: %w", s.noun, r.id, err)

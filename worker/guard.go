@@ -27,7 +27,7 @@ import (
 	"taskguard/repo"
 )
 
-// Guard guards the kinds of work of one service. It is safe for concurrent use. Shutdown ends it.
+// Guard runners the kinds of work of one service. It is safe for concurrent use. Shutdown ends it.
 type Guard struct {
 	options   Options
 	db        *repo.Database
@@ -120,7 +120,7 @@ func newTelemetry(o Options) (*telemetry.Telemetry, error) {
 
 // Recovery returns the handler of POST /internal/tasks/recover, for Cloud Scheduler: it books
 // a delivery for each orphaned document of the kinds that have a handler.
-func (g *Guard) Recovery() http.Handler { return handler(g.recovery()) }
+func (g *Guard) Recovery() http.Handler { return g.recovery() }
 
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.
@@ -147,19 +147,11 @@ func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 		}
 		g.echo.POST(work.Path, work.Echo())
 		if i == 0 {
-			g.echo.POST("/internal/self-test", g.selfTest(work.runner, work.analyzer()))
+			g.echo.POST("/internal/self-test", echo.WrapHandler(g.selfTest(work.runner, work.analyzer())))
 		}
 	}
 	g.awaitReady()
 	return g.echo, nil
-}
-
-// handler returns h as a handler of net/http.
-func handler(h echo.HandlerFunc) http.Handler {
-	e := echo.New()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = h(e.NewContext(r, w)) // it answers its errors itself
-	})
 }
 
 // answerTime is the part of a stop that is reserved for sending the answers.

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -30,7 +31,7 @@ const busyRetry = "10"
 func (g *Guard) route() {
 	g.lifecycle = lifecycle.New(g.work, g.options.Log)
 	g.echo = g.newEcho()
-	g.echo.POST("/internal/tasks/recover", g.recovery())
+	g.echo.POST("/internal/tasks/recover", echo.WrapHandler(g.recovery()))
 }
 
 // newEcho returns an Echo that has the routes of health, and answers errors in JSON.
@@ -53,27 +54,35 @@ func (g *Guard) handleError(err error, c echo.Context) {
 	case errors.Is(err, echo.ErrMethodNotAllowed):
 		f = wrongMethod
 	}
-	if err := c.JSON(f.code, answer{Reason: f.outcome}); err != nil {
-		g.options.Log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
+	g.writeAnswer(c.Response(), c.Request(), f.code, answer{Reason: f.outcome})
+}
+
+// writeAnswer writes the answer to a request as JSON.
+func (g *Guard) writeAnswer(w http.ResponseWriter, r *http.Request, code int, a answer) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(a); err != nil {
+		g.options.Log.WarnContext(r.Context(), "answer not sent", "error", err)
 	}
 }
 
 // recovery returns the handler of POST /internal/tasks/recover. It recovers all kinds, and
 // ignores the request's body. A stop waits for it. It does not count towards MaxRuns.
-func (g *Guard) recovery() echo.HandlerFunc {
+func (g *Guard) recovery() http.Handler {
 	runner := &delivery.Runner{Telemetry: g.telemetry}
-	return g.internal(route{name: telemetry.Recovery, runner: runner, serve: (*call).recover})
+	return &route{guard: g, name: telemetry.Recovery, runner: runner, serve: (*call).recover}
 }
 
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
 // and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
-func (g *Guard) selfTest(runner *delivery.Runner, analyzer orchestrator.Analyzer) echo.HandlerFunc {
-	return g.internal(route{name: telemetry.SelfTest, runner: runner, analyzer: analyzer, serve: (*call).selfTest})
+func (g *Guard) selfTest(runner *delivery.Runner, analyzer orchestrator.Analyzer) http.Handler {
+	return &route{guard: g, name: telemetry.SelfTest, runner: runner, analyzer: analyzer, serve: (*call).selfTest}
 }
 
-// route is an internal route.
+// route is the handler of an internal route.
 type route struct {
+	guard    *Guard
 	name     string           // of its log line and its span
 	runner   *delivery.Runner // has the kind of work and the telemetry
 	analyzer orchestrator.Analyzer
@@ -83,9 +92,10 @@ type route struct {
 
 // call is one request to an internal route.
 type call struct {
-	guard   *Guard
-	route   route
-	echo    echo.Context
+	*route
+
+	w       http.ResponseWriter
+	r       *http.Request
 	started time.Time
 	span    telemetry.Span
 	begun   bool // it counts as a run
@@ -97,29 +107,25 @@ type call struct {
 	line       delivery.LogLine
 }
 
-// internal returns the handler of an internal route. It checks the caller, does the work, logs one
-// line and answers, also if the work panics, so it works in any Echo. A caller that is refused gets no
-// span: otherwise any client could choose what is traced.
-func (g *Guard) internal(r route) echo.HandlerFunc {
-	return func(e echo.Context) error {
-		if e.Request().Method != http.MethodPost {
-			g.handleError(echo.ErrMethodNotAllowed, e)
-			return nil
-		}
-		c := &call{guard: g, route: r, echo: e, started: time.Now(), span: telemetry.NoSpan()}
-		defer c.end()
-
-		if err := g.auth.Check(e.Request()); err != nil {
-			c.refuse(err)
-			return nil
-		}
-		c.line.Names = r.runner.Names
-		ctx := telemetry.Extract(e.Request().Context(), e.Request().Header)
-		ctx, c.span = r.runner.Telemetry.Serve(ctx, r.name)
-		e.SetRequest(e.Request().WithContext(ctx))
-		r.serve(c)
-		return nil
+// ServeHTTP checks the caller, does the work, logs one line and answers, also if the work panics. A
+// caller that is refused gets no span: otherwise any client could choose what is traced.
+func (r *route) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method != http.MethodPost {
+		r.guard.writeAnswer(w, req, wrongMethod.code, answer{Reason: wrongMethod.outcome})
+		return
 	}
+	c := &call{route: r, w: w, r: req, started: time.Now(), span: telemetry.NoSpan()}
+	defer c.end()
+
+	if err := r.guard.auth.Check(req); err != nil {
+		c.refuse(err)
+		return
+	}
+	c.line.Names = r.runner.Names
+	ctx := telemetry.Extract(req.Context(), req.Header)
+	ctx, c.span = r.runner.Telemetry.Serve(ctx, r.name)
+	c.r = req.WithContext(ctx)
+	r.serve(c)
 }
 
 // refuse sets the answer to a caller that the Authenticator refuses with err.
@@ -131,13 +137,13 @@ func (c *call) refuse(err error) {
 		c.reply(formOf(delivery.Unavailable), err)
 	default:
 		c.reply(unauthenticated, err)
-		c.echo.Response().Header().Set("WWW-Authenticate", "Bearer")
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 }
 
 // deliver handles a delivery (SEEDS G2).
 func (c *call) deliver() {
-	d, err := c.route.parse(c.echo.Response(), c.echo.Request(), c.route.runner.Names.IDField)
+	d, err := c.parse(c.w, c.r, c.runner.Names.IDField)
 	c.line.Tries = d.Tries
 	if taskqueue.ValidName(d.Task) { // any client can set it
 		c.line.Task = d.Task
@@ -151,8 +157,8 @@ func (c *call) deliver() {
 	if !c.begin() {
 		return
 	}
-	d.Analyzer = c.route.analyzer
-	r := c.route.runner.Deliver(c.context(), d)
+	d.Analyzer = c.analyzer
+	r := c.runner.Deliver(c.context(), d)
 	r.Value = nil // no answer has it, and it may be large
 	c.line.Result = r
 	c.reply(formOf(r.Reason), r.Err)
@@ -236,7 +242,7 @@ func (c *call) selfTest() {
 		return
 	}
 
-	code, reason, err := c.route.runner.SelfTest(c.context(), c.route.analyzer, input)
+	code, reason, err := c.runner.SelfTest(c.context(), c.analyzer, input)
 	switch {
 	case err == nil:
 		c.reply(selfTested, nil)
@@ -284,7 +290,7 @@ func (c *call) begin() bool {
 
 // context returns the context of all runs, with the span of the call.
 func (c *call) context() context.Context {
-	return telemetry.Carry(c.guard.work, c.echo.Request().Context())
+	return telemetry.Carry(c.guard.work, c.r.Context())
 }
 
 // end logs the call and answers. It is deferred, and recovers a panic of the work. The call's run ends
@@ -294,28 +300,26 @@ func (c *call) end() {
 		defer c.guard.lifecycle.End()
 	}
 	if p := recover(); p != nil {
-		c.guard.lifecycle.LogPanic(c.echo.Request().Context(), p)
+		c.guard.lifecycle.LogPanic(c.r.Context(), p)
 		c.reply(internalError, nil)
 	}
 
 	c.writeLog()
 	if c.retryAfter != "" {
-		c.echo.Response().Header().Set("Retry-After", c.retryAfter)
+		c.w.Header().Set("Retry-After", c.retryAfter)
 	}
-	if err := c.echo.JSON(c.code, c.answer); err != nil {
-		c.guard.handleError(err, c.echo)
-	}
+	c.guard.writeAnswer(c.w, c.r, c.code, c.answer)
 }
 
 // writeLog writes the one log line of the call, and ends its span.
 func (c *call) writeLog() {
-	line, runner, ctx := &c.line, c.route.runner, c.echo.Request().Context()
+	line, runner, ctx := &c.line, c.runner, c.r.Context()
 	line.HTTPStatus, line.Took = c.code, time.Since(c.started)
-	if c.route.name == telemetry.Delivery {
+	if c.name == telemetry.Delivery {
 		status := attribute.Int(telemetry.Status, c.code)
 		runner.Telemetry.Record(ctx, telemetry.Deliveries, 1, telemetry.ByOutcome(line.Outcome), status)
 	}
-	level, message := c.level, c.route.name
+	level, message := c.level, c.name
 	if c.answer.Rejected {
 		level, message = slog.LevelError, "rejected"
 		runner.Telemetry.Record(ctx, telemetry.Rejections, 1, telemetry.ByOutcome(line.Outcome))

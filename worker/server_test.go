@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -174,5 +176,5 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 // testedWith adds the route of self-tests on this input.
 func (w *process) testedWith(input json.RawMessage) {
 	w.options.SelfTest = input
-	w.echo.POST("/internal/self-test", w.selfTest(w.runner, w.analyze))
+	w.echo.POST("/internal/self-test", echo.WrapHandler(w.selfTest(w.runner, w.analyze)))
 }

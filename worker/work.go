@@ -144,10 +144,10 @@ func (w *Work) WithoutRun() *Work {
 
 // Echo returns the handler of Cloud Tasks' deliveries, for POST in an Echo. For each, it acquires the
 // lock, calls Run and then answers, as docs/reference.md describes. Without a Run it answers 500.
-func (w *Work) Echo() echo.HandlerFunc { return w.taskHandler(parseTask, w.Run != nil) }
+func (w *Work) Echo() echo.HandlerFunc { return echo.WrapHandler(w.Handler()) }
 
 // Handler is like Echo, for net/http.
-func (w *Work) Handler() http.Handler { return handler(w.Echo()) }
+func (w *Work) Handler() http.Handler { return w.taskHandler(parseTask, w.Run != nil) }
 
 // PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
 // 1 MiB. A message's attribute IDField is the id of a document, which must exist; without
@@ -175,13 +175,13 @@ func (w *Work) Eventarc() http.Handler {
 }
 
 func (w *Work) pushHandler(parse parser) http.Handler {
-	return handler(w.taskHandler(parse, w.Run != nil || w.runner.Queue != nil))
+	return w.taskHandler(parse, w.Run != nil || w.runner.Queue != nil)
 }
 
 // taskHandler returns the route for tasks or messages of this kind. parse extracts the delivery from the
 // request. Unless the handler is able to run or book the work, it answers 500. From now on, recovery
 // includes the kind.
-func (w *Work) taskHandler(parse parser, able bool) echo.HandlerFunc {
+func (w *Work) taskHandler(parse parser, able bool) http.Handler {
 	g := w.service
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,6 +193,7 @@ func (w *Work) taskHandler(parse parser, able bool) echo.HandlerFunc {
 	if !able {
 		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
 	}
-	r := route{name: telemetry.Delivery, runner: w.runner, analyzer: w.analyzer(), parse: parse, serve: serve}
-	return g.internal(r)
+	return &route{
+		guard: g, name: telemetry.Delivery, runner: w.runner, analyzer: w.analyzer(), parse: parse, serve: serve,
+	}
 }

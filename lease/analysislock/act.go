@@ -195,7 +195,7 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 		return nil
 	}
 
-	return l.edit(ctx, id, seen, resolve, func(_, after Analysis) bool {
+	return l.edit(ctx, id, lease.EvenMalformed, seen, resolve, func(_, after Analysis) bool {
 		act, exists := after.Acts[name]
 		if answer.Done {
 			return act.State == ActDone && act.Token == resolved.Token

@@ -29,24 +29,19 @@ type Checkpoint struct{ Value any }
 
 // Progressed sets the progress of a run.
 func Progressed(p Progress) Change {
-	return Change{Part: progressPart, Decide: always(func(d *Analysis) { d.Progress = &p })}
+	return Change{Part: progressPart, Set: func(d *Analysis) { d.Progress = &p }}
 }
 
 // Checkpointed sets the checkpoint of a run, or clears it if its Value is nil.
 func Checkpointed(c *Checkpoint) Change {
-	return Change{Part: checkpointPart, Decide: always(func(d *Analysis) { d.Checkpoint = c })}
-}
-
-// always returns a Decide whose change does not depend on the record.
-func always(set func(*Analysis)) func(Analysis) (func(*Analysis), error) {
-	return func(Analysis) (func(*Analysis), error) { return set, nil }
+	return Change{Part: checkpointPart, Set: func(d *Analysis) { d.Checkpoint = c }}
 }
 
 // Beginning is the begin of an act, see Acts.Begin. Begun and Earlier are set before the Done of
 // its Change is called.
 type Beginning struct {
-	Name  string
-	Token int64     // of the attempt
+	Name  string    // of the act
+	Token int64     // the attempt's fencing token
 	Now   time.Time // by the store's clock
 	Again bool      // an earlier attempt's marker is no obstacle
 
@@ -67,7 +62,7 @@ func (b *Beginning) Change(done func(error)) Change {
 // Undo removes the marker of an act that was not done because its caller has not waited for Change.
 func (b *Beginning) Undo() Change {
 	return Change{Part: actsPart, Decide: func(d Analysis) (func(*Analysis), error) {
-		if !b.Begun || d.Acts[b.Name].Token != b.Token {
+		if act := d.Acts[b.Name]; !b.Begun || act.Token != b.Token || act.State != ActStarted {
 			return nil, nil //nolint:nilnil // nothing to undo
 		}
 		changed, err := d.Acts.with(b.Name, b.Earlier)

@@ -60,9 +60,9 @@ func Retrying(now time.Time, code, message string, next time.Time, task string, 
 		return func(d *Analysis) {
 			d.queue()
 			d.LastError, d.NextAttemptAt, d.BookedTask = newError(code, message), next, task
-			d.end(now, OutcomeRetry, d.LastError.Code, d.LastError.Message)
-			if n := len(d.History); refund && n > 0 {
-				d.History[n-1].Uncounted = d.Uncounted() + 1
+			earlier := d.Uncounted()
+			if attempt := d.end(now, OutcomeRetry, d.LastError.Code, d.LastError.Message); attempt != nil && refund {
+				attempt.Uncounted = earlier + 1
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package analysislock
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"taskguard/internal/text"
@@ -66,12 +67,16 @@ func (d *Analysis) Uncounted() int {
 	return 0
 }
 
-// end records how the attempt of the lock's token ended.
-func (d *Analysis) end(now time.Time, outcome, code, message string) {
-	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
-		last := d.History[n-1]
-		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
-		last.Message = text.Middle(message, maxHistoryMessage)
-		d.History = append(d.History[:n-1:n-1], last)
+// end records how the attempt of the lock's token ended, and returns its entry. It returns nil if the
+// history has none, or has another end of it.
+func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
+	n := len(d.History)
+	if n == 0 || d.History[n-1].Token != d.Lock.Token || d.History[n-1].Outcome != "" {
+		return nil
 	}
+	d.History = slices.Clone(d.History) // other analyses share it
+	attempt := &d.History[n-1]
+	attempt.EndedAt, attempt.Outcome, attempt.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
+	attempt.Message = text.Middle(message, maxHistoryMessage)
+	return attempt
 }

@@ -20,7 +20,7 @@ type Seen struct {
 	Grant  lease.Grant
 }
 
-// Unlock takes the lock from its holder and changes PROCESSING back to QUEUED. It does
+// Unlock takes the lock from its holder, also if its token cannot be read, and changes PROCESSING back to QUEUED. It does
 // not undo an acquisition that happens at the same time. task names the task that is booked for
 // an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
@@ -34,7 +34,7 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) 
 		d.end(now, OutcomeLockLost, "", "")
 		return nil
 	}
-	return l.edit(ctx, id, seen, unlock, func(before, after Analysis) bool {
+	return l.edit(ctx, id, lease.EvenMalformed, seen, unlock, func(before, after Analysis) bool {
 		return after.Lock.Grant() != before.Lock.Grant()
 	})
 }
@@ -66,7 +66,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 		return nil
 	}
 
-	return l.edit(ctx, id, seen, open, func(before, after Analysis) bool {
+	return l.edit(ctx, id, lease.OnlyLease, seen, open, func(before, after Analysis) bool {
 		acquired := after.Lock.Token > before.Lock.Token && // a worker has acquired it since
 			(before.Lock.Finished || after.Lock.Attempts < before.Lock.Attempts)
 		return acquired || opened(after) && !opened(before)
@@ -82,7 +82,7 @@ func (d *Analysis) open(lock lease.Lease, task string) {
 // RaiseToken sets the token of an analysis, also of a finished one, to minimum if it is lower.
 // While the lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
 func (l *Locks) RaiseToken(ctx context.Context, id string, minimum int64) (Analysis, error) {
-	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
+	return l.edit(ctx, id, lease.OnlyLease, nil, func(d *Analysis, now time.Time) (err error) {
 		d.Lock, err = lease.RaiseToken(d.Lock, now, minimum)
 		return err
 	}, func(_, after Analysis) bool { return after.Lock.Token >= minimum })
@@ -159,7 +159,7 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		d.fail(Cancelled, message)
 		return nil
 	}
-	return l.edit(ctx, id, seen, cancel, func(before, after Analysis) bool {
+	return l.edit(ctx, id, lease.OnlyLease, seen, cancel, func(before, after Analysis) bool {
 		requeued := after.Lock.FinishedBy == Operator && before.Lock.FinishedBy != Operator
 		return after.failedWith(Cancelled) || requeued
 	})
@@ -168,8 +168,8 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 // edit changes an analysis if it is in the state that was seen. landed compares the
 // first reading with a later one, and reports whether this change is made. If it were made
 // again after its reply was lost, it could undo later changes by others.
-func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
-	landed func(before, after Analysis) bool,
+func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen,
+	change func(d *Analysis, now time.Time) error, landed func(before, after Analysis) bool,
 ) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
@@ -195,7 +195,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	}
 
 	_, err = lease.Edit(ctx, l.store, id, lease.Write[Analysis]{
-		Decide: decide,
+		Want: want, Decide: decide,
 		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) },
 		// Without seen the change fits any state, so one that others have reached meanwhile counts too.
 		Unmarked: seen != nil,
