@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"taskguard/internal/text"
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
@@ -31,9 +29,6 @@ const (
 // CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded,
 // but whose output is not JSON as required.
 const CodeInvalidOutput = "invalid_output"
-
-// Text is text.Error.
-func Text(err error) string { return text.Error(err) }
 
 // PermanentError means that a retry cannot help: the analysis becomes FAILED, with
 // Code and Message in its document.

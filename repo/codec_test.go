@@ -174,7 +174,7 @@ func TestOnlyTheCommitOfAnAcquisitionKeepsTheWorkAndRepairs(t *testing.T) {
 	codec, now := analysisCodec{fields: Fields{}.filled()}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": analysislock.Queued}, at: now, updated: now})
 	fatal(t, err)
-	rev.work, rev.repairs = map[string]*firestorepb.Value{"input": text("i")}, []string{"bookedTask"}
+	rev.work, rev.repairs = map[string]*firestorepb.Value{"input": stringValue("i")}, []string{"bookedTask"}
 	acquired := read
 	acquired.Lock.Owner, acquired.Lock.Token = "w/1", 1
 	if fields := codec.changes(read, &acquired, &rev, now); rev.work == nil || fields["bookedTask"] == nil {

@@ -114,7 +114,7 @@ func (f *fakeFirestore) serve(t *testing.T) string {
 
 func (f *fakeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Firestore_RunQueryServer) error {
 	return s.Send(&firestorepb.RunQueryResponse{
-		Document: &firestorepb.Document{Name: r.GetParent() + "/analyses/x", CreateTime: timestamppb.Now(), UpdateTime: timestamppb.Now(), Fields: map[string]*firestorepb.Value{"theirs": text(strings.Repeat("x", 5<<20))}},
+		Document: &firestorepb.Document{Name: r.GetParent() + "/analyses/x", CreateTime: timestamppb.Now(), UpdateTime: timestamppb.Now(), Fields: map[string]*firestorepb.Value{"theirs": stringValue(strings.Repeat("x", 5<<20))}},
 		ReadTime: timestamppb.Now(),
 	})
 }

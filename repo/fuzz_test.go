@@ -42,21 +42,21 @@ func arbitrary(kind uint64, n int64, x float64, s string) *value {
 		{ValueType: &firestorepb.Value_BooleanValue{BooleanValue: n%2 == 0}},
 		integer(n),
 		{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: x}},
-		text(s),
+		stringValue(s),
 		{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(instant(n))}},
 		{ValueType: &firestorepb.Value_BytesValue{BytesValue: []byte(s)}},
-		mapOf("code", text(s)),
-		{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: []*value{text(s), integer(n)}}}},
+		mapOf("code", stringValue(s)),
+		{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: []*value{stringValue(s), integer(n)}}}},
 		{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: "projects/p/databases/(default)/documents/a/b"}},
 		{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1}}},
-		text(words[uint64(n)%uint64(len(words))]),
-		text(iso8601.Format(instant(n))),
+		stringValue(words[uint64(n)%uint64(len(words))]),
+		stringValue(iso8601.Format(instant(n))),
 		{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: float64(n)}},
 		mapOf(s, mapOf("code", integer(n))),
 	}[kind%16]
 }
 
-func text(s string) *value {
+func stringValue(s string) *value {
 	return &value{ValueType: &firestorepb.Value_StringValue{StringValue: s}}
 }
 
@@ -191,7 +191,7 @@ func FuzzDocument(f *testing.F) {
 		at := time.Date(2026, 3, 4, 12, 0, 0, 123456000, time.UTC)
 		p := &page{
 			codec:  analysisCodec{lockCodec: silent, fields: Fields{}.filled()},
-			fields: map[string]*value{"theirs": text("theirs")}, at: at, written: at,
+			fields: map[string]*value{"theirs": stringValue("theirs")}, at: at, written: at,
 		}
 		for i, name := range codecFields() {
 			if v := arbitrary(kinds>>(4*i), n, x, s); v != nil {
@@ -209,7 +209,7 @@ func FuzzDocument(f *testing.F) {
 			return // so near the largest token that a change may reach it
 		}
 		owner := p.fields["lockOwner"]
-		free := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, text(""))
+		free := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, stringValue(""))
 		if (d.Lock.Owner == "") != free {
 			t.Fatalf("owner %v is %q", owner, d.Lock.Owner)
 		}

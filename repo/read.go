@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"taskguard/internal/clock"
 )
 
 // The time limits of one call to Firestore, including the client's own retries. The
@@ -74,10 +76,8 @@ func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, want wa
 				continue
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pause) {
 			return err
-		case <-time.After(pause):
 		}
 	}
 }

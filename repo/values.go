@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 )
@@ -151,7 +152,7 @@ const maxText = 4 << 10
 func cut(v any) string {
 	s, _ := v.(string)
 	if len(s) > maxText {
-		s = strings.ToValidUTF8(strings.Clone(s[:maxText]), "")
+		s = strings.Clone(text.Head(s, maxText)) // a part would keep the whole in memory
 	}
 	return s
 }

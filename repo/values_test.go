@@ -34,7 +34,7 @@ func TestAValueOfEachTypeIsDecoded(t *testing.T) {
 		return &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: values}}}
 	}
 	typed := func(name string) *value {
-		m := mapOf("__type__", text(name))
+		m := mapOf("__type__", stringValue(name))
 		m.GetMapValue().Fields["value"] = array(double(1.5))
 		return m
 	}
@@ -50,7 +50,7 @@ func TestAValueOfEachTypeIsDecoded(t *testing.T) {
 		`"Infinity"`:                       {double(math.Inf(1)), "Infinity"},
 		`"-Infinity"`:                      {double(math.Inf(-1)), "-Infinity"},
 		`"1970-01-01T00:00:01.000000002Z"`: {&value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at)}}, at},
-		`"<a & b>"`:                        {text("<a & b>"), "<a & b>"},
+		`"<a & b>"`:                        {stringValue("<a & b>"), "<a & b>"},
 		`"aGk="`:                           {&value{ValueType: &firestorepb.Value_BytesValue{BytesValue: []byte("hi")}}, []byte("hi")},
 		`"projects/p"`:                     {&value{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: "projects/p"}}, "projects/p"},
 		`{"latitude":1.5,"longitude":-2}`: {
@@ -58,7 +58,7 @@ func TestAValueOfEachTypeIsDecoded(t *testing.T) {
 			map[string]any{"latitude": 1.5, "longitude": -2.0},
 		},
 		`[]`:                             {array(), []any{}},
-		`[1,["s"]]`:                      {array(integer(1), array(text("s"))), []any{int64(1), []any{"s"}}},
+		`[1,["s"]]`:                      {array(integer(1), array(stringValue("s"))), []any{int64(1), []any{"s"}}},
 		`{}`:                             {&value{ValueType: &firestorepb.Value_MapValue{}}, map[string]any{}},
 		`{"a":{"b":["NaN"]}}`:            {mapOf("a", mapOf("b", array(double(math.NaN())))), map[string]any{"a": map[string]any{"b": []any{"NaN"}}}},
 		`[1.5]`:                          {typed("__vector__"), []any{1.5}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -171,7 +172,7 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 		if !d.Ran || d.Status != "" { // run has not failed: the record has
 			return nil, true, nil
 		}
-		return nil, false, &FailedError{Code: d.Code, Message: delivery.Bounded(d.Err.Error()), Err: d.RunErr}
+		return nil, false, &FailedError{Code: d.Code, Message: text.Head(d.Err.Error(), delivery.MaxText), Err: d.RunErr}
 	}
 	return nil, false, r.unfinished(ctx, d)
 }
@@ -189,7 +190,7 @@ func (r record) unfinished(ctx context.Context, d delivery.Result) error {
 	}
 	switch permanent := errors.As(d.RunErr, new(*orchestrator.PermanentError)); {
 	case permanent: // it is not recorded, so the next call runs fn again: it must not pass for a FailedError
-		cause = fmt.Errorf("%w: not recorded: %s", cause, orchestrator.Text(d.RunErr))
+		cause = fmt.Errorf("%w: not recorded: %s", cause, text.Error(d.RunErr))
 	case d.RunErr != nil: // fn's own error
 		cause = fmt.Errorf("%w: %w", cause, d.RunErr)
 	}

@@ -27,7 +27,7 @@ import (
 	"taskguard/repo"
 )
 
-// Guard guards the kinds of work of one service. It is safe for concurrent use. Shutdown ends it.
+// Guard runners the kinds of work of one service. It is safe for concurrent use. Shutdown ends it.
 type Guard struct {
 	options   Options
 	db        *repo.Database

@@ -15,6 +15,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -75,7 +76,7 @@ type NotStoredError struct {
 }
 
 func (e *NotStoredError) Error() string {
-	return "worker: the value is not known to be stored: " + orchestrator.Text(e.Err)
+	return "worker: the value is not known to be stored: " + text.Error(e.Err)
 }
 
 // Unwrap returns Err.

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"time"
 
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 )
@@ -90,7 +91,7 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		return result, Permanent(orchestrator.CodeResultInvalid, message, err)
 	}
 	if err := orchestrator.CheckAct(name); err != nil {
-		return result, Permanent(orchestrator.CodeActNameInvalid, orchestrator.Text(err), err)
+		return result, Permanent(orchestrator.CodeActNameInvalid, text.Error(err), err)
 	}
 	record, err := job.Begin(ctx, name, false)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/text"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 )
@@ -75,8 +76,8 @@ func (g *Guard) recovery() http.Handler {
 // selfTest returns the handler of /internal/self-test. It runs the analyzer once on Options.SelfTest
 // and answers whether the run succeeded, or 404 without an input. The run counts towards MaxRuns,
 // and a stop ends it.
-func (g *Guard) selfTest(d *delivery.Runner, analyzer orchestrator.Analyzer) http.Handler {
-	return &route{guard: g, name: telemetry.SelfTest, runner: d, analyzer: analyzer, serve: (*call).selfTest}
+func (g *Guard) selfTest(runner *delivery.Runner, analyzer orchestrator.Analyzer) http.Handler {
+	return &route{guard: g, name: telemetry.SelfTest, runner: runner, analyzer: analyzer, serve: (*call).selfTest}
 }
 
 // route is the handler of an internal route.
@@ -260,7 +261,7 @@ func (c *call) reply(f form, err error) {
 		c.answer.Reason = f.outcome
 	}
 	if f.error && err != nil {
-		c.answer.Error = delivery.Bounded(orchestrator.Text(err))
+		c.answer.Error = text.Head(text.Error(err), delivery.MaxText)
 	}
 
 	c.line.Outcome, c.line.Err, c.level = f.outcome, err, slog.LevelWarn

@@ -12,6 +12,7 @@ import (
 
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -273,7 +274,7 @@ func (a *attempt) settle(ctx context.Context, end runEnd) Result {
 		return Result{Reason: FinishUnknown, Err: end.err}
 	case errors.Is(end.cause, errRunTime):
 		a.countTimeout(ctx, analysislock.RunTimeExhausted)
-		return a.fail(ctx, failure{analysislock.RunTimeExhausted, orchestrator.Text(end.cause)})
+		return a.fail(ctx, failure{analysislock.RunTimeExhausted, text.Error(end.cause)})
 	case errors.Is(end.cause, errDeadline):
 		if r, ended := a.continueLater(ctx); ended {
 			return r
@@ -289,7 +290,7 @@ func (a *attempt) failTemporarily(ctx context.Context, end runEnd) Result {
 		a.countTimeout(ctx, f.code)
 	}
 	if panicked, ok := errors.AsType[*orchestrator.PanicError](end.err); ok && f.code == CodePanicked {
-		stack := string(panicked.Stack[:min(4096, len(panicked.Stack))])
+		stack := text.Head(string(panicked.Stack), MaxText)
 		a.runner.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", stack)
 	}
 

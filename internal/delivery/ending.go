@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"taskguard/internal/text"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
@@ -27,7 +28,7 @@ type failure struct{ code, message string }
 func permanentFailure(err *orchestrator.PermanentError) failure {
 	message := err.Message
 	if message == "" && err.Err != nil {
-		message = orchestrator.Text(err.Err)
+		message = text.Error(err.Err)
 	}
 	return failure{cmp.Or(analysislock.BoundCode(err.Code), orchestrator.CodeAnalyzerRejected), message}
 }
@@ -48,7 +49,7 @@ func (e runEnd) temporary(runner *Runner) failure {
 	case errors.As(e.err, new(*orchestrator.PanicError)):
 		code = CodePanicked
 	}
-	return failure{cmp.Or(code, CodeFailed), orchestrator.Text(e.err)}
+	return failure{cmp.Or(code, CodeFailed), text.Error(e.err)}
 }
 
 // pause returns the wait that the analyzer has asked for; zero: none. An analyzer that was ended by

@@ -2,9 +2,9 @@ package delivery
 
 import (
 	"log/slog"
-	"strings"
 	"time"
 
+	"taskguard/internal/text"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
@@ -70,7 +70,7 @@ func LogFields() []Field {
 			"and if this delivery is itself that follow-up", func(l LogLine) any { return l.FollowUp }},
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
 			func(l LogLine) any { return valueIf(!l.RetryAt.IsZero(), iso8601.Format(l.RetryAt)) }},
-		{"held_by", "string", "owner of the other worker's lock", func(l LogLine) any { return Bounded(l.HeldBy) }},
+		{"held_by", "string", "owner of the other worker's lock", func(l LogLine) any { return text.Head(l.HeldBy, MaxText) }},
 		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted " +
 			"or run_time_exhausted", func(l LogLine) any { return l.Owner }},
 		{"task", "string", "short name of the task, or id of the message or event",
@@ -129,8 +129,5 @@ func ValidID(id string) string {
 	return id
 }
 
-// maxText limits text from other programs, in bytes: an analyzer may return megabytes.
-const maxText = 4096
-
-// Bounded returns the beginning of a text from another program.
-func Bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
+// MaxText limits text from other programs, in bytes: an analyzer may return megabytes.
+const MaxText = 4096

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"taskguard/internal/text"
 	"taskguard/orchestrator"
 )
 
@@ -39,7 +40,7 @@ func (runner *Runner) SelfTest(ctx context.Context, analyzer orchestrator.Analyz
 	if permanent, ok := errors.AsType[*orchestrator.PermanentError](err); ok {
 		code, err = permanent.Code, permanent
 	}
-	return code, reason, errors.New(orchestrator.Text(err))
+	return code, reason, errors.New(text.Error(err))
 }
 
 // tester is the Reporter of a self-test: it drops reports, and refuses acts.

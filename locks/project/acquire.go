@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/lease"
 	"taskguard/locks/document"
 )
@@ -184,10 +185,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 		}
 
 		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		clock.Sleep(ctx, wait)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/lease"
 )
 
@@ -80,13 +81,7 @@ func (l *Locker) reportLoss(h *holding, cause error) {
 
 // beat renews h's lease for WithProjectLock until ctx ends. Otherwise the caller renews.
 func (l *Locker) beat(ctx context.Context, h *holding) {
-	for wait := h.policy.Heartbeat; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-
+	for wait := h.policy.Heartbeat; clock.Sleep(ctx, wait); {
 		l.mu.Lock()
 		automatic, ls := h.automatic, h.lease
 		l.mu.Unlock()
