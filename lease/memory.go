@@ -38,8 +38,8 @@ func (m *Memory[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.records[key]
-	if now.Exists != prev.Exists || now.Exists && now.Rev != prev.Rev {
+	stored := m.records[key]
+	if stored.Exists != prev.Exists || stored.Exists && stored.Rev != prev.Rev {
 		return Cell[D]{}, ErrUnwritten
 	}
 	return m.put(key, next, asked), nil

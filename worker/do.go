@@ -82,50 +82,55 @@ func DoOutcome[T any](
 	fn func(ctx context.Context, job Job) (T, error),
 ) (out Outcome[T], err error) {
 	defer g.lifecycle.Track()() // not counted towards MaxRuns
-	returned := false
-	run := func(ctx context.Context, job Job) (_ any, err error) {
-		out.Ran, out.Token, returned = true, job.LockToken, false
-		out.Value, err = fn(ctx, job)
-		returned = err == nil
-		return out.Value, err
+	r, err := g.record(operation, key, o)
+	if err != nil {
+		return out, fmt.Errorf("%w: %w", ErrNotRun, err)
 	}
 
-	r, err := g.record(operation, key, o)
-	var stored Outcome[any]
-	if err == nil {
-		stored, err = r.do(ctx, g.work, run)
+	returned := false // whether the last run of fn has returned a value
+	run := func(ctx context.Context, job Job) (value any, fnErr error) {
+		out.Ran, out.Token, returned = true, job.LockToken, false // fn may panic
+		out.Value, fnErr = fn(ctx, job)
+		returned = fnErr == nil
+		return out.Value, fnErr
 	}
-	if out.Replayed = stored.Replayed; out.Replayed {
-		out.Token = stored.Token
+	stored, err := r.do(ctx, g.work, run)
+	if stored.Replayed {
+		out.Replayed, out.Token = true, stored.Token
 	}
 
 	switch {
-	case err == nil:
-		out.Value, err = decode[T](r.id, stored.Value)
-	case returned:
-		err = &NotStoredError{Value: out.Value, Err: err}
-	case !out.Ran && !out.Replayed:
-		err = fmt.Errorf("%w: %w", ErrNotRun, err)
+	case err != nil && returned:
+		return out, &NotStoredError{Value: out.Value, Err: err}
+	case err != nil && !out.Ran && !out.Replayed:
+		return out, fmt.Errorf("%w: %w", ErrNotRun, err)
+	case err != nil:
+		return out, err
+	}
+	value, err := decode[T](r.id, stored.Value)
+	if err == nil {
+		out.Value = value
 	}
 	return out, err
 }
 
-// decode returns a stored result as a T. id names its record or its act.
+// decode returns a stored result as a T, or zero with a *ResultError. id names its record or its act.
 func decode[T any](id string, stored any) (result T, err error) {
 	text, err := repo.Plain(stored)
 	if err == nil {
 		err = json.Unmarshal(text, &result)
 	}
 	if err != nil {
-		err = &ResultError{Record: id, Type: reflect.TypeFor[T]().String(), Err: err}
+		var none T // Unmarshal may have set a part of the result
+		return none, &ResultError{Record: id, Type: reflect.TypeFor[T]().String(), Err: err}
 	}
-	return result, err
+	return result, nil
 }
 
 // do returns the outcome of the record. It creates the record if there is none, and calls run
 // if it has no outcome yet. work ends in Shutdown.
 func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o Outcome[any], err error) {
-	for again := true; again; {
+	for {
 		d, err := r.read(ctx)
 		if errors.Is(err, lease.ErrNotFound) {
 			err = r.analyses.Create(ctx, r.id, nil, repo.CreateOptions{Params: r.params})
@@ -143,24 +148,17 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 			return o, err
 		}
 
-		if o.Value, again, err = r.once(ctx, work, run); err != nil {
-			return o, err
+		value, again, err := r.once(ctx, work, run)
+		if err != nil || !again {
+			return Outcome[any]{Value: value}, err
 		}
 	}
-	return o, nil
 }
 
 // once calls run under the lock of the record. again is true if the record must be read again: it
 // has changed, or run can continue from its checkpoint.
 func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (value any, again bool, err error) {
-	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
-	defer context.AfterFunc(ctx, func() {
-		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
-	})()
-	d := r.deliver(running, run)
-
+	d := r.deliver(ctx, work, run)
 	switch d.Reason {
 	case delivery.Completed:
 		return d.Value, d.Status != "", nil // with a Status, another program has finished the record
@@ -200,8 +198,16 @@ func (r record) unfinished(ctx context.Context, d delivery.Result) error {
 // releaseTime limits the release of the lock after the caller's context has ended.
 const releaseTime = 5 * time.Second
 
-// deliver makes a delivery of the record, which calls run. If it fails, it is logged.
-func (r record) deliver(ctx context.Context, run orchestrator.AnalyzerFunc) delivery.Result {
+// deliver makes a delivery of the record, which calls run, and logs it if it fails. The run stops when
+// work ends, in Shutdown, or when the caller's context ends: deliver then has releaseTime to release the lock.
+func (r record) deliver(caller, work context.Context, run orchestrator.AnalyzerFunc) delivery.Result {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
+	defer cancel(nil)
+	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
+	defer context.AfterFunc(caller, func() {
+		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
+	})()
+
 	started := time.Now()
 	d := r.runner.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
 	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {

@@ -109,17 +109,17 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 	}
 
 	d, err := r.read(ctx)
-	out.Replayed, out.Token = analysislock.Finished(d.Status), d.Lock.Token
+	out.Replayed, out.Token = analysislock.Finished(d.Status), d.Lock.Token // also with a *FailedError
 	switch {
 	case err != nil:
+		return out, err
 	case out.Replayed:
 		out.Value, err = decode[T](r.id, d.Result)
+		return out, err
 	case lease.Held(d.Lock, d.ReadAt):
-		err = newRunningError(d.Lock.ExpiresAt, d.Lock.ExpiresAt.Sub(d.ReadAt))
-	default:
-		err = ErrUnfinished
+		return out, newRunningError(d.Lock.ExpiresAt, d.Lock.ExpiresAt.Sub(d.ReadAt))
 	}
-	return out, err
+	return out, ErrUnfinished
 }
 
 // Reset opens a key again, whether its function has succeeded, failed or not finished: the next
@@ -165,7 +165,7 @@ func (g *Guard) record(operation, key string, o DoOptions) (r record, err error)
 	if r.params, err = hash(o.Params); err != nil {
 		return r, fmt.Errorf("worker: do: encode the parameters: %w", err)
 	}
-	if r.collection, err = g.recordsOf(o); err != nil {
+	if r.collection, err = g.openRecords(o); err != nil {
 		return r, fmt.Errorf("worker: do: %w", err)
 	}
 	return r, nil
@@ -189,22 +189,24 @@ func (r record) read(ctx context.Context) (analysislock.Analysis, error) {
 // recordsName is the name of the kind of all records of Do, recordsCollection their collection by default.
 const recordsName, recordsCollection = "do", "idempotency"
 
-// recordsOf returns the collection of records that o names. No kind may have it.
-func (g *Guard) recordsOf(o DoOptions) (records collection, err error) {
+// openRecords returns the collection of records that o names. From now on reportRecords includes it, and
+// no kind can be registered with it. It is an error if a kind already has it.
+func (g *Guard) openRecords(o DoOptions) (records collection, err error) {
 	k := Kind{
 		Name: recordsName, Collection: cmp.Or(o.Collection, recordsCollection),
 		RunTimeout: cmp.Or(o.RunTimeout, g.options.RunTimeout),
 	}
+	switch {
+	case o.Keep != 0 && o.Keep < time.Hour:
+		return records, fmt.Errorf("the option Keep %v is under 1h", o.Keep)
+	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
+		return records, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
+	}
+
 	store := g.storeOptions(k)
 	store.Keep, store.KeepAll, store.Noun = cmp.Or(o.Keep, 24*time.Hour), true, "record"
 	store.Policy, store.MaxRunTime = cmp.Or(o.Lock, g.options.Lock), 0
 	store.Policy.MaxAttempts = 0 // each caller decides when to give up
-	switch {
-	case store.Keep < time.Hour:
-		return records, fmt.Errorf("the option Keep %v is under 1h", store.Keep)
-	case k.RunTimeout < 0 || k.RunTimeout > 24*time.Hour:
-		return records, fmt.Errorf("the option RunTimeout %v is not between 0 and 24h", k.RunTimeout)
-	}
 	if records, err = g.collection(k, store); err != nil {
 		return records, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"regexp"
 	"slices"
@@ -121,6 +122,34 @@ func TestLookupChecksTheParametersAndTheType(t *testing.T) {
 		_, err := worker.Lookup[[]int](t.Context(), g, "op", "key", worker.DoOptions{})
 		if wrong, ok := errors.AsType[*worker.ResultError](err); !ok || wrong.Record != "op:key" || wrong.Type != "[]int" || !errors.As(err, new(*json.UnmarshalTypeError)) {
 			t.Errorf("another type: %v", err)
+		}
+	})
+}
+
+// oneWay is encoded in a way that encoding/json cannot decode again.
+type oneWay struct {
+	Name  string
+	Cents cents
+}
+
+type cents int
+
+func (c cents) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%d¢", c)) }
+
+func TestAResultThatDoesNotDecodeIsNotHalfDecoded(t *testing.T) {
+	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
+		made := oneWay{"card", 7}
+		charge := func(context.Context, worker.Job) (oneWay, error) { return made, nil }
+		for _, want := range []worker.Outcome[oneWay]{{Value: made, Ran: true}, {Replayed: true}} {
+			got, err := worker.DoOutcome(t.Context(), g, "op", "key", worker.DoOptions{}, charge)
+			got.Token = 0
+			if !errors.As(err, new(*worker.ResultError)) || got != want {
+				t.Errorf("got %+v, %v, want %+v and a ResultError", got, err, want)
+			}
+		}
+		got, err := worker.Lookup[oneWay](t.Context(), g, "op", "key", worker.DoOptions{})
+		if !errors.As(err, new(*worker.ResultError)) || got.Value != (oneWay{}) {
+			t.Errorf("Lookup: %+v, %v, want no value and a ResultError", got, err)
 		}
 	})
 }
@@ -262,9 +291,9 @@ func TestARecordWithAnActIsKeptAndReportedUntilItsCallerComesBack(t *testing.T) 
 		g, record := open(t, b, nil), collection(t, b, "idempotency").Doc("op:key")
 		charge := func(then error) error {
 			_, err := worker.Do(t.Context(), g, "op", "key", func(ctx context.Context, job worker.Job) (int, error) {
-				receipt, err := worker.Once(ctx, job, "charge", func(context.Context) (int, error) { return 7, nil })
+				oneWay, err := worker.Once(ctx, job, "charge", func(context.Context) (int, error) { return 7, nil })
 				checkRecord(t, record, map[string]any{"expireAt": nil, "unfinishedEffects": int64(1)})
-				return receipt, errors.Join(err, then)
+				return oneWay, errors.Join(err, then)
 			})
 			return err
 		}

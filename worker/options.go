@@ -93,8 +93,8 @@ var (
 )
 
 // OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
-// service accounts. Open refuses an empty audience; the Guard fetches Google's keys. The
-// Authenticator works only as Options.Auth itself.
+// service accounts. Open refuses an empty audience; the Guard fetches Google's keys. Set it as
+// Options.Auth itself: an Authenticator that wraps it refuses every request with ErrNoKeys.
 func OIDC(audience string, accounts ...string) Authenticator {
 	return tokens{Audience: audience, Accounts: accounts}
 }

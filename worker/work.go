@@ -101,7 +101,7 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 
 // recordsWork returns the Work of the records of Do in the Collection of k.
 func (g *Guard) recordsWork(k Kind) (*Work, error) {
-	records, err := g.recordsOf(DoOptions{Collection: k.Collection})
+	records, err := g.openRecords(DoOptions{Collection: k.Collection})
 	if err != nil {
 		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
 	}

@@ -220,8 +220,8 @@ func (c *call) usage(flags *flag.FlagSet) string {
 	return help.String()
 }
 
-// operatorsFile is used where neither --operators nor OPERATORS_FILE names another. If
-// it does not exist, or a file has no key "operators", the operators are those of the seed.
+// operatorsFile is read if neither --operators nor OPERATORS_FILE names a file. If it does not exist,
+// or the file has no key "operators", the operators are the seed's.
 const operatorsFile = "operators.json"
 
 //go:embed operators.json
@@ -235,8 +235,8 @@ type operators struct {
 	Timeout   int64               `json:"operatorTimeout"` // milliseconds; zero: operator.DefaultTimeout
 }
 
-// readOperators returns the operators of the file at path, and their timeout; empty:
-// operatorsFile, or the seed's.
+// readOperators reads the operators and their timeout from the file at path. With an empty path it reads
+// operatorsFile, and if that does not exist, the seed's operators.
 func readOperators(path string) ([]operator.Operator, time.Duration, error) {
 	data, err := os.ReadFile(cmp.Or(path, operatorsFile))
 	if path == "" && errors.Is(err, fs.ErrNotExist) {
@@ -251,8 +251,8 @@ func readOperators(path string) ([]operator.Operator, time.Duration, error) {
 		return nil, 0, err
 	}
 	timeout := time.Duration(o.Timeout) * time.Millisecond
-	if o.Operators == nil {
-		_ = json.Unmarshal(builtIn, &o) // a test reads it
+	if o.Operators == nil { // the file has only a timeout
+		_ = json.Unmarshal(builtIn, &o) // a test shows that it has no error
 	}
 	for i, operator := range o.Operators {
 		o.Operators[i].Name = cmp.Or(operator.Name, operator.ID)

@@ -14,8 +14,8 @@ import (
 )
 
 // commit applies all writes at one moment, or none, and returns a result for each. In both cases
-// it ends the transaction txn, if one is named. It blocks while other transactions hold locks on the documents
-// that it changes, until lockWait has passed or ctx ends.
+// it ends the transaction txn, if one is named. It waits while other transactions hold locks on the
+// documents that it changes, until lockWait has passed or ctx ends. While it waits, await unlocks s.mu.
 func (s *store) commit(
 	ctx context.Context, dbName string, txn []byte, writes []*write,
 ) (at time.Time, results []*firestorepb.WriteResult, err error) {
@@ -112,7 +112,7 @@ func (p *plan) apply(writes []*write) error {
 
 		// A write that results in the stored version changes nothing, and the update
 		// time stays.
-		if stored := p.db.docs[w.name]; sameDocument(next, stored) {
+		if stored := p.db.docs[w.name]; unchanged(stored, next) {
 			next = stored
 		}
 		p.next[w.name] = next
@@ -214,11 +214,11 @@ func (w *write) update(current *document, at time.Time) (*document, error) {
 	return d, checkSize(d)
 }
 
-// sameDocument reports whether two versions of a document differ at most in
-// their update times. One of them may be nil.
-func sameDocument(a, b *document) bool {
-	return b != nil && a.CreateTime == b.CreateTime &&
-		maps.EqualFunc(a.Fields, b.Fields, func(v, w *value) bool { return v == w || proto.Equal(v, w) })
+// unchanged reports whether next has the fields and the creation time of the stored version, so that at
+// most the update times differ. stored is nil if the document does not exist.
+func unchanged(stored, next *document) bool {
+	return stored != nil && proto.Equal(stored.CreateTime, next.CreateTime) &&
+		maps.EqualFunc(stored.Fields, next.Fields, func(v, w *value) bool { return v == w || proto.Equal(v, w) })
 }
 
 // transform computes a field's new value. old is nil where the field does not exist, and at is the

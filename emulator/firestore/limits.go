@@ -18,7 +18,7 @@ const (
 
 var errTooDeep = invalid("maps and arrays nest deeper than %d", maxDepth)
 
-// checkMap refuses fields that a document of any size cannot hold. It cuts timestamps to
+// checkMap refuses fields that a document of any size cannot hold. It also cuts their timestamps to
 // microseconds, as Firestore stores them.
 //
 // depth counts the map and the maps and arrays around it; it is 0 for the document's own
@@ -45,11 +45,12 @@ func checkMap(f fields, depth, prefix int) error {
 	return nil
 }
 
-// checkValue checks a value that is inside depth maps and arrays.
+// checkValue checks a value that is inside depth maps and arrays, and cuts its timestamps.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
 	case *firestorepb.Value_TimestampValue:
-		// A stored timestamp is cut already. It must not be written, as others may read it.
+		// Cut in place, but never write to a timestamp that is cut already: it may be a stored one, which
+		// others read.
 		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
 			t.TimestampValue.Nanos -= rest
 		}

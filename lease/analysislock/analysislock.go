@@ -122,10 +122,11 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	}
 
 	hold, doc, err := records.Acquire(ctx, id, owner, o.Want, acquire)
-	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
+	if errors.Is(err, lease.ErrRefused) { // FAILED is final, so a second refusal must confirm the first
 		hold, doc, err = records.Acquire(ctx, id, owner, o.Want, acquire)
 	}
-	if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // it is not the reading that was refused
+	written := doc.ID != "" // else Firestore has refused the reading, and not the write
+	if errors.Is(err, lease.ErrRefused) && written {
 		err = l.failFull(ctx, &doc)
 	}
 	if err != nil {

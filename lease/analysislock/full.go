@@ -23,7 +23,7 @@ const Unrecordable = "unrecordable"
 // ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
 var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
 
-// What unrecordable drops to make room.
+// What unrecordable drops to make room; each drops more than the one before.
 const (
 	keepAll = iota
 	dropReports
@@ -45,15 +45,15 @@ func (d *Analysis) unrecordable(drop int) {
 }
 
 // failFull makes an orphan FAILED whose document has no room for a commit, and returns
-// ErrUnrecordable. It drops the fields that need too much room. Other errors:
+// ErrUnrecordable. It drops no more fields than it must: first none, at last all it may. Other errors:
 // lease.ErrConflict if the analysis is not orphaned any more; lease.ErrRefused if there is no
 // room for FAILED either.
 func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for room := keepAll; room <= dropAll; room++ {
+	for drop := keepAll; drop <= dropAll; drop++ {
 		err = l.ifOrphaned(ctx, nil, orphan,
-			func(d *Analysis) { d.unrecordable(room) },
+			func(d *Analysis) { d.unrecordable(drop) },
 			func(d *Analysis) bool { return d.failedWith(Unrecordable) })
 		switch {
 		case err == nil:

@@ -102,7 +102,8 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	defer cancel()
 	orphan, next := read.Doc, read.Now().Truncate(time.Millisecond)
 	booked = task(next)
-	for _, from := range []*lease.Cell[Analysis]{&read, nil} { // FAILED is final: ask twice
+	// FAILED is final, so a second refusal must confirm the first.
+	for _, from := range []*lease.Cell[Analysis]{&read, nil} {
 		err = l.ifOrphaned(ctx, from, &orphan,
 			func(d *Analysis) { d.NextAttemptAt, d.BookedTask = next, booked },
 			func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
@@ -165,23 +166,23 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 	})
 }
 
-// edit changes an analysis if it is in the state that was seen. landed compares the
-// first reading with a later one, and reports whether this change is made. If it were made
-// again after its reply was lost, it could undo later changes by others.
+// edit changes an analysis if it is in the state that was seen, and returns it as it was last read before
+// the change. landed compares the first reading with a later one, and reports whether this change is
+// made. If it were made again after its reply was lost, it could undo later changes by others.
 func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen,
 	change func(d *Analysis, now time.Time) error, landed func(before, after Analysis) bool,
-) (before Analysis, err error) {
+) (latest Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	var initial *Analysis
+	var first *Analysis
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
-		before = c.Doc
-		if initial == nil {
-			initial = &c.Doc
+		latest = c.Doc
+		if first == nil {
+			first = &c.Doc
 		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
@@ -196,9 +197,9 @@ func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen
 
 	_, err = lease.Edit(ctx, l.store, id, lease.Write[Analysis]{
 		Want: want, Decide: decide,
-		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*initial, c.Doc) },
-		// Without seen the change fits any state, so one that others have reached meanwhile counts too.
+		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) },
+		// With seen, only this change counts as made. Without it, so does the same one by another program.
 		Unmarked: seen != nil,
 	})
-	return before, err
+	return latest, err
 }

@@ -143,7 +143,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, er
 
 	var from *cell
 	for {
-		c, err := l.hold(ctx, room, owner, from, decide)
+		c, err := l.editExpiry(ctx, room, owner, from, decide)
 		if err != nil || lease.Held(c.Doc.Lease, c.At) {
 			return c, err
 		}
@@ -182,7 +182,7 @@ func (l *Locks) renew(c cell) (next Lock, err error) {
 // returns ErrNotLocked, also for an expired lock, or ErrNotYours. It takes two round
 // trips (SEEDS D2, R8).
 func (l *Locks) Renew(ctx context.Context, room, owner string) (State, error) {
-	c, err := l.hold(ctx, room, owner, nil, func(c cell) (Lock, error) {
+	c, err := l.editExpiry(ctx, room, owner, nil, func(c cell) (Lock, error) {
 		if err := mine(c, owner); err != nil {
 			return c.Doc, err
 		}
@@ -191,14 +191,17 @@ func (l *Locks) Renew(ctx context.Context, room, owner string) (State, error) {
 	return l.state(c, owner), err
 }
 
-// hold calls edit with a decision that gives owner the record until another expiry.
-func (l *Locks) hold(ctx context.Context, room, owner string, from *cell, decide decision) (cell, error) {
+// editExpiry is edit for a decision that gives owner the room until a new expiry. The write has landed if the
+// record shows both.
+func (l *Locks) editExpiry(ctx context.Context, room, owner string, from *cell, decide decision) (cell, error) {
 	var expiry time.Time
-	return l.edit(ctx, room, from, func(c cell) (Lock, error) {
+	extend := func(c cell) (Lock, error) {
 		next, err := decide(c)
 		expiry = next.ExpiresAt
 		return next, err
-	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) })
+	}
+	extended := func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) }
+	return l.edit(ctx, room, from, extend, extended)
 }
 
 // Release frees the room if owner holds it, and reports false if the room is free. If
@@ -223,10 +226,13 @@ func (l *Locks) Unlock(ctx context.Context, room string) (unlocked bool, err err
 // ErrNotLocked.
 func (l *Locks) free(ctx context.Context, room string, decide decision) (freed bool, err error) {
 	var holder lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c cell) (Lock, error) {
+	end := func(c cell) (Lock, error) {
 		holder = c.Doc.Grant()
 		return decide(c)
-	}, func(lock Lock) bool { return !lock.HeldBy(holder) })
+	}
+	ended := func(lock Lock) bool { return !lock.HeldBy(holder) }
+
+	_, err = l.edit(ctx, room, nil, end, ended)
 	if errors.Is(err, ErrNotLocked) {
 		return false, nil
 	}
@@ -249,18 +255,18 @@ func (l *Locks) read(ctx context.Context, room string) (cell, error) {
 }
 
 // Confirm checks, right before a save, that owner holds the room under token;
-// State.Until is how long that can be trusted. It returns ErrNotLocked, or
-// ErrNotYours, also for another token. It takes one round trip.
+// State.Until is how long that can be trusted. It returns ErrNotLocked, or ErrNotYours.
+// If owner holds the room under another token, the error is ErrNotYours, and State.Mine is true.
+// It takes one round trip.
 func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (State, error) {
 	c, err := l.read(ctx, room)
-	s := l.state(c, owner)
-	switch {
-	case err != nil:
-		return s, err
-	case s.Mine && c.Doc.Token != token:
-		return s, ErrNotYours
+	if err == nil {
+		err = mine(c, owner)
 	}
-	return s, mine(c, owner)
+	if err == nil && c.Doc.Token != token {
+		err = ErrNotYours
+	}
+	return l.state(c, owner), err
 }
 
 // mine returns nil if owner held the room when c was read.

@@ -197,7 +197,7 @@ func (h *holding) nextAttempt(e *Error, remaining int) (wait time.Duration, anot
 	case !e.Retryable || remaining < 0:
 		return 0, false
 	case remaining > 0:
-		return h.options.wait(e.retry), true
+		return h.options.backoff(e.retry), true
 	}
 	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
 	return max(0, time.Until(lastAttempt)), e.Code == AcquireTimeout && h.fallsBack(e)

@@ -45,8 +45,8 @@ type AcquireOptions struct {
 	// RetryLimit is the number of attempts to acquire with one strategy, of one
 	// heartbeat, and to release: Attempts if zero.
 	RetryLimit int
-	// Backoff is the wait before the second attempt, doubled with each further one
-	// up to 4 s: Backoff if zero.
+	// Backoff is the wait before the second attempt: 500 ms if zero. Each further wait
+	// is twice the one before, but at most 4 s, or Backoff if that is longer.
 	Backoff time.Duration
 	// Wait is how long an acquisition continues beyond RetryLimit while another holds
 	// the lock.
@@ -101,8 +101,8 @@ func (o AcquireOptions) policy(s Strategy) lease.Policy {
 	return lease.Policy{TTL: ttl, Heartbeat: cmp.Or(o.HeartbeatInterval, min(Heartbeat, ttl*2/5))}
 }
 
-// wait returns the wait after the attempt numbered retry, from 0.
-func (o AcquireOptions) wait(retry int) time.Duration {
+// backoff returns the wait after the attempt numbered retry, from 0.
+func (o AcquireOptions) backoff(retry int) time.Duration {
 	return min(o.Backoff<<min(retry, 10), max(maxBackoff, o.Backoff))
 }
 

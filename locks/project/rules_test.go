@@ -36,11 +36,11 @@ func TestTheDefaultAttemptsAndWaits(t *testing.T) {
 		t.Errorf("%d attempts; want 3", o.RetryLimit)
 	}
 	for retry, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
-		if got := o.wait(retry); got != want {
+		if got := o.backoff(retry); got != want {
 			t.Errorf("wait %d: %v; want %v", retry, got, want)
 		}
 	}
-	if got := (AcquireOptions{Backoff: time.Minute}).wait(3); got != time.Minute {
+	if got := (AcquireOptions{Backoff: time.Minute}).backoff(3); got != time.Minute {
 		t.Errorf("a backoff over the bound: %v; want as it is", got)
 	}
 }

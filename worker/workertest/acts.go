@@ -39,7 +39,7 @@ var errContext = errors.New("workertest: an act has not the context of the run o
 // space. Do returns the error of do, or of ctx, or one for a lost reply. While the process is dead, it
 // does not return.
 func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context) error) error {
-	return a.do(ctx, request{name: name}, func(ctx context.Context) (done bool, err error) {
+	return a.doRequest(ctx, request{name: name}, func(ctx context.Context) (done bool, err error) {
 		if do != nil {
 			err = do(ctx)
 		}
@@ -47,8 +47,8 @@ func (a *Acts) Do(ctx context.Context, name string, do func(ctx context.Context)
 	})
 }
 
-// do is Do of a request.
-func (a *Acts) do(ctx context.Context, r request, do func(context.Context) (done bool, err error)) error {
+// doRequest is Do for a request. do also reports whether the act was done, which is then recorded.
+func (a *Acts) doRequest(ctx context.Context, r request, do func(context.Context) (done bool, err error)) error {
 	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok {
 		a.schedule.mu.Lock()
@@ -160,7 +160,7 @@ func (c client) RoundTrip(r *http.Request) (*http.Response, error) {
 	reads := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.Method)
 
 	var w *httptest.ResponseRecorder
-	err := c.acts.do(r.Context(), sent, func(ctx context.Context) (done bool, err error) {
+	err := c.acts.doRequest(r.Context(), sent, func(ctx context.Context) (done bool, err error) {
 		received := r.Clone(ctx)
 		received.Body = io.NopCloser(&body)
 		w = serve(c.receiver, received)

@@ -186,7 +186,7 @@ func (p *process) pause(fault string) {
 	last(time.Time{})
 }
 
-// unary is the gate of calls to both servers.
+// unary intercepts the calls to Firestore and Cloud Tasks. A booking and a commit are steps.
 func (p *process) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -194,6 +194,7 @@ func (p *process) unary(ctx context.Context, method string, req, reply any, cc *
 	if _, booking := req.(*cloudtaskspb.CreateTaskRequest); booking {
 		return p.pass(ctx, book, "", call)
 	}
+	// The worker's commits have one write; a transaction that changes nothing commits none. Other calls read.
 	commit, ok := req.(*firestorepb.CommitRequest)
 	if !ok || len(commit.Writes) != 1 {
 		if err := p.wait(); err != nil {
@@ -212,7 +213,7 @@ func (p *process) unary(ctx context.Context, method string, req, reply any, cc *
 	})
 }
 
-// stream is the gate of reads.
+// stream intercepts the reads of Firestore, which are no steps.
 func (p *process) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

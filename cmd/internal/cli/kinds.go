@@ -90,8 +90,10 @@ var records = worker.Kind{Name: "do", Collection: "idempotency"}
 func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	store, kinds := e.Firestore(), Kinds(e)
 	if c.records || c.kind == records.Name {
-		named := slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
-		kinds = append(named, records)[:1]
+		kinds = slices.DeleteFunc(kinds, func(k worker.Kind) bool { return k.Name != records.Name })
+		if len(kinds) == 0 {
+			kinds = []worker.Kind{records}
+		}
 	}
 	needProject(e, store)
 	if err := Check(e); err != nil {

@@ -190,29 +190,31 @@ func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed
 		return noFilter
 	}
 	filter.After = ""
-	p := bulkPage{
-		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: filter, Action: c.Path() + filter.query(),
-		Back: "/" + filter.query(), Done: confirmed > 0, Books: s.o.Books,
+	dryRun, limit := confirmed == 0, int64(maxBulk)
+	if !dryRun {
+		limit = min(confirmed, limit)
 	}
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
 
-	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
-	p.Bulk, err = s.o.Operator.ChangeAll(ctx, v.Name, filter.at, p.Who, updatedBefore, limit, !p.Done)
-	if p.Done {
+	page, back := s.frame(c, v.Button+" all"), "/"+filter.query()
+	result, err := s.o.Operator.ChangeAll(ctx, v.Name, filter.at, page.Who, updatedBefore, int(limit), dryRun)
+	if !dryRun {
 		s.forget()
 	}
 	if err != nil {
-		return refusalOf(err, p.Back)
+		return refusalOf(err, back)
 	}
 
-	p.More, p.Left = p.Changed > 0, min(cmp.Or(confirmed, p.Matched), p.Matched)
-	if p.Done {
-		p.Left -= p.Changed
+	left := result.Matched
+	if !dryRun {
+		left = min(confirmed, left) - result.Changed
 	}
-	p.More = p.More && p.Left > 0
-	p.Seen = fmt.Sprintf("%d-%d", p.Before.UnixMilli(), p.Left)
-	return s.render(c, http.StatusOK, "bulk", p)
+	return s.render(c, http.StatusOK, "bulk", bulkPage{
+		frame: page, Bulk: result, Verb: v, Filter: filter, Action: c.Path() + filter.query(), Back: back,
+		Done: !dryRun, Left: left, More: result.Changed > 0 && left > 0,
+		Seen: fmt.Sprintf("%d-%d", result.Before.UnixMilli(), left), Books: s.o.Books,
+	})
 }

@@ -195,8 +195,8 @@ type diagnosis struct {
 	found  []Finding
 }
 
-// read reports whether all of the parts were read.
-func (d *diagnosis) read(parts ...Part) bool {
+// hasRead reports whether all of the parts were read.
+func (d *diagnosis) hasRead(parts ...Part) bool {
 	return !slices.ContainsFunc(parts, func(p Part) bool { return d.Status[p].From == "" })
 }
 

@@ -115,10 +115,11 @@ func (all Indexes) indexed(group, name string) bool {
 
 // checkIndexes applies the rules about the indexes of each kind of work.
 func (d *diagnosis) checkIndexes() {
+	if !d.hasRead(DatabaseIndexes) {
+		return
+	}
 	for i := range d.Kinds {
-		if d.read(DatabaseIndexes) {
-			d.checkKind(&d.Kinds[i])
-		}
+		d.checkKind(&d.Kinds[i])
 	}
 }
 
@@ -147,7 +148,7 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
-	if d.read(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {
+	if d.hasRead(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {
 		d.advice("keep-no-ttl",
 			"KEEP_FINISHED is set, and expireAt of %s has no TTL policy: finished documents are kept forever.", group).
 			fix("Create it (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s "+

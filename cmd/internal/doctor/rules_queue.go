@@ -16,7 +16,7 @@ import (
 
 // checkQueue applies the rules about the queue's settings.
 func (d *diagnosis) checkQueue() {
-	if !d.read(QueueSettings) {
+	if !d.hasRead(QueueSettings) {
 		return
 	}
 
@@ -25,7 +25,7 @@ func (d *diagnosis) checkQueue() {
 		d.problem("queue-stopped", "The queue is %s: nothing is delivered.", strings.ToLower(q.State)).
 			fix("Resume it (gcloud tasks queues resume).")
 	}
-	if places := s.MaxInstances * s.Concurrency; d.read(WorkerSettings) && q.Concurrent >= places {
+	if places := s.MaxInstances * s.Concurrency; d.hasRead(WorkerSettings) && q.Concurrent >= places {
 		d.problem("dispatches",
 			"The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): "+
 				"then recovery's call and further tasks are answered 429, which slows the whole queue.",
@@ -46,13 +46,13 @@ const recoverRoute = "/internal/tasks/recover"
 
 // checkRecovery finds a worker with a queue whose recovery no enabled job calls, and failed calls.
 func (d *diagnosis) checkRecovery() {
-	if !d.read(SchedulerJobs) {
+	if !d.hasRead(SchedulerJobs) {
 		return
 	}
 
 	enabled := func(j *scheduler.Job) bool { return j.State == "" || j.State == "ENABLED" }
 	queue := d.config.Options.Queue
-	if d.read(WorkerSettings) && queue.Name != "" && !slices.ContainsFunc(d.Jobs, enabled) {
+	if d.hasRead(WorkerSettings) && queue.Name != "" && !slices.ContainsFunc(d.Jobs, enabled) {
 		url, caller := cmp.Or(queue.TargetURL, "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
 		d.problem("recovery-unscheduled",
 			"No enabled job of Cloud Scheduler in the queue's region calls POST %s%s. Unless one of another region does, "+
@@ -127,7 +127,7 @@ func (d *diagnosis) owns(address string) bool {
 
 // checkAlerts finds a deployment whose alerts nobody gets.
 func (d *diagnosis) checkAlerts() {
-	if d.read(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0) {
+	if d.hasRead(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0) {
 		d.advice("alerts",
 			"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.",
 			d.Alerts, d.Worker.deployment(), d.Unsent).

@@ -24,7 +24,7 @@ const (
 
 // checkWorker applies the rules about the worker's settings alone.
 func (d *diagnosis) checkWorker() {
-	if !d.read(WorkerSettings) {
+	if !d.hasRead(WorkerSettings) {
 		return
 	}
 
@@ -100,7 +100,7 @@ func (d *diagnosis) checkTargetURL() {
 // checkCallerOfTasks finds deliveries that Cloud Run may refuse. The members of a group are unknown.
 func (d *diagnosis) checkCallerOfTasks() {
 	caller := d.Worker.value("TASK_CALLER")
-	if !d.read(WorkerCallers) || d.Worker.value("TASK_AUTH") != "iam" || caller == "" {
+	if !d.hasRead(WorkerCallers) || d.Worker.value("TASK_AUTH") != "iam" || caller == "" {
 		return
 	}
 	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, caller) })

@@ -136,7 +136,7 @@ type service struct {
 
 // checkService applies the rules for either service.
 func (d *diagnosis) checkService(s service) {
-	if !d.read(s.settings) {
+	if !d.hasRead(s.settings) {
 		return
 	}
 
@@ -207,7 +207,7 @@ func (d *diagnosis) checkCallers(s service) {
 			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.", s.Name).
 			fix("Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.")
 	}
-	if !d.read(s.callers) {
+	if !d.hasRead(s.callers) {
 		return
 	}
 

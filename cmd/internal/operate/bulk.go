@@ -218,7 +218,7 @@ type tally struct {
 	notBooked bool           // a change was made whose delivery is not booked
 }
 
-// add counts the outcome of a change, and prints its error and its line.
+// add counts the outcome of a change. It prints the error, if any, and with --json the line of the analysis.
 func (t *tally) add(ctx context.Context, id, outcome, reason string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -156,7 +156,8 @@ func wanted(tool string) bool {
 	return v != "" && v != "0"
 }
 
-// Continues checks that the analyzer of an example continues from the newest checkpoint.
+// Continues runs the analyzer of an example twice: over three pages, and then over five from the newest
+// checkpoint of the first run. Each run must report only the pages that are new to it.
 func Continues(t *testing.T, spec string) {
 	t.Helper()
 	analyzer, err := orchestrator.New(spec, orchestrator.Options{})
@@ -165,9 +166,10 @@ func Continues(t *testing.T, spec string) {
 	}
 
 	var newest json.RawMessage
-	for _, pages := range [][]int{{1, 2, 3}, {4, 5}} { // the second job continues the first
+	for _, pages := range [][]int{{1, 2, 3}, {4, 5}} {
 		last, reported := pages[len(pages)-1], &reports{t: t}
 		job := orchestrator.Job{Resume: newest, Reporter: reported}
+		// The text in name must not pass for the number of pages.
 		job.Input = fmt.Appendf(nil, `{"name":"\"pages\": 7","pages":%d,"seconds":0}`, last)
 		result, err := orchestrator.Run(t.Context(), analyzer, job)
 
