@@ -40,7 +40,8 @@ type pending[D any] struct {
 }
 
 // Send adds changes to the next commit. It does not block. A change without a Decide replaces an
-// older one at once, so a run that reports while a commit hangs needs no more memory.
+// older one at once, so a run that reports while a commit hangs needs no more memory. Those with a
+// Decide are kept: each depends on the one before.
 func (h *Hold[D]) Send(changes ...Change[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +112,8 @@ func (h *Hold[D]) accept(p pending[D]) {
 }
 
 // commit makes step, what is pending and one of the alternatives in one commit: the first
-// alternative for which the store has room. For each it first leaves out pending changes, as
-// Records.Shed says. If all is refused, what is pending stays so.
+// alternative for which the store has room. If it has room for none, commit leaves out pending
+// changes, as Records.Shed says. If all is refused, what is pending stays so.
 func (h *Hold[D]) commit(ctx context.Context, step step, alternatives ...func(*D)) (err error) {
 	h.receive()
 	h.lastCommit, h.forward = time.Now(), time.Time{}
@@ -120,8 +121,8 @@ func (h *Hold[D]) commit(ctx context.Context, step step, alternatives ...func(*D
 		alternatives = append(alternatives, func(*D) {})
 	}
 
-	for _, own := range alternatives {
-		for _, made := range h.sheddings() {
+	for _, made := range h.sheddings() {
+		for _, own := range alternatives {
 			var c Cell[D]
 			c, err = Edit(ctx, h.records.store, h.key, h.write(step, made, own))
 			if !errors.Is(err, ErrRefused) {

@@ -11,9 +11,9 @@ import (
 // lease or finishes the record.
 //
 // A Hold has one writer at any time. From Start to Stop it is a goroutine of the Hold, which makes
-// all commits one after another; before and after, it is the goroutine that calls Renew, Flush or
-// End. So those are not called between Start and Stop. Send and the methods without a context are
-// safe for concurrent use.
+// all commits one after another. Otherwise, also after Watch, it is the goroutine that calls Renew,
+// Flush or End: call them one after another, and not between Start and Stop. Send and the methods
+// without a context are safe for concurrent use.
 type Hold[D any] struct {
 	records *Records[D]
 	key     string

@@ -18,6 +18,7 @@ type term struct {
 	cancel  context.CancelCauseFunc // ends the context of Start
 	end     context.CancelFunc      // ends the goroutines
 	stopped chan struct{}           // closed by Stop
+	writes  bool                    // the Hold has a writer: by Start
 	done    sync.WaitGroup
 
 	mu   sync.Mutex
@@ -39,7 +40,7 @@ func (h *Hold[D]) Watch(ctx context.Context) context.Context { return h.begin(ct
 func (h *Hold[D]) begin(ctx context.Context, writer func(ctx context.Context, t *term)) context.Context {
 	work, cancel := context.WithCancelCause(ctx)
 	own, end := context.WithCancel(context.WithoutCancel(ctx))
-	t := &term{cancel: cancel, end: end, stopped: make(chan struct{})}
+	t := &term{cancel: cancel, end: end, stopped: make(chan struct{}), writes: writer != nil}
 	h.term = t
 	if time.Until(h.TrustedUntil()) <= 0 {
 		h.lose(t, OutOfTime)
@@ -63,11 +64,13 @@ func (h *Hold[D]) Stop() error {
 	t.cancel(nil)
 
 	lost := t.loss()
-	if lost == nil {
+	switch {
+	case lost == nil:
 		return nil
+	case t.writes: // otherwise the caller of Watch may still be in Renew
+		h.receive()
+		h.tellAll(lost)
 	}
-	h.receive()
-	h.tellAll(lost)
 	return lost
 }
 

@@ -34,8 +34,8 @@ type collection struct {
 //
 // Two kinds of one Guard have different names, paths and collections: otherwise a delivery of one
 // could be handled as the other's. The error says which field of the kind to change. A kind with a Run
-// needs a check of its callers: see Options.Auth. A kind with the name do is that of the records of Do in its
-// Collection, for an Operator: the records have no deliveries, and Submit refuses it.
+// needs a check of its callers: see Options.Auth. The kind do has the records of Do in its Collection, for an
+// Operator only: the records have no deliveries, so a Run is refused, and Submit too.
 func (g *Guard) Register(k Kind) (*Work, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
@@ -44,6 +44,8 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case k.Name == recordsName && k.Run != nil:
+		return nil, errors.New("worker: kind \"do\": the records of Do have no Run: their callers do the work")
 	case k.Name == recordsName:
 		return g.recordsWork(k)
 	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
@@ -185,7 +187,7 @@ func (w *Work) taskHandler(parse parser, able bool) http.Handler {
 	g := w.service
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !slices.Contains(g.handled, w.runner) {
+	if w.Name != recordsName && !slices.Contains(g.handled, w.runner) {
 		g.handled = append(g.handled, w.runner)
 	}
 

@@ -268,10 +268,10 @@ func (a *attempt) settle(ctx context.Context, end runEnd) Result {
 		return a.handOver(ctx)
 	case !end.began: // Firestore did not give the input, so a queue that has no booking asks again soon
 		r := a.retry(ctx, failure{CodeInputUnavailable, "the input could not be read"}, 0)
-		if r.Reason == Retry && a.next.FollowUp == booked {
-			return r
+		if r.Reason == Retry && a.next.FollowUp != booked {
+			r = Result{Reason: FinishUnknown, Err: end.err}
 		}
-		return Result{Reason: FinishUnknown, Err: end.err}
+		return r
 	case errors.Is(end.cause, errRunTime):
 		a.countTimeout(ctx, analysislock.RunTimeExhausted)
 		return a.fail(ctx, failure{analysislock.RunTimeExhausted, text.Error(end.cause)})

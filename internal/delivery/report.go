@@ -151,11 +151,16 @@ func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchest
 		return nil, err
 	}
 	r.names.Store(name, true)
-	begin := &analysislock.Beginning{Name: name, Token: r.hold.Grant().Token, Now: r.now(), Again: again}
+	token, now := r.hold.Grant().Token, r.now()
+	changed, earlier, err := r.hold.Doc().Acts.Begin(name, token, now, again)
+	if changed == nil && err == nil { // an earlier attempt's record answers, even while a commit hangs
+		return (*orchestrator.Act)(earlier), nil
+	}
+	begin := &analysislock.Beginning{Name: name, Token: token, Now: now, Again: again}
 	written := make(chan error, 1)
 	r.hold.Send(begin.Change(func(err error) { written <- err }))
 
-	err := r.await(ctx, written)
+	err = r.await(ctx, written)
 	switch unknown, ok := errors.AsType[unknownError](err); {
 	case err == nil && begin.Begun:
 		return nil, nil //nolint:nilnil // there is no earlier record

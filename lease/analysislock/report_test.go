@@ -164,6 +164,19 @@ func TestARefusedPartFailsNoOther(t *testing.T) {
 	}
 }
 
+// The message of a failure gives way before an act, which would be uncertain without its record.
+func TestAMessageDoesNotCostTheReports(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
+		h := w.acquire("w/1").Hold
+		h.Send(checkpoint("c", time.Hour, got.done("checkpoint")))
+		begin(h, "charge", got.done("mark"))
+		s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.check(h.End(w.Context(), analysislock.Retrying(h.Now(), "x", "a long message", time.Time{}, "", false)))
+		got.want(w, "checkpoint", "mark")
+	})
+}
+
 // Each way in which the hold reaches the store answers the reports that wait, once.
 func TestAReportThatWaitsIsAnswered(t *testing.T) {
 	refuse := leasetest.On(leasetest.Swap, leasetest.Refuse)

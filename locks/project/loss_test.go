@@ -250,3 +250,21 @@ func TestResetRemovesTheRecordButNotWhileFnRuns(t *testing.T) {
 		s.wantNoFile()
 	})
 }
+
+// The store answers long after the end of trust, when the Locker has stopped to watch the lease.
+func TestARenewalMayOutliveTrust(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		ls := s.acquired(s.Locker, project.AcquireOptions{})
+		s.remote.Delay = time.Minute
+		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowFailure))
+		renewed := make(chan error, 1)
+		go func() {
+			_, err := s.Renew(s.Context(), ls)
+			renewed <- err
+		}()
+		time.Sleep(2 * time.Minute)
+		if err := <-renewed; err == nil || s.State() != project.Readonly {
+			t.Errorf("%v, %s", err, s.State())
+		}
+	})
+}
