@@ -229,7 +229,8 @@ func (r *reporter) Admit(ctx context.Context) {
 // Warn implements orchestrator.Warner. It logs a problem once.
 func (r *reporter) Warn(problem string) {
 	if _, again := r.problems.LoadOrStore(problem, true); !again {
-		r.runner.Log.WarnContext(r.running, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
+		r.runner.Log.WarnContext(r.running, "the analyzer's output is doubtful",
+			"analysis_id", r.id, "problem", problem)
 	}
 }
 
