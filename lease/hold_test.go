@@ -204,25 +204,25 @@ type outcome struct {
 	err error
 }
 
-// carry carries note(s), and appends the outcome to a list.
-func (w *fixture) carry(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
+// send sends note(s), and appends the outcome to a list.
+func (w *fixture) send(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
 	h.Send(noted(s, every, func(err error) { *to = append(*to, outcome{w.since(), err}) }))
 }
 
-func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
+func TestASentChangeBringsTheRenewalForward(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
 		err := h.Run(w.Context(), func(context.Context) error {
 			w.at(10 * time.Second)
-			w.carry(h, "hour", time.Hour, &all)
-			w.carry(h, "late", 30*time.Second, &all) // 30 s after the acquisition
-			w.carry(h, "last", time.Hour, &all)
+			w.send(h, "hour", time.Hour, &all)
+			w.send(h, "late", 30*time.Second, &all) // 30 s after the acquisition
+			w.send(h, "last", time.Hour, &all)
 			w.at(40 * time.Second)
 			if got, now := w.record().Note, h.Now(); got != "last" || !now.Equal(time.Now()) {
 				w.Errorf("the record has %q at %v by the hold", got, now)
 			}
-			w.carry(h, "now", 0, &all)
+			w.send(h, "now", 0, &all)
 			w.at(135 * time.Second) // 100 s after the last would be 140 s
 			return nil
 		}, nil)
@@ -233,13 +233,13 @@ func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
 	})
 }
 
-func TestAFloodOfCarriedChangesIsOneCommitAnInterval(t *testing.T) {
+func TestAFloodOfSentChangesIsOneCommitAnInterval(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
 		if err := h.Run(w.Context(), func(context.Context) error {
 			for w.since() < 301*time.Second {
-				w.carry(h, w.since().String(), 30*time.Second, &all)
+				w.send(h, w.since().String(), 30*time.Second, &all)
 				time.Sleep(100 * time.Millisecond)
 			}
 			return nil
@@ -251,13 +251,13 @@ func TestAFloodOfCarriedChangesIsOneCommitAnInterval(t *testing.T) {
 }
 
 // The store refuses the renewals too, which are tried at their usual times.
-func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing.T) {
+func TestASentChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Refuse))
 		var all []outcome
 		if err := h.Run(w.Context(), func(context.Context) error {
-			w.carry(h, "late", 0, &all)
+			w.send(h, "late", 0, &all)
 			w.at(55 * time.Second)
 			return nil
 		}, nil); err != nil || len(all) != 0 {
@@ -267,7 +267,7 @@ func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing
 	})
 }
 
-func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
+func TestFinishAndReleaseWriteWhatWasSent(t *testing.T) {
 	for name, end := range map[string]func(h *lease.Hold[job], ctx context.Context) error{
 		"finish": func(h *lease.Hold[job], ctx context.Context) error { return h.End(ctx, lease.Finishing(unchanged)) },
 		"release": func(h *lease.Hold[job], ctx context.Context) error {
@@ -278,7 +278,7 @@ func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
 			inBubble(t, func(w *fixture) {
 				h := w.acquire()
 				var all []outcome
-				w.carry(h, "last", time.Hour, &all)
+				w.send(h, "last", time.Hour, &all)
 				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
 				if err := end(h, w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "last" {
 					w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
@@ -288,8 +288,8 @@ func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
 	}
 }
 
-// A body may wait for a change that it carries after the loss, as a last checkpoint.
-func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
+// A body may wait for a change that it sends after the loss, as a last checkpoint.
+func TestASentChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
@@ -311,7 +311,7 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 }
 
 // The renewal that goes on until the loss began without the change. Another one would reach no store.
-func TestACarriedChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T) {
+func TestASentChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T) {
 	for range 20 { // the renewal and the watch end at one time, in any order
 		inBubble(t, func(w *fixture) {
 			h := w.acquire()
@@ -351,7 +351,7 @@ func TestAReplacedChangeIsNotKeptWhileACommitHangs(t *testing.T) {
 }
 
 // Whoever takes the lease after a commit whose reply was lost may have overwritten it.
-func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
+func TestASentChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first   leasetest.Fault
 		unknown bool
@@ -375,7 +375,7 @@ func TestACarriedChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
 					return leasetest.On(leasetest.Swap, tc.first)(c)
 				})
 				var all []outcome
-				w.carry(h, "carried", 0, &all)
+				w.send(h, "sent", 0, &all)
 				wantErr(w, h.Renew(w.Context()), lease.ErrLost)
 				if len(all) != 1 || errors.Is(all[0].err, lease.ErrUnavailable) != tc.unknown {
 					w.Errorf("outcomes %v, want unknown %v", all, tc.unknown)
@@ -396,7 +396,7 @@ func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *test
 				var all []outcome
 				err := h.Run(w.Context(), func(context.Context) error {
 					for _, s := range notes {
-						w.carry(h, s, 0, &all)
+						w.send(h, s, 0, &all)
 						time.Sleep(time.Second)
 					}
 					return nil
@@ -416,17 +416,17 @@ func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *test
 	}
 }
 
-// The store refuses the finish's own change, as it does without what is carried.
-func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
+// The store refuses the finish's own change, as it does without what was sent.
+func TestARefusedFinishKeepsWhatWasSentForTheNext(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
-		w.carry(h, "carried", time.Hour, &all)
+		w.send(h, "sent", time.Hour, &all)
 		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
 		if wantErr(w, h.End(w.Context(), lease.Finishing(note("too large"))), lease.ErrRefused); len(all) != 0 {
 			w.Errorf("outcomes %v of what was not refused", all)
 		}
-		if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+		if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})
@@ -437,7 +437,7 @@ func TestALossFoundByTheCallersHeartbeatRefusesWhatIsPending(t *testing.T) {
 		h := w.acquire()
 		var all []outcome
 		watched := h.Watch(w.Context())
-		w.carry(h, "late", time.Hour, &all)
+		w.send(h, "late", time.Hour, &all)
 		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
 		err := h.Renew(w.Context())
 		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
@@ -466,8 +466,8 @@ func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 		}
 		w.faulty.SetPlan(nil)
 		var all []outcome
-		w.carry(h, "carried", 0, &all)
-		if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+		w.send(h, "sent", 0, &all)
+		if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

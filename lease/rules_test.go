@@ -71,14 +71,14 @@ func TestAcquire(t *testing.T) {
 	}
 }
 
-func TestTakeWithoutALimitNeverExhausts(t *testing.T) {
+func TestAcquireWithoutALimitNeverExhausts(t *testing.T) {
 	l, err := lease.Acquire(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
 	if err != nil || l.ExpiresAt != noon.Add(lease.DefaultTTL) {
 		t.Errorf("%+v, %v", l, err)
 	}
 }
 
-func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
+func TestRenewAndFinishAreForTheHolderAlone(t *testing.T) {
 	cases := map[string]struct {
 		lease  lease.Lease
 		grant  lease.Grant
@@ -239,7 +239,7 @@ func TestPolicyCheck(t *testing.T) {
 				t.Errorf("check: %v; want ok %v", err, c.ok)
 			}
 			if _, err := lease.NewRecords(&lease.Memory[job]{}, leaseOf, c.policy); (err == nil) != c.ok {
-				t.Errorf("new lessor: %v; want ok %v", err, c.ok)
+				t.Errorf("NewRecords: %v; want ok %v", err, c.ok)
 			}
 		})
 	}

@@ -70,7 +70,8 @@ func LogFields() []Field {
 			"and if this delivery is itself that follow-up", func(l LogLine) any { return l.FollowUp }},
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
 			func(l LogLine) any { return valueIf(!l.RetryAt.IsZero(), iso8601.Format(l.RetryAt)) }},
-		{"held_by", "string", "owner of the other worker's lock", func(l LogLine) any { return text.Head(l.HeldBy, MaxText) }},
+		{"held_by", "string", "owner of the other worker's lock",
+			func(l LogLine) any { return text.Head(l.HeldBy, MaxText) }},
 		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted " +
 			"or run_time_exhausted", func(l LogLine) any { return l.Owner }},
 		{"task", "string", "short name of the task, or id of the message or event",

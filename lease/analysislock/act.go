@@ -182,7 +182,9 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 
 		var resolution *Act
 		if answer.Done {
-			resolution = &Act{State: ActDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result}
+			resolution = &Act{
+				State: ActDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result,
+			}
 		}
 		changed, err := d.Acts.with(name, resolution)
 		if err != nil {

@@ -50,12 +50,12 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	l.state, l.held = acquiring[o.Preferred], h
 	l.mu.Unlock()
 
-	err := l.acquireBy(ctx, h, o.Preferred)
+	err := l.acquireWith(ctx, h, o.Preferred)
 	e := asError(err)
 	if e != nil && h.fallsBack(e) {
 		l.step(h, AcquireWebLock, Event{Type: Waiting, Strategy: FileLock, Retry: e.retry})
 		l.step(h, AcquireFileLock, Event{Type: FallbackEngaged, Strategy: FileLock, Reason: e.Code})
-		err = l.acquireBy(ctx, h, FileLock)
+		err = l.acquireWith(ctx, h, FileLock)
 		e = asError(err)
 	}
 
@@ -74,8 +74,8 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	return nil, err
 }
 
-// acquireBy makes the attempts with one strategy.
-func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
+// acquireWith makes the attempts with one strategy.
+func (l *Locker) acquireWith(ctx context.Context, h *holding, s Strategy) error {
 	h.strategy, h.policy, h.written = s, h.options.policy(s), false
 	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
 		err := l.take(once, h)
