@@ -317,3 +317,46 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 		})
 	}
 }
+
+// overtaken is an excluder whose conflicts are another writer's. After the given number of writes another
+// process acquires the lease.
+type overtaken struct {
+	excluder
+	*fixture
+	writes int
+}
+
+func (o overtaken) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	c, err := o.excluder.Swap(ctx, key, prev, next)
+	if o.Calls(leasetest.Swap) == o.writes {
+		o.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+	}
+	if errors.Is(err, lease.ErrConflict) {
+		err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+	}
+	return c, err
+}
+
+// Only a try that may have written makes the loss unknown, and it does so for good.
+func TestALossIsUnknownAfterATryThatMayHaveWritten(t *testing.T) {
+	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
+	for name, tc := range map[string]struct {
+		swaps   []leasetest.Fault
+		unknown bool
+	}{
+		"conflicts alone":                    {[]leasetest.Fault{conflict, conflict}, false},
+		"and a conflict since":               {[]leasetest.Fault{dropped, conflict}, true},
+		"and a loss that is read by Exclude": {[]leasetest.Fault{dropped, conflict, conflict}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				held := w.acquire()
+				x := overtaken{w.newExcluder(tc.swaps, nil), w, len(tc.swaps)}
+				err := w.recordsOn(x, lease.Policy{}).Hold("a", held.Cell()).Renew(w.Context())
+				if lost, ok := errors.AsType[*lease.LostError](err); !ok || lost.Unknown != tc.unknown {
+					w.Errorf("%v; want a loss, unknown: %v", err, tc.unknown)
+				}
+			})
+		})
+	}
+}
