@@ -129,7 +129,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 
 	done, err = e.wrote(c, err)
 	if e.refused != nil {
-		e.refused, e.conflicts = nil, optimistic-1
+		e.refused, e.unknown, e.conflicts = nil, true, optimistic-1
 	}
 	return done, err
 }

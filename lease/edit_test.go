@@ -317,3 +317,81 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 		})
 	}
 }
+
+// overtaken is an excluder whose conflicts are another writer's. After the given number of writes another
+// process acquires the lease.
+type overtaken struct {
+	excluder
+	*fixture
+	writes int
+}
+
+func (o overtaken) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	c, err := o.excluder.Swap(ctx, key, prev, next)
+	if o.Calls(leasetest.Swap) == o.writes {
+		o.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+	}
+	if errors.Is(err, lease.ErrConflict) {
+		err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+	}
+	return c, err
+}
+
+// Only a try that may have written makes the loss unknown, and it does so for good.
+func TestALossIsUnknownAfterATryThatMayHaveWritten(t *testing.T) {
+	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
+	for name, tc := range map[string]struct {
+		swaps   []leasetest.Fault
+		unknown bool
+	}{
+		"conflicts alone":                    {[]leasetest.Fault{conflict, conflict}, false},
+		"and a conflict since":               {[]leasetest.Fault{dropped, conflict}, true},
+		"and a loss that is read by Exclude": {[]leasetest.Fault{dropped, conflict, conflict}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				held := w.acquire()
+				x := overtaken{w.newExcluder(tc.swaps, nil), w, len(tc.swaps)}
+				err := w.recordsOn(x, lease.Policy{}).Hold("a", held.Cell()).Renew(w.Context())
+				if lost, ok := errors.AsType[*lease.LostError](err); !ok || lost.Unknown != tc.unknown {
+					w.Errorf("%v; want a loss, unknown: %v", err, tc.unknown)
+				}
+			})
+		})
+	}
+}
+
+// The store got the commit of Exclude twice, made it, and refused the second. Another took the lease before
+// the next reading.
+func TestAWriteThatExcludeRefusedMayHaveBeenMade(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		x := w.newExcluder([]leasetest.Fault{leasetest.Conflict, leasetest.Conflict}, []leasetest.Fault{leasetest.RefuseAfter})
+		h, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
+		fatal(w, err)
+		h, err = w.recordsOn(unwrittenExcluder{x}, lease.Policy{}).Resume(w.Context(), "a", "w/1")
+		fatal(w, err)
+		x.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && x.inside.Calls(leasetest.Swap) == 1 {
+				w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+			}
+			return leasetest.On(leasetest.Swap, leasetest.Conflict, leasetest.Conflict)(c)
+		})
+		var all []outcome
+		w.send(h, "carried", 0, &all)
+		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
+		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrUnavailable) {
+			w.Errorf("outcomes %v, want unknown", all)
+		}
+	})
+}
+
+// unwrittenExcluder is an excluder whose Swap has written nothing after a conflict.
+type unwrittenExcluder struct{ excluder }
+
+func (x unwrittenExcluder) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	c, err := x.excluder.Swap(ctx, key, prev, next)
+	if errors.Is(err, lease.ErrConflict) {
+		err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+	}
+	return c, err
+}

@@ -107,8 +107,9 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 				ahead.Store(int64(200 * time.Second))
 				return leasetest.None
 			}
-			return leasetest.Unavailable
+			return leasetest.SlowFailure // a call that does not end with its context
 		})
+		w.faulty.Delay = time.Hour
 		if at := w.lostAt(h, lease.OutOfTime, nil); at != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
 			w.Errorf("cancelled after %v; want 170s", at)
 		}
@@ -416,8 +417,84 @@ func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *test
 	}
 }
 
-// The store refuses the finish's own change, as it does without what was sent.
-func TestARefusedFinishKeepsWhatWasSentForTheNext(t *testing.T) {
+func TestStopEndsTheContextOfStart(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		ctx := h.Start(w.Context(), nil)
+		check(w, h.Stop())
+		wantErr(w, ctx.Err(), context.Canceled)
+	})
+}
+
+// The outcome of a change counts for the one that it has replaced, which a failed renewal may have written.
+func TestAChangeThatReplacesAnUnknownOneIsUnknown(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.send(h, "old", time.Hour, &all)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		wantErr(w, h.Renew(ctx), lease.ErrUnavailable)
+		w.faulty.SetPlan(nil)
+		w.send(h, "new", time.Hour, &all)
+		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
+		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrUnavailable) || all[1] != all[0] {
+			w.Errorf("outcomes %v; want two that are unknown", all)
+		}
+	})
+}
+
+// The work may send a change when it learns of the loss.
+func TestTheStopAfterALossAnswersWhatWasSent(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		<-h.Start(w.Context(), nil).Done()
+		var all []outcome
+		w.send(h, "late", 0, &all)
+		wantLost(w, h.Stop(), lease.OutOfTime)
+		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || errors.Is(all[0].err, lease.ErrUnavailable) {
+			w.Errorf("outcomes %v; want the loss", all)
+		}
+	})
+}
+
+// A change of a part replaces the whole of it, so it begins with what is pending.
+func TestAChangeIsDecidedOnTheRecordAsEarlierOnesLeaveIt(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		for _, s := range []string{"a", "b", "c"} {
+			add := func(d job) (func(*job), error) { return note(d.Note + s), nil }
+			h.Send(lease.Change[job]{Part: "note", Decide: add})
+		}
+		err := h.End(w.Context(), lease.Finishing(func(j *job) { j.Note += "!" })) // its own change is the last
+		if err != nil || w.record().Note != "abc!" {
+			w.Errorf("%v; note %q, want abc!", err, w.record().Note)
+		}
+	})
+}
+
+// The first of an end's own changes gives way before what was sent.
+func TestAnEndPrefersWhatWasSentToItsFirstChange(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		other := noted("sent", time.Hour, func(err error) { all = append(all, outcome{w.since(), err}) })
+		other.Set = func(j *job) { j.Note += "sent " }
+		h.Send(other)
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		add := func(s string) func(*job) { return func(j *job) { j.Note += s } }
+		check(w, h.End(w.Context(), lease.Releasing(false, add("first"), add("second"))))
+		if w.record().Note != "sent second" || len(all) != 1 || all[0].err != nil {
+			w.Errorf("note %q; outcomes %v", w.record().Note, all)
+		}
+	})
+}
+
+// The store refuses the finish's own change, as it does without what is carried.
+func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []outcome
@@ -439,12 +516,14 @@ func TestALossFoundByTheCallersHeartbeatRefusesWhatIsPending(t *testing.T) {
 		watched := h.Watch(w.Context())
 		w.send(h, "late", time.Hour, &all)
 		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
+		w.rewrite(func(j *job) { j.Lease.ExpiresAt = j.Lease.ExpiresAt.Add(time.Hour) }) // not the trust in ours
 		err := h.Renew(w.Context())
 		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
 			w.Errorf("%v; outcomes %v; read %+v", err, all, h.Doc())
 		}
-		w.at(270 * time.Second)
-		<-watched.Done()
+		if <-watched.Done(); w.since() != 270*time.Second {
+			w.Errorf("ended at %v; want the end of trust, at 270s", w.since())
+		}
 		wantLost(w, context.Cause(watched), lease.OutOfTime)
 		wantLost(w, h.Stop(), lease.OutOfTime)
 	})

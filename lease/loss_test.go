@@ -202,6 +202,45 @@ func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
 	})
 }
 
+// A renewal that began before the watchdog's loss finds another's lease after it.
+func TestTheFirstLossIsReported(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+		w.faulty.Delay = 200 * time.Second
+		w.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply))
+		wantLost(w, h.Run(w.Context(), func(context.Context) error {
+			w.at(400 * time.Second)
+			return nil
+		}, nil), lease.OutOfTime)
+	})
+}
+
+// Another has acquired and released the lease since the try that was dropped.
+func TestAReleaseIsNotTakenForAnothers(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
+		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2, Attempts: 2} })
+		wantLost(w, h.End(w.Context(), lease.Releasing(false, note("mine"))), lease.Taken)
+	})
+}
+
+func TestALeaseThatIsReleasedBeforeTheCommitIsNotStolen(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.memory.Put("a", job{Lease: lease.Lease{Owner: "them", Token: 3, ExpiresAt: time.Unix(1, 0)}})
+		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Swap && c.N == 1 {
+				w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 3} })
+			}
+			return leasetest.None
+		})
+		if w.acquire().Stolen() {
+			w.Error("stolen from nobody")
+		}
+	})
+}
+
 func TestAStolenLeaseIsReportedAsStolen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was  lease.Lease

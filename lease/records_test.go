@@ -33,7 +33,12 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 			_, err := w.records.Resume(w.Context(), "a", "w/1")
 			return err
 		}},
-		"finish":                        {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.End(w.Context(), lease.Finishing(unchanged)) }},
+		"finish": {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.End(w.Context(), lease.Finishing(unchanged)) }},
+		"finish with a later deadline": {time.Minute, func(w *fixture, h *lease.Hold[job]) error {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
+			defer cancel()
+			return h.End(ctx, lease.Finishing(unchanged))
+		}},
 		"release":                       {2 * time.Second, release(time.Second)},
 		"release after the deadline":    {2 * time.Second, release(-time.Second)},
 		"release with a later deadline": {7500 * time.Millisecond, release(7500 * time.Millisecond)},

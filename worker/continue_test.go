@@ -139,6 +139,24 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 	}
 }
 
+func TestALossAtTheDeadlineIsNotContinued(t *testing.T) {
+	forKinds(t, "finished by another", func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if err := job.Checkpoint(ctx, 7); err != nil {
+				return nil, err
+			}
+			return until(ctx, func() { report(job, 8); b.Put(t, "x", map[string]any{"status": "FAILED"}) })
+		})
+		q := &recordingQueue{}
+		w.guard.Queue = q
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "lock_lost", "status": "FAILED"})
+		if len(q.tasks) > 0 {
+			t.Errorf("booked %+v, want nothing", q.tasks)
+		}
+	})
+}
+
 func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 	for name, tc := range map[string]struct {
 		report func(job orchestrator.Job)
