@@ -200,7 +200,7 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	return filepath.Join(f.dir, name), nil
 }
 
-// fileError adds ErrRefused to the errors that do not pass by themselves.
+// fileError adds ErrRefused to errors that a retry does not cure.
 func fileError(verb, key string, err error) error {
 	lasting := []error{fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR}
 	if slices.ContainsFunc(lasting, func(target error) bool { return errors.Is(err, target) }) {

@@ -123,7 +123,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
 		a.wait = waitOf(response)
-		// One more character is read, so that the cut is between two.
+		// The message is cut later, between two characters: read one character more than it may have.
 		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
 		return a, nil
 	}

@@ -96,13 +96,13 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	case l.Act != nil:
 		p.actLine(l, r, problem)
 		return true
-	case p.programCtx.Err() != nil: // the next commit has it, and nobody waits
+	case p.programCtx.Err() != nil: // the program has ended: the next commit includes the report
 		return false
 	case l.unreadable:
 		select {
 		case p.places <- struct{}{}:
 			p.queue <- reply{Error: problem}
-		default: // the program does not read its replies, and has perhaps not asked for this one
+		default: // the queue is full, as the program does not read its replies: it may not wait for this one
 		}
 		return false
 	case l.Ack == nil:
@@ -122,7 +122,8 @@ func (p *replies) answer(l line, r Report, problem string) (handled bool) {
 	return true
 }
 
-// actLine handles a line with an act. A report beside it is committed with it.
+// actLine handles a line with an act, and answers it if the line has an ack. The commit of the act includes
+// a report in the same line.
 func (p *replies) actLine(l line, r Report, problem string) {
 	switch {
 	case p.job.Reporter == nil:
@@ -162,7 +163,7 @@ func (p *replies) act(name string, l line) (*actReply, error) {
 	if done || l.NotDone != nil {
 		err := p.job.End(p.programCtx, name, done, l.Done)
 		lost, recorded := errors.AsType[*NoResultError](err)
-		if err == nil || recorded || errors.Is(err, ErrUnknown) { // what ends the run commits it
+		if err == nil || recorded || errors.Is(err, ErrUnknown) { // the commit that ends the run also ends the act
 			delete(p.uncertain, name)
 		}
 		if recorded { // an error would mean that the act is not recorded

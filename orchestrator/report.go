@@ -245,7 +245,9 @@ func (l *lines) end() {
 // report parses a line. It passes its report to the Reporter, unless answers, if not nil, handles it.
 func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 	r, problem := Report{}, "a report is too long"
-	if l.unreadable = tooLong; !tooLong {
+	if tooLong {
+		l.unreadable = true
+	} else {
 		l, r, problem = parseLine(text)
 	}
 	if l.rounded {

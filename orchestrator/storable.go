@@ -145,11 +145,13 @@ func (d *decoder) decode(r any) (any, error) {
 		}
 	}
 
-	if d.dry = len(text) > largeText; d.dry {
+	if len(text) > largeText {
+		d.dry = true // only check it, before it takes memory
 		if _, err := d.walk(text); err != nil {
 			return nil, err
 		}
-		if d.dry = false; d.admit != nil {
+		d.dry = false
+		if d.admit != nil {
 			d.admit()
 		}
 	}

@@ -149,23 +149,23 @@ func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analy
 	return a.get(ctx, id, append(a.codec.fields.summary(), a.codec.fields.Result, "params"))
 }
 
-// get reads one analysis, and its params. Nil fields: all.
+// get reads one analysis, and its params. A nil list of fields reads every field.
 func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 	d analysislock.Analysis, params string, err error,
 ) {
 	if err := analysislock.CheckID(id); err != nil {
 		return d, "", err
 	}
-	refused := fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+	decodeErr := fmt.Errorf("%w: %q", lease.ErrNotFound, id) // until the document is found
 	err = a.documents.read(ctx, id, wanted{fields: fields}, func(r reading) {
 		if r.exists {
 			var c lease.Cell[analysislock.Analysis]
-			c, refused = a.documents.cell(r, time.Time{}, lease.OnlyLease)
+			c, decodeErr = a.documents.cell(r, time.Time{}, lease.OnlyLease)
 			d = c.Doc
 			params, _ = r.fields["params"].(string)
 		}
 	})
-	return d, params, cmp.Or(unavailable(err), refused)
+	return d, params, cmp.Or(unavailable(err), decodeErr)
 }
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:

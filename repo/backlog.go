@@ -113,15 +113,15 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 	return b, nil
 }
 
-// intervals returns the intervals until current, and adds the queries that count those that the
-// last Backlog has not counted for good.
+// intervals returns the intervals until current. It copies those that the last Backlog has counted after
+// their end, and adds to queries the counts of the others.
 func (a *Analyses) intervals(current time.Time, queries map[*int64]firestore.Query) []Interval {
 	all, last := make([]Interval, steps), cmp.Or(a.backlog.Load(), &Backlog{})
 	for n := range all {
 		i, from := &all[n], current.Add(time.Duration(n+1-steps)*Step)
 		until := from.Add(Step)
 		counted := slices.IndexFunc(last.Intervals, func(old Interval) bool { return old.From.Equal(from) })
-		if counted >= 0 && !until.Add(time.Minute).After(last.At) { // no commit is a minute late
+		if counted >= 0 && !until.Add(time.Minute).After(last.At) { // a commit is never a minute late
 			*i = last.Intervals[counted]
 			continue
 		}

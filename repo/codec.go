@@ -261,8 +261,8 @@ func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[
 	return fields
 }
 
-// repair adds to fields the values of those that may be unreadable in the document, which the
-// difference of two records does not show.
+// repair adds fields that the difference of two records may not show: a field of the document that cannot
+// be read decodes as empty, so a change to empty would leave it as it is.
 func (c analysisCodec) repair(fields, values map[string]any, prev, next *analysislock.Analysis, rev *revision) {
 	paths, switched := slices.Clone(rev.repairs), next.Finished() != prev.Finished()
 	if switched {

@@ -134,18 +134,17 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 	}
 
 	q, code := a.withStatus(f.Status), a.codec.fields.Error+".code"
-	last := property("lastError.code", "==", f.Code)
+	inError, inLastError := property(code, "==", f.Code), property("lastError.code", "==", f.Code)
+	exhausted := property(code, "==", analysislock.AttemptsExhausted) // then the cause is in lastError
 	switch {
 	case f.Code == "":
-	case f.Cause && f.Code == analysislock.AttemptsExhausted: // excludes leaves out those with a last error
-		q = q.Where(code, "==", f.Code)
-	case f.Cause:
-		last = firestore.AndFilter{Filters: []firestore.EntityFilter{
-			property(code, "==", analysislock.AttemptsExhausted), last,
-		}}
-		fallthrough
+	case !f.Cause:
+		q = anyOf(q, []firestore.EntityFilter{inError, inLastError})
+	case f.Code == analysislock.AttemptsExhausted: // excludes leaves out those with a last error
+		q = q.WhereEntity(inError)
 	default:
-		q = anyOf(q, []firestore.EntityFilter{property(code, "==", f.Code), last})
+		causedLast := firestore.AndFilter{Filters: []firestore.EntityFilter{exhausted, inLastError}}
+		q = anyOf(q, []firestore.EntityFilter{inError, causedLast})
 	}
 
 	return anyOf(q, within("updatedAt", f.Since, f.Before)).

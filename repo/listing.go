@@ -301,14 +301,15 @@ func (a *Analyses) Codes(ctx context.Context, limit int) ([]string, error) {
 	return slices.Compact(all), errors.Join(err, lastErr)
 }
 
-// codes reads up to limit codes of a field, sorted, in a query for each.
+// codes reads up to limit codes of a field, sorted. Each query finds the next code after the last one.
 func (a *Analyses) codes(ctx context.Context, field string, limit int) (all []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	path := field + ".code"
 	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-	for code := ""; len(all) < limit; all = append(all, cut(code)) {
-		found, err := q.Where(path, ">", code).Documents(ctx).GetAll()
+	last := ""
+	for len(all) < limit {
+		found, err := q.Where(path, ">", last).Documents(ctx).GetAll()
 		if err != nil {
 			return all, queryError("find error codes", err)
 		}
@@ -316,7 +317,8 @@ func (a *Analyses) codes(ctx context.Context, field string, limit int) (all []st
 			break
 		}
 		v, _ := found[0].DataAt(path)
-		code, _ = v.(string) // the query finds only strings
+		last, _ = v.(string) // the query finds only strings
+		all = append(all, cut(last))
 	}
 	return all, nil
 }

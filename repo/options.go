@@ -39,8 +39,8 @@ type Options struct {
 }
 
 // fill sets the defaults of Collection and Log, and checks Collection.
-func (o *Options) fill(collection string) error {
-	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+func (o *Options) fill(defaultCollection string) error {
+	o.Collection, o.Log = cmp.Or(o.Collection, defaultCollection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if err := CheckCollection(o.Collection); err != nil {
 		return fmt.Errorf("repo: %w", err)
 	}
@@ -108,7 +108,7 @@ func (f Fields) Check() error {
 	slices.Sort(words)
 	switch n := len(words); {
 	case n > maxWords:
-		return fmt.Errorf("repo: fields: %d final words are over %d", len(f.Final), maxWords-len(names))
+		return fmt.Errorf("repo: fields: %d final words are over %d", len(f.Final), maxWords-len(f.words()))
 	case words[0] == "":
 		return errors.New("repo: fields: a final word is empty")
 	case len(slices.Compact(words)) != n:

@@ -126,7 +126,7 @@ func decodeReading(answer *firestorepb.BatchGetDocumentsResponse, id string, enc
 	return r
 }
 
-// receive sends a read and returns its answer.
+// receive sends a read of one document and returns its answer. A stream with more than one answer is an error.
 func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want wanted) (f frame, err error) {
 	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
 	if want.fields != nil || want.encoded != nil {

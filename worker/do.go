@@ -100,16 +100,15 @@ func DoOutcome[T any](
 	}
 
 	switch {
-	case err != nil && returned:
-		return out, &NotStoredError{Value: out.Value, Err: err}
-	case err != nil && !out.Ran && !out.Replayed:
-		return out, fmt.Errorf("%w: %w", ErrNotRun, err)
-	case err != nil:
-		return out, err
-	}
-	value, err := decode[T](r.id, stored.Value)
-	if err == nil {
-		out.Value = value
+	case err == nil:
+		var value T
+		if value, err = decode[T](r.id, stored.Value); err == nil {
+			out.Value = value
+		}
+	case returned:
+		err = &NotStoredError{Value: out.Value, Err: err}
+	case !out.Ran && !out.Replayed:
+		err = fmt.Errorf("%w: %w", ErrNotRun, err)
 	}
 	return out, err
 }

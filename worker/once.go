@@ -41,7 +41,7 @@ func Find[T any](find func(ctx context.Context) (result T, found bool, err error
 // key is Optional and missing. Check the ok of JobFromContext. In a unit test, use workertest.Job.
 var ErrNoGuard = orchestrator.ErrNoGuard
 
-// notDone is the error of an act that surely was not done.
+// notDone is the error of an act that was not done.
 type notDone struct {
 	error
 
@@ -51,7 +51,7 @@ type notDone struct {
 // Unwrap returns the act's error.
 func (e notDone) Unwrap() error { return e.error }
 
-// NotDone returns err for an act of Once that has surely not been done, for example because its
+// NotDone returns err for an act of Once that you know was not done, for example because its
 // receiver has refused it. Once removes the marker, so that a later call does the act. If an
 // outer act returns the error of an inner Once, NotDone counts only for the inner one.
 func NotDone(err error) error {

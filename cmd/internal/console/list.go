@@ -130,7 +130,7 @@ func (s *Server) list(c echo.Context) error {
 		return err
 	}
 	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
-	p.Poll = "/" + ch.query()
+	p.Poll = "/" + ch.query() // this page, and below the first one
 	ch.After = ""
 	p.Filtered, p.Bulk, p.First = ch != (choice{}), s.o.Operator != nil && ch.narrow(), ch.query()
 
@@ -167,7 +167,8 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	}
 }
 
-// view reads the view of ch. Only the first page without a filter has more than others.
+// view reads the view of ch: a page of analyses and, for the first page without a filter, also those that
+// run, wait or are stuck.
 func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
 	switch {
 	case ch == (choice{}):

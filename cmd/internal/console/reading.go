@@ -120,10 +120,10 @@ func liveAt(readAt time.Time) live {
 	return live{Status: "static", At: clock(readAt), Now: readAt.UnixMilli()}
 }
 
-// age describes how old the value is, which was read at the store's time readAt. now is the
-// store's time by which the value is to be judged: late by the time of the answer, so that a
-// lock may be shown as held for that much too long, never as stale too soon. It does not pass
-// in an outage, as a holder may have renewed its lock.
+// age describes how old the value is, which was read at the store's time readAt. It also returns
+// the store's time now, by which the page judges locks. now is late by the time that the answer took:
+// the page may show a lock as held for that much too long, but never as stale too soon. In an outage
+// now stays at readAt, as a holder may have renewed its lock.
 func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}

@@ -104,16 +104,16 @@ func (s *Server) routes() {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
 	}
 
-	change := func(path string, confirm, change echo.HandlerFunc) {
+	change := func(path string, ask, apply echo.HandlerFunc) {
 		if s.o.Operator == nil {
-			confirm = func(echo.Context) error { return readOnly }
-			change = confirm
+			ask = func(echo.Context) error { return readOnly }
+			apply = ask
 		}
-		page(path, confirm)
-		s.echo.POST(path, change)
+		page(path, ask)
+		s.echo.POST(path, apply)
 	}
 	for _, v := range verbs {
-		if v.Name == Requeue || v.Name == Cancel { // what is held is not changed with others
+		if v.Name == Requeue || v.Name == Cancel { // only these two have a change of all
 			change("/all/"+string(v.Name), s.all(v), s.all(v))
 		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))

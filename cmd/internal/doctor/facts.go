@@ -67,20 +67,26 @@ type Reading struct {
 	Status
 }
 
-// Readings returns what was read, and what was not.
+// Readings returns what was read, and what was not. Parts with the same status are one Reading.
 func (f Facts) Readings() (read, unread []Reading) {
 	for _, p := range parts {
-		list, status := &unread, f.Status[p]
-		if status.From != "" {
-			list = &read
+		if status := f.Status[p]; status.From != "" {
+			read = addPart(read, p, status)
+		} else {
+			unread = addPart(unread, p, status)
 		}
-		i := slices.IndexFunc(*list, func(r Reading) bool { return r.Status == status })
-		if i < 0 {
-			i, *list = len(*list), append(*list, Reading{Status: status})
-		}
-		(*list)[i].Parts = append((*list)[i].Parts, string(p))
 	}
 	return read, unread
+}
+
+func addPart(all []Reading, p Part, status Status) []Reading {
+	for i := range all {
+		if all[i].Status == status {
+			all[i].Parts = append(all[i].Parts, string(p))
+			return all
+		}
+	}
+	return append(all, Reading{[]string{string(p)}, status})
 }
 
 // Service holds the callers of a Cloud Run service, and the settings of its serving revision.

@@ -123,6 +123,7 @@ func (d *diagnosis) checkIndexes() {
 	}
 }
 
+// checkKind applies the rules to the indexes and the TTL policy of one collection.
 func (d *diagnosis) checkKind(k *worker.Kind) {
 	database, group := d.Indexes.Database, path.Base(k.Collection)
 	for _, need := range NeededIndexes(*k) {

@@ -121,7 +121,7 @@ func demoDocuments(files []string) ([]operate.Document, error) {
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	addressOf := func(int) string { return address("127.0.0.1", 0, 0) }
+	addressOf := func(int) string { return address("127.0.0.1", 0, 0) } // any free port
 	duplicates := func(*cloudtaskspb.Task) []time.Duration { return redeliveries }
 	err := d.start(addressOf, &d.router, 100, cloudtasks.Options{Extra: duplicates})
 	if err == nil {
@@ -289,7 +289,7 @@ func (d *demo) delivered(e *delivery) {
 	}
 	row := d.rows[e.analysisID]
 	row.count(e)
-	e.analysisID = row.Name
+	e.analysisID = row.Name // the line shows the file's name
 	d.show.Print("%v", e)
 
 	for _, r := range d.rows {

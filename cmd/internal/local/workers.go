@@ -176,7 +176,7 @@ type router struct {
 	last    int // index of the last request's worker, modulo the number of workers
 }
 
-// startWorkers starts n workers, numbered from 1. Also after an error the caller stops them.
+// startWorkers starts n workers, numbered from 1. The caller stops them, also after an error.
 func (r *router) startWorkers(ctx context.Context, n int) error {
 	for number := 1; number <= n; number++ {
 		w, err := startProcess(ctx, number, r.command)
@@ -263,7 +263,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// read reads the worker's answer.
+// read reads the worker's answer, and then restores its body for the queue.
 func (d *delivery) read(response *http.Response) error {
 	text, err := io.ReadAll(response.Body)
 	if err = cmp.Or(err, response.Body.Close()); err != nil {

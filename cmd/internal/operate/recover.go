@@ -114,7 +114,7 @@ func explainIndex(err error) error {
 
 // Restore makes the fencing token of each document of a kind at least --min-token, after a
 // restore from a backup: without it, systems that compare tokens would refuse the next runs,
-// or accept a late write of an earlier one. One that is locked counts as failed.
+// or accept a late write of an earlier one. A locked document counts as failed.
 func Restore(ctx context.Context, c *cli.Call) (err error) {
 	text := c.Flags.String("min-token", "",
 		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
@@ -134,12 +134,13 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	now, err := cl.Now(ctx)
-	switch limit := now.UnixMicro(); {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	switch limit := now.UnixMicro(); {
 	case *text == "now":
 		minimum = limit
-	case minimum > limit: // a fence refuses it as no token
+	case minimum > limit: // no run can have such a token, so a fence refuses it
 		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", limit))
 	}
 

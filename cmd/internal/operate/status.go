@@ -61,7 +61,7 @@ type selection struct {
 	limit                                     int
 }
 
-// parse reads the command line. It refuses flags that exclude each other.
+// parse reads the command line.
 func (s *selection) parse(c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
@@ -89,24 +89,32 @@ func (s *selection) parse(c *cli.Call) error {
 		}
 	}
 
-	selectors, keyed := 0, c.Given("idempotency-key")
+	keyed := c.Given("idempotency-key")
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
 			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
-	s.filtered, err = s.given(c)
-	for _, given := range []bool{
-		len(args) == 1, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered,
-	} {
+	if s.filtered, err = s.given(c); err != nil {
+		return err
+	}
+	if s.filtered && !c.Given("limit") {
+		s.limit = math.MaxInt
+	}
+	return s.check(c, len(args) == 1, keyed)
+}
+
+// check refuses flags that exclude each other, or that need another. byID and keyed report an ID and an
+// --idempotency-key on the command line.
+func (s *selection) check(c *cli.Call, byID, keyed bool) error {
+	selectors := 0
+	for _, given := range []bool{byID, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered} {
 		if given {
 			selectors++
 		}
 	}
 	switch {
-	case err != nil:
-		return err
 	case s.limit < 1:
 		return cli.UsageError("--limit must be at least 1")
 	case selectors > 1:
@@ -116,8 +124,6 @@ func (s *selection) parse(c *cli.Call) error {
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
 	case keyed && c.Given("kind"):
 		return cli.UsageError("--idempotency-key and --kind exclude each other: name the kind do in KINDS")
-	case s.filtered && !c.Given("limit"):
-		s.limit = math.MaxInt
 	}
 	return nil
 }
