@@ -149,7 +149,7 @@ func TestALossAtTheDeadlineIsNotContinued(t *testing.T) {
 			return until(ctx, func() { report(job, 8); b.Put(t, "x", map[string]any{"status": "FAILED"}) })
 		})
 		q := &recordingQueue{}
-		w.guard.Queue = q
+		w.runner.Queue = q
 		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "lock_lost", "status": "FAILED"})
 		if len(q.tasks) > 0 {
 			t.Errorf("booked %+v, want nothing", q.tasks)
