@@ -136,7 +136,7 @@ func (k Kind) Filled() (Kind, error) {
 	case k.Path[0] != '/', path.Clean(k.Path) != k.Path, strings.ContainsFunc(k.Path, notInPath):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
 	case k.Path == "/internal/tasks/recover", k.Path == "/internal/self-test", strings.HasPrefix(k.Path, "/health/"):
-		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
+		problem = fmt.Errorf("the Path %q is taken by another route", k.Path)
 	case k.RunTimeout < 0:
 		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)
 	default:
