@@ -366,9 +366,9 @@ func TestALossIsUnknownAfterATryThatMayHaveWritten(t *testing.T) {
 func TestAWriteThatExcludeRefusedMayHaveBeenMade(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		x := w.newExcluder([]leasetest.Fault{leasetest.Conflict, leasetest.Conflict}, []leasetest.Fault{leasetest.RefuseAfter})
-		h, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
+		_, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
 		fatal(w, err)
-		h, err = w.recordsOn(unwrittenExcluder{x}, lease.Policy{}).Resume(w.Context(), "a", "w/1")
+		h, err := w.recordsOn(unwrittenExcluder{x}, lease.Policy{}).Resume(w.Context(), "a", "w/1")
 		fatal(w, err)
 		x.SetPlan(func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Load && x.inside.Calls(leasetest.Swap) == 1 {

@@ -42,7 +42,7 @@ func runOne(ctx context.Context) (err error) {
 	if err != nil || !got.Acquired {
 		return fmt.Errorf("skipped: %s: %w", got.Reason, err)
 	}
-	err = got.Hold.Run(ctx, func(ctx context.Context) error { return context.Cause(ctx) }, nil) // the work
+	err = got.Hold.Run(ctx, context.Cause, nil) // the work
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type fixture struct {
 	locks *analysislock.Locks
 }
 
-func (w *fixture) Load(ctx context.Context, key string, want lease.Want) (lease.Cell[analysislock.Analysis], error) {
+func (w *fixture) Load(ctx context.Context, key string, _ lease.Want) (lease.Cell[analysislock.Analysis], error) {
 	c, err := w.Memory.Load(ctx, key, lease.OnlyLease)
 	c.Doc.ReadAt = c.At
 	return c, err

@@ -34,7 +34,7 @@ func (s *slowStore) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Micr
 
 func (s *slowStore) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
 
-func (s *slowStore) Load(ctx context.Context, room string, want lease.Want) (cell, error) {
+func (s *slowStore) Load(ctx context.Context, room string, _ lease.Want) (cell, error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()

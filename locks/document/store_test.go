@@ -50,7 +50,7 @@ func (s *store) cell(room string, asked time.Time) cell {
 	return cell{Doc: r.lock, Exists: ok, Rev: r.rev, At: s.now(), Asked: asked}
 }
 
-func (s *store) Load(ctx context.Context, room string, want lease.Want) (cell, error) {
+func (s *store) Load(ctx context.Context, room string, _ lease.Want) (cell, error) {
 	if err := ctx.Err(); err != nil {
 		return cell{}, err
 	}

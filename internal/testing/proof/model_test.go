@@ -459,7 +459,7 @@ func (c *client) call(ctx context.Context, k *call) reply {
 	return c.send(ctx, k)
 }
 
-func (c *client) Load(ctx context.Context, id string, want lease.Want) (cell, error) {
+func (c *client) Load(ctx context.Context, id string, _ lease.Want) (cell, error) {
 	r := c.call(ctx, &call{kind: load, id: id})
 	return r.cell, r.err
 }
