@@ -128,7 +128,7 @@ var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Unrecord
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../worker/kind.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../worker/kind.go"} {
 		src := read(t, path)
 		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true

@@ -11,12 +11,15 @@ import (
 // Change is a change of the record's own fields, which a Hold writes with its next commit: a
 // renewal or its End, whose own change is made after it.
 type Change[D any] struct {
-	// Part names what changes. A later Change of the same Part replaces one that is not written.
+	// Part names what changes. A later Change of the same Part replaces one that is not written, so it
+	// must set the whole Part.
 	Part string
 	// Set makes the change, in each try of a commit.
 	Set func(*D)
 	// Decide, if it is not nil, returns Set, or the error that ends the Change. d is the record as
-	// earlier changes will leave it. A nil Set means that d needs no change. The writer calls it once.
+	// earlier changes will leave it, those that this one replaces included: change nothing in it. A nil
+	// Set means that d needs no change. The writer calls Decide once. Another program that changes the
+	// Part afterwards is overruled: the holder owns it.
 	Decide func(d D) (set func(*D), err error)
 	// Delay is how long after the last commit the next may be made. During Start a Change brings
 	// the next renewal forward to that time, or to now.
@@ -41,13 +44,13 @@ type pending[D any] struct {
 
 // Send adds changes to the next commit. It does not block. A change without a Decide replaces an
 // older one at once, so a run that reports while a commit hangs needs no more memory. Those with a
-// Decide are kept: each depends on the one before.
+// Decide are kept until the writer decides on them: each depends on the one before.
 func (h *Hold[D]) Send(changes ...Change[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range changes {
-		older := func(p pending[D]) bool { return p.Part == c.Part && p.Decide == nil && c.Decide == nil }
-		h.sent = add(h.sent, pending[D]{Change: c, waiting: waiters(c.Done)}, older)
+		replaces := func(p pending[D]) bool { return p.Part == c.Part && p.Decide == nil && c.Decide == nil }
+		h.sent = add(h.sent, pending[D]{Change: c, waiting: waiters(c.Done)}, replaces)
 	}
 	notify(h.wake)
 }
@@ -59,9 +62,9 @@ func waiters(done func(error)) []func(error) {
 	return []func(error){done}
 }
 
-// add appends p to all, or replaces the older change of all that p replaces.
-func add[D any](all []pending[D], p pending[D], older func(pending[D]) bool) []pending[D] {
-	i := slices.IndexFunc(all, older)
+// add appends p to all, or puts it in the place of the change for which replaces is true.
+func add[D any](all []pending[D], p pending[D], replaces func(pending[D]) bool) []pending[D] {
+	i := slices.IndexFunc(all, replaces)
 	if i < 0 {
 		return append(all, p)
 	}
@@ -135,7 +138,9 @@ func (h *Hold[D]) commit(ctx context.Context, step step, alternatives ...func(*D
 }
 
 // sheddings returns what the tries of a commit contain: all that is pending, then less and less, at
-// last nothing. A part is pending at most once.
+// last nothing. With a progress and a checkpoint pending: both, the progress, nothing. It skips an entry
+// of Records.Shed of which a part is not pending, since that would repeat another try. A part is pending
+// at most once.
 func (h *Hold[D]) sheddings() [][]pending[D] {
 	all := [][]pending[D]{h.pending}
 	for _, parts := range h.records.Shed {

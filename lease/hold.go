@@ -79,7 +79,7 @@ func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context) error,
 		}
 	}()
 	if errors.Is(context.Cause(ctx), ErrLost) {
-		return nil
+		return nil // Stop returns the loss
 	}
 	return body(ctx)
 }
@@ -108,7 +108,8 @@ func (h *Hold[D]) Renew(ctx context.Context) error {
 
 // Flush renews the lease if a change waits for the next commit.
 func (h *Hold[D]) Flush(ctx context.Context) error {
-	if h.receive(); len(h.pending) == 0 {
+	h.receive()
+	if len(h.pending) == 0 {
 		return nil
 	}
 	return h.Renew(ctx)
@@ -140,7 +141,7 @@ func finishing[D any](rule func(Lease, Grant) (Lease, error), alternatives []fun
 		rule:   func(l Lease, _ time.Time, g Grant) (Lease, error) { return rule(l, g) },
 		landed: func(l Lease, g Grant) bool { return l.FinishedBy == g.Owner },
 	}
-	return Ending[D]{finish, 60 * time.Second, false, alternatives}
+	return Ending[D]{step: finish, timeout: 60 * time.Second, alternatives: alternatives}
 }
 
 // Releasing frees the lease. refund takes back the attempt.
@@ -149,12 +150,13 @@ func Releasing[D any](refund bool, alternatives ...func(*D)) Ending[D] {
 		rule:   func(l Lease, _ time.Time, g Grant) (Lease, error) { return Release(l, g, refund) },
 		landed: func(l Lease, g Grant) bool { return l.Owner == "" && l.Token == g.Token },
 	}
-	return Ending[D]{release, 2 * time.Second, true, alternatives}
+	return Ending[D]{step: release, timeout: 2 * time.Second, extendable: true, alternatives: alternatives}
 }
 
 // End makes the last write in one commit, which succeeds only if the lease is still held. It
 // returns ErrLost if it is not; ErrRefused if the store has no room for any alternative (the lease is
-// kept, and the Hold remains usable); or ErrUnavailable.
+// kept, and the Hold remains usable); ErrMalformed if another program has damaged the record; or
+// ErrUnavailable.
 //
 // A release tries for 2 s, or until the deadline of ctx if that is later, and the others for 60 s;
 // all of them also if ctx has been cancelled. (SEEDS G8)

@@ -138,7 +138,10 @@ func (h *Hold[D]) renewUntilStop(ctx context.Context, t *term, renewed Renewed) 
 	}
 
 	lost := t.loss()
-	for lost != nil {
+	if lost == nil {
+		return
+	}
+	for {
 		h.receive()
 		h.tellAll(lost)
 		select {

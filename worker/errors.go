@@ -1,9 +1,14 @@
 package worker
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
+	"taskguard/internal/delivery"
+	"taskguard/internal/text"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
 
@@ -65,3 +70,79 @@ func Permanent(code, message string, err error) error {
 func RetryAfter(err error, d time.Duration) error {
 	return &orchestrator.RetryAfterError{Wait: d, Err: err}
 }
+
+// RunningError reports that another call runs the function for the same key.
+type RunningError struct {
+	RetryIn   time.Duration // how long to wait before you try again, at most 1 s
+	ExpiresAt time.Time     // when the lock expires by Firestore's clock, unless it is renewed
+}
+
+func newRunningError(expiry time.Time, remaining time.Duration) *RunningError {
+	return &RunningError{RetryIn: min(remaining, time.Second), ExpiresAt: expiry}
+}
+
+func (e *RunningError) Error() string {
+	return fmt.Sprintf("worker: another call runs it: try again in %v", e.RetryIn)
+}
+
+// FailedError reports that the function has failed permanently for the key: it returned an
+// *orchestrator.PermanentError, or a result that Firestore cannot hold. Each later call returns
+// the same failure. errors.As finds an *orchestrator.PermanentError in each, with this Code and
+// Message.
+type FailedError struct {
+	Code, Message string // the error in the record
+	Err           error  // what the function returned, if this call ran it
+}
+
+func (e *FailedError) Error() string { return "failed: " + e.Code + ": " + e.Message }
+
+// Unwrap returns an *orchestrator.PermanentError that wraps Err.
+func (e *FailedError) Unwrap() error {
+	return &orchestrator.PermanentError{Code: e.Code, Message: e.Message, Err: e.Err}
+}
+
+// NotStoredError reports that the function, or the act of Once, has returned a value in this call, and
+// that the value is not known to be stored. Err is the reason: lease.ErrLost if the lock was lost;
+// lease.ErrUnavailable, after which the value may be stored; of Do, a *FailedError if Firestore cannot
+// hold the value. An act whose result cannot be stored is recorded as done: do not do it again.
+type NotStoredError struct {
+	Value any // what the function returned
+	Err   error
+}
+
+func (e *NotStoredError) Error() string {
+	return "worker: the value is not known to be stored: " + text.Error(e.Err)
+}
+
+// Unwrap returns Err.
+func (e *NotStoredError) Unwrap() error { return e.Err }
+
+// ResultError reports that the stored result does not decode as the type of the caller, or that an act is
+// recorded as done without its result.
+type ResultError struct {
+	Record string // operation:key, or the name of an act of Once
+	Type   string // the caller's Go type
+	Err    error  // the error of encoding/json, or why there is no result
+}
+
+func (e *ResultError) Error() string {
+	return fmt.Sprintf("worker: the stored result of %q is no %s: %v", e.Record, e.Type, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *ResultError) Unwrap() error { return e.Err }
+
+// Errors of Do, DoOutcome, Lookup and Reset.
+var (
+	// ErrParams reports that the key was used with other parameters.
+	ErrParams = errors.New("worker: the key was used with other parameters")
+	// ErrNotRun reports that a call of Do has not called the function, and that the key has no
+	// outcome. The error wraps the reason, such as a *RunningError or lease.ErrUnavailable.
+	ErrNotRun = errors.New("worker: the function was not called")
+	// ErrUnfinished reports that a function has not finished for the key, and that no call runs it.
+	ErrUnfinished = errors.New("worker: the key has no outcome, and no call runs its function")
+	// ErrUncertain reports that an act of Once may have been done, so that Reset changes nothing.
+	ErrUncertain = analysislock.ErrUncertain
+	// ErrStopping reports that Shutdown has been called.
+	ErrStopping = delivery.ErrStopping
+)

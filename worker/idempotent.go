@@ -53,9 +53,6 @@ type IdempotentOptions struct {
 	Do DoOptions
 }
 
-// maxResponse limits the body of a response, in bytes. The body of a request is limited by maxBody.
-const maxResponse = 512 << 10
-
 // Idempotent returns a middleware that runs a handler once for the header Idempotency-Key of a
 // request, as draft-ietf-httpapi-idempotency-key-header describes, and stores its response with
 // DoOutcome. Later requests with the key, in any process, get that response, with the header

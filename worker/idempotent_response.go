@@ -19,6 +19,9 @@ import (
 	"taskguard/orchestrator"
 )
 
+// maxResponse limits the body of a response, in bytes. The body of a request is limited by maxBody.
+const maxResponse = 512 << 10
+
 // Errors of a run of a handler that Do does not store.
 var (
 	errNotStored = &orchestrator.FailureError{Reason: "the response has a status that is not stored"}

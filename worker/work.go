@@ -10,9 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
-	"taskguard/repo"
 )
 
 // Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has
@@ -21,12 +19,6 @@ type Work struct {
 	Kind
 	collection
 	service *Guard
-}
-
-// collection has the documents of a kind, or the records of Do, and handles their deliveries.
-type collection struct {
-	analyses *repo.Analyses
-	runner   *delivery.Runner
 }
 
 // Register adds a kind of work to the Guard. A kind without Run is for a program that only submits or
@@ -66,39 +58,6 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 		return nil, err
 	}
 	return work, nil
-}
-
-// storeOptions returns the options of a kind's collection.
-func (g *Guard) storeOptions(k Kind) repo.Options {
-	o := g.options
-	return repo.Options{
-		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
-		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Keep: o.Keep, Log: o.Log,
-	}
-}
-
-// collection returns the documents of the kind k. options configures them.
-func (g *Guard) collection(k Kind, options repo.Options) (c collection, err error) {
-	analyses, err := g.db.Analyses(options)
-	if err != nil {
-		return c, err
-	}
-	o := g.options
-	c = collection{analyses, &delivery.Runner{
-		Names: delivery.TaskNames{IDField: k.IDField, Path: k.Path},
-		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
-		Scope: analyses.Path(), Instance: g.instance,
-		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
-		CheckpointInterval: o.CheckpointInterval,
-		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
-	}}
-	if k.Name != analysis {
-		c.runner.Names.Kind, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
-	}
-	if g.queue != nil {
-		c.runner.Queue = g.queue
-	}
-	return c, nil
 }
 
 // recordsWork returns the Work of the records of Do in the Collection of k.

@@ -44,19 +44,20 @@ func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 	case ctx.Err() != nil:
 		r, a.id = Result{Reason: NotClaimed, Err: ErrStopping}, ValidID(a.id)
 	default:
-		if err := a.acquire(ctx); a.hold == nil {
+		err := a.acquire(ctx)
+		if a.hold == nil { // after an error or a skip
 			r = a.skip(ctx, err)
 			break
 		}
 		end := a.run(ctx)
 		r = a.settle(ctx, end)
-		r = a.adopt(ctx, r)
+		r = a.adopt(ctx, r) // if settle has found that another program finished the analysis
 		if r.Reason == Completed {
 			a.measures.ToReady = a.age()
 			runner.Telemetry.RecordAge(ctx, telemetry.ReadyDuration, a.measures.ToReady)
 		}
 		a.warn(ctx, r)
-		r.RunErr, a.measures.Failure = end.failure, reasonOf(end.failure)
+		r.RunErr, a.measures.Failure = end.analyzerErr, reasonOf(end.analyzerErr)
 	}
 
 	r.ID, r.Run, r.Next = a.id, a.measures, a.next
@@ -139,8 +140,8 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 	case analysislock.AlreadyFinished:
 		return Result{Reason: AlreadyFinished, Status: acq.Status}
 	case analysislock.Waiting:
-		// The document has all parts of the task's name. It may also have another bookedTask, which is
-		// used up, if a worker of an earlier version has run the analysis.
+		// The name is computed, not read from bookedTask: a worker of an earlier version may have left a
+		// name there that is used up.
 		a.next.RetryAt, a.next.RetryIn = acq.ExpiresAt, acq.Remaining
 		a.book(ctx, a.nextTask(acq.ExpiresAt), acq.ExpiresAt)
 		return Result{Reason: Waiting}
@@ -183,7 +184,7 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 			end.err = lost
 		}
 		runner.Telemetry.Record(ctx, telemetry.RunsActive, -1)
-		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: a panic
+		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: run did not return
 	}()
 
 	work, err := analysislock.Work{}, context.Cause(held)
@@ -192,8 +193,8 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 	}
 	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
 		end.began = true
-		end.result, end.failure = a.analyze(held, stop, work)
-		end.err = end.failure
+		end.result, end.analyzerErr = a.analyze(held, stop, work)
+		end.err = end.analyzerErr
 	}
 	end.cause = context.Cause(held)
 	a.measures.Ran, a.measures.Took = true, time.Since(started)
@@ -266,7 +267,7 @@ func (a *attempt) settle(ctx context.Context, end runEnd) Result {
 		return a.fail(ctx, permanentFailure(permanent))
 	case errors.Is(end.cause, ErrStopping):
 		return a.handOver(ctx)
-	case !end.began: // Firestore did not give the input, so a queue that has no booking asks again soon
+	case !end.began: // Firestore did not give the input. Without a booking the answer is 503, as before the run
 		r := a.retry(ctx, failure{CodeInputUnavailable, "the input could not be read"}, 0)
 		if r.Reason == Retry && a.next.FollowUp != booked {
 			r = Result{Reason: FinishUnknown, Err: end.err}
@@ -365,7 +366,7 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 	}
 
 	a.next.RetryIn = pause
-	if a.released(ctx, err) && a.book(ctx, task, next) {
+	if a.warnUnlessReleased(ctx, err) && a.book(ctx, task, next) {
 		a.next.RetryAt = next
 	}
 	return Result{Reason: Retry, Err: errors.New(f.message), Code: f.code}
@@ -399,7 +400,7 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
 	defer cancel()
 
-	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
+	err := a.hold.Flush(ctx) // if it fails, an earlier commit may still have had a checkpoint
 	switch {
 	case errors.Is(err, lease.ErrLost):
 		return a.lockLost(ctx, err), true
@@ -412,7 +413,7 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 }
 
 // replace releases the lock without counting the attempt, and books an immediate delivery within the
-// deadline of ctx. The task's name begins with purpose. An owner is replaced once, so it is used once.
+// deadline of ctx. The task's name has the purpose and the owner, so no other booking has it.
 func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
 	name := ""
 	if a.runner.Queue != nil {
@@ -430,12 +431,12 @@ func (a *attempt) release(ctx context.Context, outcome string, refund bool, task
 	releasing, span := a.runner.Telemetry.Start(ctx, telemetry.Release)
 	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	span.Close("", err != nil)
-	return errors.Is(err, lease.ErrLost) || a.released(ctx, err)
+	return errors.Is(err, lease.ErrLost) || a.warnUnlessReleased(ctx, err)
 }
 
-// released reports whether a release succeeded. A failure is a warning, since the lock expires
+// warnUnlessReleased reports whether a release succeeded. A failure is a warning, since the lock expires
 // anyway (SEEDS G8).
-func (a *attempt) released(ctx context.Context, err error) bool {
+func (a *attempt) warnUnlessReleased(ctx context.Context, err error) bool {
 	if err != nil {
 		a.runner.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
 	}
@@ -474,7 +475,7 @@ func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) 
 
 // lockLost settles a run that has lost its lock because of err. A finished or deleted analysis needs no
 // other delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
-// another owner's, or still this attempt's if the loss is lease.OutOfTime.
+// another owner's, or still this attempt's if the loss is lease.OutOfTime and its release failed.
 func (a *attempt) lockLost(ctx context.Context, err error) Result {
 	r, last := Result{Reason: LockLost, Err: err}, a.hold.Doc()
 	lost, ok := errors.AsType[*lease.LostError](err)

@@ -14,11 +14,11 @@ import (
 
 // runEnd says how a run ended.
 type runEnd struct {
-	result  any
-	err     error // from the analyzer, unless the lock was lost or the input could not be read
-	failure error // always from the analyzer
-	began   bool  // the input was read
-	cause   error // why the run's context ended, if that was before the analyzer returned
+	result      any
+	err         error // from the analyzer, unless the lock was lost or the input could not be read
+	analyzerErr error // always from the analyzer
+	began       bool  // the input was read
+	cause       error // why the run's context ended, if that was before the analyzer returned
 }
 
 // failure is why a run failed, for the document, which users read.

@@ -212,7 +212,7 @@ func (r *reporter) send(report orchestrator.Report, delay time.Duration, done fu
 	for i := range changes {
 		changes[i].Delay = delay
 	}
-	last := &changes[len(changes)-1] // no commit has it without the one before
+	last := &changes[len(changes)-1] // analysislock.shed drops the progress last, so no commit has less
 	last.Written, last.Done = func(err error) { r.written(checkpoint, err) }, done
 	r.hold.Send(changes...)
 }

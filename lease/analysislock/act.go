@@ -1,15 +1,12 @@
 package analysislock
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"taskguard/lease"
 )
 
 // The states of a marked act.
@@ -136,72 +133,4 @@ func (e Acts) with(name string, act *Act) (Acts, error) {
 	}
 	changed[name] = *act
 	return changed, nil
-}
-
-// mark sets the marked acts of the analysis.
-func (d *Analysis) mark(e Acts) { d.Acts, d.OpenActs = e, len(e.Open()) }
-
-// ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
-var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
-
-// ErrAllActs reports that Unreadable was answered with Done: it has no result that each act could have.
-var ErrAllActs = errors.New(`analysislock: "*" stands for all acts`)
-
-// ErrUncertain reports that an act of the analysis is uncertain, so that its marks are kept.
-var ErrUncertain = errors.New("analysislock: an act is uncertain")
-
-// Answer is what an operator has found out about an uncertain act.
-type Answer struct {
-	Done   bool            // else it was certainly not done
-	Result json.RawMessage // of an act that was done
-}
-
-// Resolve records the answer about an uncertain act, and opens the analysis again, as Requeue
-// does. A READY or a cancelled one stays so. It returns the analysis as it was before. Errors:
-// a *lease.HeldError while the lock is held; ErrNotUncertain; ErrAllActs; an error if Result is
-// too large.
-func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
-	task string,
-) (Analysis, error) {
-	var resolved Act // the act as it was first read
-	resolve := func(d *Analysis, now time.Time) error {
-		lock, err := lease.Reopen(d.Lock, now)
-		if err != nil {
-			return err
-		}
-		act, exists := d.Acts[name]
-		if !exists || act.State == ActDone {
-			return fmt.Errorf("%w: %q of %q", ErrNotUncertain, name, id)
-		}
-		if name == Unreadable && answer.Done {
-			return ErrAllActs
-		}
-		if resolved.State == "" {
-			resolved = act
-		}
-
-		var resolution *Act
-		if answer.Done {
-			resolution = &Act{
-				State: ActDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result,
-			}
-		}
-		changed, err := d.Acts.with(name, resolution)
-		if err != nil {
-			return err
-		}
-		d.mark(changed)
-		if !d.Closed() && !d.failedWith(Cancelled) {
-			d.open(lock, task)
-		}
-		return nil
-	}
-
-	return l.edit(ctx, id, lease.EvenMalformed, seen, resolve, func(_, after Analysis) bool {
-		act, exists := after.Acts[name]
-		if answer.Done {
-			return act.State == ActDone && act.Token == resolved.Token
-		}
-		return !exists || act.Token != resolved.Token
-	})
 }

@@ -149,3 +149,42 @@ const maxID = 1500
 // CheckID returns lease.ErrInvalidKey for an id that Firestore cannot hold, or that
 // would be the path of another document, as `a/b/c` is.
 func CheckID(id string) error { return lease.CheckKey("analysis", id, maxID) }
+
+// Progress is the newest Fraction of the work and Message that a run has reported.
+type Progress struct {
+	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
+	Message  string    `json:"message,omitempty"`
+	At       time.Time `json:"at,omitzero"` // by the store's clock
+}
+
+// Checkpoint is a state from which a later attempt continues: a Value as
+// orchestrator.Storable returns it. Nil is none.
+type Checkpoint struct{ Value any }
+
+// Attempt is an entry of an analysis's history. One without EndedAt is running, or its
+// worker has crashed.
+type Attempt struct {
+	Number    int       `json:"attempt"`             // from 1; it can repeat, as the token cannot
+	Token     int64     `json:"-"`                   // the fencing token
+	Owner     string    `json:"owner"`               // the acquisition's
+	StartedAt time.Time `json:"started_at,omitzero"` // by the store's clock
+	EndedAt   time.Time `json:"ended_at,omitzero"`   // by the store's clock
+	Outcome   string    `json:"outcome,omitempty"`   // OutcomeReady and so on; empty: none yet
+	Code      string    `json:"code,omitempty"`      // of its error
+	Message   string    `json:"message,omitempty"`   // of its error, at most 256 bytes
+	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
+	// not counted.
+	Uncounted int `json:"uncounted,omitempty"`
+}
+
+// mark sets the marked acts of the analysis.
+func (d *Analysis) mark(e Acts) { d.Acts, d.OpenActs = e, len(e.Open()) }
+
+// The reasons for a skip.
+const (
+	AlreadyFinished   = "already_finished"
+	Locked            = "locked"
+	Waiting           = "waiting"            // for NextAttemptAt
+	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
+	RunTimeExhausted  = "run_time_exhausted" // likewise
+)

@@ -79,15 +79,6 @@ type Acquisition struct {
 	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
 }
 
-// The reasons for a skip.
-const (
-	AlreadyFinished   = "already_finished"
-	Locked            = "locked"
-	Waiting           = "waiting"            // for NextAttemptAt
-	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
-	RunTimeExhausted  = "run_time_exhausted" // likewise
-)
-
 // AcquireOptions configures an acquisition. The zero value decides by the lock alone.
 type AcquireOptions struct {
 	// Early makes an analysis that waits for its NextAttemptAt a skip, unless Early returns true for it.
@@ -253,3 +244,6 @@ func (l *Locks) resume(ctx context.Context, id, owner string, ttl time.Duration)
 	}
 	return records.Resume(ctx, id, owner)
 }
+
+// timeout bounds an operator's change, and a refresh outside Run.
+const timeout = 15 * time.Second

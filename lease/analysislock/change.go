@@ -16,17 +16,6 @@ const (
 	actsPart       = "acts"
 )
 
-// Progress is the newest Fraction of the work and Message that a run has reported.
-type Progress struct {
-	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
-	Message  string    `json:"message,omitempty"`
-	At       time.Time `json:"at,omitzero"` // by the store's clock
-}
-
-// Checkpoint is a state from which a later attempt continues: a Value as
-// orchestrator.Storable returns it. Nil is none.
-type Checkpoint struct{ Value any }
-
 // Progressed sets the progress of a run.
 func Progressed(p Progress) Change {
 	return Change{Part: progressPart, Set: func(d *Analysis) { d.Progress = &p }}

@@ -64,3 +64,24 @@ func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
 	}
 	return err
 }
+
+// ifOrphaned changes an orphan if it still is one and as it was read. from is the reading to
+// begin with; nil: a new one.
+func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orphan *Analysis,
+	change func(d *Analysis), landed func(d *Analysis) bool,
+) error {
+	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
+		d := c.Doc
+		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
+			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask
+		if !same || !lease.Orphaned(d.Lock, c.At) {
+			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
+		}
+		change(&d)
+		return d, nil
+	}
+	_, err := lease.Edit(ctx, l.store, orphan.ID, lease.Write[Analysis]{
+		From: from, Decide: decide, Landed: func(c lease.Cell[Analysis]) bool { return landed(&c.Doc) },
+	})
+	return err
+}

@@ -19,22 +19,6 @@ const (
 	OutcomeCancelled    = "cancelled"
 )
 
-// Attempt is an entry of an analysis's history. One without EndedAt is running, or its
-// worker has crashed.
-type Attempt struct {
-	Number    int       `json:"attempt"`             // from 1; it can repeat, as the token cannot
-	Token     int64     `json:"-"`                   // the fencing token
-	Owner     string    `json:"owner"`               // the acquisition's
-	StartedAt time.Time `json:"started_at,omitzero"` // by the store's clock
-	EndedAt   time.Time `json:"ended_at,omitzero"`   // by the store's clock
-	Outcome   string    `json:"outcome,omitempty"`   // OutcomeReady and so on; empty: none yet
-	Code      string    `json:"code,omitempty"`      // of its error
-	Message   string    `json:"message,omitempty"`   // of its error, at most 256 bytes
-	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
-	// not counted.
-	Uncounted int `json:"uncounted,omitempty"`
-}
-
 // The limits of a history. A decision reads it, so it must stay small.
 const (
 	maxAttempts       = 10

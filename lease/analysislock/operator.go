@@ -2,15 +2,13 @@ package analysislock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"taskguard/lease"
 )
-
-// timeout bounds an operator's change, and a refresh outside Run.
-const timeout = 15 * time.Second
 
 // Seen is the state of an analysis that an operator saw before deciding to change it.
 // If its Status or its acquisition, the Grant, has changed since, the change is refused with
@@ -114,27 +112,6 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	return booked, l.failFull(ctx, &orphan)
 }
 
-// ifOrphaned changes an orphan if it still is one and as it was read. from is the reading to
-// begin with; nil: a new one.
-func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orphan *Analysis,
-	change func(d *Analysis), landed func(d *Analysis) bool,
-) error {
-	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
-		d := c.Doc
-		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
-			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask
-		if !same || !lease.Orphaned(d.Lock, c.At) {
-			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
-		}
-		change(&d)
-		return d, nil
-	}
-	_, err := lease.Edit(ctx, l.store, orphan.ID, lease.Write[Analysis]{
-		From: from, Decide: decide, Landed: func(c lease.Cell[Analysis]) bool { return landed(&c.Doc) },
-	})
-	return err
-}
-
 // Cancelled is the code of a cancelled analysis.
 const Cancelled = "cancelled"
 
@@ -202,4 +179,69 @@ func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen
 		Unmarked: seen != nil,
 	})
 	return latest, err
+}
+
+// ErrNotUncertain reports that an analysis has no such act, or that the act is not uncertain.
+var ErrNotUncertain = errors.New("analysislock: the act is not uncertain")
+
+// ErrAllActs reports that Unreadable was answered with Done: it has no result that each act could have.
+var ErrAllActs = errors.New(`analysislock: "*" stands for all acts`)
+
+// ErrUncertain reports that an act of the analysis is uncertain, so that its marks are kept.
+var ErrUncertain = errors.New("analysislock: an act is uncertain")
+
+// Answer is what an operator has found out about an uncertain act.
+type Answer struct {
+	Done   bool            // else it was certainly not done
+	Result json.RawMessage // of an act that was done
+}
+
+// Resolve records the answer about an uncertain act, and opens the analysis again, as Requeue
+// does. A READY or a cancelled one stays so. It returns the analysis as it was before. Errors:
+// a *lease.HeldError while the lock is held; ErrNotUncertain; ErrAllActs; an error if Result is
+// too large.
+func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
+	task string,
+) (Analysis, error) {
+	var resolved Act // the act as it was first read
+	resolve := func(d *Analysis, now time.Time) error {
+		lock, err := lease.Reopen(d.Lock, now)
+		if err != nil {
+			return err
+		}
+		act, exists := d.Acts[name]
+		if !exists || act.State == ActDone {
+			return fmt.Errorf("%w: %q of %q", ErrNotUncertain, name, id)
+		}
+		if name == Unreadable && answer.Done {
+			return ErrAllActs
+		}
+		if resolved.State == "" {
+			resolved = act
+		}
+
+		var resolution *Act
+		if answer.Done {
+			resolution = &Act{
+				State: ActDone, Token: act.Token, At: now.Truncate(time.Millisecond), Result: answer.Result,
+			}
+		}
+		changed, err := d.Acts.with(name, resolution)
+		if err != nil {
+			return err
+		}
+		d.mark(changed)
+		if !d.Closed() && !d.failedWith(Cancelled) {
+			d.open(lock, task)
+		}
+		return nil
+	}
+
+	return l.edit(ctx, id, lease.EvenMalformed, seen, resolve, func(_, after Analysis) bool {
+		act, exists := after.Acts[name]
+		if answer.Done {
+			return act.State == ActDone && act.Token == resolved.Token
+		}
+		return !exists || act.Token != resolved.Token
+	})
 }
