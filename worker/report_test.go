@@ -428,3 +428,28 @@ func TestInvalidReportsAreTenWarningsAndTheRunGoesOn(t *testing.T) {
 		}
 	})
 }
+
+// The record of an earlier attempt needs no commit, so it does not wait for one.
+func TestADoneActIsAnsweredWhileACommitHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		var w *process
+		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			time.AfterFunc(time.Minute, func() { w.unavailable.Store(false) })
+			go func() { _ = job.Checkpoint(ctx, "c") }()
+			time.Sleep(time.Second)
+
+			began := time.Now()
+			got, err := Once(ctx, job, "charge", func(context.Context) (int, error) { return 0, errors.New("done again") })
+			if err != nil || got != 7 || time.Since(began) != 0 {
+				t.Errorf("%d, %v after %v; want 7 at once", got, err, time.Since(began))
+			}
+			time.Sleep(2 * time.Minute)
+			return got, nil
+		})
+		b.Put(t, "x", map[string]any{
+			"status": "QUEUED", "effects": map[string]any{"charge": map[string]any{"state": "done", "result": "7"}},
+		})
+		w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "READY"})
+	})
+}
