@@ -103,6 +103,15 @@ func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
 	}
 }
 
+func TestAMissingRecordIsNotResumed(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.memory.Delete("a")
+		if h, err := w.records.Resume(w.Context(), "a", "w/1"); !errors.Is(err, lease.ErrNotFound) || h != nil {
+			w.Errorf("%v, %v; want ErrNotFound", h, err)
+		}
+	})
+}
+
 func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		if _, _, err := w.records.Acquire(w.Context(), "a", "", lease.OnlyLease, nil); err == nil {

@@ -169,7 +169,11 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		for _, id := range []string{"x", "y"} {
 			set(t, docs.Doc(id), map[string]any{"state": "PENDING"})
 		}
-		messages, events := work.WithoutRun().PubSub(), work.WithoutRun().Eventarc()
+		booking := work.WithoutRun()
+		messages, events := booking.PubSub(), booking.Eventarc()
+		if code, _ := post(t, booking.Handler(), "/tasks/job", `{"job_id":"x"}`); code != 500 || work.Run == nil {
+			t.Errorf("a task of a kind without Run is answered %d; the kind has its Run: %t", code, work.Run != nil)
+		}
 		const want = `","acquired":false,"reason":"booked"}`
 		began := time.Now()
 		for range 2 { // the second is a duplicate

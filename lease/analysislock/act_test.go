@@ -388,3 +388,20 @@ func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
 		}
 	})
 }
+
+// The second begin of an act is refused, and its undo is not that of the first.
+func TestAnUndoRemovesNoOtherMarker(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		h, got := w.acquire("w/1").Hold, &outcomes{}
+		w.run(h, nil, func() {
+			begin(h, "charge", got.done("first"))
+			second := &analysislock.Beginning{Name: "charge", Token: h.Grant().Token, Now: h.Now()}
+			h.Send(second.Change(got.done("second")), second.Undo())
+			time.Sleep(time.Second)
+			got.want(w, "second analysislock: one attempt has begun two acts with one name", "first")
+		})
+		if act := w.doc().Acts["charge"]; act.State != analysislock.ActStarted {
+			w.Errorf("the act is %+v", act)
+		}
+	})
+}
