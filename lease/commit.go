@@ -11,20 +11,20 @@ import (
 // Change is a change of the record's own fields, which a Hold writes with its next commit: a
 // renewal or its End, whose own change is made after it.
 type Change[D any] struct {
-	// Part names what changes. A later Change of the same Part replaces one that is not written, so it
-	// must set the whole Part.
+	// Part names what changes. A later Change of the same Part replaces an unwritten one, so it must set
+	// the whole Part.
 	Part string
 	// Set makes the change, in each try of a commit.
 	Set func(*D)
 	// Decide, if it is not nil, returns Set, or the error that ends the Change. d is the record as
-	// earlier changes will leave it, those that this one replaces included: change nothing in it. A nil
+	// earlier changes will leave it, replaced ones included: change nothing in it. A nil
 	// Set means that d needs no change. The writer calls Decide once. Another program that changes the
 	// Part afterwards is overruled: the holder owns it.
 	Decide func(d D) (set func(*D), err error)
 	// Delay is how long after the last commit the next may be made. During Start a Change brings
 	// the next renewal forward to that time, or to now.
 	Delay time.Duration
-	// Done is called with the outcome of this Change, or of the one that replaced it. Written is called
+	// Done is called with the outcome of this Change, or of its replacement. Written is called
 	// too, unless this Change was replaced or not needed. Both may be nil, and must not block. They are
 	// not called if the hold ends without reaching the store.
 	//
@@ -38,7 +38,7 @@ type Change[D any] struct {
 type pending[D any] struct {
 	Change[D]
 
-	waiting []func(err error) // the Done of this Change, and of those that it replaced
+	waiting []func(err error) // Done, of this Change and of all that it replaced
 	unknown bool              // a commit with one of them may have been made
 }
 
@@ -87,7 +87,7 @@ func (h *Hold[D]) receive() {
 }
 
 // accept makes p pending. It decides on p by the record as the pending changes will leave it. If that
-// needs no change, p has its outcome: success, or that of the pending change on which it relies.
+// needs no change, p succeeds at once, or shares the outcome of the pending change of its Part.
 func (h *Hold[D]) accept(p pending[D]) {
 	samePart := func(other pending[D]) bool { return other.Part == p.Part }
 	if p.Decide != nil {

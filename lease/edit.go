@@ -10,7 +10,8 @@ import (
 )
 
 // Write is one change of a record: what it does, and how a later reading shows that it was done.
-// Its functions are pure, and are called again for each try.
+// Its functions are called again for each try, and change nothing else; but Decide may note what Landed
+// compares.
 type Write[D any] struct {
 	// Decide returns the record that replaces the one in c, or the error that ends the Edit. It
 	// judges expiry at c.At.

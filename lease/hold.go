@@ -85,7 +85,7 @@ func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context) error,
 }
 
 // Renew sends one heartbeat: it moves the expiry to one TTL from now. It tries until ctx ends, and
-// returns ErrLost or ErrUnavailable. Start renews by itself. (SEEDS G6)
+// returns ErrLost or ErrUnavailable. Start renews for you. (SEEDS G6)
 func (h *Hold[D]) Renew(ctx context.Context) error {
 	// The expiry identifies a renewal: none has that of an earlier one, which may have been
 	// written although it failed.

@@ -12,8 +12,8 @@ import (
 // never after Stop has returned; while it blocks, the lease is not renewed.
 type Renewed func(ctx context.Context, took time.Duration, err error)
 
-// term is the time from Start or Watch until Stop. The watchdog is a goroutine of its own, so that a
-// call to the store that does not return delays no cancellation.
+// term is the time from Start or Watch until Stop. The watchdog has its own goroutine, so that a call to
+// the store that hangs delays no cancellation.
 type term struct {
 	cancel  context.CancelCauseFunc // ends the context of Start
 	end     context.CancelFunc      // ends the goroutines

@@ -73,7 +73,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		t.Errorf("a record of Do is submitted: %v", err)
 	}
 	for _, o := range []worker.DoOptions{{Collection: "jobs"}, {Collection: "c/d/e", Keep: time.Hour}} {
-		if _, err := doWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
+		if _, err := doWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "belongs to kind") {
 			t.Errorf("Do in a kind's collection: error %v", err)
 		}
 	}

@@ -50,8 +50,8 @@ type Documents interface {
 // Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
 // safe for concurrent use, until the Shutdown of its Guard.
 type Operator struct {
-	// Documents are those of the kind. Unlock and Requeue book no delivery: pass them a name of NewTask,
-	// and then call Book with it.
+	// Unlock, Requeue and Resolve book no delivery. Pass them a name from NewTask, and then call Book
+	// with it.
 	Documents
 	runner *delivery.Runner
 }

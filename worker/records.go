@@ -115,7 +115,7 @@ func (g *Guard) openRecords(o DoOptions) (records collection, err error) {
 	defer g.mu.Unlock()
 	for _, other := range g.works {
 		if other.Collection == k.Collection {
-			return records, fmt.Errorf("the collection %q is that of kind %q", k.Collection, other.Name)
+			return records, fmt.Errorf("the collection %q belongs to kind %q", k.Collection, other.Name)
 		}
 	}
 	g.records[k.Collection], g.reported[k.Collection] = true, records.analyses

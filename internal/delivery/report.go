@@ -257,8 +257,7 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	}
 }
 
-// advanced reports whether the run has committed a checkpoint that differs from the one that it was
-// given.
+// advanced reports whether the run has committed another checkpoint than the one it resumed from.
 func (r *reporter) advanced() bool {
 	if r.committed == nil || r.committed.Value == nil {
 		return false

@@ -9,7 +9,7 @@ import (
 // Change is a change of an analysis by its run, for Hold.Send.
 type Change = lease.Change[Analysis]
 
-// The parts of a Change. A newer change of a part replaces an older one that is not written.
+// The parts of a Change. A newer change of a part replaces an unwritten one.
 const (
 	progressPart   = "progress"
 	checkpointPart = "checkpoint"

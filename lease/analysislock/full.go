@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
+	"taskguard/internal/text"
 	"taskguard/lease"
 )
 
@@ -34,7 +34,7 @@ const (
 // was reported about its attempts, then also the checkpoint and what FAILED adds.
 func (d *Analysis) unrecordable(drop int) {
 	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
-	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
+	d.fail(Unrecordable, text.Error(ErrUnrecordable))
 
 	if drop >= dropReports {
 		d.History, d.Progress, d.LastError = nil, nil, nil

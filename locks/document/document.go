@@ -212,7 +212,7 @@ func (l *Locks) Release(ctx context.Context, room, owner string) (released bool,
 	})
 }
 
-// Unlock frees the room of any holder, as an operator forces it. It reports
+// Unlock frees the room, whoever holds it. An operator forces it. Unlock reports
 // false if the room was free.
 func (l *Locks) Unlock(ctx context.Context, room string) (unlocked bool, err error) {
 	return l.free(ctx, room, func(c cell) (Lock, error) {

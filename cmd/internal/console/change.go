@@ -49,8 +49,8 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. Other errors are those of worker.Documents and of
-	// the methods of analysislock.Locks, and ErrNotBooked. Change may be called concurrently.
+	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an error
+	// of worker.Documents. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
 	// ChangeAll requeues or cancels up to limit analyses that f selects at the time updatedBefore, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is

@@ -167,8 +167,8 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	}
 }
 
-// view reads the view of ch: a page of analyses and, for the first page without a filter, also those that
-// run, wait or are stuck.
+// view reads what ch asks for: a page of analyses. The first page without a filter also shows which
+// analyses run, wait or are stuck.
 func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
 	switch {
 	case ch == (choice{}):

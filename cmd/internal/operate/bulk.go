@@ -61,8 +61,8 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	return ids, nil
 }
 
-// run lists the analyses first. Then it changes each one that is still as it was listed. When ctx
-// ends, it completes the changes under way and begins no other.
+// run lists the analyses, and then changes each of them unless it has changed since. When ctx ends, run
+// completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Verb) error {
 	c.Notice("%s", cl.place)
 	all, limit, err := cl.find(ctx, c, &b.filter, math.MaxInt)

@@ -156,8 +156,8 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	return cl.showMany(ctx, c, &s)
 }
 
-// unfinished reads up to limit unfinished analyses. Those that recovery does not find come last and
-// take longer to read. If that fails, it prints a warning and returns the others.
+// unfinished reads up to limit unfinished analyses. Analyses that recovery cannot find come last, and take
+// longer to read. If reading them fails, unfinished prints a warning and returns the others.
 func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]analysislock.Analysis, error) {
 	dated, err := cl.Unfinished(ctx, limit)
 	if errors.Is(err, repo.ErrUnread) {
