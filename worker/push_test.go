@@ -233,6 +233,11 @@ func TestAHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 		}
 
 		work := g.MustRegister(jobs(nil))
+		for name, foreign := range map[string]*worker.Work{"nil": nil, "another guard's": open(t, b, nil).MustRegister(jobs(nil))} {
+			if _, err := g.Routes(foreign); err == nil || !strings.Contains(err.Error(), "Register of this Guard") {
+				t.Errorf("routes of %s: %v", name, err)
+			}
+		}
 		if _, err := g.Routes(work); err == nil || !strings.Contains(err.Error(), `kind "job" has no Run`) {
 			t.Errorf("routes of a kind without Run: %v", err)
 		}

@@ -104,15 +104,22 @@ func (g *Guard) awaitReady() {
 
 // Routes returns a handler of all routes: Handler at the Path of each work, Recovery, Health,
 // and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
-// paths and methods in JSON too. Its error says which work has no Run, or that nothing checks the callers.
+// paths and methods in JSON too. Its error says which work has no Run or belongs
+// to another Guard, or that nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 	if g.auth == (always{errNoAuth}) {
 		return nil, errNoAuth
 	}
-	for i, work := range works {
-		if work.Run == nil {
+	for _, work := range works {
+		switch {
+		case work == nil || work.service != g:
+			return nil, errors.New("worker: routes: use what Register of this Guard has returned")
+		case work.Run == nil:
 			return nil, fmt.Errorf("worker: kind %q has no Run", work.Name)
 		}
+	}
+
+	for i, work := range works {
 		g.echo.POST(work.Path, work.Echo())
 		if i == 0 {
 			g.echo.POST("/internal/self-test", echo.WrapHandler(g.selfTest(work.runner, work.analyzer())))
