@@ -390,8 +390,7 @@ func (a *attempt) handOver(ctx context.Context) Result {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
 
-	a.replace(ctx, analysislock.OutcomeShuttingDown, "replace")
-	return Result{Reason: ShuttingDown, Err: ErrStopping}
+	return a.replace(ctx, Result{Reason: ShuttingDown, Err: ErrStopping}, analysislock.OutcomeShuttingDown, "replace")
 }
 
 // continueLater ends a run that has passed its deadline, if it has committed a new checkpoint: an
@@ -408,30 +407,37 @@ func (a *attempt) continueLater(ctx context.Context) (r Result, ended bool) {
 		return r, false
 	}
 	a.countTimeout(ctx, analysislock.OutcomeContinued)
-	a.replace(ctx, analysislock.OutcomeContinued, "continue")
-	return Result{Reason: Continued, Err: errDeadline}, true
+	r = Result{Reason: Continued, Err: errDeadline}
+	return a.replace(ctx, r, analysislock.OutcomeContinued, "continue"), true
 }
 
 // replace releases the lock without counting the attempt, and books an immediate delivery within the
-// deadline of ctx. The task's name has the purpose and the owner, so no other booking has it.
-func (a *attempt) replace(ctx context.Context, outcome, purpose string) {
+// deadline of ctx. It returns r, unless the release finds that the lock was lost. The task's name has the
+// purpose and the owner, so no other booking has it.
+func (a *attempt) replace(ctx context.Context, r Result, outcome, purpose string) Result {
 	name := ""
 	if a.runner.Queue != nil {
 		name = a.runner.Names.Task(purpose, a.id, a.owner)
 	}
-	if a.release(ctx, outcome, true, name) && name != "" {
+	err := a.release(ctx, outcome, true, name)
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return a.lockLost(ctx, err)
+	case err == nil && name != "":
 		a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name})
 	}
+	return r
 }
 
-// release releases the lock, and reports whether this attempt holds it no longer. That is so if it was
-// lost too: a delivery that is booked then finds the new holder. refund takes back the attempt. task
-// names the next task, if any.
-func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) bool {
+// release releases the lock. refund takes back the attempt. task names the next task, if any.
+func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) error {
 	releasing, span := a.runner.Telemetry.Start(ctx, telemetry.Release)
 	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	span.Close("", err != nil)
-	return errors.Is(err, lease.ErrLost) || a.warnUnlessReleased(ctx, err)
+	if !errors.Is(err, lease.ErrLost) {
+		a.warnUnlessReleased(ctx, err)
+	}
+	return err
 }
 
 // warnUnlessReleased reports whether a release succeeded. A failure is a warning, since the lock expires
