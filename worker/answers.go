@@ -47,6 +47,7 @@ var forms = [...]form{
 	delivery.Forwarded:       {code: http.StatusOK, acquired: new(false)},
 	delivery.Locked:          {code: http.StatusConflict, acquired: new(false)},
 	delivery.Waiting:         {code: http.StatusConflict, acquired: new(false)},
+	delivery.Suspect:         {code: http.StatusConflict, acquired: new(false)},
 	delivery.LockLost:        {code: http.StatusConflict, acquired: new(true)},
 	delivery.Retry:           {code: http.StatusInternalServerError, acquired: new(true), error: true},
 	delivery.ShuttingDown:    {code: http.StatusInternalServerError, acquired: new(true)},
@@ -103,7 +104,7 @@ const maxRetryAfter = 10 * time.Minute
 // least 1, or "". Without a booked attempt, the analyzer's own wait is for the sender of the delivery.
 func retryAfter(r delivery.Reason, wait time.Duration) string {
 	switch {
-	case r == delivery.Locked || r == delivery.Waiting:
+	case r == delivery.Locked || r == delivery.Waiting || r == delivery.Suspect:
 		wait = min(wait, maxRetryAfter)
 	case r != delivery.Retry || wait <= 0:
 		return ""

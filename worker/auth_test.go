@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskguard/internal/delivery"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -106,7 +107,7 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 			return "done", nil
 		})
 		w.restart(callers{})
-		w.options.MaxRuns = 2
+		w.places = delivery.NewPlaces(2)
 		var runs sync.WaitGroup
 		body, client := io.Pipe()
 		runs.Go(func() {

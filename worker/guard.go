@@ -42,7 +42,8 @@ type Guard struct {
 	reported map[string]*repo.Analyses // these collections and the default one
 	handled  []*delivery.Runner        // the kinds that recovery books, which have a handler
 
-	large *semaphore.Weighted // see delivery.Runner
+	large  *semaphore.Weighted // see delivery.Runner
+	places *delivery.Places    // MaxRuns of them, for the deliveries of all kinds
 }
 
 // collection has the documents of a kind, or the records of Do, and handles their deliveries.

@@ -205,7 +205,7 @@ func (w *process) restart(auth Authenticator) {
 func serverOf(work context.Context, d *delivery.Runner, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
 	d.Names.IDField = cmp.Or(d.Names.IDField, taskqueue.DefaultIDField)
 	d.Names.Path = cmp.Or(d.Names.Path, taskqueue.DefaultPath)
-	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
+	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry, places: delivery.NewPlaces(100)}
 	g.route()
 	g.handle(d, analyze)
 	return g

@@ -98,7 +98,7 @@ type call struct {
 	r       *http.Request
 	started time.Time
 	span    telemetry.Span
-	begun   bool // it counts as a run
+	place   *delivery.Place // where its run is; nil: it has not begun
 
 	code       int
 	answer     answer
@@ -157,7 +157,7 @@ func (c *call) deliver() {
 	if !c.begin() {
 		return
 	}
-	d.Analyzer = c.analyzer
+	d.Analyzer, d.Place = c.analyzer, c.place
 	r := c.runner.Deliver(c.context(), d)
 	r.Value = nil // no answer has it, and it may be large
 	c.line.Result = r
@@ -272,16 +272,17 @@ func (c *call) reply(f form, err error) {
 
 // begin counts the call as a run. It returns false, and sets the answer, if the worker is full or stops.
 func (c *call) begin() bool {
-	err := c.guard.lifecycle.Begin(c.guard.options.MaxRuns)
-	switch {
-	case err == nil:
-		c.begun = true
-		return true
-	case errors.Is(err, lifecycle.ErrFull):
+	if c.guard.lifecycle.Begin(0) != nil {
+		c.reply(formOf(delivery.NotClaimed), ErrStopping)
+	} else {
+		place, free := c.guard.places.Enter()
+		if free {
+			c.place = place
+			return true
+		}
+		c.guard.lifecycle.End()
 		c.reply(busy, nil)
 		c.retryAfter = busyRetry
-	default:
-		c.reply(formOf(delivery.NotClaimed), ErrStopping)
 	}
 	c.line.ID = delivery.ValidID(c.line.ID)
 	c.answer.IDField, c.answer.AnalysisID = c.line.Names.IDField, c.line.ID
@@ -296,8 +297,9 @@ func (c *call) context() context.Context {
 // end logs the call and answers. It is deferred, and recovers a panic of the work. The call's run ends
 // after its answer has been written.
 func (c *call) end() {
-	if c.begun {
+	if c.place != nil {
 		defer c.guard.lifecycle.End()
+		defer c.place.Leave()
 	}
 	if p := recover(); p != nil {
 		c.guard.lifecycle.LogPanic(c.r.Context(), p)

@@ -156,7 +156,7 @@ func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
 		w := start(t, b, endless)
 		w.restart(callers{})
 		w.testedWith(json.RawMessage(`1`))
-		w.options.MaxRuns = 1
+		w.places = delivery.NewPlaces(1)
 
 		running := make(chan reply)
 		go func() { running <- w.as(t, "/internal/self-test", "Bearer x") }()

@@ -41,7 +41,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	g := &Guard{
 		options: o, instance: instance(ctx),
 		records: map[string]bool{}, reported: map[string]*repo.Analyses{},
-		large: semaphore.NewWeighted(1),
+		large: semaphore.NewWeighted(1), places: delivery.NewPlaces(o.MaxRuns),
 	}
 	if g.auth, err = o.authenticator(); err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)

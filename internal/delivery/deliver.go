@@ -81,9 +81,9 @@ func (a *attempt) forward(ctx context.Context) Result {
 
 // acquire acquires the lock. A stop does not cancel it: the commit could still succeed, and
 // the lock would not be released.
-func (a *attempt) acquire(ctx context.Context) error {
+func (a *attempt) acquire(stop context.Context) error {
 	runner, d := a.runner, a.delivery
-	ctx, span := runner.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
+	ctx, span := runner.Telemetry.Start(context.WithoutCancel(stop), telemetry.Acquire)
 	var options analysislock.AcquireOptions
 	if runner.Queue != nil { // otherwise nothing was booked for a later time
 		options.Early = a.isNext
@@ -94,7 +94,15 @@ func (a *attempt) acquire(ctx context.Context) error {
 	}
 
 	began := time.Now()
+	options.SkipSuspects = d.Place != nil
 	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
+	if acq.Reason == analysislock.Suspect {
+		options.SkipSuspects, options.Alone = false, d.Place.Alone(stop)
+		if options.Alone || acq.MustRun {
+			began = time.Now()
+			acq, err = runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
+		}
+	}
 	a.acq, a.hold = acq, acq.Hold
 
 	m := &a.measures
@@ -149,15 +157,43 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		a.next.RetryAt, a.next.RetryIn, a.next.HeldBy = acq.ExpiresAt, acq.Remaining, acq.Grant.Owner
 		a.followUp(ctx, acq.Grant.Token, acq.ExpiresAt)
 		return Result{Reason: Locked}
+	case analysislock.Suspect:
+		return a.delay(ctx)
 	}
 	a.logOpenActs(ctx, acq.Uncertain, nil)
 	return Result{Reason: Failed, Err: exhausted[acq.Reason], Code: acq.Reason}
+}
+
+// The delay of a suspect is the least one and a part of the range.
+const (
+	leastDelay = 15 * time.Second
+	delayRange = 30 * time.Second
+)
+
+// delay books the next delivery of a suspect that could not run alone. The commit of the delay records its
+// time and name, as in retry. If the analysis has changed meanwhile, the queue repeats this delivery.
+func (a *attempt) delay(ctx context.Context) Result {
+	var name func(next time.Time) string
+	if a.runner.Queue != nil {
+		name = a.nextTask
+	}
+	wait := leastDelay + time.Duration(spread(a.id, time.Now().UnixNano())*float64(delayRange))
+	next, err := a.runner.Locks.Delay(context.WithoutCancel(ctx), a.acq, wait, name)
+	if err != nil && !errors.Is(err, lease.ErrConflict) {
+		return a.skip(ctx, err)
+	}
+	a.next.RetryIn = wait
+	if err == nil && name != nil && a.book(ctx, name(next), next) {
+		a.next.RetryAt = next
+	}
+	return Result{Reason: Suspect}
 }
 
 // exhausted has the error of an acquisition that has recorded FAILED, by its reason.
 var exhausted = map[string]error{
 	analysislock.AttemptsExhausted: lease.ErrExhausted,
 	analysislock.RunTimeExhausted:  errRunTime,
+	analysislock.Crashed:           errCrashed,
 	analysislock.Unrecordable:      analysislock.ErrUnrecordable,
 }
 

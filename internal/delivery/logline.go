@@ -43,7 +43,7 @@ func LogFields() []Field {
 			"Absent if the request has no valid id", func(l LogLine) any { return ValidID(l.ID) }},
 		{"kind", "string", "the kind of work; absent for analyses", func(l LogLine) any { return l.Names.Kind }},
 		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
-			"attempts_exhausted or run_time_exhausted", func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
+			"attempts_exhausted, run_time_exhausted or crashed", func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
 
 		{"code", "string", "the error's code, if the outcome is failed or retry",
 			func(l LogLine) any { return l.Code }},
@@ -72,8 +72,8 @@ func LogFields() []Field {
 			func(l LogLine) any { return valueIf(!l.RetryAt.IsZero(), iso8601.Format(l.RetryAt)) }},
 		{"held_by", "string", "owner of the other worker's lock",
 			func(l LogLine) any { return text.Head(l.HeldBy, MaxText) }},
-		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted " +
-			"or run_time_exhausted", func(l LogLine) any { return l.Owner }},
+		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded " +
+			"attempts_exhausted, run_time_exhausted or crashed", func(l LogLine) any { return l.Owner }},
 		{"task", "string", "short name of the task, or id of the message or event",
 			func(l LogLine) any { return l.Task }},
 		{"task_retry", "integer", "number of earlier tries of the task",

@@ -74,6 +74,7 @@ const (
 	Forwarded
 	Locked
 	Waiting
+	Suspect
 	Retry
 	LockLost
 	ShuttingDown
@@ -119,6 +120,8 @@ var reasons = [numReasons]struct {
 	Locked: {name: "locked", ack: ifBooked, expected: always},
 	// The next attempt is not due. Its task is booked.
 	Waiting: {name: "waiting", ack: ifBooked, expected: ifBooked},
+	// The last attempts crashed, and this process runs something else. The next delivery is booked.
+	Suspect: {name: "suspect", ack: ifBooked, expected: ifBooked},
 	// The run failed temporarily. The next attempt is booked.
 	Retry: {name: "retry", ack: ifBooked},
 	// The lock was lost during the run. A follow-up comes after the other lock's expiry.

@@ -16,6 +16,7 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		Forwarded:       {always, 0},
 		Locked:          {ifBooked, 0},
 		Waiting:         {ifBooked, 0},
+		Suspect:         {ifBooked, 0},
 		Retry:           {ifBooked, 0},
 		LockLost:        {ifBooked, 0},
 		ShuttingDown:    {ifBooked, 0},

@@ -20,6 +20,8 @@ type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
 	) (analysislock.Acquisition, error)
 	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
+	Delay(ctx context.Context, skipped analysislock.Acquisition, wait time.Duration, task func(next time.Time) string,
+	) (next time.Time, err error)
 }
 
 // Queue books deliveries; taskqueue.Queue does.
@@ -79,6 +81,7 @@ var (
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
+	errCrashed  = errors.New("worker: the analysis crashed too often, also while its worker ran nothing else")
 	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
 
@@ -132,4 +135,5 @@ type Delivery struct {
 	Task       string                // the task's short name, or the id of a message
 	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
+	Place      *Place                // where a suspect can run alone; nil: suspects run as any other
 }

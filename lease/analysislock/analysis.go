@@ -161,8 +161,8 @@ type Progress struct {
 // orchestrator.Storable returns it. Nil is none.
 type Checkpoint struct{ Value any }
 
-// Attempt is an entry of an analysis's history. One without EndedAt is running, or its
-// worker has crashed.
+// Attempt is an entry of an analysis's history. One without EndedAt is running, or its worker has
+// crashed and no later acquisition has found it.
 type Attempt struct {
 	Number    int       `json:"attempt"`             // from 1; it can repeat, as the token cannot
 	Token     int64     `json:"-"`                   // the fencing token
@@ -175,6 +175,10 @@ type Attempt struct {
 	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
 	// not counted.
 	Uncounted int `json:"uncounted,omitempty"`
+	// Alone reports that its worker ran nothing else. Delays is how often the attempt after this one, which
+	// crashed, was delayed because the worker ran something else.
+	Alone  bool `json:"alone,omitempty"`
+	Delays int  `json:"delays,omitempty"`
 }
 
 // mark sets the marked acts of the analysis.
@@ -185,6 +189,7 @@ const (
 	AlreadyFinished   = "already_finished"
 	Locked            = "locked"
 	Waiting           = "waiting"            // for NextAttemptAt
+	Suspect           = "suspect"            // its last attempts crashed; see AcquireOptions.SkipSuspects
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
-	RunTimeExhausted  = "run_time_exhausted" // likewise
+	RunTimeExhausted  = "run_time_exhausted" // likewise, as is Crashed
 )

@@ -77,12 +77,18 @@ type Acquisition struct {
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
 	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
+	MustRun   bool          // if Suspect: it was delayed so often that it is now to run beside others
+
+	suspect *Analysis // if Suspect: as it was read
 }
 
 // AcquireOptions configures an acquisition. The zero value decides by the lock alone.
 type AcquireOptions struct {
 	// Early makes an analysis that waits for its NextAttemptAt a skip, unless Early returns true for it.
 	Early func(d Analysis) bool
+	// SkipSuspects makes an analysis whose last two attempts crashed a skip, with the reason Suspect: it
+	// may be what killed its worker, and the work beside it. Alone records that the worker runs nothing else.
+	SkipSuspects, Alone bool
 	// Want with lease.LeaseAndWork also reads the work of the attempt, if it is small. That saves a
 	// reading where the lock is acquired, and costs bytes where the call is a skip.
 	Want lease.Want
@@ -92,9 +98,9 @@ type AcquireOptions struct {
 // A zero ttl is the Policy's. An acquisition changes QUEUED, or a missing status, to PROCESSING
 // and keeps any other.
 //
-// A finished or locked analysis is a skip. So is one whose attempts or run time are exhausted,
-// which becomes FAILED in the same commit, and one whose document has no room for the
-// acquisition, which becomes FAILED in another commit.
+// A finished or locked analysis is a skip. So is one whose attempts or run time are exhausted, or that has
+// crashed too often while it ran alone: it becomes FAILED in the same commit. One whose document has no room
+// for the acquisition becomes FAILED in another commit. An attempt that has no end is recorded as crashed.
 //
 // An acquisition takes two round trips, and a skip takes one. Errors: lease.ErrNotFound;
 // lease.ErrMalformed; lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
@@ -109,7 +115,7 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 		return Acquisition{}, err
 	}
 	acquire := func(d *Analysis, now time.Time) error {
-		return d.acquire(now, owner, records.Policy(), l.maxRun, o.Early)
+		return d.acquire(now, owner, records.Policy(), l.maxRun, o)
 	}
 
 	hold, doc, err := records.Acquire(ctx, id, owner, o.Want, acquire)
@@ -136,8 +142,11 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	return got, nil
 }
 
-// errWaiting is the reason for which AcquireAnalysisLock skips an analysis that waits.
-var errWaiting = errors.New("analysislock: the next attempt is not due")
+// The reasons for which AcquireAnalysisLock skips an analysis that waits, and a suspect.
+var (
+	errWaiting = errors.New("analysislock: the next attempt is not due")
+	errSuspect = errors.New("analysislock: the last attempts crashed")
+)
 
 // skip returns the Acquisition of a call that ended with err, or err if it is not a skip.
 func skip(d *Analysis, owner string, err error) (Acquisition, error) {
@@ -152,10 +161,13 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 	case errors.Is(err, errWaiting):
 		got.Reason, got.Grant = Waiting, d.Lock.Grant()
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
+	case errors.Is(err, errSuspect):
+		got.Reason, got.Grant, got.suspect = Suspect, d.Lock.Grant(), d
+		got.MustRun = d.delays() >= maxDelays
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
-		if d.failedWith(RunTimeExhausted) {
-			got.Reason = RunTimeExhausted
+		if d.failedWith(RunTimeExhausted) || d.failedWith(Crashed) {
+			got.Reason = d.Error.Code
 		}
 		got.Uncertain = d.OpenActs
 	case errors.Is(err, ErrUnrecordable):
@@ -166,18 +178,23 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 	return got, nil
 }
 
-// acquire is the rule of an acquisition at now: lease.Acquire and, beside it, NextAttemptAt and the
-// run time. If no attempt or no run time is left, acquire makes the analysis FAILED and returns
-// lease.ErrExhausted. After any other error the analysis is unchanged.
-func (d *Analysis) acquire(now time.Time, owner string, p lease.Policy, maxRun time.Duration,
-	early func(d Analysis) bool,
+// acquire is the rule of an acquisition at now: lease.Acquire and, beside it, NextAttemptAt, crashes and the
+// run time. If no attempt or no run time is left, or the analysis kills its workers, acquire makes it FAILED
+// and returns lease.ErrExhausted. After any other error nothing of d is written.
+func (d *Analysis) acquire(now time.Time, owner string, p lease.Policy, maxRun time.Duration, o AcquireOptions,
 ) error {
 	lock, err := lease.Acquire(d.Lock, now, owner, p)
 	if err != nil && !errors.Is(err, lease.ErrExhausted) {
 		return err
 	}
-	if err == nil && early != nil && !lease.Due(d.NextAttemptAt, now) && !early(*d) {
+	if err == nil && o.Early != nil && !lease.Due(d.NextAttemptAt, now) && !o.Early(*d) {
 		return errWaiting
+	}
+
+	d.crash(now)
+	kills, counted := d.kills(), d.Lock.Attempts
+	if err == nil && !kills && o.SkipSuspects && d.suspect() {
+		return errSuspect
 	}
 
 	d.Lock = lock
@@ -187,6 +204,13 @@ func (d *Analysis) acquire(now time.Time, owner string, p lease.Policy, maxRun t
 	}
 
 	switch {
+	case kills: // no other attempt counts
+		if err == nil {
+			d.Lock, _ = lease.Finish(lock, lock.Grant())
+			d.Lock.Attempts = counted
+		}
+		d.failCrashed()
+		return lease.ErrExhausted
 	case err != nil:
 		last := "no attempt reported a cause"
 		if d.LastError != nil {
@@ -203,7 +227,7 @@ func (d *Analysis) acquire(now time.Time, owner string, p lease.Policy, maxRun t
 	if d.Status == "" || d.Status == Queued { // any other may have been set by another program
 		d.Status = Processing
 	}
-	d.begin(now)
+	d.begin(now, o.Alone)
 	return nil
 }
 

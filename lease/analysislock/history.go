@@ -17,6 +17,7 @@ const (
 	OutcomeShuttingDown = "shutting_down"
 	OutcomeLockLost     = "lock_lost"
 	OutcomeCancelled    = "cancelled"
+	OutcomeCrashed      = "crashed" // recorded by the acquisition that finds the attempt without an end
 )
 
 // The limits of a history. A decision reads it, so it must stay small.
@@ -28,9 +29,10 @@ const (
 )
 
 // begin adds the attempt that the lock records to the history.
-func (d *Analysis) begin(now time.Time) {
+func (d *Analysis) begin(now time.Time, alone bool) {
 	d.History = append(d.History[:len(d.History):len(d.History)], Attempt{
 		Number: d.Lock.Attempts, Token: d.Lock.Token, Owner: d.Lock.Owner, StartedAt: now.Truncate(time.Millisecond),
+		Alone: alone,
 	})
 	size := endBytes
 	for i := len(d.History) - 1; i >= 0; i-- {

@@ -23,13 +23,16 @@ type Seen struct {
 // booked for an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
 	unlock := func(d *Analysis, now time.Time) error {
+		if d.Malformed == nil && d.Lock.Owner != "" && !lease.Held(d.Lock, now) {
+			d.crash(now)
+		}
+		d.end(now, OutcomeLockLost, "", "")
 		d.Lock = lease.Unlock(d.Lock)
 		d.unbook()
 		if !d.Lock.Finished {
 			d.BookedTask = task
 		}
 		d.queue()
-		d.end(now, OutcomeLockLost, "", "")
 		return nil
 	}
 	return l.edit(ctx, id, lease.EvenMalformed, seen, unlock, func(before, after Analysis) bool {

@@ -1,0 +1,63 @@
+package delivery
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Places are the places for runs in one process. They are safe for concurrent use.
+type Places struct {
+	count   int64
+	free    *semaphore.Weighted
+	suspect sync.Mutex // locked by the one suspect that waits for all places, or has them
+}
+
+// NewPlaces returns count free places.
+func NewPlaces(count int) *Places {
+	return &Places{count: int64(count), free: semaphore.NewWeighted(int64(count))}
+}
+
+// Place is where one delivery runs. Only its goroutine uses it.
+type Place struct {
+	all   *Places
+	taken int64
+	alone bool // it has locked all.suspect
+}
+
+// Enter takes a place until Leave. ok is false if none is free, or a suspect needs all of them.
+func (p *Places) Enter() (place *Place, ok bool) {
+	if !p.free.TryAcquire(1) {
+		return nil, false
+	}
+	return &Place{all: p, taken: 1}, true
+}
+
+// aloneWait is how long a suspect waits for the end of the other runs. Meanwhile no other run begins.
+const aloneWait = 10 * time.Second
+
+// Alone takes all places. It waits for the other runs, but gives up after 10 s, if ctx ends, or at once if
+// another suspect does the same.
+func (p *Place) Alone(ctx context.Context) bool {
+	if !p.all.suspect.TryLock() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, aloneWait)
+	defer cancel()
+	if p.all.free.Acquire(ctx, p.all.count-1) != nil {
+		p.all.suspect.Unlock()
+		return false
+	}
+	p.taken, p.alone = p.all.count, true
+	return true
+}
+
+// Leave frees what the place has taken.
+func (p *Place) Leave() {
+	p.all.free.Release(p.taken)
+	if p.alone {
+		p.all.suspect.Unlock()
+	}
+}
