@@ -71,10 +71,20 @@ func (d *Analysis) suspect() bool {
 	return inARow >= suspectAfter
 }
 
-// kills reports whether it certainly is. After a requeue a suspect has two more attempts, alone.
+// kills reports whether it certainly is. After a requeue two more attempts must crash. Those before it began
+// before StartedAt.
 func (d *Analysis) kills() bool {
 	inARow, alone := d.crashes()
-	return inARow >= failedAfter && alone >= maxAlone && d.Lock.Attempts >= maxAlone
+	if inARow < failedAfter || alone < maxAlone || d.StartedAt.IsZero() {
+		return false
+	}
+	since := 0
+	for i := range d.History {
+		if a := &d.History[i]; a.Outcome == OutcomeCrashed && !a.StartedAt.Before(d.StartedAt) {
+			since++
+		}
+	}
+	return since >= maxAlone
 }
 
 // failCrashed makes the analysis FAILED.

@@ -2,6 +2,7 @@ package analysislock_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,27 @@ func TestASuspectRunsAloneAndIsFailedIfThatDoesNotHelp(t *testing.T) {
 		}
 		if got := w.outcomes(); got != "crashed crashed crashed* crashed*" {
 			w.Errorf("history %q", got)
+		}
+	})
+}
+
+// Attempts that say nothing do not use up the two that a killer gets after a requeue.
+func TestARequeuedKillerThatOnlyLosesItsLockIsNotFailed(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.serve(w, lease.Policy{MaxAttempts: 10}, 0, nil)
+		for n, o := range []analysislock.AcquireOptions{asDelivery, asDelivery, asAlone, asAlone, asDelivery} {
+			w.acquireWith(fmt.Sprint("i/", n), o)
+			die(w)
+		}
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil {
+			w.Fatal(err)
+		}
+		for n := range 3 {
+			acq := w.acquireWith(fmt.Sprint("j/", n), asAlone)
+			if !acq.Acquired {
+				w.Fatalf("attempt %d after the requeue: %+v", n, acq)
+			}
+			w.check(acq.Hold.End(w.Context(), analysislock.Releasing(acq.Hold.Now(), analysislock.OutcomeLockLost, "", false)))
 		}
 	})
 }
