@@ -73,6 +73,8 @@ func (c Commit) kind() Kind {
 		return Finish
 	case fields["lockToken"] != nil:
 		return Acquire
+	case c.delays():
+		return Delay
 	case c.Names("lockOwner") && fields["lockOwner"] == nil:
 		return Release
 	case c.Names("lockExpiresAt"):
@@ -81,6 +83,12 @@ func (c Commit) kind() Kind {
 		return Mark
 	}
 	return Other
+}
+
+// delays reports whether the commit delays a suspect: it counts that with the last attempt.
+func (c Commit) delays() bool {
+	history := c.GetUpdate().GetFields()["history"].GetArrayValue().GetValues()
+	return len(history) > 0 && history[len(history)-1].GetMapValue().GetFields()["delays"] != nil
 }
 
 // Step names the commit by what it is for: its kind, or what a heartbeat carries.

@@ -14,6 +14,11 @@
 // marks only an analysis whose lock is not held and whose next attempt is late. No attempt begins
 // more than 2 s early, except by the task that was booked for it.
 //
+// Each attempt that has no end: the next acquisition records that it crashed. A suspect, whose
+// last two attempts crashed, runs while its worker runs nothing else, or is delayed by 15 to
+// 45 s; after ten delays it runs all the same. It is FAILED after four crashes in a row, of
+// which the last two were alone, and not before. A requeue gives it two more.
+//
 // Each checkpoint, which names its run and its number: only the lock's holder writes one,
 // never an older one than its last. A release or a failure leaves the newest that the run
 // has reported, READY and a fresh requeue leave none, and other writes change none. When a
@@ -22,9 +27,10 @@
 // only for a stop, or for a run that has reached its deadline and has committed a checkpoint, and
 // for such a run always.
 //
-// Each answer: its run has ended. After a settled one the analysis is finished or the queue has a
-// task for it; after retry and waiting, the task of the next attempt, which the record names. It
-// does not report locked, waiting, lock_lost, READY, FAILED or already finished if that is not true.
+// Each answer: its run has ended. After a settled one the analysis is finished or the queue
+// has a task for it; after retry, waiting and suspect, the task of the next attempt, which the
+// record names. It does not report locked, waiting, suspect, lock_lost, READY, FAILED or
+// already finished if that is not true.
 //
 // Each run that is not cancelled holds the lock, unexpired, and is the only one. A run whose
 // lock an operator has broken, also by a cancel, may continue until its worker reads the
@@ -53,8 +59,8 @@
 //   - The queue dispatches a task, also one in flight or not yet due, to a busy or
 //     an idle worker.
 //   - Time passes until a heartbeat, a checkpoint's commit or a task is due, a run reaches
-//     its deadline, trust ends or the lock expires. Calls without a reply still wait after
-//     it.
+//     its deadline, a suspect has waited for the places of its worker, trust ends or the lock
+//     expires. Calls without a reply still wait after it.
 //
 // A read is one step with the step that leads to it. There is a search of all sequences of
 // EXPLORE_DEPTH steps. The others are of sequences of up to 30 steps with a few deviations. A
@@ -74,11 +80,16 @@
 //     expired before the release arrived, and recovery has read the record. marked: a heartbeat has
 //     not arrived before the lock expired, and recovery has marked the analysis but not yet booked
 //     its delivery. delayed: recovery is about to ask for a task that still waits.
+//   - suspected: two attempts have crashed. occupied: then its task went to a worker with other
+//     work. delaying: it has waited there in vain, and is about to be delayed. overdue: one attempt
+//     has crashed, and the next still runs when its lock has expired. killing: four attempts have
+//     crashed, two of them alone.
 //
-// The budgets in searches limit the steps of each kind. Each execution then continues to its end
-// without faults and without recovery. A violation is printed with the steps that lead to it. Not
-// covered: two crashes, three faults or more deviations in one execution, a first read that fails,
-// two analyses, and a worker that is paused together with its timers.
+// The budgets in searches limit the steps of each kind. Each execution then continues to its
+// end without faults and without recovery. A violation is printed with the steps that lead to
+// it. Not covered: two crashes after a start, three faults or more deviations in one
+// execution, a first read that fails, two analyses, and a worker that is paused together with
+// its timers.
 //
 // # The simulation
 //
@@ -94,4 +105,9 @@
 // determines all of it but the order of two calls at the same nanosecond, so most seeds repeat
 // exactly: SIMULATE_SEED=n prints one. A pause is milder than a real one, because timers inside
 // the worker continue.
+//
+// In TestSeedsOfKillers…, one or two analyses kill every worker that runs them, and nothing
+// else fails. Workers have one, two or ten places, one or four of them run, and the analyses
+// arrive at once or apart. Each killer ends FAILED as crashed after four attempts at most, but
+// for those that began beside others after ten delays. Every other analysis ends READY.
 package proof

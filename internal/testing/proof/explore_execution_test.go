@@ -53,6 +53,7 @@ func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.
 func newExecution(b budget, runTimeout time.Duration) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
 	m.limits = perfect().limits
+	m.places = 2
 	m.runTimeout = cmp.Or(runTimeout, 24*time.Hour)
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{}}
@@ -80,13 +81,18 @@ func (x *execution) join(p *caller) *caller {
 // before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
-		i = x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
-		x.instances = append(x.instances, i)
+		i = x.start()
 	}
 	p := x.join(&caller{name: fmt.Sprintf("delivery %d at %s", len(x.callers), i.name), on: i, task: t})
 	t.inFlight++
 	t.tried = x.now()
 	x.launch(p, func() { p.reply = i.deliver(p) })
+}
+
+func (x *execution) start() *instance {
+	i := x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
+	x.instances = append(x.instances, i)
+	return i
 }
 
 // operate starts an operator's command, up to its first read. After a requeue the

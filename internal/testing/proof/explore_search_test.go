@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ type search struct {
 	budget        budget
 	from          string        // the name of the start of each execution; empty: the beginning
 	runTimeout    time.Duration // zero: a day
+	attempts      int           // MAX_ATTEMPTS; zero: 3
 	skipRevisions bool          // the store does not compare revisions
 	depth         int           // the number of steps after the start
 	deviations    int           // how many of them may be another than the first possible step
@@ -30,6 +32,7 @@ type choice struct{ chosen, of int }
 func (s *search) execute(t *testing.T, traced bool) (x *execution) {
 	synctest.Test(t, func(*testing.T) {
 		x = newExecution(s.budget, s.runTimeout)
+		x.policy.MaxAttempts = cmp.Or(s.attempts, x.policy.MaxAttempts)
 		x.traced, x.skipRevisions = traced, s.skipRevisions
 		x.begin(starts[s.from])
 		s.follow(x)
@@ -109,6 +112,11 @@ func searches(t *testing.T) []*search {
 	after := budget{deliveries: 2, ticks: 1, early: 1, reports: 1, cancels: 1} // the run has ended
 	reopened := budget{deliveries: 3, ticks: 1, reports: 1, requeues: 1}
 	failing := budget{deliveries: 4, faults: 1, crashes: 1, ticks: 2, unlocks: 1, failures: 1, early: 1, recovers: 1}
+	suspected := budget{deliveries: 3, faults: 1, crashes: 1, ticks: 1, stops: 1}
+	waiting := budget{deliveries: 3, faults: 1, crashes: 1, ticks: 2, stops: 1, unlocks: 1, cancels: 1}
+	delaying := waiting
+	delaying.deliveries, delaying.faults, delaying.early, delaying.recovers = 4, 2, 1, 1
+	killing := budget{deliveries: 3, faults: 1, ticks: 2, requeues: 1}
 	return []*search{
 		{budget: all, depth: depth, deviations: depth},
 		{budget: all, depth: reach, deviations: number(t, "EXPLORE_DEVIATIONS", 2)},
@@ -128,6 +136,11 @@ func searches(t *testing.T) []*search {
 		{budget: failing, from: "recovering", depth: reach, deviations: further},
 		{budget: failing, from: "marked", depth: reach, deviations: further},
 		{budget: failing, from: "delayed", depth: reach, deviations: further},
+		{budget: suspected, from: "suspected", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: waiting, from: "occupied", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: delaying, from: "delaying", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: waiting, from: "overdue", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: killing, from: "killing", attempts: 10, depth: reach, deviations: onward - 1},
 	}
 }
 
@@ -140,7 +153,8 @@ var expectedSteps = []string{
 	"checkpoints committed", "checkpoints awaited", "checkpoints handed out", "recoveries", "settled locked",
 	"unsettled locked", "settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
 	"marks of those that wait in the queue", "marks refused", "crashes between commit and booking",
-	"booked again after a crash", "booked attempts delivered early",
+	"booked again after a crash", "booked attempts delivered early", "crashes found", "a wait for places ends", "delay",
+	"settled suspect", "unsettled suspect", "unsettled busy", "given up after crashes alone",
 }
 
 // The searches: every sequence of a few steps; every sequence of many steps with a

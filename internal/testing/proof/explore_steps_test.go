@@ -19,6 +19,8 @@ import (
 type budget struct {
 	deliveries, faults, crashes, ticks, unlocks, stops, failures, early, recovers int
 	reports, cancels, requeues                                                    int
+
+	others int // dispatches to a worker that does other work
 }
 
 // step is one step that is possible now.
@@ -152,7 +154,7 @@ func (x *execution) queueSteps(add adder) {
 		var busy []*instance
 		for _, i := range x.instances {
 			switch {
-			case i.crashed || i.stopping:
+			case i.crashed || i.stopping || i.other != nil:
 			case i.busy():
 				busy = append(busy, i)
 			default:
@@ -163,6 +165,9 @@ func (x *execution) queueSteps(add adder) {
 		add(func() { dispatch(idle) }, "task %.6s to an idle worker", t.Name)
 		for _, i := range busy {
 			add(func() { dispatch(i) }, "task %.6s to %s", t.Name, i.name)
+		}
+		if x.left.others > 0 {
+			add(func() { x.left.others--; dispatch(x.occupied()) }, "task %.6s to a worker with other work", t.Name)
 		}
 	}
 }
@@ -193,6 +198,12 @@ func (x *execution) timeSteps(add adder) {
 		}
 		if at := x.begun.Add(p.run.begun + x.runTimeout); at.Before(x.trust(x.rec.doc.Lock)) {
 			tick("a run reaches its deadline", at, nil)
+		}
+	}
+
+	for _, p := range x.callers {
+		if p.waits() {
+			tick("a wait for places ends", p.repliedAt.Add(placesTime), nil)
 		}
 	}
 
@@ -234,6 +245,9 @@ func (x *execution) nextBeat() (at time.Time, whose []*caller) {
 
 func (x *execution) otherSteps(add adder) {
 	for _, i := range x.instances {
+		if i.other != nil && !i.crashed {
+			add(func() { x.endOther(i); x.settle() }, "the other work of %s ends", i.name)
+		}
 		if i.crashed || !i.busy() {
 			continue
 		}
@@ -257,6 +271,26 @@ func (x *execution) otherSteps(add adder) {
 	if x.left.recovers > 0 && x.orphaned(x.rec) {
 		add(func() { x.left.recovers--; x.recover() }, "recovery")
 	}
+}
+
+// placesTime is how long a suspect waits for the places of its worker.
+const placesTime = 10 * time.Second
+
+// waits reports whether the caller waits for the places of its worker.
+func (p *caller) waits() bool {
+	return p.operates == "" && !p.ended && !p.on.crashed && p.pending == nil && !p.retrying && p.run == nil
+}
+
+// occupied starts a worker that does other work in one of its places.
+func (x *execution) occupied() *instance {
+	i := x.start()
+	i.other, _ = i.places.Enter() // all are free
+	return i
+}
+
+func (x *execution) endOther(i *instance) {
+	i.other.Leave()
+	i.other = nil
 }
 
 func (i *instance) busy() bool {
@@ -315,6 +349,15 @@ var starts = func() map[string][]string {
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
 		"time passes: a run reaches its deadline",
 	}
+	crash := func(n int, calls ...string) (steps []string) { // the first task is still in the queue
+		steps = append(steps, "task first to an idle worker")
+		for _, call := range append(calls, "swap") {
+			steps = append(steps, fmt.Sprintf("delivery %d at w%d: %s", n, n, call))
+		}
+		return append(steps, fmt.Sprintf("w%d crashes", n), "time passes: the lock expires")
+	}
+	suspected := slices.Concat(crash(0), crash(1))
+	occupied := slices.Concat(suspected, []string{"task first to a worker with other work"})
 	return map[string][]string{
 		"booked": booked,
 		"stopped": slices.Concat(booked, []string{
@@ -348,7 +391,14 @@ var starts = func() map[string][]string {
 			"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due",
 			"time passes: the lock expires", "recovery", "recovery: swap",
 		},
-		"delayed": {"time passes: recovery is due", "recovery"},
+		"delayed":   {"time passes: recovery is due", "recovery"},
+		"suspected": suspected,
+		"occupied":  occupied,
+		"delaying":  slices.Concat(occupied, []string{"time passes: a wait for places ends", "delivery 2 at w2: load"}),
+		"overdue": slices.Concat(crash(0), []string{ // the run still has its place
+			"task first to an idle worker", "delivery 1 at w1: swap", "time passes: the lock expires",
+		}),
+		"killing": slices.Concat(suspected, crash(2, "load"), crash(3, "load")),
 	}
 }()
 
@@ -356,7 +406,8 @@ var starts = func() map[string][]string {
 func (x *execution) begin(start []string) {
 	left, traced := x.left, x.traced
 	x.left = budget{
-		deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1,
+		deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 4, reports: 4, cancels: 1, failures: 1, recovers: 1,
+		crashes: 4, others: 1,
 	}
 	x.traced = true // so that steps have names
 	for _, pattern := range start {

@@ -43,6 +43,8 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"a second finish":              {[]Write{acquire(1, 0), finish(1), finish(1)}, 2, 0},
 		"a heartbeat after a release":  {[]Write{acquire(1, 0), release(1), beat(5)}, 1, 0},
 		"a release during a run":       {[]Write{acquire(1, 0), running}, 1, 0},
+		"a delay, and the next":        {[]Write{acquire(1, 0), write(Delay, 1, 15), acquire(2, 15), finish(2)}, 0, 0},
+		"a delay during a run":         {[]Write{acquire(1, 0), write(Delay, 1, 5)}, 1, 0},
 		"a mark during a run":          {[]Write{acquire(1, 0), write(Mark, 1, 5)}, 1, 0},
 		"a requeue during a run":       {[]Write{acquire(1, 0), requeue}, 1, 0},
 		"a result after a cancel":      {[]Write{acquire(1, 0), write(Cancel, 2, 5), finish(1)}, 2, 0},

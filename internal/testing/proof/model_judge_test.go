@@ -8,12 +8,12 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
-func kindOf(before, after lease.Lease, p *caller) Kind {
+func kindOf(from, to *analysis, p *caller) Kind {
+	before, after := from.Lock, to.Lock
 	switch {
 	case p.operates == Resolve && !after.Finished:
 		return Requeue
@@ -25,6 +25,8 @@ func kindOf(before, after lease.Lease, p *caller) Kind {
 		return Finish
 	case after.Token != before.Token:
 		return Acquire
+	case lastOf(*to).Delays > lastOf(*from).Delays:
+		return Delay
 	case after.Owner == "":
 		return Release
 	case after.Owner == before.Owner:
@@ -37,7 +39,7 @@ func kindOf(before, after lease.Lease, p *caller) Kind {
 func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	before, after, h := r.doc.Lock, next.Lock, &r.history
 	w := Write{
-		Kind: kindOf(before, after, p), By: p.name, Owner: after.Owner, Token: after.Token,
+		Kind: kindOf(&r.doc, &next, p), By: p.name, Owner: after.Owner, Token: after.Token,
 		At: m.now(), Expires: after.ExpiresAt, Running: p.running(),
 	}
 	if after.Finished {
@@ -47,7 +49,8 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	seen, steals := len(h.Wrong), h.Steals
 	h.Add(w)
 	attempts, due := m.wrongAttempts(r, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p)
-	for _, what := range []string{attempts, due, m.wrongMark(r, next, mark, w.Kind, p)} {
+	crash := m.judgeCrash(r, next, w.Kind, p)
+	for _, what := range []string{attempts, due, crash, m.wrongMark(r, next, mark, w.Kind, p)} {
 		if what != "" {
 			h.wrong("%s %s", p, what)
 		}
@@ -73,7 +76,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 		return
 	case Acquire, GiveUp:
 		m.judgeUnheld(r)
-		p.token, p.broken, p.acquired = after.Token, nil, len(r.states)
+		p.token, p.broken, p.acquired, p.alone = after.Token, nil, len(r.states), lastOf(next).Alone
 	case Unlock, Cancel:
 		m.breakLock(r, p)
 	case Mark, Resolve:
@@ -81,6 +84,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	}
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
+		r.attempts++
 	}
 }
 
@@ -100,6 +104,8 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 			return "gave up before MAX_RUN_TIME"
 		}
 		m.count("given up after MAX_RUN_TIME")
+	case k == GiveUp && after.Error.Code == analysislock.Crashed && attempts == 0: // see judgeCrash
+		m.count("given up after crashes alone")
 	case (k == GiveUp || k == Finish && gaveUp) && before.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
 	case k == Acquire && (attempts != 1 || after.Lock.Attempts > m.policy.MaxAttempts):
@@ -121,6 +127,79 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 	return ""
 }
 
+// judgeCrash counts the crashes that a write records. It returns what is wrong with them, or with what the write
+// does about a suspect.
+func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string {
+	before := r.doc
+	switch {
+	case k == Requeue:
+		r.crashes, r.series = 0, before.Lock.Token
+	case k == Unlock && lastOf(before).Outcome == "" && outcomeOf(after) == analysislock.OutcomeCrashed:
+		r.crashes++ // the lock had expired
+	}
+	if k != Acquire && k != GiveUp && k != Delay {
+		return ""
+	}
+	past := after.History
+	if k == Acquire && len(past) > 0 {
+		past = past[:len(past)-1]
+	}
+	if len(past) == 0 {
+		return ""
+	}
+
+	last, found := past[len(past)-1], lastOf(before).Outcome == ""
+	if found {
+		m.count("crashes found")
+		if last.Token > r.series {
+			r.crashes++
+		}
+	}
+	inARow, alone := crashes(past)
+	kills := inARow >= 4 && alone >= 2 && r.crashes >= 2
+	gaveUp := k == GiveUp && after.Error.Code == analysislock.Crashed
+	switch {
+	case last.Outcome == "" || found && last.Outcome != analysislock.OutcomeCrashed:
+		return "left an attempt without its end"
+	case found && (last.EndedAt.IsZero() || after.LastError == nil || after.LastError.Code != analysislock.Crashed):
+		return "left a crash without its end or its error"
+	case !found && last.Outcome != lastOf(before).Outcome:
+		return fmt.Sprintf("recorded %s for an attempt that had ended", last.Outcome)
+	case gaveUp != (kills && k != Delay):
+		return fmt.Sprintf("wrote %s after %d crashes in a row, the last %d of them alone", k, inARow, alone)
+	case k == Delay && (inARow < 2 || last.Delays != lastOf(before).Delays+1 || last.Delays > 10):
+		return fmt.Sprintf("wrote delay %d after %d crashes in a row", last.Delays, inARow)
+	case k == Delay && after.Status == analysislock.Processing:
+		return "delayed an analysis that stays PROCESSING"
+	case k != Acquire || p.on.places == nil || inARow < 2 || lastOf(after).Alone:
+	case last.Delays < 10:
+		return fmt.Sprintf("ran a suspect beside others after %d delays", last.Delays)
+	default:
+		r.beside++
+		m.count("suspects that ran beside others")
+	}
+	return ""
+}
+
+// crashes counts the last attempts that crashed, and how many of the last ones ran alone. An attempt that was
+// stopped, or lost its lock, does not count.
+func crashes(history []analysislock.Attempt) (inARow, alone int) {
+	for _, a := range slices.Backward(history) {
+		switch a.Outcome {
+		case analysislock.OutcomeShuttingDown, analysislock.OutcomeLockLost:
+			continue
+		case analysislock.OutcomeCrashed:
+		default:
+			return inARow, alone
+		}
+		if a.Alone && alone == inARow {
+			alone++
+		}
+		inARow++
+	}
+	return inARow, alone
+}
+
 // wrongNext returns what is wrong with the time of the next attempt that a write leaves, or
 // with an acquisition before that time.
 func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
@@ -135,6 +214,13 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 	case k == Mark && after.BookedTask != nextName(after):
 		return "marked another task than the next"
 	case k == Mark:
+	case k == Delay:
+		if wait := next.Sub(after.ReadAt); wait < 15*time.Second-time.Millisecond || wait > 45*time.Second {
+			return fmt.Sprintf("delayed the next attempt by %v", wait)
+		}
+		if after.BookedTask != nextName(after) {
+			return "booked another task than the next of a suspect"
+		}
 	case k == Release && outcomeOf(after) == analysislock.OutcomeRetry:
 		// It may arrive late; a slow reply makes it later.
 		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout {
@@ -152,21 +238,24 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		return fmt.Sprintf("left the next attempt at %v", next)
 	case after.BookedTask != "" && k != Requeue && (k != Unlock || after.Lock.Finished):
 		return "left a booked task"
-	case k == Acquire && now.Add(2*time.Second).Before(before.NextAttemptAt):
+	}
+	if (k == Acquire || k == Delay) && now.Add(2*time.Second).Before(before.NextAttemptAt) {
 		if p.task.Name != before.BookedTask {
-			return fmt.Sprintf("began an attempt %v too early", before.NextAttemptAt.Sub(now))
+			return fmt.Sprintf("began or delayed an attempt %v too early", before.NextAttemptAt.Sub(now))
 		}
 		m.count("booked attempts delivered early")
 	}
 	return ""
 }
 
-// unbooked reports whether p has released the lock after a failure for now, and the queue
-// has no task for the next attempt yet.
+// unbooked reports whether p has released the lock after a failure for now, or has delayed a suspect, and
+// the queue has no task for the next attempt yet.
 func (m *model) unbooked(p *caller) bool {
 	r := m.records[p.analysis]
-	return r != nil && r.states[len(r.states)-1].by == p && outcomeOf(r.doc) == analysislock.OutcomeRetry &&
-		!r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
+	if r == nil || r.states[len(r.states)-1].by != p || p.operates != "" {
+		return false
+	}
+	return !r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -227,6 +316,9 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
 	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Ack] + o.Reason.String()
+	if p.busy {
+		answer = "unsettled busy"
+	}
 	m.count(answer)
 	m.note("%s: answered %s", p, answer)
 	if o.Ack && !t.done {
@@ -235,7 +327,8 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
 	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
-	if (o.Reason == delivery.Retry || o.Reason == delivery.Waiting) && o.Ack && waits {
+	booking := o.Reason == delivery.Retry || o.Reason == delivery.Waiting || o.Reason == delivery.Suspect
+	if booking && o.Ack && waits {
 		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
 			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Reason, m.show(r.doc))
 		}
@@ -253,8 +346,9 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		m.fail("%s was answered locked because of its own lock", p)
 	case o.Reason == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
 		m.fail("%s was answered locked until %s, but no lock had that expiry", p, o.RetryAt)
-	case o.Reason == delivery.Waiting && !wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
-		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, o.RetryAt)
+	case (o.Reason == delivery.Waiting || o.Reason == delivery.Suspect && o.Ack) &&
+		!wasSo(func(s state) bool { return s.lock.Owner == "" && s.next.Equal(o.RetryAt) }):
+		m.fail("%s was answered %s until %s, but no next attempt was booked for that time", p, o.Reason, o.RetryAt)
 	case o.Reason == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
 	case (o.Reason == delivery.Completed || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):

@@ -47,7 +47,11 @@ type model struct {
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.
-type limits struct{ runTimeout, maxRun, interval, stall, retryMin, retryMax time.Duration }
+type limits struct {
+	runTimeout, maxRun, interval, stall, retryMin, retryMax time.Duration
+
+	places int // of a worker; zero: it has none, and so knows no suspects
+}
 
 // record is one analysis in the store.
 type record struct {
@@ -60,6 +64,10 @@ type record struct {
 	mark     mark    // the checkpoint
 	acts     analysislock.Acts
 	actSteps []actStep
+	attempts int               // acquisitions
+	series   int64             // the token at the last requeue
+	crashes  int               // of later attempts
+	beside   int               // of these, of a suspect that could not run alone
 	charges  []string          // receipts of the provider
 	keys     map[string]string // the receipts by key
 }
@@ -90,8 +98,10 @@ type caller struct {
 	acquired int    // the number of the record's states before its acquisition
 	run      *run
 	since    int   // the number of the record's states when it started
+	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
+	busy     bool // its worker was full
 
 	explored
 }
@@ -118,6 +128,8 @@ type instance struct {
 	analyze  orchestrator.AnalyzerFunc
 	work     context.Context
 	stop     context.CancelCauseFunc
+	places   *delivery.Places // nil: it has none
+	other    *delivery.Place  // of other work; nil: it does none
 	stopping bool
 	crashed  bool
 	callers  []*caller
@@ -527,11 +539,23 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 		RetryMin: c.retryMin, RetryMax: c.retryMax,
 		Log: slog.New(slog.DiscardHandler),
 	}
+	if c.places > 0 {
+		i.places = delivery.NewPlaces(c.places)
+	}
 	return i
 }
 
-// deliver serves one delivery. The context of all the worker's calls for it contains p.
+// deliver serves one delivery, or does not because the worker is full. The context of all the worker's calls
+// for it contains p.
 func (i *instance) deliver(p *caller) delivery.Result {
 	d := delivery.Delivery{AnalysisID: p.analysis, Task: p.task.Name, Analyzer: i.analyze}
+	if i.places != nil {
+		place, free := i.places.Enter()
+		if p.busy = !free; p.busy {
+			return delivery.Result{Reason: delivery.NotClaimed}
+		}
+		defer place.Leave()
+		d.Place = place
+	}
 	return i.runner.Deliver(p.context(i.work), d)
 }

@@ -68,6 +68,11 @@ func (m *model) hand(p *caller, job orchestrator.Job) work {
 		m.count("checkpoints handed out")
 	}
 	handed, r := markOf(value), m.records[p.analysis]
+	for _, other := range p.on.callers {
+		if other != p && other.running() && (p.alone || other.alone) {
+			m.fail("%s and %s run together, but one of them alone", p, other)
+		}
+	}
 	if !slices.ContainsFunc(r.states[p.acquired:], func(s state) bool { return s.mark == handed }) {
 		m.fail("%s was handed %v, want %v", p, handed, r.states[p.acquired].mark)
 	}

@@ -39,7 +39,16 @@ func take(m *mutants, p *caller, d *analysis) {
 	n := d.Lock.Attempts + 1
 	d.Lock = lease.Lease{Owner: p.name, Token: d.Lock.Token + 1, Attempts: n, ExpiresAt: m.now().Add(m.policy.TTL)}
 	d.Status, d.NextAttemptAt, d.BookedTask = analysislock.Processing, time.Time{}, ""
+	crash(m, p, d)
 	d.History = append(d.History, analysislock.Attempt{Token: d.Lock.Token})
+}
+
+// crash records that the last attempt crashed, if it has no end.
+func crash(m *mutants, _ *caller, d *analysis) {
+	if n := len(d.History); n > 0 && d.History[n-1].Outcome == "" {
+		d.History[n-1].EndedAt, d.History[n-1].Outcome = m.now(), analysislock.OutcomeCrashed
+		d.LastError = &analysislock.Error{Code: analysislock.Crashed}
+	}
 }
 
 func free(m *mutants, _ *caller, d *analysis) {
@@ -68,8 +77,43 @@ func reopen(_ *mutants, _ *caller, d *analysis) {
 
 func giveUp(m *mutants, p *caller, d *analysis) {
 	take(m, p, d)
+	d.History = d.History[:len(d.History)-1]
 	d.Lock.Finished, d.Lock.Owner, d.Status, d.Lock.Attempts = true, "", analysislock.Failed, d.Lock.Attempts-1
 	d.Error = &analysislock.Error{Code: analysislock.AttemptsExhausted}
+}
+
+// delay delays a suspect, and books it in 30 s.
+func delay(m *mutants, p *caller, d *analysis) {
+	crash(m, p, d)
+	d.Lock.Owner, d.Lock.ExpiresAt, d.Status, d.ReadAt = "", time.Time{}, analysislock.Queued, m.now()
+	d.History[len(d.History)-1].Delays++
+	d.NextAttemptAt = m.now().Add(30 * time.Second).Truncate(time.Millisecond)
+	d.BookedTask = nextName(*d)
+}
+
+// alone says that the attempt which a write begins is alone.
+func alone(_ *mutants, _ *caller, d *analysis) { d.History[len(d.History)-1].Alone = true }
+
+// killed gives up a killer.
+func killed(m *mutants, p *caller, d *analysis) {
+	giveUp(m, p, d)
+	d.Error.Code = analysislock.Crashed
+}
+
+// crashes makes workers with places crash in attempts 2 to n of the analysis, alone from the third on. The
+// lock of the last has expired. The first attempt has crashed too.
+func (m *mutants) crashes(n int) {
+	m.policy.MaxAttempts = 10
+	m.q.on.places = delivery.NewPlaces(2)
+	for attempt := 2; attempt <= n; attempt++ {
+		time.Sleep(time.Hour)
+		if attempt > 2 {
+			m.write(m.q, take, alone)
+		} else {
+			m.write(m.q, take)
+		}
+	}
+	time.Sleep(time.Hour)
 }
 
 // keep writes the n-th checkpoint of a run.
@@ -112,6 +156,13 @@ func (m *mutants) answer(o delivery.Result) {
 }
 
 func TestAMutantWorkerIsFound(t *testing.T) {
+	forget := set(func(d *analysis) { d.History[0].Outcome = "" })
+	noError := set(func(d *analysis) { d.LastError = nil })
+	misnamed := set(func(d *analysis) { d.BookedTask = "another" })
+	uncounted := set(func(d *analysis) { d.History[1].Delays = 0 })
+	after := func(crashes int, all ...change) func(m *mutants) {
+		return func(m *mutants) { m.crashes(crashes); m.write(m.q, all...) }
+	}
 	const hour = time.Hour
 	next := func(in time.Duration) change {
 		return func(m *mutants, _ *caller, d *analysis) { d.NextAttemptAt = m.now().Add(in).Truncate(time.Millisecond) }
@@ -176,6 +227,37 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 			time.Sleep(m.retryMin - 3*time.Second)
 			m.write(m.q, take)
 		}, "too early"},
+
+		"none that delays a suspect": {func(m *mutants) {
+			m.crashes(2)
+			m.write(m.q, delay)
+			time.Sleep(30 * time.Second)
+			m.write(m.q, take, alone)
+		}, ""},
+		"none that gives up a killer":  {after(4, killed), ""},
+		"a crash that is not recorded": {after(1, take, forget), "left an attempt without its end"},
+		"a crash without its error":    {after(1, take, noError), "without its end or its error"},
+		"a suspect beside others":      {after(2, take), "beside others after 0 delays"},
+		"a killer after three crashes": {after(3, killed), "wrote give up after 3 crashes in a row, the last 1"},
+		"a killer that runs again":     {after(4, take, alone), "wrote acquire after 4 crashes in a row"},
+		"a delay of no suspect":        {after(1, delay), "wrote delay 1 after 1 crashes"},
+		"a delay that is not counted":  {after(2, delay, uncounted), "changed the time of the next attempt"},
+		"a delay of an hour":           {after(2, delay, next(hour)), "delayed the next attempt by 1h"},
+		"a delay of another task":      {after(2, delay, misnamed), "booked another task than the next of a suspect"},
+		"a delay while the lock is held": {func(m *mutants) {
+			m.crashes(1)
+			m.write(m.q, take)
+			m.write(m.p, delay)
+		}, "wrote delay while q held the lock"},
+		"a run beside one that is alone": {func(m *mutants) {
+			m.q.on, m.p.alone = m.p.on, true
+			m.p.on.callers = []*caller{m.p, m.q}
+			m.hand(m.q, orchestrator.Job{})
+		}, "run together, but one of them alone"},
+		"suspect until another time": {func(m *mutants) {
+			m.book(taskqueue.Task{Name: "another", AnalysisID: "a"}, m.p)
+			m.answer(delivery.Result{Reason: delivery.Suspect, Ack: true, Next: delivery.Next{RetryAt: m.now()}})
+		}, "was answered suspect until"},
 
 		"a checkpoint kept with READY":      {func(m *mutants) { m.write(m.p, keep(1, 1)); m.over(); m.write(m.p, ready, keep(1, 2)) }, "kept 2 units"},
 		"a checkpoint with the acquisition": {func(m *mutants) { time.Sleep(hour); m.write(m.q, take, keep(2, 1)) }, "replaced 0 units"},

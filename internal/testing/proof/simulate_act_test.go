@@ -27,7 +27,7 @@ type act struct{ charges, keys, finds bool }
 
 func (w *simulation) actOf(id string) act {
 	r := w.seed.of("act", id)
-	return act{w.analyzer == nil && !w.p.single && r.chance(0.5), r.chance(0.5), r.chance(0.4)}
+	return act{w.analyzer == nil && !w.p.single && w.p.killers == 0 && r.chance(0.5), r.chance(0.5), r.chance(0.4)}
 }
 
 // judgeRecord records what a write does to the act's record, and checks what does not need the act's

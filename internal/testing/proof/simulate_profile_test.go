@@ -64,6 +64,7 @@ type profile struct {
 	long      float64            // of long runs
 	twice     float64            // of tasks that are dispatched twice, besides dispatch
 	reporting float64            // of analyses whose runs report
+	killers   int                // so many of the first analyses kill their worker
 	incidents []incident
 	operators []time.Duration
 	end       time.Duration // of all faults
@@ -75,7 +76,7 @@ func perfect() profile {
 		policy: lease.Policy{TTL: 300 * time.Second, MaxAttempts: 10}, workers: 2,
 		limits: limits{
 			runTimeout: 25 * time.Minute, interval: delivery.DefaultCheckpointInterval,
-			retryMin: delivery.DefaultMinRetry, retryMax: delivery.DefaultMaxRetry,
+			retryMin: delivery.DefaultMinRetry, retryMax: delivery.DefaultMaxRetry, places: 100,
 		},
 		deadline: 26 * time.Minute,
 	}
@@ -113,6 +114,7 @@ func (s seed) profile() profile {
 	if r.chance(0.4) {
 		p.deadline = r.between(p.policy.TTL/2, 2*p.policy.TTL)
 	}
+	p.places = pick(s.of("places"), 1, 2, 10)
 	p.stall = pick(r, 0, 0, p.policy.TTL)
 	p.maxRun = p.runTimeout * time.Duration(pick(r, 0, 0, 0, 2))
 	p.drawFaults(r)

@@ -51,6 +51,7 @@ func (w *simulation) simulate(t *testing.T) *simulation {
 		w.run()
 		w.judgeActs()
 		w.judgeRuns()
+		w.judgeKillers()
 	})
 	return w
 }

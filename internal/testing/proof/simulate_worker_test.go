@@ -73,7 +73,7 @@ func (w *simulation) apply(m incident, n int) {
 	s := w.slots[m.slot]
 	var i *instance
 	w.locked(func() { i = s.current })
-	if i == nil || w.quiet() && !w.p.single {
+	if i == nil || w.quiet() && !w.p.single && w.p.killers == 0 {
 		return
 	}
 
@@ -198,6 +198,9 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 	})
 	defer unwatch()
 
+	if w.kills(p.analysis) {
+		return w.kill(ctx, p)
+	}
 	if w.analyzer != nil {
 		return w.analyzer(ctx, job)
 	}
