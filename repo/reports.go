@@ -54,7 +54,9 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 		}
 		number, _ := parseInt(m["attempt"])
 		uncounted, _ := parseInt(m["uncounted"])
-		a.Number, a.Uncounted = int(number), int(uncounted)
+		delays, _ := parseInt(m["delays"])
+		a.Number, a.Uncounted, a.Delays = int(number), int(uncounted), int(delays)
+		a.Alone, _ = m["alone"].(bool)
 		a.Token, _ = parseInt(m["token"])
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
@@ -75,6 +77,7 @@ func historyValue(all []analysislock.Attempt) any {
 			"startedAt": timeValue(a.StartedAt), "endedAt": timeValue(a.EndedAt),
 			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
 			"code": orDelete(a.Code), "message": orDelete(a.Message),
+			"alone": orDelete(a.Alone), "delays": orDelete(int64(a.Delays)),
 		})
 	}
 	return entries

@@ -17,7 +17,11 @@ const (
 	OutcomeShuttingDown = "shutting_down"
 	OutcomeLockLost     = "lock_lost"
 	OutcomeCancelled    = "cancelled"
+	OutcomeCrashed      = "crashed" // its worker died, as the next acquisition has found
 )
+
+// Crashed is the code of the error of an analysis, or of its last error, if its worker died.
+const Crashed = "crashed"
 
 // The limits of a history. A decision reads it, so it must stay small.
 const (
