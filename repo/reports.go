@@ -76,8 +76,8 @@ func historyValue(all []analysislock.Attempt) any {
 			"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner,
 			"startedAt": timeValue(a.StartedAt), "endedAt": timeValue(a.EndedAt),
 			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
-			"code": orDelete(a.Code), "message": orDelete(a.Message),
 			"alone": orDelete(a.Alone), "delays": orDelete(int64(a.Delays)),
+			"code": orDelete(a.Code), "message": orDelete(a.Message),
 		})
 	}
 	return entries

@@ -175,20 +175,10 @@ type Attempt struct {
 	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
 	// not counted.
 	Uncounted int `json:"uncounted,omitempty"`
-	// Alone reports that its instance ran nothing else.
-	Alone bool `json:"alone,omitempty"`
-	// Delays is how often the attempt after this one, which crashed, was put off because its instance
-	// was busy.
-	Delays int `json:"delays,omitempty"`
-}
-
-// Instance returns the instance that ran the attempt: its Owner without the last part, such as
-// "revision/instance". An Owner without parts, of another program, is returned whole.
-func (a Attempt) Instance() string {
-	if end := strings.LastIndexByte(a.Owner, '/'); end > 0 {
-		return a.Owner[:end]
-	}
-	return a.Owner
+	// Alone reports that its worker ran nothing else. Delays is how often the attempt after this one, which
+	// crashed, was delayed because the worker ran something else.
+	Alone  bool `json:"alone,omitempty"`
+	Delays int  `json:"delays,omitempty"`
 }
 
 // mark sets the marked acts of the analysis.

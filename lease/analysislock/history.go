@@ -17,11 +17,8 @@ const (
 	OutcomeShuttingDown = "shutting_down"
 	OutcomeLockLost     = "lock_lost"
 	OutcomeCancelled    = "cancelled"
-	OutcomeCrashed      = "crashed" // its worker died, as the next acquisition has found
+	OutcomeCrashed      = "crashed" // recorded by the acquisition that finds the attempt without an end
 )
-
-// Crashed is the code of the error of an analysis, or of its last error, if its worker died.
-const Crashed = "crashed"
 
 // The limits of a history. A decision reads it, so it must stay small.
 const (
