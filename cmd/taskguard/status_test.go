@@ -173,10 +173,10 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 	one := taskguard(t, env, "status", "killer").want(t, cli.ExitDone, "last error  crashed: its worker died",
 		"ATTEMPT  STARTED                   DURATION      OUTCOME          ALONE  INSTANCE\n",
 		"\n1        "+at+"  1.5s          crashed                 worker-00042-kib/0087244a\n"+
-			"         the next attempt was put off 2 times: the instance was busy\n"+
+			"         the next attempt was delayed 2 times: the instance was busy\n"+
 			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n")
-	if n := strings.Count(one.out, "put off"); n != 1 {
-		t.Errorf("%d attempts are put off:\n%s", n, one.out)
+	if n := strings.Count(one.out, "delayed"); n != 1 {
+		t.Errorf("%d attempts are delayed:\n%s", n, one.out)
 	}
 	taskguard(t, env, "status", "--code", "crashed").want(t, cli.ExitDone, "killer  QUEUED", "last: crashed")
 

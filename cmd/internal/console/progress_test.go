@@ -41,13 +41,13 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	timeline := regexp.MustCompile(`(?s)<li data-outcome=.*?</li>`)
 	for i, want := range [][]string{
 		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago", `x="833" width="16`},
-		{`"no end recorded"`, "attempt 2, token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "put off 2 times: "},
+		{`"no end recorded"`, "attempt 2, token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "delayed 2 times: "},
 		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow"},
 	} {
 		has(t, timeline.FindAllString(text, -1)[i], want...)
 	}
-	if n := strings.Count(text, "alone</b>") + strings.Count(text, "put off"); n != 2 {
-		t.Errorf("%d of the attempts ran alone or were put off, want the second only:\n%s", n, text)
+	if n := strings.Count(text, "alone</b>") + strings.Count(text, "delayed"); n != 2 {
+		t.Errorf("%d of the attempts ran alone or were delayed, want the second only:\n%s", n, text)
 	}
 	has(t, page(t, s, "/analysis?id=new"), `aria-labelledby="timeline-title" hidden`)
 	done := a
