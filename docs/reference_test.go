@@ -124,11 +124,11 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 
-var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`)
+var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Crashed|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`)
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../worker/kind.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../lease/analysislock/suspect.go", "../worker/kind.go"} {
 		src := read(t, path)
 		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true

@@ -199,6 +199,7 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 		{"failures", s.url + "/failures"},
 		{"cancel all", s.url + "/all/cancel?state=QUEUED&since=1h"},
 		{"detail held", s.url + "/analysis?id=held"},
+		{"detail crashed", s.url + "/analysis?id=waits"},
 		{"detail failed", s.url + "/analysis?id=failed"},
 		{"detail malformed", s.url + "/analysis?id=malformed"},
 		{"detail long", s.url + "/analysis?id=" + long},
@@ -309,11 +310,13 @@ func withStates(t *testing.T) *site {
 	s := newSite(t, "--write")
 	failed := map[string]any{"code": "exit_1", "message": traceback}
 	act := map[string]any{"charge": map[string]any{"state": "started", "token": 7, "at": ago(3 * time.Hour)}, "mail": map[string]any{"state": "done", "token": 7, "at": ago(4 * time.Hour)}}
+	crashed := []any{map[string]any{"attempt": 1, "owner": "taskguard-worker-00042-kib/" + words, "startedAt": ago(time.Hour),
+		"endedAt": ago(time.Minute), "outcome": "crashed", "alone": true, "delays": 3}}
 	for id, fields := range map[string]map[string]any{
 		"held": locked(5 * time.Minute), "stale": locked(-time.Minute), "foreign": {"status": "ARCHIVED"}, "without": {"input": "the input"},
 		longID:      {"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456},
 		"stuck":     {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"},
-		"waits":     {"status": "QUEUED", "attempts": 1, "nextAttemptAt": ago(-9 * time.Minute), "lastError": map[string]any{"code": "failed", "message": words}},
+		"waits":     {"status": "QUEUED", "attempts": 1, "nextAttemptAt": ago(-9 * time.Minute), "history": crashed, "lastError": map[string]any{"code": "crashed", "message": words}},
 		"ready":     {"status": "READY", "attempts": 1, "input": "the input", "result": map[string]any{"words": 5}, "lockToken": 3, "finishedBy": "a/b/c"},
 		"failed":    {"status": "FAILED", "attempts": 10, "checkpoint": "page 7", "lastError": failed, "error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback}},
 		"uncertain": {"status": "FAILED", "lockToken": 7, "error": map[string]any{"code": "effect_uncertain", "message": "act charge"}, "openEffects": 1, "effects": act},

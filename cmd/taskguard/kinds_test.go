@@ -154,6 +154,10 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	a := orders(t, q.env)
 	locked(t, a, "x")
 	put(t, q.env, "shops/s/orders/failed", map[string]any{"state": "ERROR", "failure": map[string]any{"code": "c"}, "updatedAt": "2020-01-01T00:00:00.000Z"})
+	put(t, q.env, "shops/s/orders/killer", map[string]any{
+		"state": "NEW", "lastError": map[string]any{"code": "crashed"}, "updatedAt": "2020-01-01T00:00:00.000Z",
+		"history": []any{map[string]any{"attempt": 1, "owner": "rev/7/9F2C", "outcome": "crashed", "alone": true}},
+	})
 	address, log, _ := consoleOf(t, q.env, "--port", "0", "--write")
 	page := func(path, holds, lacks string) {
 		t.Helper()
@@ -170,6 +174,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/kind/order/?q=fa", "id=failed", "id=x")
 	page("/kind/order/?state=PROCESSING", `data-poll="/kind/order/?state=PROCESSING"`, "id=failed")
 	page("/kind/order/failures", `href="/kind/order/failures/requeue?code=c"`, "id=x")
+	page("/kind/order/failures", `>rev/7</bdi>, <b class="alone">alone</b>`, "requeue?code=crashed")
 	if code, text := confirm(t, address, "kind/order/unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
 		t.Errorf("%d %s", code, text)
 	}

@@ -71,7 +71,7 @@ func TestTextOfDocumentsReachesTheTerminalEscaped(t *testing.T) {
 	put(t, env, id, map[string]any{
 		"status": nasty, "lockOwner": nasty, "lockToken": 1, "lockExpiresAt": time.Now().Add(30 * time.Minute), "finishedBy": nasty,
 		"error": last, "lastError": last, "input": nasty, "result": map[string]any{nasty: nasty},
-		"progress": map[string]any{"message": nasty, "at": time.Now()}, "history": []any{map[string]any{"outcome": nasty, "code": nasty, "message": nasty}},
+		"progress": map[string]any{"message": nasty, "at": time.Now()}, "history": []any{map[string]any{"owner": nasty, "outcome": nasty, "code": nasty, "message": nasty}},
 	})
 	for _, args := range [][]string{{"status"}, {"status", id}, {"requeue", id}, {"unlock", id}} {
 		o := taskguard(t, env, args...)
@@ -127,8 +127,8 @@ func TestStatusShowsProgressTheAttemptsAndTheErrors(t *testing.T) {
 	put(t, env, "z", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
 
 	taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7, reported 30m", "checkpoint  10 bytes; the next run continues from it",
-		"last error  analyzer_failed: no memory\n            at all\n", "\n1        "+at+"  1.5s          retry\n         analyzer_failed: no memory\\nat all\n",
-		"\n2        "+at+"                no end recorded\n3        "+at+"                running\n")
+		"last error  analyzer_failed: no memory\n            at all\n", "\n1        "+at+"  1.5s          retry                   w\n         analyzer_failed: no memory\\nat all\n",
+		"\n2        "+at+"                no end recorded         w\n3        "+at+"                running                 w\n")
 	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "error       final: over\nlast error  analyzer_failed")
 	ready := taskguard(t, env, "status", "y").want(t, cli.ExitDone, "finished by  w/9\n", "\nresult\n3\n") // another program has not deleted its last error
 	for _, part := range []string{"running", "checkpoint", "analyzer_failed"} {
@@ -147,6 +147,44 @@ func TestStatusShowsProgressTheAttemptsAndTheErrors(t *testing.T) {
 	wantKeys(t, lines[0], "id", "status", "attempts", "started_at", "lock", "progress", "last_error")
 	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "finished_by", "progress")
 	wantKeys(t, lines[2], "id", "status", "attempts", "lock", "error", "last_error")
+}
+
+// The first crash was beside other runs, and the second alone, after two delays.
+func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	const at, end = "2026-01-02T03:04:05.678Z", "2026-01-02T03:04:07.178Z"
+	crash := func(number int, owner string, more map[string]any) map[string]any {
+		a := map[string]any{
+			"attempt": number, "token": number, "owner": owner, "startedAt": at, "endedAt": end, "outcome": "crashed",
+		}
+		maps.Copy(a, more)
+		return a
+	}
+	put(t, env, "killer", map[string]any{
+		"status": "QUEUED", "attempts": 2, "lockToken": 2, "updatedAt": end,
+		"lastError": map[string]any{"code": "crashed", "message": "its worker died"},
+		"history": []any{
+			crash(1, "worker-00042-kib/0087244a/9F2C", map[string]any{"delays": 2}),
+			crash(2, "worker-00042-kib/1193/9F2D", map[string]any{"alone": true}),
+		},
+	})
+
+	one := taskguard(t, env, "status", "killer").want(t, cli.ExitDone, "last error  crashed: its worker died",
+		"ATTEMPT  STARTED                   DURATION      OUTCOME          ALONE  INSTANCE\n",
+		"\n1        "+at+"  1.5s          crashed                 worker-00042-kib/0087244a\n"+
+			"         the next attempt was delayed 2 times: the instance was busy\n"+
+			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n")
+	if n := strings.Count(one.out, "delayed"); n != 1 {
+		t.Errorf("%d attempts are delayed:\n%s", n, one.out)
+	}
+	taskguard(t, env, "status", "--code", "crashed").want(t, cli.ExitDone, "killer  QUEUED", "last: crashed")
+
+	shown := wantKeys(t, objects(t, env, "killer")[0], "id", "status", "attempts", "updated_at", "lock", "last_error", "history")
+	history, _ := shown["history"].([]any)
+	keys := []string{"attempt", "owner", "started_at", "ended_at", "outcome"}
+	wantKeys(t, string(must(json.Marshal(history[0]))(t)), append(keys, "delays")...)
+	wantKeys(t, string(must(json.Marshal(history[1]))(t)), append(keys, "alone")...)
 }
 
 func TestStatusShowsTheNextAttempt(t *testing.T) {

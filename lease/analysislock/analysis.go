@@ -175,10 +175,11 @@ type Attempt struct {
 	// Uncounted is how many attempts in a row, with this one as the last, have asked for a wait and were
 	// not counted.
 	Uncounted int `json:"uncounted,omitempty"`
-	// Alone reports that its worker ran nothing else. Delays is how often the attempt after this one, which
-	// crashed, was delayed because the worker ran something else.
-	Alone  bool `json:"alone,omitempty"`
-	Delays int  `json:"delays,omitempty"`
+	// Alone reports that its worker ran nothing else.
+	Alone bool `json:"alone,omitempty"`
+	// Delays is how often the attempt after this one, which crashed, was delayed because the worker of the
+	// delivery ran something else.
+	Delays int `json:"delays,omitempty"`
 }
 
 // mark sets the marked acts of the analysis.

@@ -13,13 +13,12 @@ import (
 // Crashed is the code of an attempt that has no end: its worker died, or could not record the end.
 const Crashed = "crashed"
 
-// The numbers of crashes in a row.
+// The numbers of crashes in a row, and of the delays after which a suspect runs beside others.
 const (
-	suspectAfter   = 2 // the next attempts run alone
-	maxAlone       = 2 // of a suspect that ran alone: it is what kills its worker
-	failedAfter    = suspectAfter + maxAlone
-	maxDelays      = 10 // after so many, a suspect runs beside others
-	crashedMessage = "the worker %s ended during attempt %d and recorded no outcome"
+	suspectAfter = 2 // the next attempts run alone
+	maxAlone     = 2 // of a suspect that ran alone: it is what kills its worker
+	failedAfter  = suspectAfter + maxAlone
+	maxDelays    = 10
 )
 
 // Instance returns the worker's instance: Owner without the part that is the delivery's.
@@ -43,7 +42,7 @@ func (d *Analysis) crash(now time.Time) {
 	if last.Token == d.Lock.Token && !d.Lock.HeartbeatAt.IsZero() {
 		last.EndedAt = d.Lock.HeartbeatAt // the last sign of life
 	}
-	d.LastError = newError(Crashed, fmt.Sprintf(crashedMessage, last.Instance(), last.Number))
+	d.LastError = newError(Crashed, last.crashedMessage())
 }
 
 // crashes counts the crashes in a row at the end of the history, and how many of the last ones were alone.
@@ -91,7 +90,11 @@ func (d *Analysis) kills() bool {
 func (d *Analysis) failCrashed() {
 	inARow, alone := d.crashes()
 	d.fail(Crashed, fmt.Sprintf("crashed %d times in a row, the last %d times while its worker ran nothing else; %s",
-		inARow, alone, d.LastError.Message))
+		inARow, alone, d.History[len(d.History)-1].crashedMessage()))
+}
+
+func (a *Attempt) crashedMessage() string {
+	return fmt.Sprintf("the worker %s ended during attempt %d and recorded no outcome", a.Instance(), a.Number)
 }
 
 // delays returns how often the next attempt was delayed.

@@ -57,8 +57,8 @@ func TestAnAcquisitionRecordsTheCrashThatItFinds(t *testing.T) {
 		if past.Outcome != analysislock.OutcomeCrashed || past.Instance() != "rev/i1" || !past.EndedAt.Equal(heartbeat) {
 			w.Errorf("history %+v, want a crash on rev/i1 at %v", past, heartbeat)
 		}
-		if d.LastError == nil || d.LastError.Code != analysislock.Crashed || !strings.Contains(d.LastError.Message, "rev/i1") {
-			w.Errorf("last error %+v", d.LastError)
+		if last := d.LastError; last == nil || last.Code != analysislock.Crashed || !strings.Contains(last.Message, "rev/i1") {
+			w.Errorf("last error %+v", last)
 		}
 		if d.History[1].Outcome != "" {
 			w.Errorf("the attempt that runs: %+v", d.History[1])
@@ -206,6 +206,21 @@ func TestWhatCountsAsACrash(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestOnlyTheLastTwoAttemptsAloneMakeAKiller(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.serve(w, lease.Policy{MaxAttempts: 10}, 0, nil)
+		for _, o := range []analysislock.AcquireOptions{asDelivery, asDelivery, asAlone, {}, asAlone} {
+			if acq := w.acquireWith("i/"+time.Now().String(), o); !acq.Acquired {
+				w.Fatalf("%+v; history %q", acq, w.outcomes())
+			}
+			die(w)
+		}
+		if acq := w.acquireWith("i/6", asAlone); !acq.Acquired {
+			w.Errorf("%+v; history %q: one attempt was beside others", acq, w.outcomes())
+		}
+	})
 }
 
 func TestADelayFreesTheLockAndIsCounted(t *testing.T) {

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
-// maxCodes is how many codes, and how many analyses with uncertain acts, the page of failures lists.
+// maxCodes is how many codes, analyses with uncertain acts, and crashed ones, the page of failures lists.
 // It reads maxUncertain analyses with uncertain acts, and lists those with the oldest acts.
 const maxCodes, maxUncertain = 50, 1000
 
@@ -22,6 +23,7 @@ const maxCodes, maxUncertain = 50, 1000
 type failuresPage struct {
 	frame
 	Uncertain []row
+	Crashed   []row // those that are FAILED come first
 	Groups    []group
 	Left      int   // the number of groups that are not shown
 	LeftActs  int   // the number of analyses with uncertain acts that are not shown
@@ -76,6 +78,7 @@ type problems struct {
 	failures     []repo.Failure
 	hiddenGroups int // the number of further groups
 	uncertain    []analysislock.Analysis
+	crashed      []analysislock.Analysis // with the code crashed, the last updated first
 	readAt       time.Time
 }
 
@@ -89,7 +92,7 @@ func uncertainSince(a *analysislock.Analysis) (first time.Time) {
 	return first
 }
 
-// problems reads the failures, and the uncertain acts.
+// problems reads the failures, the uncertain acts, and what crashed.
 func (s *Server) problems(ctx context.Context) (p problems, err error) {
 	if p.readAt, err = s.source.Now(ctx); err != nil {
 		return p, err
@@ -100,7 +103,17 @@ func (s *Server) problems(ctx context.Context) (p problems, err error) {
 	slices.SortStableFunc(p.uncertain, func(a, b analysislock.Analysis) int {
 		return uncertainSince(&a).Compare(uncertainSince(&b))
 	})
-	p.failures, p.hiddenGroups, err = s.source.Failures(ctx, maxCodes)
+
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		p.crashed, _, _, err = s.source.Page(ctx, repo.Filter{Code: analysislock.Crashed}, "", maxCodes)
+		return err
+	})
+	reads.Go(func() (err error) {
+		p.failures, p.hiddenGroups, err = s.source.Failures(ctx, maxCodes)
+		return err
+	})
+	err = reads.Wait()
 	return p, err
 }
 
@@ -123,6 +136,12 @@ func (s *Server) failed(c echo.Context) error {
 		r.Section = "uncertain" // its other acts are not shown
 		p.Uncertain = append(p.Uncertain, r)
 	}
+	for i := range found.crashed {
+		if r := s.newRow(&found.crashed[i], now); r.Crashes() != nil {
+			p.Crashed = append(p.Crashed, r)
+		}
+	}
+	slices.SortStableFunc(p.Crashed, func(a, b row) int { return cmp.Compare(a.Status, b.Status) })
 	p.Rest = all.counts[analysislock.Failed]
 	for i := range found.failures {
 		f := &found.failures[i]

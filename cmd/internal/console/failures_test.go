@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,6 +128,60 @@ func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {
 		source.failures = []repo.Failure{{Code: "a", N: 1, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", message)}}}
 		has(t, page(t, open(t, source, console.Options{}), "/failures"), "<h3>"+cmp.Or(want, "Key"+reason)+" <b")
 	}
+}
+
+// crashed returns an analysis with an attempt that crashed on each of instances, such as "rev/1 alone".
+func crashed(id, status, code string, instances ...string) analysislock.Analysis {
+	d := analysis(id, status)
+	d.LastError = &analysislock.Error{Code: "crashed", Message: "its worker died"}
+	if code != "" {
+		d.Error = &analysislock.Error{Code: code}
+	}
+	for i, instance := range instances {
+		owner, alone := strings.CutSuffix(instance, " alone")
+		d.History = append(d.History, analysislock.Attempt{
+			Number: i + 1, Owner: owner + "/9F2C", Outcome: "crashed", Alone: alone, EndedAt: storeNow(),
+		})
+	}
+	return d
+}
+
+// The input killer took its neighbour with it twice, and then died alone twice.
+func TestTheFailuresShowWhatCrashedWhereAndWhetherItRanAlone(t *testing.T) {
+	neighbour := at(crashed("neighbour", "QUEUED", "", "rev/0", "rev/1", "rev/2"), 0) // updated last
+	neighbour.NextAttemptAt = storeNow().Add(30*time.Second + 900*time.Millisecond)
+	neighbour.History[0].Outcome = "retry"
+	others := []analysislock.Analysis{
+		analysis("new", "QUEUED"), crashed("ready", "READY", "", "rev/1"), crashed("refused", "FAILED", "too_large", "rev/1"),
+		crashed("named", "QUEUED", ""), // its analyzer has this code too
+	}
+	source := newSource(append(others, neighbour,
+		crashed("killer", "FAILED", "crashed", "rev/1", "rev/2", "rev/3 alone", "rev/4 alone"),
+		crashed("exhausted", "FAILED", "attempts_exhausted", "rev/1"))...)
+
+	text := page(t, open(t, source, console.Options{}), "/failures")
+	section := regexp.MustCompile(`(?s)<section id="crashed".*</section>`).FindString(text)
+	shown := regexp.MustCompile(`(?s)<li class="failure".*?</ul>`).FindAllString(section, -1)
+	for i, item := range shown {
+		item = regexp.MustCompile(`<[^>]*>|at <span.*?</span>`).ReplaceAllString(item, " ")
+		shown[i] = strings.Join(strings.Fields(item), " ")
+	}
+	want := []string{
+		"exhausted FAILED attempt 1 crashed on rev/1",
+		"killer FAILED attempt 4 crashed on rev/4 , alone attempt 3 crashed on rev/3 , alone " +
+			"attempt 2 crashed on rev/2 attempt 1 crashed on rev/1",
+		"neighbour QUEUED next attempt in 30 s attempt 3 crashed on rev/2 attempt 2 crashed on rev/1",
+	}
+	if !slices.Equal(shown, want) {
+		t.Errorf("shown are\n%s\nwant\n%s", strings.Join(shown, "\n"), strings.Join(want, "\n"))
+	}
+	if want := (repo.Filter{Code: "crashed"}); source.filter != want {
+		t.Errorf("read by %+v, want %+v", source.filter, want)
+	}
+	has(t, section, `href="/analysis?id=killer"`, `href="/?code=crashed"`)
+	has(t, text, "By code and message")
+	none := page(t, open(t, newSource(others...), console.Options{}), "/failures")
+	hasNot(t, none, "Workers that died", "By code and message")
 }
 
 // Another page reads during each change, and its reading has the state from before.

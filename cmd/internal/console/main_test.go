@@ -42,7 +42,7 @@ type memorySource struct {
 	left        int // groups of failures
 	backlog     repo.Backlog
 	failed      int64       // more that are counted
-	filter      repo.Filter // of the last Page, which finds all
+	filter      repo.Filter // of the last Page, which compares its Code alone
 }
 
 const ahead = 24 * time.Hour
@@ -125,7 +125,10 @@ func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, li
 	if err := s.wait(ctx); err != nil {
 		return nil, "", at, err
 	}
-	found, err = s.read("Page", nil)
+	found, err = s.read("Page", func(d *analysislock.Analysis) bool {
+		return f.Code == "" || cmp.Or(d.Error, &analysislock.Error{}).Code == f.Code ||
+			cmp.Or(d.LastError, &analysislock.Error{}).Code == f.Code
+	})
 	s.change(func() { s.filter = f })
 	from, _ := strconv.Atoi(after)
 	found = found[min(from, len(found)):]

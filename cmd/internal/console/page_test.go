@@ -74,7 +74,10 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 
 func TestAnAddressFiltersTheListByTheStoresTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newSource(analysis("a", "QUEUED"), analysis("b", "READY"), heldBy("held", "w", 1, time.Hour))
+		coded, held := analysis("a", "QUEUED"), heldBy("held", "w", 1, time.Hour)
+		coded.LastError = &analysislock.Error{Code: "a&b"}
+		held.LastError = coded.LastError
+		source := newSource(coded, analysis("b", "READY"), held)
 		s := open(t, source, console.Options{Every: quick, Limit: 1})
 		now := storeNow()
 		fixed := time.Date(2006, 1, 2, 15, 4, 5, 0, time.UTC)

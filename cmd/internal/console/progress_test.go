@@ -31,7 +31,7 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	began := storeNow().Add(-time.Hour)
 	a.History = []analysislock.Attempt{
 		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(350 * time.Millisecond), Outcome: "retry", Code: "exit_1", Message: "not\nnow"},
-		{Number: 2, Token: 8, Owner: "w/8", StartedAt: began.Add(2 * time.Minute)},
+		{Number: 2, Token: 8, Owner: "rev/8/9F2C", StartedAt: began.Add(2 * time.Minute), Alone: true, Delays: 2},
 		{Number: 3, Token: 9, Owner: "w/9", StartedAt: storeNow().Add(-10*time.Minute - time.Second)},
 	}
 	source := newSource(a, analysis("new", "QUEUED"))
@@ -41,10 +41,13 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	timeline := regexp.MustCompile(`(?s)<li data-outcome=.*?</li>`)
 	for i, want := range [][]string{
 		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago", `x="833" width="16`},
-		{`"no end recorded"`, "attempt 2, token 8", "w/8"},
+		{`"no end recorded"`, "attempt 2, token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "delayed 2 times: "},
 		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow"},
 	} {
 		has(t, timeline.FindAllString(text, -1)[i], want...)
+	}
+	if n := strings.Count(text, "alone</b>") + strings.Count(text, "delayed"); n != 2 {
+		t.Errorf("%d of the attempts ran alone or were delayed, want the second only:\n%s", n, text)
 	}
 	has(t, page(t, s, "/analysis?id=new"), `aria-labelledby="timeline-title" hidden`)
 	done := a

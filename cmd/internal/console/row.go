@@ -154,6 +154,20 @@ func (r row) Timeline() (all []attempt) {
 	return all
 }
 
+// Crashes returns the attempts that crashed, the newest first, if that is why the analysis is FAILED, or
+// not finished yet.
+func (r row) Crashes() (all []analysislock.Attempt) {
+	if cause := cmp.Or(r.Cause(), r.LastError); cause == nil || cause.Code != analysislock.Crashed {
+		return nil
+	}
+	for _, a := range slices.Backward(r.History) {
+		if a.Outcome == analysislock.OutcomeCrashed {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 // act is a marked act of an analysis.
 type act struct {
 	Name string

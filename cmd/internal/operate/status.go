@@ -255,11 +255,11 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 }
 
 // printHistory prints the attempts, a row each, and below it its error. An attempt without an
-// end is running, or its worker has crashed or lost the lock.
+// end is running, or no acquisition has found yet that its worker died.
 func printHistory(c *cli.Call, s *shownAnalysis) {
-	const row = "%-7v  %-24s  %-12s  %s\n"
+	const row = "%-7v  %-24s  %-12s  %-15s  %-5s  %s\n"
 	if len(s.History) > 0 {
-		cli.Print(c.Out, "\n"+row, "ATTEMPT", "STARTED", "DURATION", "OUTCOME")
+		cli.Print(c.Out, "\n"+row, "ATTEMPT", "STARTED", "DURATION", "OUTCOME", "ALONE", "INSTANCE")
 	}
 	for i := range s.History {
 		a := &s.History[i]
@@ -270,11 +270,19 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 		if a.Outcome == "" && i == len(s.History)-1 && s.Lock.Held {
 			outcome = "running"
 		}
-		cli.Print(c.Out, row, a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome))
+		alone := ""
+		if a.Alone {
+			alone = "alone"
+		}
+		cli.Print(c.Out, row, a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome), alone,
+			printable.Line(a.Instance()))
 
 		if a.Code != "" {
 			problem := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
 			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(problem, 71))
+		}
+		if a.Delays > 0 {
+			cli.Print(c.Out, "%9sthe next attempt was delayed %s: the instance was busy\n", "", cli.Count(a.Delays, "time"))
 		}
 	}
 }
