@@ -86,10 +86,10 @@ func (d *Analysis) kills() bool {
 	return since >= maxAlone
 }
 
-// failCrashed makes the analysis FAILED.
+// failCrashed makes the analysis FAILED. Failures are grouped by the first line of their message.
 func (d *Analysis) failCrashed() {
 	inARow, alone := d.crashes()
-	d.fail(Crashed, fmt.Sprintf("crashed %d times in a row, the last %d times while its worker ran nothing else; %s",
+	d.fail(Crashed, fmt.Sprintf("crashed %d times in a row, the last %d times while its worker ran nothing else\n%s",
 		inARow, alone, d.History[len(d.History)-1].crashedMessage()))
 }
 

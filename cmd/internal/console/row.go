@@ -160,9 +160,9 @@ func (r row) Crashes() (all []analysislock.Attempt) {
 	if cause := cmp.Or(r.Cause(), r.LastError); cause == nil || cause.Code != analysislock.Crashed {
 		return nil
 	}
-	for _, a := range slices.Backward(r.History) {
-		if a.Outcome == analysislock.OutcomeCrashed {
-			all = append(all, a)
+	for i := range slices.Backward(r.History) {
+		if a := &r.History[i]; a.Outcome == analysislock.OutcomeCrashed {
+			all = append(all, *a)
 		}
 	}
 	return all
