@@ -16,6 +16,7 @@ import (
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease/analysislock"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}
@@ -182,6 +183,39 @@ func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	eventually(t, "it is replaced", func() bool { return strings.Contains(progress.String(), "worker 1 ended; it serves again") })
 	create(t, a, "y")
 	awaitReady(t, a, "y")
+}
+
+// An input that kills its worker, among eight that do not: these are READY, and it is FAILED and named.
+func TestLocalFailsAnInputThatKillsItsWorkerAndNoOther(t *testing.T) {
+	t.Parallel()
+	script := write(t, "analyzer.sh", `case "$(cat)" in *kill*) sleep 0.5; kill -9 $PPID;; esac; sleep 2; echo '"done"'`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "LOCK_TTL": "2s", "MAX_RUNS": "10"}, "--workers", "1")
+	ids := []string{"innocent-1", "innocent-2", "innocent-3", "innocent-4", "killer", "innocent-5", "innocent-6", "innocent-7", "innocent-8"}
+	for _, id := range ids {
+		input := fmt.Sprintf("%q", strings.TrimRight(id, "er"))
+		taskguard(t, env, "submit", "--input", input, "--id", id).want(t, cli.ExitDone)
+	}
+
+	a := analyses(t, env)
+	finished := func(id string) analysislock.Analysis {
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if d, err := a.Get(t.Context(), id); err == nil && d.Finished() {
+				return d
+			}
+		}
+		t.Fatalf("%s is not finished:\n%s", id, progress)
+		return analysislock.Analysis{}
+	}
+	for _, id := range ids {
+		if d := finished(id); id != "killer" && (d.Status != analysislock.Ready || d.Attempts > 3) {
+			t.Errorf("%s is %s, %+v, after %d attempts; want READY after 3 at most", id, d.Status, d.Error, d.Attempts)
+		}
+	}
+	if d := finished("killer"); d.Status != analysislock.Failed || d.Error.Code != analysislock.Crashed || d.Attempts > 4 {
+		t.Errorf("the killer is %s, %+v, after %d attempts", d.Status, d.Error, d.Attempts)
+	}
+	taskguard(t, env, "status", "killer").want(t, cli.ExitDone, "FAILED", "crashed", "alone")
+	taskguard(t, env, "status", "--code", "crashed").want(t, cli.ExitDone, "killer")
 }
 
 // killWorker kills the process of worker 1.

@@ -19,6 +19,7 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/proof"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -172,6 +173,8 @@ func TestChaos(t *testing.T) {
 	for _, other := range []func(context.Context){c.recover, c.answerActs, c.watchMachine} {
 		others.Go(func() { other(throughout) })
 	}
+	faulty, calm := context.WithCancel(throughout)
+	others.Go(func() { c.requeueCrashed(faulty) })
 	c.createAnalyses(t)
 	c.proxy.script(c.faults())
 	c.queue.proxy.script(c.bookings())
@@ -181,11 +184,18 @@ func TestChaos(t *testing.T) {
 	c.injectFaults(during)
 	c.proxy.script(nil)
 	c.queue.proxy.script(nil)
-	faulty := c.since()
-	c.settle(t)
+	ended := c.since()
+	for i := range c.analyses {
+		c.await(t, id(i), analysislock.Ready)
+	}
+	calm()
+	settled := c.since()
+	c.runKillers(t)
+	c.drain(t)
 	done()
 	others.Wait()
-	t.Logf("%v of faults, %v until all was quiet", faulty.Round(time.Second), (c.since() - faulty).Round(time.Second))
+	t.Logf("%v of faults, %v until all was READY, %v with killers", ended.Round(time.Second),
+		(settled - ended).Round(time.Second), (c.since() - settled).Round(time.Second))
 	c.judgeAll(t)
 }
 
@@ -194,14 +204,19 @@ func TestChaos(t *testing.T) {
 func (c *chaos) createAnalyses(t *testing.T) {
 	t.Helper()
 	r := c.random("deliveries")
-	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	for i := range c.analyses {
-		c.docs.Put(t, id(i), map[string]any{"status": "QUEUED", "attempts": 0, "createdAt": now, "updatedAt": now})
+		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
 			check(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
 		}
 	}
+}
+
+func (c *chaos) create(t *testing.T, id string) {
+	t.Helper()
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+	c.docs.Put(t, id, map[string]any{"status": "QUEUED", "attempts": 0, "createdAt": now, "updatedAt": now})
 }
 
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
@@ -239,19 +254,24 @@ func (c *chaos) recover(ctx context.Context) {
 // a slow machine.
 const settleTime = 10 * time.Minute
 
-// settle returns when every analysis is READY and the queue is empty, or fails.
-func (c *chaos) settle(t *testing.T) {
+// await waits until the analysis has the status.
+func (c *chaos) await(t *testing.T, id, status string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
 	defer cancel()
-	for i := range c.analyses {
-		for c.docs.Fields(t, id(i))["status"] != "READY" {
-			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
-				c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
-				t.Fatalf("%s is not READY after %v: %v", id(i), settleTime, c.docs.Fields(t, id(i)))
-			}
+	for c.docs.Fields(t, id)["status"] != status {
+		if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
+			c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
+			t.Fatalf("%s is not %s after %v: %v", id, status, settleTime, c.docs.Fields(t, id))
 		}
 	}
+}
+
+// drain waits until the queue is empty.
+func (c *chaos) drain(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
+	defer cancel()
 	if err := c.queue.server.Idle(ctx); err != nil {
 		t.Errorf("the queue is not empty: %v", err)
 	}

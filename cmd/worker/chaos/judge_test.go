@@ -20,7 +20,7 @@ var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP", "Firestore paused", "reply lost", "commit dropped",
 	"commit sent twice", "commit slow", "duplicates", "recoveries answered 200", "steals", "runs released as continued",
 	"answered 200 already_finishedREADY", "answered 200 locked",
-	"charges without a reply", "answered done", "answered not done",
+	"charges without a reply", "answered done", "answered not done", "kills by an analysis",
 }
 
 // expectedInFull are those of a full run besides.
@@ -40,6 +40,10 @@ func (c *chaos) judgeAll(t *testing.T) {
 	journal := readJournal(t, c.journal)
 	for i := range c.analyses {
 		c.judge(t, id(i), journal)
+	}
+
+	for i := range killers {
+		c.judgeKiller(t, killer(i))
 	}
 
 	n := len(c.proxy.uncertain) // Google's emulator has been seen to answer Internal after a pause
