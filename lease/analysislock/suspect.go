@@ -70,11 +70,11 @@ func (d *Analysis) suspect() bool {
 	return inARow >= suspectAfter
 }
 
-// kills reports whether it certainly is. After a requeue two more attempts must crash. Those before it began
-// before StartedAt.
+// kills reports whether it certainly is. After a requeue two more attempts must crash: those before it began
+// before StartedAt, which the first attempt after it sets.
 func (d *Analysis) kills() bool {
 	inARow, alone := d.crashes()
-	if inARow < failedAfter || alone < maxAlone || d.StartedAt.IsZero() {
+	if inARow < failedAfter || alone < maxAlone || d.Lock.Attempts < maxAlone {
 		return false
 	}
 	since := 0
