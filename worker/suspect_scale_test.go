@@ -78,7 +78,8 @@ func (s *service) open(dead context.Context, run func(context.Context, worker.Jo
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return guard, guard.MustRegister(worker.Kind{Run: run})
+	work := guard.MustRegister(worker.Kind{Run: run})
+	return guard, work
 }
 
 // start starts an instance. An analysis named killer kills it after 20 s, any other takes two minutes.

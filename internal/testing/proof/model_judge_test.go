@@ -184,7 +184,8 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 // crashes counts the last attempts that crashed, and how many of the last ones ran alone. An attempt that was
 // stopped, or lost its lock, does not count.
 func crashes(history []analysislock.Attempt) (inARow, alone int) {
-	for _, a := range slices.Backward(history) {
+	for i := range slices.Backward(history) {
+		a := &history[i]
 		switch a.Outcome {
 		case analysislock.OutcomeShuttingDown, analysislock.OutcomeLockLost:
 			continue
