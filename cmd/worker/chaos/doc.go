@@ -28,6 +28,10 @@
 // loses replies, and may take longer than the TTL. The operator answers uncertain acts. There is
 // one charge, and one more at most for each of his answers that there was none.
 //
+// When all are READY and there are no more faults, two analyses kill every worker that runs them, beside eight that
+// do not. The two end FAILED as crashed, after four attempts at most, and the eight READY. Before that, an operator
+// requeues what the test's own kills have made FAILED as crashed.
+//
 // Each run must get the newest checkpoint that was committed before its acquisition, and
 // only the lock's holder may commit one. The next run repeats no unit of a run that
 // released its lock: at SIGTERM, at RUN_TIMEOUT or after a failure. Each attempt counts, except one

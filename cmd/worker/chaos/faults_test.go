@@ -141,13 +141,7 @@ func (c *chaos) faults() func(*call) fault {
 func (c *chaos) bookings() func(*call) fault {
 	r := c.random("bookings")
 	return func(now *call) fault {
-		kill := func() {
-			for _, s := range c.slots {
-				if p := s.worker(); p.number == now.caller {
-					p.kill()
-				}
-			}
-		}
+		kill := func() { c.killWorker(now.caller) }
 		switch n := r.IntN(100); {
 		case now.method == "GetTask" && n < 25:
 			return fault{name: "asked without an answer", apply: never, code: codes.PermissionDenied}
@@ -163,6 +157,15 @@ func (c *chaos) bookings() func(*call) fault {
 			return fault{name: "kill -9 after a booking", then: kill}
 		}
 		return fault{}
+	}
+}
+
+// killWorker kills the worker with that number, if it still serves.
+func (c *chaos) killWorker(number int) {
+	for _, s := range c.slots {
+		if p := s.worker(); p.number == number {
+			p.kill()
+		}
 	}
 }
 

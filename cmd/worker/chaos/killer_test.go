@@ -16,7 +16,7 @@ import (
 const (
 	killers   = 2
 	innocents = 8
-	killTime  = 300 * time.Millisecond // from the start of the program
+	killTime  = 300 * time.Millisecond // from the start of the program to its worker's death
 )
 
 func killer(i int) string { return fmt.Sprint("killer-", i) }
@@ -76,6 +76,9 @@ func (c *chaos) requeueCrashed(ctx context.Context) {
 		}
 		for i := range all {
 			d := &all[i]
+			if d.Error.Code != analysislock.Crashed { // only its last error is
+				continue
+			}
 			seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
 			if _, err := c.operator.Requeue(ctx, d.ID, seen, false, ""); err == nil {
 				c.add("requeued after crashes")

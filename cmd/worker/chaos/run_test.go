@@ -109,19 +109,24 @@ func (c *chaos) units(id string) int {
 // ServeHTTP is the analyzer, which sets the pace of the programs: it answers a program with a line
 // for each unit, and with the run's token as its result if the run succeeds. One run of eight
 // fails after half of the units that are left. The path is the number of the worker. It serves
-// charges too.
+// charges too, and kills the worker for a killer.
 func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var got job
 	body, err := io.ReadAll(r.Body) // read in full, or the end of its connection would not be noticed
-	number, charges := strings.CutSuffix(r.URL.Path[1:], "/charge")
+	number, what, _ := strings.Cut(r.URL.Path[1:], "/")
 	worker, noWorker := strconv.Atoi(number)
 	if err = errors.Join(err, noWorker, json.Unmarshal(body, &got)); err != nil {
 		c.check(err)
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	if charges {
+	switch what {
+	case "charge":
 		c.charge(w, got)
+		return
+	case "kill":
+		time.Sleep(killTime)
+		c.killWorker(worker)
 		return
 	}
 
@@ -199,8 +204,7 @@ func analyze(url, journal string) (code int, err error) {
 		return 1, err
 	}
 	if strings.HasPrefix(p.Analysis, "killer") {
-		time.Sleep(killTime)
-		return 1, syscall.Kill(os.Getppid(), syscall.SIGKILL)
+		return 1, post(url+"/kill", text)
 	}
 	if err := p.charge(url+"/charge", text); err != nil {
 		return 1, err
@@ -267,15 +271,23 @@ func (p *program) charge(url string, request []byte) error {
 	if state == "uncertain" {
 		return errors.New("an earlier attempt may have charged")
 	}
+	if err := post(url, request); err != nil {
+		return err
+	}
+	_, err = p.mark(`"done":true,"ack":2`)
+	return err
+}
+
+// post sends a request to the test.
+func post(url string, request []byte) error {
 	response, err := http.Post(url, "application/json", bytes.NewReader(request))
 	if err != nil {
 		return err
 	}
 	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
-		return errors.Join(err, errors.New("the provider: "+response.Status))
+		return errors.Join(err, errors.New(url+": "+response.Status))
 	}
-	_, err = p.mark(`"done":true,"ack":2`)
-	return err
+	return nil
 }
 
 // mark writes a line about the act, and returns the reply to it.
