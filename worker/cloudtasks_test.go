@@ -86,9 +86,13 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 	return q
 }
 
-// Use makes a Guard book in q.
+// Use makes a Guard book in q, on a connection that its Shutdown closes.
 func (q *CloudQueue) Use(o *Options) {
-	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(q.Conn)}
+	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
+	if err != nil {
+		panic(err)
+	}
+	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
 	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
 }
 

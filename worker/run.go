@@ -1,0 +1,91 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/text"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+// RunResult is the result of [Work.Run].
+type RunResult struct {
+	// Outcome is the word of the log line: ready, failed or already_finished; locked or waiting, if this call has
+	// not run the work; retry, continued, shutting_down or lock_lost, if its run did not finish the document;
+	// not_found, bad_request, malformed or unavailable.
+	Outcome string
+	Status  string // READY or FAILED of a document that is finished, whatever the words in Fields are
+	// Code and Message say why this attempt has failed, for good or for now, as the document does.
+	Code, Message string
+	Token         int64 // the fencing token of this run; zero: it did not acquire the lock
+	Attempt       int   // the number of this attempt
+	// RetryAt is when the next attempt is due, or when another program's lock expires. Zero: now, or unknown.
+	RetryAt time.Time
+	Booked  bool // the Queue has the next delivery
+}
+
+// Run runs the document id in this program, as one delivery does, without HTTP: it acquires the lock, calls
+// the kind's Run under it, and finishes the document, or releases the lock and books the next delivery in
+// the Queue. Without a Queue nothing is booked. Use it in a Cloud Run job, or wherever a run takes longer
+// than a delivery: with Options.NoHTTP, or with a Start in the kind, RunTimeout may be as long as
+// MaxRunTime.
+//
+// Run returns when nothing that it has started runs any more. It writes one log line, like a delivery, and
+// does not count towards MaxRuns. If ctx ends, or in Shutdown, the run's context ends, its lock is released
+// and a delivery is booked for now.
+//
+// The error is nil if the document is READY, or was finished before. It is a *FailedError if this call made
+// it FAILED. After any other error the document is not finished: a *RunningError if another program runs
+// it; ErrLost; ErrStopping, or the cause of ctx; ErrNotFound; ErrInvalidKey; ErrUnavailable; or the error of
+// the kind's Run, which failed for now.
+func (w *Work) Run(ctx context.Context, id string) (RunResult, error) {
+	g := w.service
+	defer g.lifecycle.Track()() // not counted towards MaxRuns
+	switch {
+	case g.work.Err() != nil:
+		return RunResult{}, ErrStopping
+	case ctx.Err() != nil:
+		return RunResult{}, context.Cause(ctx)
+	case w.Kind.Run == nil:
+		return RunResult{}, fmt.Errorf("worker: run: kind %q has no Run", w.Name)
+	}
+
+	d := w.deliver(ctx, g.work, delivery.Delivery{AnalysisID: id, Analyzer: w.analyzer()}, true)
+	r := RunResult{
+		Outcome: d.Reason.String(), Status: d.Status, Code: d.Code, Token: d.Token, Attempt: d.Attempt,
+		RetryAt: d.RetryAt, Booked: d.Booked(),
+	}
+	if d.Code != "" {
+		r.Message = text.Head(d.Err.Error(), delivery.MaxText)
+	}
+	switch d.Reason {
+	case delivery.Completed:
+		r.Status = analysislock.Ready
+		return r, nil
+	case delivery.AlreadyFinished:
+		return r, nil
+	case delivery.Failed:
+		r.Status = analysislock.Failed
+		return r, &FailedError{Code: r.Code, Message: r.Message, Err: d.RunErr}
+	}
+	return r, fmt.Errorf("worker: run %q: %w", id, unfinishedRun(ctx, d))
+}
+
+// unfinishedRun returns why the delivery d of a Run has not finished its document.
+func unfinishedRun(ctx context.Context, d delivery.Result) error {
+	switch {
+	case d.Reason == delivery.Locked:
+		return newRunningError(d.RetryAt, d.RetryIn)
+	case d.Reason == delivery.Waiting:
+		return fmt.Errorf("its next attempt is due at %s", iso8601.Format(d.RetryAt))
+	case errors.Is(d.Err, ErrStopping) && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case d.Reason == delivery.Retry && d.Code != delivery.CodeRunTimeout && d.RunErr != nil:
+		return d.RunErr
+	}
+	return d.Err
+}
