@@ -86,14 +86,20 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 	return q
 }
 
-// Use makes a Guard book in q, on a connection that its Shutdown closes.
+// Use makes a Guard book in q.
 func (q *CloudQueue) Use(o *Options) {
+	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(q.Conn)}
+	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
+}
+
+// Share makes one of several Guards book in q, each on a connection that its Shutdown closes.
+func (q *CloudQueue) Share(o *Options) {
+	q.Use(o)
 	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
 	if err != nil {
 		panic(err)
 	}
 	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
-	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
 }
 
 func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

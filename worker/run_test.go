@@ -137,7 +137,7 @@ func TestARunLongerThanADeliveryIsStartedElsewhereAndFinishedOnce(t *testing.T) 
 		b, q, wall := emulatortest.Embedded(t), worker.StartQueue(t), &worker.Wall{}
 		elsewhere := func(wall *worker.Wall, run func(context.Context, worker.Job) (any, error)) *worker.Work {
 			return open(t, b, func(o *worker.Options) {
-				q.Use(o)
+				q.Share(o)
 				o.FirestoreOptions = wall.Client(t, b)
 				o.NoHTTP, o.RunTimeout = true, 3*time.Hour
 			}).MustRegister(worker.Kind{Run: run})
@@ -159,7 +159,7 @@ func TestARunLongerThanADeliveryIsStartedElsewhereAndFinishedOnce(t *testing.T) 
 			elsewhere(&worker.Wall{}, long(nil)),
 		}
 		started := 0
-		service := open(t, b, q.Use)
+		service := open(t, b, q.Share)
 		h := routes(t, service, worker.Kind{RunTimeout: 3 * time.Hour, Start: func(context.Context, string) error {
 			run := runs[started]
 			started++
@@ -171,7 +171,7 @@ func TestARunLongerThanADeliveryIsStartedElsewhereAndFinishedOnce(t *testing.T) 
 		}})
 		q.Serve(h)
 		x := collection(t, b, "analyses").Doc("x")
-		work := open(t, b, q.Use).MustRegister(worker.Kind{})
+		work := open(t, b, q.Share).MustRegister(worker.Kind{})
 		if s, err := work.Submit(t.Context(), "x", nil); err != nil || !s.Booked {
 			t.Fatal(s, err)
 		}
@@ -214,7 +214,7 @@ func TestADeliveryStartsTheRunOfAKindWithAStart(t *testing.T) {
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-			g := open(t, b, q.Use)
+			g := open(t, b, q.Share)
 			x := collection(t, b, "analyses").Doc("x")
 			if tc.doc != "" {
 				set(t, x, document(tc.doc))
@@ -278,10 +278,10 @@ func TestAProgramWithoutHTTPNeedsNoCheckOfCallersAndAnswersNobody(t *testing.T) 
 		}
 
 		long := worker.Kind{RunTimeout: 24 * time.Hour, Run: succeed}
-		if _, err := open(t, b, q.Use).Register(long); err == nil || !strings.Contains(err.Error(), "RUN_TIMEOUT") {
+		if _, err := open(t, b, q.Share).Register(long); err == nil || !strings.Contains(err.Error(), "RUN_TIMEOUT") {
 			t.Errorf("a delivery would have to wait for a run of 24 h: %v", err)
 		}
-		if _, err := open(t, b, func(o *worker.Options) { q.Use(o); o.NoHTTP = true }).Register(long); err != nil {
+		if _, err := open(t, b, func(o *worker.Options) { q.Share(o); o.NoHTTP = true }).Register(long); err != nil {
 			t.Error(err)
 		}
 		long.RunTimeout++
