@@ -228,6 +228,9 @@ func TestADeliveryStartsTheRunOfAKindWithAStart(t *testing.T) {
 				}
 				return tc.fails
 			}})
+			if code, _ := post(t, h, "/internal/self-test", ""); code != http.StatusNotFound {
+				t.Errorf("a self-test without a Run is answered %d", code)
+			}
 			code, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"x"}`)
 			if code != tc.code || !strings.Contains(answer, tc.answer) || started.Load() != tc.started || len(q.Tasks()) != tc.booked {
 				t.Errorf("%d %s, started %d, booked %d", code, answer, started.Load(), len(q.Tasks()))

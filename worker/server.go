@@ -235,7 +235,7 @@ func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
 // selfTest runs the self-test.
 func (c *call) selfTest() {
 	input := c.guard.options.SelfTest
-	if input == nil {
+	if input == nil || c.analyzer == nil { // a kind with a Start has no Run
 		c.reply(notConfigured, nil)
 		return
 	}

@@ -103,7 +103,7 @@ func (g *Guard) awaitReady() {
 }
 
 // Routes returns a handler of all routes: Handler at the Path of each work, Recovery, Health,
-// and at /internal/self-test a run of the first work, if it has a Run, on Options.SelfTest. It answers other
+// and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
 // paths and methods in JSON too. Its error says which work has no Run and no Start or belongs
 // to another Guard, or that nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
@@ -121,7 +121,7 @@ func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 
 	for i, work := range works {
 		g.echo.POST(work.Path, work.Echo())
-		if i == 0 && work.Kind.Run != nil {
+		if i == 0 {
 			g.echo.POST("/internal/self-test", echo.WrapHandler(g.selfTest(work.runner, work.analyzer())))
 		}
 	}

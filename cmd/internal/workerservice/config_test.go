@@ -142,6 +142,8 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
 		"an endpoint's env":     {[]string{"TASK_AUTH=iam", "ANALYZER=http://127.0.0.1:1", "ANALYZER_ENV=A"}, []string{"ANALYZER_ENV: belongs to ANALYZER=exec:"}},
+		"a job":                 {[]string{"TASK_AUTH=iam", "ANALYZER=job:projects/p/locations/l/jobs/j-1"}, nil},
+		"another job":           {[]string{"TASK_AUTH=iam", "ANALYZER=job:long", "SMOKE_INPUT=1"}, []string{`ANALYZER: "job:long" is not job:projects/P`, "SMOKE_INPUT: needs an analyzer that runs here"}},
 		"a program's env":       {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A, B_*,*"}, nil},
 		"no variables":          {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A=1,,B-C,*D"}, []string{`ANALYZER_ENV: "A=1"`, `ANALYZER_ENV: "" is not `, `ANALYZER_ENV: "B-C"`, `ANALYZER_ENV: "*D"`}},
 		"an emulator deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},

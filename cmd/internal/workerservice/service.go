@@ -147,7 +147,7 @@ func (c *Config) readAnalyzer(e *env.Environment) {
 	if job, ok := strings.CutPrefix(c.AnalyzerSpec, jobScheme); ok {
 		c.Job = job
 		e.Refuse(!jobName.MatchString(job), "ANALYZER", "%q is not job:projects/P/locations/L/jobs/J", c.AnalyzerSpec)
-		e.Unused("is run by the job of ANALYZER=job:…, and not here", "ANALYZER_OUTPUT", "SMOKE_INPUT")
+		e.Unused("needs an analyzer that runs here, and ANALYZER=job:… starts runs elsewhere", "SMOKE_INPUT")
 		return
 	}
 	var err error
