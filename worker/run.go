@@ -17,15 +17,17 @@ type RunResult struct {
 	// Outcome is the word of the log line: ready, failed or already_finished; locked or waiting, if this call has
 	// not run the work; retry, continued, shutting_down or lock_lost, if its run did not finish the document;
 	// not_found, bad_request, malformed or unavailable.
-	Outcome string
-	Status  string // READY or FAILED of a document that is finished, whatever the words in Fields are
+	Outcome string `json:"outcome"`
+	// Status is READY or FAILED, if the document is finished, whatever the words in Fields are.
+	Status string `json:"status,omitempty"`
 	// Code and Message say why this attempt has failed, for good or for now, as the document does.
-	Code, Message string
-	Token         int64 // the fencing token of this run; zero: it did not acquire the lock
-	Attempt       int   // the number of this attempt
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+	Token   int64  `json:"lock_token,omitempty"` // the fencing token; zero: the lock was not acquired
+	Attempt int    `json:"attempt,omitempty"`    // the number of this attempt
 	// RetryAt is when the next attempt is due, or when another program's lock expires. Zero: now, or unknown.
-	RetryAt time.Time
-	Booked  bool // the Queue has the next delivery
+	RetryAt time.Time `json:"retry_at,omitzero"`
+	Booked  bool      `json:"booked"` // the Queue has the next delivery
 }
 
 // Run runs the document id in this program, as one delivery does, without HTTP: it acquires the lock, calls

@@ -54,7 +54,7 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		{"retry", later, "retry is not due: its next attempt begins at 2", true},
 		{"locked", later, "locked is locked by another run until 2", true},
 		{"missing", cli.ExitFailed, "missing does not exist\n", false},
-		{"malformed", cli.ExitFailed, "; taskguard unlock makes it usable\n", false},
+		{"malformed", cli.ExitFailed, "malformed cannot be finished now: ", false},
 		{"-x", cli.ExitDone, "-x is READY\n", false},
 	} {
 		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
@@ -76,7 +76,7 @@ func TestRunSaysWhatHappened(t *testing.T) {
 	without := analyzer.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
 	taskguard(t, without, "run", "locked").want(t, later, "; no delivery is booked\n")
 	o := taskguard(t, without, "run", "retry", "--json").want(t, later, `"outcome":"retry"`)
-	wantKeys(t, o.out, "id", "outcome", "attempt", "lock_token", "error", "booked")
+	wantKeys(t, o.out, "id", "outcome", "attempt", "lock_token", "code", "message", "booked")
 	wantKeys(t, taskguard(t, analyzer, "run", "ready", "--json").want(t, cli.ExitDone).out, "id", "outcome", "status", "booked")
 	wantKeys(t, taskguard(t, analyzer, "run", "locked", "--json").want(t, later).out, "id", "outcome", "retry_at", "booked")
 }

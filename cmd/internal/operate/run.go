@@ -8,10 +8,8 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/cmd/internal/workerservice"
-	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/text"
-	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/worker"
 )
@@ -20,32 +18,18 @@ import (
 // sysexits.h.
 const exitLater = 75
 
-// ran is the output of run --json.
-type ran struct {
-	ID      string              `json:"id"`
-	Outcome string              `json:"outcome"`
-	Status  string              `json:"status,omitempty"`
-	Attempt int                 `json:"attempt,omitempty"`
-	Token   int64               `json:"lock_token,omitempty"`
-	Error   *analysislock.Error `json:"error,omitempty"`
-	RetryAt string              `json:"retry_at,omitempty"`
-	Booked  bool                `json:"booked"` // the queue has the next delivery
-}
-
 // Run runs one analysis in this process, as a delivery does in the worker.
 func Run(ctx context.Context, c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print what happened as one JSON line")
 	args, err := c.Parse(1, 1)
+	if err == nil {
+		err = checkID(args[0])
+	}
 	if err != nil {
 		return err
 	}
-	id := args[0]
-	if err := checkID(id); err != nil {
-		return err
-	}
 
-	c.Lookup = withProject(ctx, c)
 	e := c.Environment()
 	cfg, err := workerservice.ParseRunConfig(c.Lookup)
 	e.Add(err)
@@ -60,35 +44,23 @@ func Run(ctx context.Context, c *cli.Call) error {
 		return err
 	}
 
-	log := telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), cfg.LogLevel)
+	id, log := args[0], telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), cfg.LogLevel)
 	r, err := workerservice.Run(ctx, cfg, places[0].Kind, id, log)
-	switch {
-	case r.Outcome == "" && ctx.Err() != nil: // the run has outlived the stop
-		return cli.ExitError{Code: exitLater, Err: err}
-	case r.Outcome == "":
+	if r.Outcome == "" {
 		return err
 	}
-	return report(c, id, r, err)
-}
-
-// report prints how the run of an analysis has ended with r and err, and returns the exit code as an error.
-func report(c *cli.Call, id string, r worker.RunResult, err error) error {
-	line := ran{ID: id, Outcome: r.Outcome, Status: r.Status, Attempt: r.Attempt, Token: r.Token, Booked: r.Booked}
-	if r.Code != "" {
-		line.Error = &analysislock.Error{Code: r.Code, Message: r.Message}
-	}
-	if !r.RetryAt.IsZero() {
-		line.RetryAt = iso8601.Format(r.RetryAt)
-	}
-	sentence := printable.Line(id + " " + line.happened(err))
-
+	sentence := printable.Line(id + " " + happened(r, err))
 	switch {
 	case c.JSON:
-		_ = c.PrintJSON(line) // cli.Run reports its error
+		_ = c.PrintJSON(struct { // cli.Run reports its error
+			ID string `json:"id"`
+			worker.RunResult
+		}{id, r})
 	case err == nil:
 		cli.Print(c.Out, "%s\n", sentence)
 	}
-	switch line.Outcome {
+
+	switch r.Outcome {
 	case "ready", "already_finished":
 		return nil
 	case "failed", "not_found", "malformed":
@@ -97,12 +69,19 @@ func report(c *cli.Call, id string, r worker.RunResult, err error) error {
 	return cli.ExitError{Code: exitLater, Err: errors.New(sentence)}
 }
 
-// happened says in words what the run has done. err is that of worker.Work.Run.
-func (r *ran) happened(err error) string {
-	failure := ""
-	if r.Error != nil {
-		failure = ", " + r.Error.Code + ": " + r.Error.Message
+// happened says in words what a run has done. err is that of worker.Work.Run.
+func happened(r worker.RunResult, err error) string {
+	failure, at, next := "", iso8601.Format(r.RetryAt), "; no delivery is booked"
+	if r.Code != "" {
+		failure = ", " + r.Code + ": " + r.Message
 	}
+	switch {
+	case r.Booked:
+		next = "; the next delivery is booked"
+	case r.Status != "": // the lock was lost, as another program has finished the analysis
+		next = "; it is " + r.Status
+	}
+
 	switch r.Outcome {
 	case "ready":
 		return "is READY"
@@ -112,24 +91,10 @@ func (r *ran) happened(err error) string {
 		return "is FAILED" + failure
 	case "not_found":
 		return "does not exist"
-	case "malformed":
-		return text.Error(err) + "; taskguard unlock makes it usable"
-	}
-
-	next := "; no delivery is booked"
-	switch {
-	case r.Booked && r.RetryAt != "" && r.Outcome == "retry":
-		next = "; the next attempt is booked for " + r.RetryAt
-	case r.Booked:
-		next = "; the next delivery is booked"
-	case r.Status != "": // the lock was lost, as another program has finished the analysis
-		next = "; it is " + r.Status
-	}
-	switch r.Outcome {
 	case "locked":
-		return "is locked by another run until " + r.RetryAt + ", and longer if that renews the lock" + next
+		return "is locked by another run until " + at + ", and longer if that renews the lock" + next
 	case "waiting":
-		return "is not due: its next attempt begins at " + r.RetryAt + next
+		return "is not due: its next attempt begins at " + at + next
 	case "retry":
 		return "failed for now" + failure + next
 	case "continued":
@@ -139,21 +104,5 @@ func (r *ran) happened(err error) string {
 	case "lock_lost":
 		return "lost its lock: nothing of this run is written" + next
 	}
-	return "was not finished: " + text.Error(cmp.Or(errors.Unwrap(err), err))
-}
-
-// withProject returns the environment of c. Without a project it adds the machine's, as the worker does.
-func withProject(ctx context.Context, c *cli.Call) cli.Lookup {
-	const name = "GOOGLE_CLOUD_PROJECT"
-	lookup := c.Lookup
-	if c.Value(name) != "" || c.Value(cli.FirestoreEmulator) != "" {
-		return lookup
-	}
-	project, _ := env.ProjectHere(ctx, "") // Places reports that there is none
-	return func(variable string) (string, bool) {
-		if variable == name {
-			return project, project != ""
-		}
-		return lookup(variable)
-	}
+	return "cannot be finished now: " + text.Error(cmp.Or(errors.Unwrap(err), err))
 }

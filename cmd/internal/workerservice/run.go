@@ -2,8 +2,8 @@ package workerservice
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"sync"
 
 	"taskguard/worker"
 )
@@ -17,9 +17,6 @@ func ParseRunConfig(lookup func(string) (string, bool)) (Config, error) {
 	return c, e.Err()
 }
 
-// errLeft is why a run has no result.
-var errLeft = errors.New("the run did not end in time: its lock is kept until it expires")
-
 // Run runs one analysis of the kind k, as worker.Work.Run does. The end of ctx stops the run as gently as
 // the stop of the worker, and within the same time.
 func Run(ctx context.Context, cfg Config, k worker.Kind, id string, log *slog.Logger) (worker.RunResult, error) {
@@ -27,38 +24,22 @@ func Run(ctx context.Context, cfg Config, k worker.Kind, id string, log *slog.Lo
 	if err != nil {
 		return worker.RunResult{}, err
 	}
+	lasting := context.WithoutCancel(ctx)
+	stop := sync.OnceFunc(func() {
+		stopping, cancel := context.WithTimeout(lasting, cfg.Limits.Drain)
+		defer cancel()
+		if err := guard.Shutdown(stopping); err != nil {
+			log.WarnContext(ctx, "not everything has ended", "error", err)
+		}
+		exports.Stop(stopping)
+	})
+	defer stop()
+
 	k.Run = cfg.Analyzer.Analyze
 	work, err := guard.Register(k)
 	if err != nil {
-		return worker.RunResult{}, errors.Join(err, guard.Shutdown(ctx))
+		return worker.RunResult{}, err
 	}
-
-	var result worker.RunResult
-	lasting, ended := context.WithoutCancel(ctx), make(chan error, 1)
-	go func() { // a run that outlives the stop ends with the process
-		r, err := work.Run(lasting, id)
-		result = r
-		ended <- err
-	}()
-	select {
-	case err = <-ended:
-		ended <- err // for the wait after the stop
-	case <-ctx.Done():
-	}
-
-	stopping, cancel := context.WithTimeout(lasting, cfg.Limits.Drain)
-	defer cancel()
-	if err := guard.Shutdown(stopping); err != nil {
-		log.WarnContext(ctx, "not everything has ended", "error", err)
-	}
-	flushing, cancel := context.WithTimeout(lasting, cfg.Limits.Flush)
-	defer cancel()
-	exports.Stop(flushing)
-
-	select {
-	case err := <-ended:
-		return result, err
-	case <-stopping.Done():
-		return worker.RunResult{}, errLeft
-	}
+	defer context.AfterFunc(ctx, stop)()
+	return work.Run(lasting, id)
 }

@@ -116,12 +116,12 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	return c, e.Err()
 }
 
-// parseConfig reads everything but TASK_AUTH.
-func parseConfig(
-	lookup func(string) (string, bool), options func(lookup func(string) (string, bool)) (worker.Options, error),
-) (c Config, e *env.Environment) {
-	e = env.NewEnvironment(lookup)
-	o, err := options(lookup)
+type lookup = func(string) (string, bool)
+
+// parseConfig reads everything but TASK_AUTH, and the options with fromEnv.
+func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Config, e *env.Environment) {
+	e = env.NewEnvironment(l)
+	o, err := fromEnv(l)
 	e.Add(err)
 	c.Options = o.Filled()
 	c.Process = service.ReadProcess(e, "taskguard-worker", true)
