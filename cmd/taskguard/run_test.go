@@ -51,14 +51,14 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		{"failed", cli.ExitFailed, "failed is FAILED, analyzer_rejected: no", false},
 		{"failed", cli.ExitDone, "failed was FAILED before: nothing was run\n", false},
 		{"retry", later, "retry failed for now, analyzer_failed: ", true},
-		{"retry", later, "retry is not due: its next attempt begins at 2", true},
-		{"locked", later, "locked is locked by another run until 2", true},
+		{"retry", later, "retry is not due, until 2", true},
+		{"locked", later, "locked is locked by another run, which may renew the lock, until 2", true},
 		{"missing", cli.ExitFailed, "missing does not exist\n", false},
 		{"malformed", cli.ExitFailed, "malformed cannot be finished now: ", false},
 		{"-x", cli.ExitDone, "-x is READY\n", false},
 	} {
 		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
-		if booked := strings.Contains(o.err, " booked"); booked != tc.booked {
+		if booked := strings.Contains(o.err, "the next delivery is booked"); booked != tc.booked {
 			t.Errorf("%s: booked %t, want %t: %s", tc.id, booked, tc.booked, o.err)
 		}
 		line := o.out
@@ -167,7 +167,7 @@ func TestARunEndsAsItShould(t *testing.T) {
 		held   bool // the lock is kept, and nothing is booked
 	}{
 		"another run of the same id": {func(t *testing.T, q *testQueue, r *running) {
-			taskguard(t, q.env, "run", "x").want(t, later, "x is locked by another run until 2", "the next delivery is booked")
+			taskguard(t, q.env, "run", "x").want(t, later, "x is locked by another run", "the next delivery is booked")
 			check(t, r.Process.Signal(syscall.SIGTERM))
 		}, later, "x was stopped, and can run again; the next delivery is booked\n", "QUEUED", false},
 		"Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {

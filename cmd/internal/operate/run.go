@@ -69,17 +69,30 @@ func Run(ctx context.Context, c *cli.Call) error {
 	return cli.ExitError{Code: exitLater, Err: errors.New(sentence)}
 }
 
+// unfinished has in words why a run has not finished its analysis, by its outcome.
+var unfinished = map[string]string{
+	"locked":        "is locked by another run, which may renew the lock",
+	"waiting":       "is not due",
+	"retry":         "failed for now",
+	"continued":     "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues",
+	"shutting_down": "was stopped, and can run again",
+	"lock_lost":     "lost its lock: nothing of this run is written",
+}
+
 // happened says in words what a run has done. err is that of worker.Work.Run.
 func happened(r worker.RunResult, err error) string {
-	failure, at, next := "", iso8601.Format(r.RetryAt), "; no delivery is booked"
+	failure, next := "", "; no delivery is booked"
 	if r.Code != "" {
 		failure = ", " + r.Code + ": " + r.Message
 	}
 	switch {
 	case r.Booked:
 		next = "; the next delivery is booked"
-	case r.Status != "": // the lock was lost, as another program has finished the analysis
+	case r.Status != "": // another program has finished the analysis
 		next = "; it is " + r.Status
+	}
+	if !r.RetryAt.IsZero() {
+		next = ", until " + iso8601.Format(r.RetryAt) + next
 	}
 
 	switch r.Outcome {
@@ -91,18 +104,7 @@ func happened(r worker.RunResult, err error) string {
 		return "is FAILED" + failure
 	case "not_found":
 		return "does not exist"
-	case "locked":
-		return "is locked by another run until " + at + ", and longer if that renews the lock" + next
-	case "waiting":
-		return "is not due: its next attempt begins at " + at + next
-	case "retry":
-		return "failed for now" + failure + next
-	case "continued":
-		return "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues" + next
-	case "shutting_down":
-		return "was stopped, and can run again" + next
-	case "lock_lost":
-		return "lost its lock: nothing of this run is written" + next
 	}
-	return "cannot be finished now: " + text.Error(cmp.Or(errors.Unwrap(err), err))
+	return cmp.Or(unfinished[r.Outcome], "cannot be finished now: "+text.Error(cmp.Or(errors.Unwrap(err), err))) +
+		failure + next
 }
