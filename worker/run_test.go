@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -214,7 +216,7 @@ func TestADeliveryStartsTheRunOfAKindWithAStart(t *testing.T) {
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, q := emulatortest.Embedded(t), worker.StartQueue(t)
-			g := open(t, b, q.Share)
+			g := open(t, b, func(o *worker.Options) { q.Use(o); o.SelfTest = []byte("1") })
 			x := collection(t, b, "analyses").Doc("x")
 			if tc.doc != "" {
 				set(t, x, document(tc.doc))
@@ -240,6 +242,24 @@ func TestADeliveryStartsTheRunOfAKindWithAStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Its name cannot be booked again, so it must start the run however early it comes.
+func TestTheBookedNextDeliveryStartsTheRunAlsoIfItIsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, started := emulatortest.Embedded(t), worker.StartQueue(t), 0
+		h := routes(t, open(t, b, q.Use), worker.Kind{Start: func(context.Context, string) error { started++; return nil }})
+		set(t, collection(t, b, "analyses").Doc("x"), document("waiting"))
+		if code, _ := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"x"}`); code != http.StatusOK || started != 0 || len(q.Tasks()) != 1 {
+			t.Fatalf("%d, started %d, booked %d", code, started, len(q.Tasks()))
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
+		r.Header.Set("X-CloudTasks-TaskName", path.Base(q.Tasks()[0].GetName()))
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if started != 1 {
+			t.Errorf("started %d", started)
+		}
+	})
 }
 
 // The same kind can start runs in a service, and run in the job's program.

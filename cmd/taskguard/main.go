@@ -1,10 +1,10 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), serves an emulator for tests, submits analyses (submit), and operates on them (status, unlock, cancel, delete,
-// requeue, recover, console). `taskguard help` lists its commands.
+// local), serves an emulator for tests, submits analyses (submit), runs one (run), and operates
+// on them (status, unlock, cancel, delete, requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
 // argument. It exits 0 when done, 1 when refused or failed, 2 on wrong usage or
-// environment, 130 when interrupted.
+// environment, 75 when run has not finished its analysis, 130 when interrupted.
 package main
 
 import (
