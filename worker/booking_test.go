@@ -326,7 +326,7 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 		{"", "", "", `^local/[A-Z2-7]{8}$`},
 		{"", "", "", `^local/[A-Z2-7]{8}$`},
 		{"", "long-x7", "127.0.0.1:1", `^long-x7/[A-Z2-7]{16}$`}, // of a job
-		{"r-1", "", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}$`}, // no metadata server
+		{"r-1", "", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}$`},         // no metadata server
 		{"r-1", "", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef$`},
 	} {
 		t.Setenv("K_REVISION", c.revision)

@@ -19,10 +19,9 @@ type RunResult struct {
 	// not_found, bad_request, malformed or unavailable.
 	Outcome string `json:"outcome"`
 	// Status is READY or FAILED, if the document is finished, whatever the words in Fields are.
-	Status string `json:"status,omitempty"`
-	// Code and Message say why this attempt has failed, for good or for now, as the document does.
-	Code    string `json:"code,omitempty"`
-	Message string `json:"message,omitempty"`
+	Status  string `json:"status,omitempty"`
+	Code    string `json:"code,omitempty"`       // of a failure, for good or for now, as in the document
+	Message string `json:"message,omitempty"`    // of that failure, for people
 	Token   int64  `json:"lock_token,omitempty"` // the fencing token; zero: the lock was not acquired
 	Attempt int    `json:"attempt,omitempty"`    // the number of this attempt
 	// RetryAt is when the next attempt is due, or when another program's lock expires. Zero: now, or unknown.
