@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,5 +89,5 @@ func unfinishedRun(ctx context.Context, d delivery.Result) error {
 	case d.Reason == delivery.Retry && d.Code != delivery.CodeRunTimeout && d.RunErr != nil:
 		return d.RunErr
 	}
-	return d.Err
+	return cmp.Or(d.Err, errors.New(d.Reason.String()))
 }
