@@ -47,14 +47,14 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		booked bool
 	}{
 		{"ready", cli.ExitDone, "ready is READY\n", false},
-		{"ready", cli.ExitDone, "ready was READY before: nothing was run\n", false},
+		{"ready", cli.ExitDone, "ready was finished before: nothing was run\n", false},
 		{"failed", cli.ExitFailed, "failed is FAILED, analyzer_rejected: no", false},
-		{"failed", cli.ExitDone, "failed was FAILED before: nothing was run\n", false},
+		{"failed", cli.ExitDone, "failed was finished before: nothing was run\n", false},
 		{"retry", later, "retry failed for now, analyzer_failed: ", true},
 		{"retry", later, "retry is not due, until 2", true},
 		{"locked", later, "locked is locked by another run, which may renew the lock, until 2", true},
 		{"missing", cli.ExitFailed, "missing does not exist\n", false},
-		{"malformed", cli.ExitFailed, "malformed cannot be finished now: ", false},
+		{"malformed", cli.ExitFailed, "malformed cannot be read: taskguard unlock makes it usable\n", false},
 		{"-x", cli.ExitDone, "-x is READY\n", false},
 	} {
 		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
@@ -288,7 +288,7 @@ func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
 		})
 	}
 	api.execution(2).end(t, cli.ExitDone, "x is READY\n")
-	if d := must(analyses(t, q.env).Get(t.Context(), "x"))(t); d.Status != analysislock.Ready || d.Result != "done" || len(d.History) != 3 || d.History[1].Outcome != "" {
+	if d := must(analyses(t, q.env).Get(t.Context(), "x"))(t); d.Status != analysislock.Ready || d.Result != "done" || len(d.History) != 3 || d.History[2].Outcome != analysislock.OutcomeReady {
 		t.Errorf("%s %v, history %+v", d.Status, d.Result, d.History)
 	}
 	if n := strings.Count(log.String(), `"outcome":"started"`); n != 3 {

@@ -49,62 +49,62 @@ func Run(ctx context.Context, c *cli.Call) error {
 	if r.Outcome == "" {
 		return err
 	}
-	sentence := printable.Line(id + " " + happened(r, err))
+	code, words := happened(r, err)
+	sentence := printable.Line(id + " " + words)
 	switch {
 	case c.JSON:
 		_ = c.PrintJSON(struct { // cli.Run reports its error
 			ID string `json:"id"`
 			worker.RunResult
 		}{id, r})
-	case err == nil:
+	case code == cli.ExitDone:
 		cli.Print(c.Out, "%s\n", sentence)
 	}
-
-	switch r.Outcome {
-	case "ready", "already_finished":
-		return nil
-	case "failed", "not_found", "malformed":
-		return errors.New(sentence)
+	if code != cli.ExitDone {
+		return cli.ExitError{Code: code, Err: errors.New(sentence)}
 	}
-	return cli.ExitError{Code: exitLater, Err: errors.New(sentence)}
+	return nil
 }
 
-// unfinished has in words why a run has not finished its analysis, by its outcome.
-var unfinished = map[string]string{
-	"locked":        "is locked by another run, which may renew the lock",
-	"waiting":       "is not due",
-	"retry":         "failed for now",
-	"continued":     "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues",
-	"shutting_down": "was stopped, and can run again",
-	"lock_lost":     "lost its lock: nothing of this run is written",
+// outcomes has the exit code and the words for each outcome of a run. Any other is an outage.
+var outcomes = map[string]struct {
+	code  int
+	words string
+}{
+	"ready":            {cli.ExitDone, "is READY"},
+	"already_finished": {cli.ExitDone, "was finished before: nothing was run"},
+	"failed":           {cli.ExitFailed, "is FAILED"},
+	"not_found":        {cli.ExitFailed, "does not exist"},
+	"malformed":        {cli.ExitFailed, "cannot be read: taskguard unlock makes it usable"},
+	"locked":           {exitLater, "is locked by another run, which may renew the lock"},
+	"waiting":          {exitLater, "is not due"},
+	"retry":            {exitLater, "failed for now"},
+	"continued":        {exitLater, "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues"},
+	"shutting_down":    {exitLater, "was stopped, and can run again"},
+	"lock_lost":        {exitLater, "lost its lock: nothing of this run is written"},
 }
 
-// happened says in words what a run has done. err is that of worker.Work.Run.
-func happened(r worker.RunResult, err error) string {
-	failure, next := "", "; no delivery is booked"
+// happened returns the exit code of a run, and says in words what it has done. err is that of worker.Work.Run.
+func happened(r worker.RunResult, err error) (code int, words string) {
+	row, known := outcomes[r.Outcome]
+	code, words = row.code, row.words
+	if !known {
+		code, words = exitLater, "cannot be finished now: "+text.Error(cmp.Or(errors.Unwrap(err), err))
+	}
 	if r.Code != "" {
-		failure = ", " + r.Code + ": " + r.Message
-	}
-	switch {
-	case r.Booked:
-		next = "; the next delivery is booked"
-	case r.Status != "": // another program has finished the analysis
-		next = "; it is " + r.Status
+		words += ", " + r.Code + ": " + r.Message
 	}
 	if !r.RetryAt.IsZero() {
-		next = ", until " + iso8601.Format(r.RetryAt) + next
+		words += ", until " + iso8601.Format(r.RetryAt)
 	}
 
-	switch r.Outcome {
-	case "ready":
-		return "is READY"
-	case "already_finished":
-		return "was " + r.Status + " before: nothing was run"
-	case "failed":
-		return "is FAILED" + failure
-	case "not_found":
-		return "does not exist"
+	switch {
+	case r.Booked:
+		words += "; the next delivery is booked"
+	case r.Status != "" && code == exitLater: // another program has finished the analysis
+		words += "; it is " + r.Status
+	case code == exitLater:
+		words += "; no delivery is booked"
 	}
-	return cmp.Or(unfinished[r.Outcome], "cannot be finished now: "+text.Error(cmp.Or(errors.Unwrap(err), err))) +
-		failure + next
+	return code, words
 }
