@@ -104,18 +104,18 @@ func (g *Guard) awaitReady() {
 
 // Routes returns a handler of all routes: Handler at the Path of each work, Recovery, Health,
 // and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
-// paths and methods in JSON too. Its error says which work has no Run or belongs
-// to another Guard, or that nothing checks the callers.
+// paths and methods in JSON too. Its error says which work has no Run and no Start, has a Start without
+// a Queue or belongs to another Guard, or that nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
-	if g.auth == (always{errNoAuth}) {
-		return nil, errNoAuth
+	if refusing, ok := g.auth.(always); ok && refusing.err != nil {
+		return nil, refusing.err
 	}
 	for _, work := range works {
-		switch {
-		case work == nil || work.service != g:
+		if work == nil || work.service != g {
 			return nil, errors.New("worker: routes: use what Register of this Guard has returned")
-		case work.Run == nil:
-			return nil, fmt.Errorf("worker: kind %q has no Run", work.Name)
+		}
+		if err := work.runs(); err != nil {
+			return nil, err
 		}
 	}
 
@@ -159,7 +159,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 // instance returns the text with which the owner of each delivery begins. It does not use the
 // hostname, which all instances on Cloud Run share.
 func instance(ctx context.Context) string {
-	revision := os.Getenv("K_REVISION")
+	revision := cmp.Or(os.Getenv("K_REVISION"), os.Getenv("CLOUD_RUN_EXECUTION")) // of a service, or of a job
 	if revision == "" {
 		return "local/" + rand.Text()[:8]
 	}

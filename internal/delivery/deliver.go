@@ -39,6 +39,8 @@ func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 	a := &attempt{runner: runner, delivery: d, id: d.AnalysisID, owner: runner.Instance + "/" + rand.Text()}
 	defer a.leave()
 	switch {
+	case d.Start != nil:
+		r = a.start(ctx)
 	case d.Analyzer == nil:
 		r = a.forward(ctx)
 	case ctx.Err() != nil:

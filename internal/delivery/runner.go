@@ -54,7 +54,9 @@ type Runner struct {
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Oldest func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	// Read reads an analysis without its input, for a Delivery with a Start; nil: there is none.
+	Read     func(ctx context.Context, id string) (analysislock.Analysis, error)
 	Scope    string // the path of the documents' collection, a part of each act's idempotency key
 	Instance string // revision/instance; each delivery's owner name begins with it
 	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
@@ -136,4 +138,6 @@ type Delivery struct {
 	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 	Place      *Place                // where a suspect can run alone; nil: suspects run as any other
+	// Start begins the run of the analysis elsewhere. Nil: it runs here.
+	Start func(ctx context.Context, id string) error
 }
