@@ -181,6 +181,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 			w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				stopped = time.Now()
 				w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
+				<-ctx.Done()
 				time.Sleep(tc.analyzer)
 				return nil, ctx.Err()
 			})

@@ -184,7 +184,11 @@ func (c collection) deliver(caller, work context.Context, d delivery.Delivery, a
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
 	defer context.AfterFunc(caller, func() {
-		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
+		cause := context.Cause(caller)
+		if !errors.As(cause, new(*delivery.StopError)) { // else a run that calls Do is stopped, with the process
+			cause = &delivery.StopError{Deadline: time.Now().Add(releaseTime)}
+		}
+		cancel(cause)
 	})()
 
 	started := time.Now()

@@ -129,20 +129,27 @@ func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 	return g.echo, nil
 }
 
-// answerTime is the part of a stop that is reserved for sending the answers.
-const answerTime = 500 * time.Millisecond
+// The parts at the end of a stop that are reserved for what follows.
+const (
+	answerTime = 500 * time.Millisecond // for sending the answers
+	// actsTime is for the end of a run whose act has been cut off: a handler that cleans up, a program that
+	// ignores SIGTERM, and the commits of the act and of the release. It is counted from the end, not from
+	// the beginning, so that acts get all the time that a longer stop has.
+	actsTime = 2 * time.Second
+)
 
 // Shutdown takes no more deliveries, cancels the runs, and waits until they have released
-// their locks, booked their next deliveries and answered, or until ctx ends. Give it at
-// least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
+// their locks, booked their next deliveries and answered, or until ctx ends. An act inside Once
+// and a handler inside Idempotent are cancelled only two seconds before ctx's deadline. Give Shutdown
+// at least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
 // its lock until the lock expires; the error has the number of such runs. Call Shutdown once,
 // before the HTTP server is shut down, so that the answers are sent.
 func (g *Guard) Shutdown(ctx context.Context) error {
-	stop := &delivery.StopError{Deadline: time.Now().Add(time.Minute)}
-	if deadline, ok := ctx.Deadline(); ok {
-		stop.Deadline = deadline.Add(-answerTime)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(time.Minute)
 	}
-	g.stop(stop)
+	g.stop(&delivery.StopError{Deadline: deadline.Add(-answerTime), Acts: deadline.Add(-actsTime)})
 
 	var err error
 	if left := g.lifecycle.Drain(ctx); left > 0 {

@@ -79,22 +79,13 @@ type Runner struct {
 // Causes with which a run's context ends, besides lease.ErrLost.
 var (
 	// ErrStopping is the cause with which the caller cancels Deliver's context when
-	// the process must stop; a *StopError also has a deadline.
+	// the process must stop; a *StopError also has the times of the stop.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
 	errCrashed  = errors.New("worker: the analysis crashed too often, also while its worker ran nothing else")
 	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
-
-// StopError is ErrStopping with a deadline for the release of locks and the booking of
-// deliveries.
-type StopError struct{ Deadline time.Time }
-
-func (e *StopError) Error() string { return ErrStopping.Error() }
-
-// Unwrap makes errors.Is(err, ErrStopping) hold.
-func (e *StopError) Unwrap() error { return ErrStopping }
 
 // Codes of lastError and error. Analyzers have their own, and analysislock has more.
 const (
