@@ -175,6 +175,7 @@ func callsModule(t *testing.T, path string) (given map[string]string) {
 func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	want := map[string]string{
 		"google_artifact_registry_repository_iam_member.build":     "artifactregistry.writer",
+		"google_cloud_run_v2_job_iam_member.worker":                "run.jobsExecutorWithOverrides",
 		"google_cloud_run_v2_service_iam_member.build":             "run.developer",
 		"google_cloud_run_v2_service_iam_member.caller":            "run.invoker",
 		"google_cloud_run_v2_service_iam_member.viewer":            "run.viewer",
@@ -283,6 +284,7 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
 		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
 		"google_cloud_run_v2_service.recovery":                     {`local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`},
+		"google_cloud_run_v2_job.long":                             {"max_retries = 0", `"${var.long_jobs.run_timeout_minutes * 60 + 120}s"`, `["worker"].email`},
 		"google_cloud_scheduler_job.recover":                       {`"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":                         {`"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
 		"google_monitoring_alert_policy.taskguard":                 {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"}, // else a false alarm

@@ -143,6 +143,19 @@ func (c *child) collect() {
 	c.reported.end()
 }
 
+// awaitActs waits, after a stop, until the program has no act under way, as far as the stop allows: its
+// cause has a method TermAfter. lasting ends if the lock is lost meanwhile.
+func (c *child) awaitActs(ctx, lasting context.Context) {
+	var stop interface{ TermAfter() time.Duration }
+	if !errors.As(context.Cause(ctx), &stop) {
+		return
+	}
+	term := time.Now().Add(stop.TermAfter())
+	for c.replies.acting.Load() > 0 && lasting.Err() == nil && !c.group.leaderExited() && time.Now().Before(term) {
+		time.Sleep(pollInterval)
+	}
+}
+
 // close releases the child's resources. Its group must have ended.
 func (c *child) close() {
 	closeAll(c.stdin)

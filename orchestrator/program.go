@@ -81,13 +81,16 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	case <-c.full:
 	case <-ctx.Done():
 	}
+	lasting, release := Outlast(ctx, job)
+	defer release()
+	c.awaitActs(ctx, lasting)
 	if c.group.leaderExited() {
 		c.collect()
-		c.group.end(ctx, p.grace)
+		c.group.end(lasting, p.grace)
 		return p.outcome(ctx, c, job)
 	}
 
-	c.group.end(ctx, p.grace)
+	c.group.end(lasting, p.grace)
 	c.collect() // the reports may include a last checkpoint
 	if err := contextError(ctx); err != nil {
 		return nil, err

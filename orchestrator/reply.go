@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"taskguard/internal/text"
@@ -31,6 +32,8 @@ type replies struct {
 	places chan struct{}
 	// uncertain has the acts of the replies "uncertain" that the program has not answered.
 	uncertain map[string]*Act
+	begun     map[string]bool // the acts that were told go, and whose end is not recorded
+	acting    atomic.Int32    // how many these are, with the one that begins now
 }
 
 func newReplies(ctx context.Context, job Job) *replies {
@@ -39,6 +42,7 @@ func newReplies(ctx context.Context, job Job) *replies {
 	return &replies{
 		job: job, runCtx: begin, programCtx: programCtx, cancel: func() { stop(); end() },
 		queue: make(chan reply, maxWaiting), places: make(chan struct{}, maxWaiting), uncertain: map[string]*Act{},
+		begun: map[string]bool{},
 	}
 }
 
@@ -151,6 +155,16 @@ func (p *replies) send(answer reply) {
 	_, err := p.file.Write(append(line, '\n'))
 	if err != nil && answer.Act != nil && answer.Act.State == "go" {
 		_ = p.job.End(p.programCtx, answer.Act.name, false, nil) // otherwise the act would be uncertain
+		p.ended(answer.Act.name)
+	}
+}
+
+// ended notes that the end of an act is recorded.
+func (p *replies) ended(name string) {
+	delete(p.uncertain, name)
+	if p.begun[name] {
+		delete(p.begun, name)
+		p.acting.Add(-1)
 	}
 }
 
@@ -164,7 +178,7 @@ func (p *replies) act(name string, l line) (*actReply, error) {
 		err := p.job.End(p.programCtx, name, done, l.Done)
 		lost, recorded := errors.AsType[*NoResultError](err)
 		if err == nil || recorded || errors.Is(err, ErrUnknown) { // the commit that ends the run also ends the act
-			delete(p.uncertain, name)
+			p.ended(name)
 		}
 		if recorded { // an error would mean that the act is not recorded
 			return &actReply{State: "done", ResultError: lost.Reason}, nil
@@ -178,9 +192,16 @@ func (p *replies) act(name string, l line) (*actReply, error) {
 }
 
 // beginAct begins an act, unless the run has ended.
-func (p *replies) beginAct(name string) (*actReply, error) {
+func (p *replies) beginAct(name string) (reply *actReply, err error) {
+	p.acting.Add(1) // before the commit: a stop meanwhile sees either the act, or that it did not begin
+	defer func() {
+		if err != nil || reply.State != "go" {
+			p.acting.Add(-1)
+		}
+	}()
+
 	var act *Act
-	err := p.runCtx.Err()
+	err = p.runCtx.Err()
 	if err == nil {
 		act, err = p.job.Begin(p.runCtx, name, false)
 	}
@@ -194,6 +215,7 @@ func (p *replies) beginAct(name string) (*actReply, error) {
 	case err != nil:
 		return nil, err
 	case act == nil:
+		p.begun[name] = true
 		return &actReply{name: name, State: "go", Key: p.job.Key(name)}, nil
 	case act.Done():
 		return &actReply{State: "done", Result: act.Result, ResultError: act.ResultError}, nil

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -230,6 +231,72 @@ func TestAStoppedProgramGetsRepliesButNoGo(t *testing.T) {
 	want := "ready\n{\"ack\":1}\n{\"ack\":2}\n{\"ack\":3,\"error\":\"the run is stopping: no act begins\"}\n"
 	if got := waitForLine(t, ready, "ready"); err == nil || got != want || !slices.Equal(m.ends, []string{"charge done 7 after report 9"}) {
 		t.Errorf("%v; got %swant %s; ended %q", err, got, want, m.ends)
+	}
+}
+
+// stopError is the cause of a stop that leaves so much time to acts.
+type stopError struct{ term time.Duration }
+
+func (stopError) Error() string              { return "stopped" }
+func (e stopError) TermAfter() time.Duration { return e.term }
+
+// outlaster is a marker whose run has a context that ends after the run.
+type outlaster struct {
+	*marker
+	lasting context.Context //nolint:containedctx // of one run
+}
+
+func (o outlaster) Outlast(context.Context) (context.Context, context.CancelFunc) {
+	return o.lasting, func() {}
+}
+
+// The run ends once the program has begun an act, or is ready. Then the program goes on as it is told, and
+// notes a SIGTERM.
+func TestAProgramIsToldLastOfAStopDuringItsAct(t *testing.T) {
+	const begin = `echo '{"effect":"charge","ack":1}' >&3; read -r reply <&4; `
+	const end = `sleep 0.3; echo '{"effect":"charge","done":7,"ack":1}' >&3; read -r reply <&4; `
+	const wait = `while :; do sleep 0.01; done`
+	second := strings.ReplaceAll(begin, "charge", "mail") + `[ "$reply" = '{"ack":1,"error":"the run is stopping: no act begins"}' ] && `
+	for name, c := range map[string]struct {
+		before, after string // the program, before and after the end of the run
+		cause, loss   error  // of the run, and then of the lock
+		notes, ends   string
+		result        any
+	}{
+		"the act is recorded":     {before: begin, after: end + wait, cause: stopError{never}, notes: "ready TERM", ends: "charge done 7"},
+		"the act was not done":    {before: begin, after: `echo '{"effect":"charge","not_done":true}' >&3; ` + wait, cause: stopError{never}, notes: "ready TERM", ends: "charge not done"},
+		"the act takes too long":  {before: begin, after: wait, cause: stopError{50 * time.Millisecond}, notes: "ready TERM"},
+		"the program exits":       {before: begin, after: "sleep 0.1; echo 8", cause: stopError{never}, notes: "ready", result: int64(8)},
+		"the lock is lost":        {before: begin, after: wait, cause: stopError{never}, loss: urgentError{never}, notes: "ready TERM"},
+		"the lock was lost":       {before: begin, after: wait, cause: urgentError{never}, notes: "ready TERM"},
+		"no act":                  {after: wait, cause: stopError{never}, notes: "ready TERM"},
+		"an act before":           {before: begin + end, after: wait, cause: stopError{never}, notes: "ready TERM", ends: "charge done 7"},
+		"a name that is taken":    {before: begin + strings.ReplaceAll(begin, "charge", "__x__"), after: end + wait, cause: stopError{never}, notes: "ready TERM", ends: "charge done 7"},
+		"SIGTERM is ignored":      {before: begin + "trap '' TERM; ", after: wait, cause: stopError{0}, loss: urgentError{time.Millisecond}, notes: "ready"},
+		"a second begins in vain": {before: begin, after: second + end + wait, cause: stopError{never}, notes: "ready TERM", ends: "charge done 7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file, m := filepath.Join(t.TempDir(), "notes"), &marker{}
+			lasting, lose := context.WithCancelCause(t.Context())
+			ctx, stop := context.WithCancelCause(lasting)
+			go func() {
+				waitForLine(t, file, "ready")
+				if stop(c.cause); c.loss != nil {
+					lose(c.loss)
+				}
+				if err := os.WriteFile(file+".stopped", nil, 0o600); err != nil {
+					t.Error(err)
+				}
+			}()
+			got, err := scriptWithGrace(ctx, t, never, outlaster{m, lasting}, "note() { echo $1 >>"+file+"; }; trap 'note TERM; exit 1' TERM; "+
+				c.before+"note ready; while [ ! -e "+file+".stopped ]; do sleep 0.01; done; "+c.after)
+			notes, _ := os.ReadFile(file)
+			text, ends := strings.Join(strings.Fields(string(notes)), " "), strings.Join(m.ends, ";")
+			if text != c.notes || ends != c.ends || got != c.result || (err == nil) != (c.result != nil) {
+				t.Errorf("%s, ended %q: %v, %v; want %s, %q: %v", text, ends, got, err, c.notes, c.ends, c.result)
+			}
+		})
 	}
 }
 

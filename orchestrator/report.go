@@ -71,6 +71,23 @@ func (j Job) commitSoon(ctx context.Context, r Report, done func(error)) {
 	}
 }
 
+// Outlaster is a Reporter whose run has a context that outlasts a stop.
+type Outlaster interface {
+	// Outlast returns a copy of ctx for work that should not be cut off, as it cannot be repeated. If
+	// a stop of the process ends ctx, the copy ends later, while there is still time to record what
+	// happened, or when the run's lock is lost. With any other end of ctx it ends at once. Call the
+	// CancelFunc after the work.
+	Outlast(ctx context.Context) (context.Context, context.CancelFunc)
+}
+
+// Outlast calls the Outlaster of the job. Without one, it returns ctx.
+func Outlast(ctx context.Context, job Job) (context.Context, context.CancelFunc) {
+	if outlaster, ok := job.Reporter.(Outlaster); ok {
+		return outlaster.Outlast(ctx)
+	}
+	return ctx, func() {}
+}
+
 // Admitter is a Reporter that also limits how many large results are in memory.
 type Admitter interface {
 	// Admit blocks until the result of the run may be decoded, whose JSON has over 64 KiB, or

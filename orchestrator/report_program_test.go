@@ -22,11 +22,20 @@ import (
 // script runs a script of sh with this Reporter, until it has ended.
 func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, text string) (any, error) {
 	t.Helper()
+	return scriptWithGrace(ctx, t, orchestrator.DefaultGrace, reporter, text)
+}
+
+// scriptWithGrace is script with another grace.
+func scriptWithGrace(ctx context.Context, t *testing.T, grace time.Duration, reporter orchestrator.Reporter, text string) (any, error) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "analyzer.sh")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := newAnalyzer(t, "exec:/bin/sh "+word(t, file), orchestrator.Options{})
+	a, err := orchestrator.NewWithGrace("exec:/bin/sh "+word(t, file), grace)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return orchestrator.Run(ctx, a, orchestrator.Job{Reporter: reporter, Resume: json.RawMessage(`{"page":4}`)})
 }
 

@@ -45,6 +45,7 @@ var forms = [...]form{
 	delivery.Failed:          {code: http.StatusOK, acquired: new(true), status: "FAILED", error: true},
 	delivery.AlreadyFinished: {code: http.StatusOK, acquired: new(false)},
 	delivery.Forwarded:       {code: http.StatusOK, acquired: new(false)},
+	delivery.Started:         {code: http.StatusOK, acquired: new(false)},
 	delivery.Locked:          {code: http.StatusConflict, acquired: new(false)},
 	delivery.Waiting:         {code: http.StatusConflict, acquired: new(false)},
 	delivery.Suspect:         {code: http.StatusConflict, acquired: new(false)},

@@ -181,6 +181,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 			w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 				stopped = time.Now()
 				w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
+				<-ctx.Done()
 				time.Sleep(tc.analyzer)
 				return nil, ctx.Err()
 			})
@@ -322,13 +323,15 @@ func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 	}))
 	defer host.Close()
 	seen := map[string]bool{}
-	for _, c := range []struct{ revision, metadata, want string }{
-		{"", "", `^local/[A-Z2-7]{8}$`},
-		{"", "", `^local/[A-Z2-7]{8}$`},
-		{"r-1", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}$`}, // no metadata server
-		{"r-1", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef$`},
+	for _, c := range []struct{ revision, execution, metadata, want string }{
+		{"", "", "", `^local/[A-Z2-7]{8}$`},
+		{"", "", "", `^local/[A-Z2-7]{8}$`},
+		{"", "long-x7", "127.0.0.1:1", `^long-x7/[A-Z2-7]{16}$`}, // of a job
+		{"r-1", "", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}$`},         // no metadata server
+		{"r-1", "", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef$`},
 	} {
 		t.Setenv("K_REVISION", c.revision)
+		t.Setenv("CLOUD_RUN_EXECUTION", c.execution)
 		t.Setenv("GCE_METADATA_HOST", c.metadata)
 		g, err := Open(t.Context(), Options{Project: "p", Emulator: "127.0.0.1:1"})
 		if err != nil {

@@ -92,6 +92,16 @@ func (q *CloudQueue) Use(o *Options) {
 	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
 }
 
+// Share makes one of several Guards book in q, each on a connection that its Shutdown closes.
+func (q *CloudQueue) Share(o *Options) {
+	q.Use(o)
+	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
+	if err != nil {
+		panic(err)
+	}
+	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
+}
+
 func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	q.mu.Lock()
 	var fails codes.Code

@@ -136,7 +136,7 @@ func (r record) do(ctx, work context.Context, run orchestrator.AnalyzerFunc) (o 
 // once calls run under the lock of the record. again is true if the record must be read again: it
 // has changed, or run can continue from its checkpoint.
 func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (value any, again bool, err error) {
-	d := r.deliver(ctx, work, run)
+	d := r.deliver(ctx, work, delivery.Delivery{AnalysisID: r.id, Analyzer: run}, false)
 	switch d.Reason {
 	case delivery.Completed:
 		return d.Value, d.Status != "", nil // with a Status, another program has finished the record
@@ -176,23 +176,28 @@ func (r record) unfinished(ctx context.Context, d delivery.Result) error {
 // releaseTime limits the release of the lock after the caller's context has ended.
 const releaseTime = 5 * time.Second
 
-// deliver makes a delivery of the record, which calls run, and logs it if it fails. The run stops when
-// work ends, in Shutdown, or when the caller's context ends: deliver then has releaseTime to release the lock.
-func (r record) deliver(caller, work context.Context, run orchestrator.AnalyzerFunc) delivery.Result {
+// deliver makes the delivery d, which comes from no request, and logs it: an expected result only with all.
+// The run stops when work ends, in Shutdown, or when the caller's context ends: deliver then has releaseTime
+// to release the lock.
+func (c collection) deliver(caller, work context.Context, d delivery.Delivery, all bool) delivery.Result {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
 	defer context.AfterFunc(caller, func() {
-		cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)})
+		cause := context.Cause(caller)
+		if !errors.As(cause, new(*delivery.StopError)) { // else a run that calls Do is stopped, with the process
+			cause = &delivery.StopError{Deadline: time.Now().Add(releaseTime)}
+		}
+		cancel(cause)
 	})()
 
 	started := time.Now()
-	d := r.runner.Deliver(ctx, delivery.Delivery{AnalysisID: r.id, Analyzer: run})
-	if level := d.Level(); level > slog.LevelInfo && d.Reason != delivery.Continued {
+	r := c.runner.Deliver(ctx, d)
+	if level := r.Level(); all || level > slog.LevelInfo && r.Reason != delivery.Continued {
 		line := delivery.LogLine{
-			Outcome: d.Reason.String(), Result: d, Names: r.runner.Names, Took: time.Since(started),
+			Outcome: r.Reason.String(), Result: r, Names: c.runner.Names, Took: time.Since(started),
 		}
-		r.runner.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
+		c.runner.Log.LogAttrs(ctx, level, "delivery", line.Attrs()...)
 	}
-	return d
+	return r
 }

@@ -14,7 +14,15 @@ import (
 // docs/reference.md lists them. FromEnv ignores PORT and the variables for the analyzer, logs and telemetry.
 // You can change any field of the result: a variable that is not set leaves a zero field, whose default
 // Open fits to the others. The error has one line for each problem, which names the variable.
-func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
+func FromEnv(lookup func(name string) (string, bool)) (Options, error) { return fromEnv(lookup, false) }
+
+// FromEnvNoHTTP is like FromEnv, for a program that runs work only by [Work.Run]: it sets NoHTTP, ignores
+// TASK_AUTH and its variables, and lets RUN_TIMEOUT be as long as MAX_RUN_TIME.
+func FromEnvNoHTTP(lookup func(name string) (string, bool)) (Options, error) {
+	return fromEnv(lookup, true)
+}
+
+func fromEnv(lookup func(name string) (string, bool), noHTTP bool) (Options, error) {
 	e := env.NewEnvironment(lookup)
 	firestore := e.Firestore()
 	o := Options{
@@ -26,9 +34,13 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		StallTimeout:       e.DurationOrZero("STALL_TIMEOUT", 0),
 		MaxRunTime:         e.Duration("MAX_RUN_TIME", 0),
 		MaxRuns:            e.Integer("MAX_RUNS", 0, 1, 1_000_000),
+		NoHTTP:             noHTTP,
 	}
 
-	auth := e.TaskAuth(firestore.Emulator, "", false)
+	var auth env.TaskAuth
+	if !noHTTP {
+		auth = e.TaskAuth(firestore.Emulator, "", false)
+	}
 	switch auth.Mode {
 	case "oidc":
 		o.Auth = tokens(auth.Token)
@@ -43,7 +55,8 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	} else {
-		e.Refuse(auth.Mode != "none" && o.Queue.Caller == "", "TASK_CALLER",
+		unsigned := auth.Mode == "none" || noHTTP && o.Queue.EmulatorHost != ""
+		e.Refuse(!unsigned && o.Queue.Caller == "", "TASK_CALLER",
 			"must be set with TASK_QUEUE, to the service account that calls this worker")
 	}
 	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", 0), e.Duration("RETRY_MAX", 0)

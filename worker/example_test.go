@@ -223,6 +223,24 @@ func ExampleWork_Eventarc() {
 	mux.Handle("POST /messages", work.WithoutRun().PubSub())
 }
 
+// Run needs no request: here the document exists, and this program runs it, as a Cloud Run job would.
+func ExampleWork_Run() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	work := guard.MustRegister(words)
+	if _, err := work.Submit(ctx, "long", map[string]string{"Text": "a long text"}); err != nil {
+		fmt.Println(err)
+	}
+	for range 2 {
+		ran, err := work.Run(ctx, "long")
+		fmt.Println(ran.Outcome, ran.Status, err)
+	}
+	// Output:
+	// ready READY <nil>
+	// already_finished READY <nil>
+}
+
 // embedded returns a Guard on the embedded Firestore.
 func embedded(ctx context.Context) (guard *worker.Guard, done func()) {
 	server := firestore.NewServer(firestore.Options{}) // in production: Firestore itself

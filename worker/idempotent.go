@@ -77,8 +77,9 @@ type IdempotentOptions struct {
 // compressed response. An http.TimeoutHandler inside Idempotent answers only when the handler that
 // it has given up has returned, so that no repetition runs at the same time.
 //
-// The handler goes on when the client hangs up. Shutdown and Do.RunTimeout end its context, which
-// has the job; see JobFromContext.
+// The handler goes on when the client hangs up, and for most of the time of Shutdown: its context ends
+// two seconds before Shutdown's deadline. A response by then is stored and sent as usual. Do.RunTimeout
+// ends the context too, which has the job; see JobFromContext.
 //
 // Idempotent itself answers with problems of RFC 9457: 400, 403, 413 and 422 for a request that
 // must be changed; 409 with Retry-After while another request runs the handler; 503 with
@@ -252,6 +253,8 @@ func (h *idempotent) serve(w http.ResponseWriter, r *http.Request, key string, b
 	var live StoredResponse
 	out, err := DoOutcome(ctx, h.guard, h.Operation, key, options,
 		func(ctx context.Context, job Job) (stored StoredResponse, err error) {
+			ctx, release := orchestrator.Outlast(ctx, job)
+			defer release()
 			request := r.WithContext(context.WithValue(ctx, jobKey{}, job))
 			request.Body, request.Header = io.NopCloser(bytes.NewReader(body)), r.Header.Clone()
 			request.Header.Set("Accept-Encoding", "identity") // clients of the stored response may accept no other

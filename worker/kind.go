@@ -53,7 +53,7 @@ type Fields = repo.Fields
 
 // Kind is a kind of work: the documents of one collection, and the function that does the work of one
 // of them. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
-// from KINDS, as JSON without Run.
+// from KINDS, as JSON without Run and Start.
 type Kind struct {
 	// Name has letters, digits, - and _, and begins with a letter. The default is analysis.
 	Name string `json:"name"`
@@ -69,6 +69,13 @@ type Kind struct {
 	RunTimeout time.Duration `json:"-"`
 	// Run does the work, and returns its result or an error. Typed makes one that decodes the input.
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
+	// Start begins the run of the document id in another program, such as an execution of a Cloud Run job
+	// that calls [Work.Run]. With a Start, a delivery does not call Run: it reads the document, calls Start
+	// unless the document is finished, locked or not due, and answers 200 started. After an error of Start
+	// the queue delivers again. Start must return within 30 seconds. It can be called again before the run
+	// has its lock, and concurrently: the lock lets only one of these runs work. It needs a Queue, whose
+	// recovery finds a run that died. RunTimeout may then be as long as MaxRunTime.
+	Start func(ctx context.Context, id string) error `json:"-"`
 }
 
 // Typed returns a Run that decodes the job's input as In. An input that does not decode is a

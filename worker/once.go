@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"time"
 
+	"taskguard/internal/delivery"
 	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/orchestrator"
@@ -72,6 +73,10 @@ func NotDone(err error) error {
 // In one run, each act needs its own name: number those of a loop, or add the ids of their items. Retry
 // inside act, not around Once. Only after NotDone can the run call Once with the same name again.
 //
+// When the process stops, an act that has begun goes on: its context ends two seconds before Shutdown's
+// deadline, and what has ended by then is recorded. So does the context of Find. A lost lock, RunTimeout
+// and the end of Do's ctx end it at once. No act begins after the end of ctx.
+//
 // Once returns these errors without calling act. ErrNoGuard: no guard made the job. A *PermanentError:
 // the run has used the name before (act_name_reused), the document has no room for another act and its
 // result (acts_full: 16 acts, 64 KiB of results, and 4 KiB for each open act), the run is a self-test
@@ -98,12 +103,17 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		return result, fmt.Errorf("worker: act %q: %w", name, err)
 	}
 
+	acting, release := orchestrator.Outlast(ctx, job)
+	defer release()
 	earlier := record != nil
 	if earlier && !record.Done() {
 		if len(find) == 0 {
 			return result, job.Uncertain(name, record)
 		}
-		result, found, err := find[0].find(ctx)
+		if ctx.Err() != nil { // a stop begins nothing, although acting has not ended
+			return result, context.Cause(ctx)
+		}
+		result, found, err := find[0].find(acting)
 		if err != nil {
 			return result, fmt.Errorf("worker: find act %q: %w", name, err)
 		}
@@ -122,13 +132,13 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 		return decode[T](name, record.Result)
 	}
 
-	switch { // the lock may be lost
+	switch { // the lock may be lost, or the run stopped
 	case ctx.Err() != nil && earlier: // its request may still arrive
 		return result, context.Cause(ctx)
 	case ctx.Err() != nil:
 		return result, errors.Join(context.Cause(ctx), undo(ctx, job, name))
 	}
-	result, err = act(ctx)
+	result, err = act(acting)
 	var undone notDone
 	switch {
 	case err == nil:
@@ -139,8 +149,8 @@ func Once[T any](ctx context.Context, job Job, name string, act func(ctx context
 	return result, err
 }
 
-// recordTime is how long the record of an act's end may take after the end of the run's context: to say
-// that a charge is not stored, although it is, invites the caller to make it void.
+// recordTime is how long the record of an act's end may take after the end of the run's context, or of an
+// act that outlasts it: to say that a charge is not stored, although it is, invites the caller to make it void.
 const recordTime = 5 * time.Second
 
 // end is job.End, which does not give up as soon as ctx ends, unless the lock is lost.
@@ -152,8 +162,11 @@ func end(ctx context.Context, job Job, name string, done bool, result any) error
 	ending, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() {
-		cause := context.Cause(ctx)
-		time.AfterFunc(recordTime, func() { cancel(cause) })
+		cause, limit := context.Cause(ctx), recordTime
+		if stop, ok := errors.AsType[*delivery.StopError](cause); ok { // the release commits what is left
+			limit = min(limit, stop.KillAfter())
+		}
+		time.AfterFunc(limit, func() { cancel(cause) })
 	})()
 	return job.End(ending, name, done, result)
 }

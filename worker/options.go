@@ -40,6 +40,9 @@ type Options struct {
 	// Auth checks the caller of each request. By default a request needs an OIDC token of the Queue's
 	// Caller for its audience. With an emulator no caller is checked by default.
 	Auth Authenticator
+	// NoHTTP is for a program that runs work only by [Work.Run]: its handlers refuse every request, so Auth is
+	// not needed, and RunTimeout may be as long as MaxRunTime, since no delivery waits for a run.
+	NoHTTP bool
 
 	Lock lease.Policy // the locks' times; 10 attempts if MaxAttempts is zero
 	// RunTimeout limits one run. The default is 25 minutes, or MaxRunTime if that is shorter.
@@ -115,8 +118,11 @@ type always struct{ err error }
 // Check implements Authenticator.
 func (a always) Check(*http.Request) error { return a.err }
 
-// errNoAuth is why a Guard refuses every request if nobody has said who may call.
-var errNoAuth = errors.New("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+// Why a Guard refuses every request: nobody has said who may call, or nobody is expected to.
+var (
+	errNoAuth = errors.New("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+	errNoHTTP = errors.New("worker: Options.NoHTTP is set: this program answers no requests")
+)
 
 // check returns the problems of o, after its defaults have been filled in. Each begins with the field, and
 // wraps an error that begins with the environment variable for this field.
@@ -153,7 +159,7 @@ func (o Options) check() (problems []error) {
 	}
 
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
-	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
+	refuse(o.RunTimeout > longest && !o.NoHTTP, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
 	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
 		"%v is under 1s", o.CheckpointInterval)
 	refuse(o.StallTimeout < 0, "StallTimeout", "STALL_TIMEOUT", "%v is negative", o.StallTimeout)
@@ -213,6 +219,9 @@ const maxRetry = 12 * time.Hour
 
 // authenticator returns what checks the callers of all requests.
 func (o Options) authenticator() (Authenticator, error) {
+	if o.NoHTTP {
+		return always{errNoHTTP}, nil
+	}
 	switch auth := o.Auth.(type) {
 	case nil:
 		if o.Emulator == "" {

@@ -171,8 +171,8 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		}
 		booking := work.WithoutRun()
 		messages, events := booking.PubSub(), booking.Eventarc()
-		if code, _ := post(t, booking.Handler(), "/tasks/job", `{"job_id":"x"}`); code != 500 || work.Run == nil {
-			t.Errorf("a task of a kind without Run is answered %d; the kind has its Run: %t", code, work.Run != nil)
+		if code, _ := post(t, booking.Handler(), "/tasks/job", `{"job_id":"x"}`); code != 500 || work.Kind.Run == nil {
+			t.Errorf("a task of a kind without Run is answered %d; the kind has its Run: %t", code, work.Kind.Run != nil)
 		}
 		const want = `","acquired":false,"reason":"booked"}`
 		began := time.Now()

@@ -86,8 +86,9 @@ type route struct {
 	name     string           // of its log line and its span
 	runner   *delivery.Runner // has the kind of work and the telemetry
 	analyzer orchestrator.Analyzer
-	parse    parser      // reads a delivery from the request
-	serve    func(*call) // does the work, and sets the answer
+	start    func(ctx context.Context, id string) error // Kind.Start
+	parse    parser                                     // reads a delivery from the request
+	serve    func(*call)                                // does the work, and sets the answer
 }
 
 // call is one request to an internal route.
@@ -157,7 +158,7 @@ func (c *call) deliver() {
 	if !c.begin() {
 		return
 	}
-	d.Analyzer, d.Place = c.analyzer, c.place
+	d.Analyzer, d.Start, d.Place = c.analyzer, c.start, c.place
 	r := c.runner.Deliver(c.context(), d)
 	r.Value = nil // no answer has it, and it may be large
 	c.line.Result = r
@@ -234,7 +235,7 @@ func (c *call) replyRecovered(f form, err error, r delivery.Recovery) {
 // selfTest runs the self-test.
 func (c *call) selfTest() {
 	input := c.guard.options.SelfTest
-	if input == nil {
+	if input == nil || c.analyzer == nil { // a kind with a Start has no Run
 		c.reply(notConfigured, nil)
 		return
 	}

@@ -104,18 +104,18 @@ func (g *Guard) awaitReady() {
 
 // Routes returns a handler of all routes: Handler at the Path of each work, Recovery, Health,
 // and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
-// paths and methods in JSON too. Its error says which work has no Run or belongs
-// to another Guard, or that nothing checks the callers.
+// paths and methods in JSON too. Its error says which work has no Run and no Start, has a Start without
+// a Queue or belongs to another Guard, or that nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
-	if g.auth == (always{errNoAuth}) {
-		return nil, errNoAuth
+	if refusing, ok := g.auth.(always); ok && refusing.err != nil {
+		return nil, refusing.err
 	}
 	for _, work := range works {
-		switch {
-		case work == nil || work.service != g:
+		if work == nil || work.service != g {
 			return nil, errors.New("worker: routes: use what Register of this Guard has returned")
-		case work.Run == nil:
-			return nil, fmt.Errorf("worker: kind %q has no Run", work.Name)
+		}
+		if err := work.runs(); err != nil {
+			return nil, err
 		}
 	}
 
@@ -129,20 +129,27 @@ func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 	return g.echo, nil
 }
 
-// answerTime is the part of a stop that is reserved for sending the answers.
-const answerTime = 500 * time.Millisecond
+// The parts at the end of a stop that are reserved for what follows.
+const (
+	answerTime = 500 * time.Millisecond // for sending the answers
+	// actsTime is for the end of a run whose act has been cut off: a handler that cleans up, a program that
+	// ignores SIGTERM, and the commits of the act and of the release. It is counted from the end, not from
+	// the beginning, so that acts get all the time that a longer stop has.
+	actsTime = 2 * time.Second
+)
 
 // Shutdown takes no more deliveries, cancels the runs, and waits until they have released
-// their locks, booked their next deliveries and answered, or until ctx ends. Give it at
-// least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
+// their locks, booked their next deliveries and answered, or until ctx ends. An act inside Once
+// and a handler inside Idempotent are cancelled only two seconds before ctx's deadline. Give Shutdown
+// at least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
 // its lock until the lock expires; the error has the number of such runs. Call Shutdown once,
 // before the HTTP server is shut down, so that the answers are sent.
 func (g *Guard) Shutdown(ctx context.Context) error {
-	stop := &delivery.StopError{Deadline: time.Now().Add(time.Minute)}
-	if deadline, ok := ctx.Deadline(); ok {
-		stop.Deadline = deadline.Add(-answerTime)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(time.Minute)
 	}
-	g.stop(stop)
+	g.stop(&delivery.StopError{Deadline: deadline.Add(-answerTime), Acts: deadline.Add(-actsTime)})
 
 	var err error
 	if left := g.lifecycle.Drain(ctx); left > 0 {
@@ -159,7 +166,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 // instance returns the text with which the owner of each delivery begins. It does not use the
 // hostname, which all instances on Cloud Run share.
 func instance(ctx context.Context) string {
-	revision := os.Getenv("K_REVISION")
+	revision := cmp.Or(os.Getenv("K_REVISION"), os.Getenv("CLOUD_RUN_EXECUTION")) // of a service, or of a job
 	if revision == "" {
 		return "local/" + rand.Text()[:8]
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has
-// the defaults of its empty fields. A Work is safe for concurrent use, until the Shutdown of its Guard.
+// the defaults of its empty fields; its Run is Kind.Run, since Work has a method Run. A Work is safe for
+// concurrent use, until the Shutdown of its Guard.
 type Work struct {
 	Kind
 	collection
@@ -36,18 +37,19 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case k.Name == recordsName && k.Run != nil:
+	case k.Name == recordsName && (k.Run != nil || k.Start != nil):
 		return nil, errors.New("worker: kind \"do\": the records of Do have no Run: their callers do the work")
 	case k.Name == recordsName:
 		return g.recordsWork(k)
 	case strings.HasSuffix(g.options.Queue.TargetURL, k.Path):
 		return nil, fmt.Errorf("worker: Queue.TargetURL, TASK_TARGET_URL: want it without %s, the path of kind %q, "+
 			"which tasks add", k.Path, k.Name)
-	case k.Run != nil && g.auth == (always{errNoAuth}):
+	case (k.Run != nil || k.Start != nil) && g.auth == (always{errNoAuth}):
 		return nil, errNoAuth
 	}
 
 	o := g.options
+	o.NoHTTP = o.NoHTTP || k.Start != nil // then no delivery waits for the run
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
 	work := &Work{Kind: k, service: g}
 	work.collection, err = g.collection(k, g.storeOptions(k))
@@ -99,16 +101,29 @@ func (g *Guard) add(work *Work) error {
 // queue then runs the work. Pub/Sub waits at most 10 minutes for an answer, and Cloud Tasks 30.
 func (w *Work) WithoutRun() *Work {
 	booking := *w
-	booking.Run = nil
+	booking.Kind.Run, booking.Start = nil, nil
 	return &booking
 }
 
 // Echo returns the handler of Cloud Tasks' deliveries, for POST in an Echo. For each, it acquires the
-// lock, calls Run and then answers, as docs/reference.md describes. Without a Run it answers 500.
+// lock, calls the kind's Run and then answers, as docs/reference.md describes. If the kind has a Start, it
+// calls that instead, without the lock. Without both, or with a Start and no Queue, it answers 500.
 func (w *Work) Echo() echo.HandlerFunc { return echo.WrapHandler(w.Handler()) }
 
 // Handler is like Echo, for net/http.
-func (w *Work) Handler() http.Handler { return w.taskHandler(parseTask, w.Run != nil) }
+func (w *Work) Handler() http.Handler { return w.taskHandler(parseTask, w.runs()) }
+
+// runs returns an error unless a delivery of this kind runs the work, or starts its run elsewhere. Without a
+// Queue nobody would find a started run that dies.
+func (w *Work) runs() error {
+	switch {
+	case w.Start != nil && w.runner.Queue == nil:
+		return fmt.Errorf("worker: kind %q has a Start, which needs Options.Queue, TASK_QUEUE", w.Name)
+	case w.Kind.Run == nil && w.Start == nil:
+		return fmt.Errorf("worker: kind %q has no Run", w.Name)
+	}
+	return nil
+}
 
 // PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
 // 1 MiB. A message's attribute IDField is the id of a document, which must exist; without
@@ -136,13 +151,17 @@ func (w *Work) Eventarc() http.Handler {
 }
 
 func (w *Work) pushHandler(parse parser) http.Handler {
-	return w.taskHandler(parse, w.Run != nil || w.runner.Queue != nil)
+	err := w.runs()
+	if w.runner.Queue != nil { // it books
+		err = nil
+	}
+	return w.taskHandler(parse, err)
 }
 
 // taskHandler returns the route for tasks or messages of this kind. parse extracts the delivery from the
-// request. Unless the handler is able to run or book the work, it answers 500. From now on, recovery
+// request. With an err, the handler can neither run nor book the work, and answers 500. From now on, recovery
 // includes the kind.
-func (w *Work) taskHandler(parse parser, able bool) http.Handler {
+func (w *Work) taskHandler(parse parser, err error) http.Handler {
 	g := w.service
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,10 +170,11 @@ func (w *Work) taskHandler(parse parser, able bool) http.Handler {
 	}
 
 	serve := (*call).deliver
-	if !able {
-		serve = func(c *call) { c.reply(internalError, fmt.Errorf("kind %q has no Run", w.Name)) }
+	if err != nil {
+		serve = func(c *call) { c.reply(internalError, err) }
 	}
 	return &route{
-		guard: g, name: telemetry.Delivery, runner: w.runner, analyzer: w.analyzer(), parse: parse, serve: serve,
+		guard: g, name: telemetry.Delivery, runner: w.runner, analyzer: w.analyzer(), start: w.Start,
+		parse: parse, serve: serve,
 	}
 }

@@ -206,6 +206,9 @@ func TestShutdownReportsWhatItLeaves(t *testing.T) {
 		if cause := <-stops; !errors.As(cause, &stop) || stop.Deadline.Sub(began) != 8500*time.Millisecond {
 			t.Errorf("the run ended by %v, want that locks are released until 8.5 s after the stop", cause)
 		}
+		if term, kill := time.Since(began)+stop.TermAfter(), time.Since(began)+stop.KillAfter(); term != 5*time.Second || kill != 8*time.Second {
+			t.Errorf("a program gets SIGTERM after %v and SIGKILL after %v, want 5s and 8s", term, kill)
+		}
 		if state := q.Conn.GetState(); state != connectivity.Shutdown {
 			t.Errorf("the queue's connection: %v", state)
 		}

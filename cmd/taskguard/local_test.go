@@ -6,9 +6,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -246,5 +249,43 @@ func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
 		" DOCUMENT_LOCK_TTLS is not read: did you mean DOCUMENT_LOCK_TTL?\n")
 	if lines := strings.Count(o.err, "\n"); lines != 6 {
 		t.Errorf("%d lines, want 6: %s", lines, o.err)
+	}
+}
+
+// A terminal sends Ctrl-C to local and its workers. The first lets the workers end their runs, which a program
+// notes. A second one does not wait for them.
+func TestLocalStopsItsWorkersAfterCtrlCAndEndsAtOnceAfterAnother(t *testing.T) {
+	for name, again := range map[string]bool{"Ctrl-C": false, "twice": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			notes := filepath.Join(t.TempDir(), "notes")
+			analyzer := write(t, "slow.sh", "trap 'echo TERM >>"+notes+"; [ "+strconv.FormatBool(again)+" = true ] || exit 1' TERM\n"+
+				`echo "$PPID" >`+notes+`; while :; do sleep 0.1; done`)
+			lines, out := make(firstLine, 1), &emulatortest.Log{}
+			cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), "local", "--port", "0", "--json", "--workers", "1")
+			cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = &syscall.SysProcAttr{Setpgid: true}, lines, out
+			cmd.Env = append(os.Environ(), "ANALYZER=exec:/bin/sh "+analyzer)
+			check(t, cmd.Start())
+			env := vars{}
+			for name, value := range wantKeys(t, <-lines, "environment", "doclock", "console")["environment"].(map[string]any) {
+				env[name] = value.(string)
+			}
+			taskguard(t, env, "submit", "--input", `{}`, "--id", "x").want(t, cli.ExitDone)
+			noted := func() string { text, _ := os.ReadFile(notes); return string(text) } // missing: nothing
+			eventually(t, "the program runs", func() bool { return strings.Contains(noted(), "\n") })
+			worker := must(strconv.Atoi(strings.TrimSpace(noted())))(t)
+
+			check(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+			eventually(t, "the program is told", func() bool { return strings.Contains(noted(), "TERM\n") })
+			if again {
+				check(t, cmd.Process.Signal(syscall.SIGINT))
+			}
+			_ = cmd.Wait() // its state is checked
+			state := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if state.Exited() == again || state.ExitStatus() > 0 || again && state.Signal() != syscall.SIGINT {
+				t.Errorf("%v\n%s", cmd.ProcessState, out)
+			}
+			eventually(t, "the worker has ended", func() bool { return !alive(worker) })
+		})
 	}
 }

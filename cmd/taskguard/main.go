@@ -1,10 +1,10 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), serves an emulator for tests, submits analyses (submit), and operates on them (status, unlock, cancel, delete,
-// requeue, recover, console). `taskguard help` lists its commands.
+// local), serves an emulator for tests, submits analyses (submit), runs one (run), and operates
+// on them (status, unlock, cancel, delete, requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
 // argument. It exits 0 when done, 1 when refused or failed, 2 on wrong usage or
-// environment, 130 when interrupted.
+// environment, 75 when run has not finished its analysis, 130 when interrupted.
 package main
 
 import (
@@ -50,6 +50,18 @@ func commands() []cli.Command {
 
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: queue},
+		{Name: "run", Arguments: "ID", Run: operate.Run,
+			Summary: "run an analysis in this process, under its lock, as the worker does for a delivery: " +
+				"for a Cloud Run job, a machine with a GPU, or to look for a fault",
+			Variables: "the worker's, see docs/reference.md: ANALYZER, LOCK_TTL, TASK_QUEUE and so on; KINDS. " +
+				"TASK_AUTH, MAX_RUNS and PORT have no meaning here; RUN_TIMEOUT (25m) can be as long as " +
+				"MAX_RUN_TIME (24h); LOG_FORMAT (text)" +
+				"\n\nExit 0: it is READY, or was finished before. 1: it is FAILED, or does not exist. 75: not finished, " +
+				"as another run has the lock, the run failed for now or lost its lock, or it was stopped. " +
+				"SIGTERM and Ctrl-C stop the run, release the lock and book the next delivery, within 9 seconds; " +
+				"a second one ends the process at once, and the lock expires." +
+				"\n\nExample, three hours at most, with the environment of the worker:" +
+				"\n\n  RUN_TIMEOUT=3h ANALYZER=exec:/app/transcribe taskguard run recording-17"},
 		{Name: "status", Arguments: "[ID | --unfinished | --uncertain | --summary | FILTER]", Run: operate.Status,
 			Summary:   "show analyses, one of them, or the backlog",
 			Variables: database},

@@ -7,9 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -18,7 +22,9 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/oidc"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/examplestest"
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
 const (
@@ -125,6 +131,77 @@ func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 	second.wait(t)
 	if !strings.Contains(first.log.String(), `"outcome":"shutting_down","status":200`) {
 		t.Errorf("log: %s", first.log.String())
+	}
+}
+
+// The charge takes until the worker stops, and a moment longer: its ledger is a pipe. It is charged once, and
+// no operator is asked.
+func TestAStopLetsAProgramEndItsAct(t *testing.T) {
+	t.Parallel()
+	c, q, ledger := newCloud(t), newTasks(t), filepath.Join(t.TempDir(), "ledger")
+	if err := syscall.Mkfifo(ledger, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	analyzer := "ANALYZER=exec:" + python + " ../../docs/examples/python/charge.py"
+	if err := c.analyses.Create(t.Context(), "x", map[string]any{"ledger": ledger, "cents": 4200}, repo.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	first := c.start(t, q.env(analyzer)...)
+	q.reach(first)
+	q.book(t, "x")
+	c.until(t, "x", "charging", func(a analysislock.Analysis) bool { return len(a.Acts.Open()) == 1 })
+
+	first.stop(t)
+	first.log.Await(t, `"message":"stopping"`)
+	reader, err := os.OpenFile(ledger, os.O_RDWR|syscall.O_NONBLOCK, 0) // now the charge can go on
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	first.exitsCleanly(t)
+
+	second := c.start(t, q.env(analyzer)...)
+	q.reach(second)
+	a := c.until(t, "x", "finished", func(a analysislock.Analysis) bool { return a.Finished() })
+	charges, _ := make([]byte, 1000), reader.SetReadDeadline(time.Now().Add(time.Second))
+	n, err := reader.Read(charges)
+	if err != nil || strings.Count(string(charges[:n]), " 4200\n") != 1 {
+		t.Errorf("%v, charges %q; want one", err, charges[:n])
+	}
+	if result, _ := a.Result.(map[string]any); a.Status != analysislock.Ready || a.Lock.Attempts != 1 || result["charged"] != int64(4200) {
+		t.Errorf("analysis = %+v\n%s", a, first.log.String())
+	}
+	second.stop(t)
+	second.exitsCleanly(t)
+}
+
+// The analyzer ignores SIGTERM, so the stop takes 5 s: a second signal does not wait for it.
+func TestASecondSignalEndsTheWorkerAtOnce(t *testing.T) {
+	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(second.String(), func(t *testing.T) {
+			t.Parallel()
+			c, script := newCloud(t), filepath.Join(t.TempDir(), "deaf.sh")
+			const deaf = `trap '' TERM; echo '{"progress":0.5,"ack":1}' >&3; read -r reply <&4; while :; do sleep 0.1; done`
+			if err := os.WriteFile(script, []byte(deaf), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.create(t, "x")
+			p := c.start(t, "ANALYZER=exec:/bin/sh "+script)
+			p.delivered(t, "x")
+			c.until(t, "x", "deaf", func(a analysislock.Analysis) bool { return a.Progress != nil })
+			p.signal(t, syscall.SIGTERM)
+			p.log.Await(t, `"message":"stopping"`)
+			go func() { // again, as one is dropped that comes in the very moment of the first
+				for p.cmd.Process.Signal(second) == nil {
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			p.wait(t)
+			if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != second {
+				t.Errorf("%v, want that the signal has ended it\n%s", p.cmd.ProcessState, p.log.String())
+			}
+		})
 	}
 }
 

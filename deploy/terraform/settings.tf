@@ -7,7 +7,7 @@ locals {
   # Two deployments in one project share none of these names, nor those of the accounts,
   # metrics and alerts. With the default of name they are those of earlier versions: other
   # names would replace the resources.
-  names = merge({ for what in ["doclock", "recover", "recovery", "sweep", "worker"] : what => "${var.name}-${what}" }, {
+  names = merge({ for what in ["doclock", "long", "recover", "recovery", "sweep", "worker"] : what => "${var.name}-${what}" }, {
     dashboard        = var.name
     database         = coalesce(var.database, var.name == "taskguard" ? "(default)" : var.name)
     doclock_database = coalesce(var.doclock_database, "${var.name}-doclock")
@@ -39,7 +39,10 @@ locals {
 }
 
 locals {
-  analyzer = coalesce(var.analyzer, var.app == null ? "builtin:document" : "http://localhost:${var.app.port}/analyze")
+  long = var.long_jobs != null
+  job  = "job:projects/${var.project}/locations/${var.region}/jobs/${local.names.long}"
+
+  analyzer = local.long ? local.job : coalesce(var.analyzer, var.app == null ? "builtin:document" : "http://localhost:${var.app.port}/analyze")
 
   worker_env = merge({
     GOOGLE_CLOUD_PROJECT = var.project
@@ -76,7 +79,15 @@ locals {
     ANALYZER_ENV = join(",", [for name in concat(keys(var.worker_env), keys(var.worker_secrets)) : name if !startswith(name, "OTEL_")])
   } : name => value if startswith(local.analyzer, "exec:") && value != "" }
 
-  smoke_env = { for name, input in { SMOKE_INPUT = var.smoke_input } : name => input if input != "" } # var.worker_env may replace it
+  # The worker's, but for what its runs need. A program gets long_jobs.env too.
+  long_env = merge(local.otlp_region, local.worker_env, { for job in var.long_jobs[*] : "ANALYZER_ENV" => join(",", [
+    for name in concat(keys(var.worker_env), keys(var.worker_secrets), keys(job.env)) : name if !startswith(name, "OTEL_")
+    ]) if startswith(job.analyzer, "exec:") }, var.worker_env, { for name, value in {
+    ANALYZER = try(var.long_jobs.analyzer, ""), RUN_TIMEOUT = "${try(var.long_jobs.run_timeout_minutes, 0)}m"
+  } : name => value if local.long }, try(var.long_jobs.env, {}))
+
+  # A worker that starts jobs analyzes nothing itself.
+  smoke_env = { for name, input in { SMOKE_INPUT = var.smoke_input } : name => input if input != "" && !local.long } # var.worker_env may replace it
   keep_env  = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
   otlp_env  = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
 

@@ -3,7 +3,9 @@
 
 locals {
   service_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"%s\""
-  worker_lines  = format(local.service_lines, local.names.worker)
+  job_lines     = "resource.type=\"cloud_run_job\" AND resource.labels.job_name=\"${local.names.long}\""
+  worker_only   = format(local.service_lines, local.names.worker)
+  worker_lines  = local.long ? "((${local.worker_only}) OR (${local.job_lines}))" : local.worker_only
   # Without the smoke test of a release, which requests an analysis that does not exist.
   delivery = "${local.worker_lines} AND jsonPayload.message=~\"^(delivery|rejected)$\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
   recovery = "${format(local.service_lines, local.recoverer)} AND jsonPayload.message=\"recovery\""

@@ -43,6 +43,7 @@ output "settings" {
     queue_flags               = local.queue_flags
     collection_group          = local.collection_group
     worker_env                = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
+    long_env                  = local.long ? local.long_env : {}
     doclock_env               = merge(local.otlp_region, local.doclock_env, var.doclock_env)
     apis                      = local.apis
     shell_env                 = local.shell_env
@@ -149,6 +150,10 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"program": {
 			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
 			"worker_secrets": map[string]any{"MODEL_KEY": map[string]string{"secret": "key", "version": "1"}, "OTEL_EXPORTER_OTLP_HEADERS": map[string]string{"secret": "otlp", "version": "1"}},
+		},
+		"long": {
+			"long_jobs":  map[string]any{"image": "long" + digest, "analyzer": "exec:/app/transcribe", "run_timeout_minutes": 600, "env": map[string]string{"MODEL": "large"}},
+			"worker_env": map[string]string{"RETRY_MAX": "1h"},
 		},
 		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
@@ -257,6 +262,7 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 	}
 	refused(t, map[string]refusal{
 		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
+		"run_longer_than_a_job":      {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a", "run_timeout_minutes": 1436}}, "1435"},
 		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
 		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
 		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
@@ -280,6 +286,7 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 	t.Parallel()
 	refused(t, map[string]refusal{
+		"long_jobs_and_an_analyzer":    {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"}, "leave app and analyzer null"},
 		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
 		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
 		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},

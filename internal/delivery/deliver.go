@@ -39,6 +39,8 @@ func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 	a := &attempt{runner: runner, delivery: d, id: d.AnalysisID, owner: runner.Instance + "/" + rand.Text()}
 	defer a.leave()
 	switch {
+	case d.Start != nil:
+		r = a.start(ctx)
 	case d.Analyzer == nil:
 		r = a.forward(ctx)
 	case ctx.Err() != nil:
@@ -201,7 +203,8 @@ var exhausted = map[string]error{
 func (a *attempt) run(ctx context.Context) (end runEnd) {
 	runner := a.runner
 	limit, cause := a.limit()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
+	stopping := ctx // a stop ends the run before its acts, so it does not end the context of both
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, cause)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -223,16 +226,18 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 		span.Close("", end.err != nil || !a.measures.Ran) // not Ran: run did not return
 	}()
 
-	work, err := analysislock.Work{}, context.Cause(held)
+	running, unlink := stoppable(stopping, held, stop)
+	defer unlink()
+	work, err := analysislock.Work{}, context.Cause(running)
 	if err == nil {
-		work, err = runner.Locks.Work(held, a.hold)
+		work, err = runner.Locks.Work(running, a.hold)
 	}
-	if end.err = cmp.Or(err, context.Cause(held)); end.err == nil {
+	if end.err = cmp.Or(err, context.Cause(running)); end.err == nil {
 		end.began = true
-		end.result, end.analyzerErr = a.analyze(held, stop, work)
+		end.result, end.analyzerErr = a.analyze(running, held, stop, work)
 		end.err = end.analyzerErr
 	}
-	end.cause = context.Cause(held)
+	end.cause = context.Cause(running)
 	a.measures.Ran, a.measures.Took = true, time.Since(started)
 	return end
 }
@@ -245,10 +250,12 @@ func (a *attempt) limit() (limit time.Duration, cause error) {
 	return a.runner.RunTimeout, errDeadline
 }
 
-// analyze calls the analyzer with the work and a reporter. stop ends ctx.
-func (a *attempt) analyze(ctx context.Context, stop context.CancelCauseFunc, work analysislock.Work) (any, error) {
+// analyze calls the analyzer with the work and a reporter. Acts go on in held, which stop ends, and ctx with it.
+func (a *attempt) analyze(
+	ctx, held context.Context, stop context.CancelCauseFunc, work analysislock.Work,
+) (any, error) {
 	a.reports = &reporter{
-		runner: a.runner, id: a.id, hold: a.hold, measures: &a.measures, resumed: work.Checkpoint,
+		runner: a.runner, id: a.id, hold: a.hold, held: held, measures: &a.measures, resumed: work.Checkpoint,
 	}
 	a.reports.open(ctx, stop)
 	defer a.reports.close()

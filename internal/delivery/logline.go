@@ -43,7 +43,8 @@ func LogFields() []Field {
 			"Absent if the request has no valid id", func(l LogLine) any { return ValidID(l.ID) }},
 		{"kind", "string", "the kind of work; absent for analyses", func(l LogLine) any { return l.Names.Kind }},
 		{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded " +
-			"attempts_exhausted, run_time_exhausted or crashed", func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
+			"attempts_exhausted, run_time_exhausted or crashed",
+			func(l LogLine) any { return valueIf(l.Token != 0, l.Token) }},
 
 		{"code", "string", "the error's code, if the outcome is failed or retry",
 			func(l LogLine) any { return l.Code }},

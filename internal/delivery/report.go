@@ -29,6 +29,7 @@ type reporter struct {
 	measures *Run            // gets the number of checkpoints
 	resumed  json.RawMessage // the checkpoint that the run was given; nil: none
 
+	held         context.Context         // of the run, which a stop ends last; see Outlast
 	running      context.Context         // ends with the run, with the cause errEnded
 	cancel       context.CancelCauseFunc // ends running
 	stall        *time.Timer             // ends the run if it has reported nothing for stallTimeout

@@ -57,6 +57,9 @@ type Next struct {
 	Needless bool          // the analysis has ended, and a queue is configured
 }
 
+// Booked reports whether the queue has the next delivery.
+func (n Next) Booked() bool { return n.FollowUp == booked }
+
 // The values of Next.FollowUp.
 const (
 	booked    = "booked"
@@ -72,6 +75,7 @@ const (
 	Failed
 	AlreadyFinished
 	Forwarded
+	Started
 	Locked
 	Waiting
 	Suspect
@@ -99,7 +103,7 @@ const (
 )
 
 func (r rule) holds(n Next) bool {
-	return r == always || r == ifBooked && (n.FollowUp == booked || n.Needless)
+	return r == always || r == ifBooked && (n.Booked() || n.Needless)
 }
 
 // reasons says for each reason when its delivery is acknowledged. Only this table decides it. A request
@@ -116,6 +120,8 @@ var reasons = [numReasons]struct {
 	AlreadyFinished: {name: "already_finished", ack: always, expected: always},
 	// The delivery only had to book another, and has.
 	Forwarded: {name: "booked", ack: always, expected: always},
+	// A run has been started elsewhere. If it dies before it has the lock, recovery books a delivery.
+	Started: {name: "started", ack: always, expected: always},
 	// Another worker holds the lock. The follow-up comes after the lock's expiry.
 	Locked: {name: "locked", ack: ifBooked, expected: always},
 	// The next attempt is not due. Its task is booked.

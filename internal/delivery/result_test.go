@@ -14,6 +14,7 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		Failed:          {always, 0},
 		AlreadyFinished: {always, 0},
 		Forwarded:       {always, 0},
+		Started:         {always, 0},
 		Locked:          {ifBooked, 0},
 		Waiting:         {ifBooked, 0},
 		Suspect:         {ifBooked, 0},

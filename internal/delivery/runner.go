@@ -54,7 +54,9 @@ type Runner struct {
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Oldest func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	// Read reads an analysis without its input, for a Delivery with a Start; nil: there is none.
+	Read     func(ctx context.Context, id string) (analysislock.Analysis, error)
 	Scope    string // the path of the documents' collection, a part of each act's idempotency key
 	Instance string // revision/instance; each delivery's owner name begins with it
 	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
@@ -77,22 +79,13 @@ type Runner struct {
 // Causes with which a run's context ends, besides lease.ErrLost.
 var (
 	// ErrStopping is the cause with which the caller cancels Deliver's context when
-	// the process must stop; a *StopError also has a deadline.
+	// the process must stop; a *StopError also has the times of the stop.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
 	errCrashed  = errors.New("worker: the analysis crashed too often, also while its worker ran nothing else")
 	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
-
-// StopError is ErrStopping with a deadline for the release of locks and the booking of
-// deliveries.
-type StopError struct{ Deadline time.Time }
-
-func (e *StopError) Error() string { return ErrStopping.Error() }
-
-// Unwrap makes errors.Is(err, ErrStopping) hold.
-func (e *StopError) Unwrap() error { return ErrStopping }
 
 // Codes of lastError and error. Analyzers have their own, and analysislock has more.
 const (
@@ -136,4 +129,6 @@ type Delivery struct {
 	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 	Place      *Place                // where a suspect can run alone; nil: suspects run as any other
+	// Start begins the run of the analysis elsewhere. Nil: it runs here.
+	Start func(ctx context.Context, id string) error
 }

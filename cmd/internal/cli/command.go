@@ -163,7 +163,7 @@ func usage(w io.Writer, commands []Command) {
 	for _, c := range commands {
 		Print(w, "  %-28s %s\n", strings.TrimSpace(c.Name+" "+c.Arguments), c.Summary)
 	}
-	Print(w, "\nExit 0: done, 1: refused or failed, 2: wrong usage or environment, 130: interrupted.\n"+
+	Print(w, "\nExit 0: done, 1: refused or failed, 2: wrong usage or environment, 75: run has not finished it, 130: interrupted.\n"+
 		"Flags and environment of one command: taskguard help COMMAND\n")
 }
 

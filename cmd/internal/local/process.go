@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -147,7 +148,8 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if *until {
-		go func() { // runs until the process ends: a read of standard input cannot be interrupted
+		signal.Ignore(os.Interrupt) // a terminal sends Ctrl-C to the worker too, whose parent then stops it by SIGTERM
+		go func() {                 // runs until the process ends: a read of standard input cannot be interrupted
 			_, _ = io.Copy(io.Discard, c.In)
 			cancel()
 			time.Sleep(orphanGrace)

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 
+	"google.golang.org/api/option"
+
 	"taskguard/cmd/internal/service"
 	"taskguard/internal/env"
 	"taskguard/internal/text"
@@ -36,24 +38,17 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // of the listener, or of a connection that it could not open. After the end of ctx it is nil.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	defer func() { _ = l.Close() }() // where nothing was served
-	if strings.HasPrefix(cfg.AnalyzerSpec, execScheme) {
-		if err := conceal(); err != nil {
-			log.WarnContext(ctx, "the analyzer's program can read the environment of this process", "error", err)
-		}
-	}
-
-	o := cfg.Options
-	o.Project, o.Log = cfg.Project, log
-	exports, err := cfg.Telemetry.Export(ctx, log)
+	guard, exports, err := open(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
-	guard, err := worker.Open(ctx, o)
-	if err != nil {
+	var kind worker.Kind
+	if cfg.Job == "" {
+		kind.Run = cfg.Analyzer.Analyze
+	} else if kind.Start, err = startJob(ctx, cfg.Job, cfg.JobOptions...); err != nil {
 		return err
 	}
-	work, err := guard.Register(worker.Kind{Run: cfg.Analyzer.Analyze})
+	work, err := guard.Register(kind)
 	if err != nil {
 		return err
 	}
@@ -77,13 +72,35 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	return running.Serve(ctx, l, cfg.attrs()...)
 }
 
+// open opens the Guard and the exporters that cfg describes.
+func open(ctx context.Context, cfg Config, log *slog.Logger) (*worker.Guard, *service.Exports, error) {
+	if strings.HasPrefix(cfg.AnalyzerSpec, execScheme) {
+		if err := conceal(); err != nil {
+			log.WarnContext(ctx, "the analyzer's program can read the environment of this process", "error", err)
+		}
+	}
+
+	o := cfg.Options
+	o.Project, o.Log = cfg.Project, log
+	exports, err := cfg.Telemetry.Export(ctx, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.MeterProvider, o.TracerProvider = exports.Meters, exports.Tracers
+	guard, err := worker.Open(ctx, o)
+	return guard, exports, err
+}
+
 // Config is the worker's environment, read and checked.
 type Config struct {
 	service.Process
 	Options      worker.Options
 	Auth         env.TaskAuth
-	Analyzer     orchestrator.Analyzer
+	Analyzer     orchestrator.Analyzer // nil with a Job
 	AnalyzerSpec string
+	Job          string // the Cloud Run job whose executions run the analyses; empty: they run here
+	// JobOptions configure the connection to the Cloud Run Admin API.
+	JobOptions []option.ClientOption
 }
 
 // execScheme begins an ANALYZER that is a program.
@@ -93,15 +110,30 @@ var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
 // problem, which names the variable.
-func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
-	e := env.NewEnvironment(lookup)
-	if c.Options, err = worker.FromEnv(lookup); err != nil {
-		e.Add(err)
-	}
-	c.Options = c.Options.Filled()
-	c.Process = service.ReadProcess(e, "taskguard-worker", true)
+func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
+	c, e := parseConfig(lookup, worker.FromEnv)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
+	e.Refuse(c.Job != "" && c.Options.Queue == (worker.Queue{}), "TASK_QUEUE",
+		"missing: ANALYZER=job:… needs it, since recovery books a delivery for a run that died in the job")
+	return c, e.Err()
+}
+
+type lookup = func(string) (string, bool)
+
+// parseConfig reads everything but TASK_AUTH, and the options with fromEnv.
+func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Config, e *env.Environment) {
+	e = env.NewEnvironment(l)
+	o, err := fromEnv(l)
+	e.Add(err)
+	c.Options = o.Filled()
+	c.Process = service.ReadProcess(e, "taskguard-worker", true)
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
+	c.readAnalyzer(e)
+	return c, e
+}
+
+// readAnalyzer reads the variables of the analyzer that AnalyzerSpec names.
+func (c *Config) readAnalyzer(e *env.Environment) {
 	options := orchestrator.Options{
 		JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV"),
 	}
@@ -113,10 +145,17 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 		e.Refuse(!variable.MatchString(name), "ANALYZER_ENV",
 			"%q is not a variable's name, or the beginning of one and a *", name)
 	}
+
+	if job, ok := strings.CutPrefix(c.AnalyzerSpec, jobScheme); ok {
+		c.Job = job
+		e.Refuse(!jobName.MatchString(job), "ANALYZER", "%q is not job:projects/P/locations/L/jobs/J", c.AnalyzerSpec)
+		e.Unused("needs an analyzer that runs here, and ANALYZER=job:… starts runs elsewhere", "SMOKE_INPUT")
+		return
+	}
+	var err error
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
 		e.Problem("ANALYZER", "%s", text.Error(err))
 	}
-	return c, e.Err()
 }
 
 // attrs returns the configuration, for the log.

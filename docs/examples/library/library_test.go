@@ -127,18 +127,23 @@ func start(t *testing.T, program, port string) *service {
 	s.Stdout, s.Stderr = &s.log, &s.log
 	s.Env = append(os.Environ(), "PORT="+port)
 	check(t, s.Start())
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		resp, err := http.Get("http://127.0.0.1:" + port + "/health/ready")
-		if err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			if _ = resp.Body.Close(); resp.StatusCode == http.StatusOK {
-				return s
-			}
-		}
+	for began := time.Now(); !ready(port); time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > hang {
-			t.Fatalf("%s is not ready: %v", program, err)
+			t.Fatalf("%s is not ready", program)
 		}
 	}
+	return s
+}
+
+// ready reports whether the service on the port is ready.
+func ready(port string) bool {
+	resp, err := http.Get("http://127.0.0.1:" + port + "/health/ready")
+	if err != nil {
+		return false
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close() // it is read
+	return resp.StatusCode == http.StatusOK
 }
 
 // stop stops a service as Cloud Run does, and checks its exit code.

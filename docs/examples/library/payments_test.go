@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -153,4 +154,30 @@ func TestEachPaymentIsMadeOnce(t *testing.T) {
 		t.Errorf("the repeated order is %q, want %q", again, id)
 	}
 	s.stop(t)
+
+	// The service is stopped during a charge of a request, and then of an order. The charge ends after that.
+	for path, want := range map[string]string{"/charges": "/charges-", "/orders": "order:"} {
+		s = start(t, program, port)
+		p.mu.Lock()
+		p.charging = func() {
+			_ = s.Process.Signal(syscall.SIGTERM)
+			for began := time.Now(); ready(port) && time.Since(began) < hang; {
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		p.mu.Unlock()
+		before, _ := p.count("/charges")
+		got := post(path, "a", "stopped", `{"cents": 4200}`)
+		if err := s.Wait(); err != nil || !strings.HasPrefix(got, `200 {"id":"`+want) {
+			t.Errorf("%s is answered %s; the service ends with %v\n%s", path, got, err, &s.log)
+		}
+		if acts, _ := p.count("/charges"); acts != before+1 {
+			t.Errorf("%s: %d charges, want %d", path, acts, before+1)
+		}
+		if id := strings.TrimSuffix(strings.TrimPrefix(got, `200 {"id":"`), `"}`); path == "/orders" {
+			if doc := c.document(t, "order_work/"+id); doc["status"] != "READY" || doc["lockToken"] != int64(1) {
+				t.Errorf("the work is %v", doc)
+			}
+		}
+	}
 }

@@ -60,7 +60,7 @@ func Project() string { return "t-" + strings.ToLower(rand.Text()[:20]) }
 // by prefix and by name. The developer who runs the tests may have exported them.
 var (
 	isolatedPrefixes = []string{
-		"CLOUD_TASKS_", "DOCLOCK_", "DOCUMENT_LOCK", "FIRESTORE_", "GCE_METADATA_", "GOOGLE_", "ITERM_", "K_",
+		"CLOUD_RUN_", "CLOUD_TASKS_", "DOCLOCK_", "DOCUMENT_LOCK", "FIRESTORE_", "GCE_METADATA_", "GOOGLE_", "ITERM_", "K_",
 		"LOCK_", "LC_", "LOG_", "OTEL_", "PROJECT_LOCK_", "PUSHER_", "SESSION_", "TASK_", "TERM_SESSION_",
 	}
 	isolatedNames = []string{
