@@ -12,7 +12,7 @@ import (
 )
 
 // die lets the lock expire, as after the death of its worker.
-func die(w *fixture) { time.Sleep(lease.DefaultTTL + time.Second) }
+func die(*fixture) { time.Sleep(lease.DefaultTTL + time.Second) }
 
 // acquireWith acquires x as a delivery with these options does.
 func (w *fixture) acquireWith(owner string, o analysislock.AcquireOptions) analysislock.Acquisition {
@@ -27,7 +27,9 @@ func (w *fixture) acquireWith(owner string, o analysislock.AcquireOptions) analy
 // outcomes returns the outcomes of the history, with a star for an attempt that was alone.
 func (w *fixture) outcomes() string {
 	var all []string
-	for _, a := range w.doc().History {
+	history := w.doc().History
+	for i := range history {
+		a := &history[i]
 		outcome := a.Outcome
 		if a.Alone {
 			outcome += "*"
@@ -229,7 +231,7 @@ func TestADelayFreesTheLockAndIsCounted(t *testing.T) {
 			w.acquireWith(owner, asDelivery)
 			die(w)
 		}
-		task := func(next time.Time) string { return "task" }
+		task := func(time.Time) string { return "task" }
 		for n := 1; n <= 10; n++ {
 			skipped := w.acquireWith("i/x", asDelivery)
 			if skipped.MustRun {
