@@ -32,7 +32,9 @@ type Format[D any] interface {
 // File is a Store in a directory of one machine, for programs that share it: one
 // file for each record. A write goes to a temporary file that is synced and
 // renamed, under a flock, so that neither a crash nor a full disk leaves half a
-// record. Make it with NewFile. It must not be used over a network file system.
+// record. A write has been made once it is renamed, whatever fsync of the directory then says:
+// some shared folders refuse that, and a crash of the machine may then bring the old record
+// back. Make a File with NewFile. It must not be used over a network file system.
 //
 // Its clock is the machine's. If that is set back, the store's time of a record
 // stays at the record's last write until the clock has passed it.
@@ -106,13 +108,15 @@ func (f *File[D]) swap(dir *os.File, path, key string, prev Cell[D], next D) (Ce
 		return Cell[D]{}, ErrConflict
 	}
 
-	at := latest(now.At, storeTime(f.Now))
+	at := latest(prev.At, storeTime(f.Now)) // prev is this very record
 	data, err := f.format.Encode(key, next, at)
 	switch {
 	case err != nil:
 		return Cell[D]{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	case data == nil:
-		return Cell[D]{Doc: next, At: at}, errors.Join(os.Remove(path), dir.Sync())
+		err := os.Remove(path)
+		_ = dir.Sync()
+		return Cell[D]{Doc: next, At: at}, err
 	}
 
 	written, err := replace(dir, path, data)
@@ -183,7 +187,8 @@ func replace(dir *os.File, path string, data []byte) (written time.Time, _ error
 	if err != nil {
 		return written, errors.Join(err, os.Remove(temp))
 	}
-	return info.ModTime(), dir.Sync()
+	_ = dir.Sync() // the write has been made: see File
+	return info.ModTime(), nil
 }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

@@ -158,6 +158,18 @@ func AssumedExpiry(heartbeat, updated time.Time, p Policy) time.Time {
 	return heartbeat.Add(p.filled().TTL)
 }
 
+// Outwaited returns l as expired at now, and true, if its record was seen unchanged for one TTL, by
+// the reader's monotonic clock: its holder has sent no heartbeat in that time, even if the clock
+// that dated it was an hour ahead. It serves stores whose writers have clocks of their own.
+func Outwaited(l Lease, now time.Time, unchanged time.Duration) (Lease, bool) {
+	ttl := l.ExpiresAt.Sub(l.HeartbeatAt)
+	if !Held(l, now) || ttl <= 0 || unchanged < ttl {
+		return l, false
+	}
+	l.HeartbeatAt, l.ExpiresAt = now.Add(-ttl), now
+	return l, true
+}
+
 // Trusted returns the time of the local monotonic clock until which the holder of l can
 // trust it. at is the store's time in the reply to an RPC that started at asked; l has
 // the expiry that is stored.

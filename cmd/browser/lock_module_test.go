@@ -263,18 +263,16 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			stops[1]();
 			return received;
 		})()`, `[3,6]`},
-		{"the events of seed 000 are a subscription of their own", `(async () => {
-			const seen = { all: [], own: [] };
-			const stops = [locks.subscribeLockEvents(({ type }) => seen.own.push(type)), locks.subscribeAllLockEvents(({ type }) => seen.all.push(type))];
+		{"a subscriber gets the events of both seeds", `(async () => {
+			const seen = new Set();
+			const stop = locks.subscribeLockEvents(({ type }) => seen.add(type.replace('lock:', '')));
 			fail('POST', 1);
 			fail('DELETE', 1);
 			await locks.releaseProjectLock(await locks.renewProjectLock(await locks.acquireProjectLock(quick)));
 			await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })), quick);
-			for (const stop of stops) stop();
-			return [[...new Set(seen.own)].sort(), [...new Set(seen.all.filter((type) => !seen.own.includes(type)))].sort(),
-				seen.all.filter((type) => seen.own.includes(type)).length === seen.own.length];
-		})()`, `[["lock:acquired","lock:attempt","lock:readonly-entered","lock:release-requested","lock:released","lock:renew-scheduled","lock:renewed"],` +
-			`["lock:error","lock:release-failed","lock:waiting"],true]`},
+			stop();
+			return [...seen].sort().join(' ');
+		})()`, `"acquired attempt error readonly-entered release-failed release-requested released renew-scheduled renewed waiting"`},
 		{"a list of three waits means four attempts, unless their number is given", `(async () => {
 			const made = async (options) => {
 				fail('POST', 9);

@@ -127,6 +127,18 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			})`, `[1,true,30000,true,true,true,true]`},
 		{"an unreadable file is held until one TTL after its modification", file, `write('{"uuid":')`, failing, `["fallback-conflict",true]`},
 		{"a file whose times contradict one another is held likewise", file, `write(record(1000, 2 * 86_400_000))`, failing, `["fallback-conflict",true]`},
+		{"a file that another clock has dated ahead is held while it changes, and for one TTL after", file, `0`, `(async () => {
+			const got = [];
+			for (const ahead of [3_600_000, 3_600_001, 3_600_002]) {
+				await write(record(1500, -ahead));
+				got.push(await failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })));
+				await new Promise((resolve) => setTimeout(resolve, 800));
+			}
+			const lease = await locks.acquireProjectLock({ ...quick, backoffMs: [100], retryLimit: 99 });
+			const { mtime } = JSON.parse(await file());
+			await locks.releaseProjectLock(lease);
+			return [...got, Math.abs(Date.parse(mtime) - Date.now()) < 6e4];
+		})()`, `["fallback-conflict","fallback-conflict","fallback-conflict",true]`},
 		{"tokens grow, also if a clock was set back", file, `write(JSON.stringify({ ...JSON.parse(record(1000, 1000)), token: Date.now() + 1e6 }))`, `(async () => {
 			const before = JSON.parse(await file()).token;
 			return (await locks.withProjectLock(({ token }) => token, quick)) - before;

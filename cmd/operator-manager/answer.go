@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -110,7 +111,7 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	s, err := c.pool.Status(ctx) // every use extends the reservation
 	if err == nil && s.Operator.ID == "" {
-		err = errors.New(c.text("オペレータは割り当てられていません", "no operator is assigned"))
+		err = said(c.text("オペレータは割り当てられていません", "no operator is assigned"))
 	}
 	name := c.name(s.Operator)
 	text := c.text(name+"の期限を更新しました", "extended "+name)
@@ -123,11 +124,18 @@ func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 	return answer{text, map[string]any{"cleared": n}}, err
 }
 
+// said is an error whose text is in the user's language.
+type said string
+
+func (e said) Error() string { return string(e) }
+
 // message returns the text of an error for users.
 func (c *call) message(err error) string {
 	var busy *operator.BusyError
 	var unknown *operator.UnknownError
 	switch {
+	case errors.As(err, new(said)), errors.As(err, new(usageError)):
+		return err.Error()
 	case errors.As(err, &busy):
 		name := c.name(busy.Operator)
 		return c.text(name+"は他のセッションで使用中です", name+" is in use by another session")
@@ -135,10 +143,34 @@ func (c *call) message(err error) string {
 		return c.text(unknown.ID+"というオペレータはいません", "unknown operator: "+unknown.ID)
 	case errors.Is(err, operator.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
-	case errors.Is(err, fs.ErrPermission):
-		return c.text("状態ファイルを読み書きする権限がありません: ", "no permission for the state file: ") + err.Error()
-	case errors.Is(err, lease.ErrUnavailable):
-		return c.text("状態ファイルを更新できませんでした: ", "the state file was not updated: ") + err.Error()
 	}
-	return err.Error()
+	return c.text("状態ファイル "+c.state+" を更新できませんでした: ", "the state file was not updated: ") +
+		c.reason(err, "詳細は LC_ALL=en を付けて実行すると表示されます")
+}
+
+// reasons are the Japanese texts of errors of files, in English the errors' own.
+var reasons = []struct {
+	err      error
+	japanese string
+}{
+	{fs.ErrPermission, "権限がありません"},
+	{fs.ErrNotExist, "ファイルまたはディレクトリがありません"},
+	{syscall.ENOSPC, "ディスクに空きがありません"},
+	{syscall.EROFS, "読み取り専用です"},
+	{syscall.ELOOP, "シンボリックリンクは使用できません"},
+	{syscall.ENOTDIR, "ディレクトリではありません"},
+	{lease.ErrUnavailable, "2秒以内に終わりませんでした。他のプログラムが使用中かもしれません"},
+}
+
+// reason returns the text of err: in Japanese otherwise, if reasons has none.
+func (c *call) reason(err error, otherwise string) string {
+	if c.english {
+		return err.Error()
+	}
+	for _, r := range reasons {
+		if errors.Is(err, r.err) {
+			return r.japanese
+		}
+	}
+	return otherwise
 }

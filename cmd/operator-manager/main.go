@@ -3,7 +3,8 @@
 // commands.
 //
 // A session is identified by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the
-// process that started this one: the shell, whose end frees the operator. A program that
+// process that started this one: the shell, whose end frees the operator. The panes of tmux, screen
+// and zellij are sessions of their own. A program that
 // starts each command from a new process, such as cron, an editor or go run, must pass
 // --session.
 //
@@ -23,7 +24,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -94,10 +94,11 @@ func run(ctx context.Context, args []string, s surroundings) int {
 
 	out, err := c.dispatch(ctx, args)
 	if err == nil {
-		_, err = io.WriteString(s.out, out)
-	}
-	if err == nil {
-		return exitDone
+		if _, err = io.WriteString(s.out, out); err == nil {
+			return exitDone
+		}
+		err = said(c.text("実行は完了しましたが、結果を出力できませんでした: ", "done, but the result was not printed: ") +
+			c.reason(err, "出力先に書き込めません"))
 	}
 
 	_, _ = fmt.Fprintf(s.err, c.text("エラー", "error")+": %s\n", printable.Lines(c.message(err)))
@@ -115,7 +116,8 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 	case errors.Is(err, flag.ErrHelp), err == nil && (len(words) == 0 || words[0] == "help"):
 		return c.usage(flags), nil
 	case err != nil:
-		return "", usageError(c.text("フラグが正しくありません: ", "") + err.Error())
+		wrong := args[len(args)-flags.NArg()-1] // parse has stopped after it
+		return "", usageError(c.text(fmt.Sprintf("フラグが正しくありません: %q", wrong), err.Error()))
 	}
 
 	i := slices.IndexFunc(commands, func(candidate command) bool { return candidate.name == words[0] })
@@ -155,8 +157,8 @@ func (c *call) flags() *flag.FlagSet {
 		"セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
 		"`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json"))
 	flags.StringVar(&c.session, "session", "", c.text(
-		"セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
-		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell"))
+		"セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順。tmux などではペインごと",
+		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell; each pane of tmux has its own"))
 	flags.BoolVar(&c.json, "json", false, c.text("JSON を一つ出力する", "print one JSON document"))
 	return flags
 }
@@ -175,14 +177,15 @@ func (c *call) open() error {
 	c.operators = cmp.Or(c.operators, c.getenv("OPERATORS_FILE"))
 	operators, timeout, err := readOperators(c.operators)
 	if err != nil {
-		text := c.text("オペレータ定義ファイル %s: %v\n例: %s", "file of operators %s: %v\nexample: %s")
-		return usageError(fmt.Sprintf(text, cmp.Or(c.operators, operatorsFile), err, operatorsExample))
+		text := c.text("オペレータ定義ファイル %s: %s\n例: %s", "file of operators %s: %s\nexample: %s")
+		reason := c.reason(err, "内容が正しくありません")
+		return usageError(fmt.Sprintf(text, cmp.Or(c.operators, operatorsFile), reason, operatorsExample))
 	}
 
 	if c.state == "" {
 		host, err := c.hostname()
 		if err != nil {
-			return err
+			return said(c.text("このマシンの名前が分かりません。--state を指定してください", "hostname: "+err.Error()))
 		}
 		c.state = operator.Path(host)
 	}
@@ -195,9 +198,16 @@ func (c *call) open() error {
 		return err
 	}
 	c.pool, err = operator.New(file, c.state, c.session, operators, operator.Options{
-		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
+		Timeout: timeout, Alive: alive, Corrupt: func(bytes int) {
+			text := c.text("警告: 状態ファイル %s が壊れていたため、新しく作りました (%d バイト)\n",
+				"warning: the state file %s was corrupt, and a new one was begun (%d bytes)\n")
+			_, _ = fmt.Fprintf(c.err, text, printable.Line(c.state), bytes)
+		},
 	})
-	return err
+	if err != nil {
+		return usageError(c.text("--session または operatorTimeout の値が正しくありません", err.Error()))
+	}
+	return nil
 }
 
 // alive reports whether the process exists.
@@ -208,7 +218,7 @@ func alive(pid int) bool {
 // usage returns the help.
 func (c *call) usage(flags *flag.FlagSet) string {
 	var help strings.Builder // its errors are nil
-	help.WriteString("operator-manager COMMAND [FLAG…]\n\n")
+	help.WriteString(c.text("operator-manager コマンド [フラグ…]\n\n", "operator-manager COMMAND [FLAG…]\n\n"))
 	for _, known := range commands {
 		usage := strings.TrimSpace(known.name + " " + known.arguments)
 		_, _ = fmt.Fprintf(&help, "  %-14s %s\n", usage, c.text(known.japanese, known.english))

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,12 +153,16 @@ func TestWrongUsageIsReportedOnce(t *testing.T) {
 
 func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 	for err, want := range map[error]string{
-		syscall.EACCES:       "状態ファイルを読み書きする権限がありません: x: permission denied",
-		lease.ErrUnavailable: "状態ファイルを更新できませんでした: x: " + lease.ErrUnavailable.Error(),
+		syscall.EACCES:       "状態ファイル S を更新できませんでした: 権限がありません",
+		lease.ErrUnavailable: "状態ファイル S を更新できませんでした: 2秒以内に終わりませんでした。他のプログラムが使用中かもしれません",
+		syscall.EIO:          "状態ファイル S を更新できませんでした: 詳細は LC_ALL=en を付けて実行すると表示されます",
 	} {
-		if got := new(call).message(fmt.Errorf("x: %w", err)); got != want {
+		if got := (&call{state: "S"}).message(fmt.Errorf("x: %w", err)); got != want {
 			t.Errorf("%q; want %q", got, want)
 		}
+	}
+	if got := (&call{english: true}).message(syscall.EIO); got != "the state file was not updated: input/output error" {
+		t.Errorf("%q", got)
 	}
 	missing, link := filepath.Join(t.TempDir(), "none", "state.json"), newState(t)
 	check(t, os.Symlink("target", link))
@@ -217,6 +223,63 @@ func japanese(text string) bool {
 	return strings.ContainsFunc(strings.ReplaceAll(text, "かな", ""), func(r rune) bool { return r > 0x2fff })
 }
 
+// failing is an output that nothing can be written to.
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, syscall.EIO }
+
+// In Japanese no text has an English sentence behind it, and in English none is Japanese.
+func TestTheTextsOfErrorsAreInOneLanguage(t *testing.T) { // O2, O8
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		check(t, os.WriteFile(path, []byte(content), 0o600))
+		return path
+	}
+	link := filepath.Join(dir, "link")
+	check(t, os.Symlink("target", link))
+	noHost := func() (string, error) { return "", errors.New("no such host") }
+	english := regexp.MustCompile(`[a-z]+ [a-z]+`)
+
+	for name, c := range map[string]struct {
+		args []string
+		out  io.Writer
+		want string
+	}{
+		"no directory":        {[]string{"status", "--state", dir + "/none/s"}, nil, "ファイルまたはディレクトリがありません"},
+		"a link":              {[]string{"status", "--state", link}, nil, "シンボリックリンク"},
+		"no directory's file": {[]string{"status", "--state", file("f", "") + "/s"}, nil, "ディレクトリではありません"},
+		"a corrupt file":      {[]string{"status", "--state", file("corrupt", "[1]")}, nil, "壊れていたため"},
+		"no hostname":         {[]string{"status"}, nil, "--state を指定"},
+		"no operators' file":  {[]string{"status", "--operators", dir + "/none"}, nil, "ファイルまたはディレクトリがありません"},
+		"no JSON":             {[]string{"status", "--operators", file("o1", "{")}, nil, "内容が正しくありません"},
+		"an operator twice":   {[]string{"status", "--operators", file("o2", `{"operators":[{"id":"a"},{"id":"a"}]}`)}, nil, "内容が正しくありません"},
+		"a wrong timeout":     {[]string{"status", "--operators", file("o3", `{"operatorTimeout": -1}`), "--state", dir + "/s"}, nil, "operatorTimeout"},
+		"an unknown flag":     {[]string{"status", "--loud", "x"}, nil, `"--loud"`},
+		"a flag's value":      {[]string{"status", "--json=x"}, nil, `"--json=x"`},
+		"a flag without one":  {[]string{"status", "--state"}, nil, `"--state"`},
+		"no output":           {[]string{"assign", "--state", dir + "/s"}, failing{}, "実行は完了しましたが"},
+	} {
+		for _, locale := range []string{"ja_JP.UTF-8", "en_US.UTF-8"} {
+			file("corrupt", "[1]") // the command before has replaced it
+			var errs bytes.Buffer
+			env := map[string]string{"LANG": locale, "TERM_SESSION_ID": "1"}
+			run(t.Context(), c.args, surroundings{
+				out: cmp.Or(c.out, io.Discard), err: &errs, hostname: noHost,
+				getenv: func(name string) string { return env[name] },
+			})
+			text := strings.ReplaceAll(errs.String(), dir, "")
+			wrong := english.MatchString(text) || !strings.Contains(text, c.want)
+			if locale != "ja_JP.UTF-8" {
+				wrong = text == "" || japanese(strings.ReplaceAll(text, "つくよみちゃん", ""))
+			}
+			if wrong {
+				t.Errorf("%s, %s: %q", name, locale, text)
+			}
+		}
+	}
+}
+
 // operatorsEnglish is a file of an operator without a Japanese name.
 func operatorsEnglish(t *testing.T) string {
 	t.Helper()
@@ -247,7 +310,9 @@ func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
 	one.prints("かなを割り当てました", "assign", "kana")
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana", "--session", "2nd")
 	open(t, state, "2nd").prints("かなを割り当てました", "assign", "--session", "1st")
-	one.refuses(`エラー: operator: session "\xff" is empty or not UTF-8`, "assign", "--session", "\xff")
+	if got := one.run("assign", "--session", "\xff"); got.code != exitUsage || !strings.Contains(got.err, "--session") {
+		t.Errorf("%+v; want it refused", got)
+	}
 	one.env["ITERM_SESSION_ID"] = "w0t0p0"
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
 }

@@ -24,5 +24,7 @@
 //   - Process checks across containers that share the file but not their process
 //     IDs: name the sessions there.
 //   - That hundreds of simultaneous processes all succeed within 2 s each.
-//   - Safety against programs that replace the file without flock on its guard.
+//   - Safety against programs that write the file without its lock: the directory FILE.lock, which the
+//     Node module proper-lockfile makes, and which this package makes too for each write.
+//   - That the lock of a program that died is free before 10 s have passed.
 package operator

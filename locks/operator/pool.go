@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -58,7 +57,7 @@ var errWaited = fmt.Errorf("gave up after %v", wait)
 type Options struct {
 	Timeout time.Duration      // zero: DefaultTimeout
 	Alive   func(pid int) bool // whether a process of this host is alive; nil: all are
-	Log     *slog.Logger       // nil: none
+	Corrupt func(bytes int)    // called when a corrupt file of that size was replaced; nil: not
 }
 
 // Pool is the operators as one session sees them, in a state that sessions share.
@@ -86,7 +85,7 @@ func New(store lease.Store[State], path, session string, operators []Operator, o
 		return nil, err
 	}
 
-	o.Timeout, o.Log = cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	return &Pool{store: store, path: path, session: session, operators: slices.Clone(operators), o: o}, nil
 }
 
@@ -206,8 +205,7 @@ func (p *Pool) Status(ctx context.Context) (s Status, err error) {
 	return s, err
 }
 
-// guard is the suffix of the file for flock. It is not .lock: other programs exclude
-// each other by making a file of that name, and remove one that is too old.
+// guard is the suffix of the file for flock. It is not .lock, which is the directory of Node programs.
 const guard = ".guard"
 
 // Path returns the path of a host's state file (SEEDS O3).
@@ -230,9 +228,18 @@ func Open(path string) (*File, error) {
 	return &File{lease.NewFile(dir, name+guard, format{})}, nil
 }
 
-// Swap is lease.File's Swap, which first keeps a corrupt file under another name.
+// Swap is lease.File's Swap under the lock of Node programs too. It first keeps a corrupt
+// file under another name.
 func (f *File) Swap(ctx context.Context, path string, prev lease.Cell[State], next State) (lease.Cell[State], error) {
+	unlock, err := lockDirectory(ctx, path+".lock")
+	if err != nil {
+		return lease.Cell[State]{}, fmt.Errorf("operator: locking the state file: %w", err)
+	}
+	defer unlock()
 	if prev.Doc.corrupt > 0 {
+		if now, err := f.Load(ctx, path, lease.OnlyLease); err != nil || now.Rev != prev.Rev {
+			return lease.Cell[State]{}, cmp.Or(err, lease.ErrConflict) // it was only half written
+		}
 		if err := os.Link(path, path+".corrupt"); err != nil && !errors.Is(err, fs.ErrExist) {
 			return lease.Cell[State]{}, fmt.Errorf("operator: keeping the corrupt state: %w", err)
 		}

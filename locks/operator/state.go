@@ -135,8 +135,8 @@ func (p *Pool) edit(ctx context.Context, change func(*view) error) error {
 		return fmt.Errorf("operator: %w", err)
 	}
 
-	if corrupt > 0 {
-		p.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", p.path, "bytes", corrupt)
+	if corrupt > 0 && p.o.Corrupt != nil {
+		p.o.Corrupt(corrupt)
 	}
 	return refused
 }
@@ -193,9 +193,18 @@ func (p *Pool) alive(session string) bool {
 // SessionID returns the ID that all processes of a terminal session share: its
 // ITERM_SESSION_ID, else its TERM_SESSION_ID, else the process ID of their parent,
 // the shell. An empty variable counts as unset (SEEDS O4).
+//
+// All panes of tmux, and windows of screen and zellij, inherit these two variables from the terminal
+// that started them. So the names of the server and of the pane follow the terminal's.
 func SessionID(getenv func(name string) string, parent func() int) string {
-	if id := cmp.Or(getenv("ITERM_SESSION_ID"), getenv("TERM_SESSION_ID")); id != "" {
-		return id
+	id := cmp.Or(getenv("ITERM_SESSION_ID"), getenv("TERM_SESSION_ID"))
+	if id == "" {
+		return strconv.Itoa(parent())
 	}
-	return strconv.Itoa(parent())
+	for _, name := range []string{"STY", "WINDOW", "ZELLIJ_SESSION_NAME", "ZELLIJ_PANE_ID", "TMUX", "TMUX_PANE"} {
+		if value := getenv(name); value != "" {
+			id += "/" + value
+		}
+	}
+	return id
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"taskguard/lease"
@@ -30,9 +31,34 @@ const (
 type lockFileStore struct {
 	*lease.File[document.Lock]
 	dir string
+
+	mu    sync.Mutex
+	seen  any       // the version that was read last
+	since time.Time // when it was first seen, by the monotonic clock
 }
 
-func (s lockFileStore) Swap(ctx context.Context, key string, prev lease.Cell[document.Lock],
+// Load reads the file. A lock that was seen unchanged for its TTL has expired: a dead holder whose
+// clock was an hour ahead does not block for an hour.
+func (s *lockFileStore) Load(ctx context.Context, key string, want lease.Want) (lease.Cell[document.Lock], error) {
+	c, err := s.File.Load(ctx, key, want)
+	if err != nil {
+		return c, err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if c.Rev != s.seen {
+		s.seen, s.since = c.Rev, now
+	}
+	now = now.Round(0) // as a store's time
+	if l, expired := lease.Outwaited(c.Doc.Lease, now, c.Asked.Sub(s.since)); expired {
+		c.Doc.Lease, c.At = l, now
+	}
+	return c, nil
+}
+
+func (s *lockFileStore) Swap(ctx context.Context, key string, prev lease.Cell[document.Lock],
 	next document.Lock,
 ) (lease.Cell[document.Lock], error) {
 	if err := os.Mkdir(s.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

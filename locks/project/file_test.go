@@ -3,6 +3,7 @@ package project_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -81,6 +82,41 @@ func TestAFileOfAClockThatWasSetBackIsExpiredAtItsOwnTime(t *testing.T) {
 		s.put(`{"uuid":"x","mtime":"2000-01-01T01:00:00.000Z","ttl":0}`)
 		s.acquired(s.Locker, once())
 	})
+}
+
+// The clock of another program was an hour ahead. Its lock ends one TTL after it was first seen, not at
+// its own date, and only if it was not renewed meanwhile.
+func TestALockOfAClockThatIsAheadEndsOneTTLAfterItWasFirstSeen(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"by an hour": time.Hour, "by less than its TTL": 20 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, false, func(s *fixture) {
+				const token = 4_102_444_800_000_000 // of the year 2100
+				dated := func() {
+					at := time.Now().Add(ahead).Format(time.RFC3339Nano)
+					s.put(fmt.Sprintf(`{"uuid":"x","mtime":%q,"ttl":30000,"token":%d}`, at, token))
+				}
+				refused := func() {
+					s.Helper()
+					_, err := s.Acquire(s.Context(), once())
+					wantCode(s.T, err, project.FallbackConflict, false)
+					s.reset()
+				}
+				dated()
+				refused()
+				time.Sleep(29 * time.Second)
+				dated() // its holder lives
+				refused()
+				time.Sleep(30*time.Second - time.Millisecond)
+				refused()
+				time.Sleep(time.Millisecond)
+				ls := s.acquired(s.Locker, once())
+				if now := time.Now(); ls.Token != token+1 || !ls.AcquiredAt.Equal(now) {
+					s.Errorf("%+v; want a larger token, and the time of this clock", ls)
+				}
+				s.released(s.Locker, ls)
+			})
+		})
+	}
 }
 
 // P10.

@@ -87,7 +87,7 @@ func New(c Config) (*Locker, error) {
 	}
 
 	dir := filepath.Join(c.Dir, projectDir)
-	file := lockFileStore{lease.NewFile(dir, guardFile, format{}), dir}
+	file := &lockFileStore{File: lease.NewFile(dir, guardFile, format{}), dir: dir}
 	stores := map[Strategy]lease.Store[document.Lock]{FileLock: file}
 	if c.Remote != nil {
 		stores[WebLock] = c.Remote

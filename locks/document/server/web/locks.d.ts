@@ -1,5 +1,6 @@
 /**
- * Takes the lock, or enters read-only and throws a ProjectLockError. After an abort
+ * Takes the lock, or enters read-only and throws a ProjectLockError. Before that it throws a
+ * TypeError that names an option with an impossible value, as all functions do. After an abort
  * it releases what it has taken, which takes at most one request's timeout, and
  * throws the signal's reason.
  * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
@@ -10,17 +11,17 @@ export function acquireProjectLock(options?: AcquireLockOptions): Promise<Projec
  * Throws `lease-stale`, or `renew-failed`: then the lease is still held, unless
  * this was the second heartbeat in a row that failed. The options count for the
  * heartbeats from then on too. An abort ends only the wait for the renewal.
- * @param {ProjectLockLease} lease @param {RenewLockOptions} [options] @returns {Promise<ProjectLockLease>}
+ * @param {HeldLease} lease @param {RenewLockOptions} [options] @returns {Promise<ProjectLockLease>}
  */
-export function renewProjectLock(lease: ProjectLockLease, { signal, ...changed }?: RenewLockOptions): Promise<ProjectLockLease>;
+export function renewProjectLock(lease: HeldLease, { signal, ...changed }?: RenewLockOptions): Promise<ProjectLockLease>;
 /**
  * Releases both locks. If another has taken the lease, it enters read-only and
  * throws `lease-stale`. For a lease that has already ended it does nothing, but with
  * `force` it releases once more, also if the lease is read-only. An abort ends only
  * the wait for the release.
- * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
+ * @param {HeldLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
  */
-export function releaseProjectLock(lease: ProjectLockLease, { force, signal, ...changed }?: ReleaseLockOptions): Promise<void>;
+export function releaseProjectLock(lease: HeldLease, { force, signal, ...changed }?: ReleaseLockOptions): Promise<void>;
 /**
  * Runs fn under the lock. If the lock is lost, fn's signal aborts and
  * withProjectLock throws, whatever fn returns. If the lock is released while fn runs,
@@ -28,22 +29,21 @@ export function releaseProjectLock(lease: ProjectLockLease, { force, signal, ...
  * options aborts. With `releaseOnError: false` an error of fn leaves the lock held; the
  * caller releases it.
  * @template T
- * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
+ * @param {(lease: ProjectLockLease, lost: LockAbortSignal) => Promise<T> | T} fn
  * @param {WithLockOptions} [options] @returns {Promise<T>}
  */
-export function withProjectLock<T>(fn: (lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T, { releaseOnError, ...options }?: WithLockOptions): Promise<T>;
+export function withProjectLock<T>(fn: (lease: ProjectLockLease, lost: LockAbortSignal) => Promise<T> | T, { releaseOnError, ...options }?: WithLockOptions): Promise<T>;
 /**
- * Calls listener with each event of seed 000 from now on, in order. Returns a function
- * that ends this and may be called again.
- * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
+ * Calls listener with each event from now on, in order. Returns a function that ends this and
+ * may be called again. A listener that knows the events of seed 000 alone gets the others too, after
+ * failures: let it ignore a type that it does not know.
+ * @overload @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
  */
 export function subscribeLockEvents(listener: (event: ProjectLockEvent) => void): () => void;
 /**
- * Calls listener with each event: also with those of errors, waits, warnings and the
- * fallback, which seed 001 has added. Otherwise it is subscribeLockEvents.
- * @param {(event: AnyProjectLockEvent) => void} listener @returns {() => void}
+ * @overload @param {(event: ProjectLockStateEvent) => void} listener @returns {() => void}
  */
-export function subscribeAllLockEvents(listener: (event: AnyProjectLockEvent) => void): () => void;
+export function subscribeLockEvents(listener: (event: ProjectLockStateEvent) => void): () => void;
 /**
  * Calls write with each event as one line of JSON, named `autosave.lock.*`. Entering
  * read-only has seed 000's name `autosave.lock.readonly` as its alias. Returns a
@@ -55,10 +55,10 @@ export function subscribeLockTelemetry(write: (line: string) => void): () => voi
  * Asks the server, the browser or the file, right before a write, whether the lease is
  * held. If it is not, enters read-only and throws `lease-stale`. If it cannot be asked, throws
  * `renew-failed`: then do not write, and try again.
- * @param {ProjectLockLease} lease
+ * @param {HeldLease} lease
  * @returns {Promise<{ token: number, validForMs: number }>} how long from now the lease can be trusted
  */
-export function confirmProjectLock(lease: ProjectLockLease): Promise<{
+export function confirmProjectLock(lease: HeldLease): Promise<{
     token: number;
     validForMs: number;
 }>;
@@ -101,6 +101,14 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  * without a server is the time of the acquisition. Nor that a tab without Web Locks
  * sees the Web Lock of another tab of the same browser.
  */
+/** @typedef {typeof globalThis extends { AbortSignal: { prototype: infer T } } ? T
+ *   : { readonly aborted: boolean, readonly reason: any, throwIfAborted(): void }} LockAbortSignal */
+/** @typedef {{ signal?: LockAbortSignal }} Abortable */
+/** @typedef {typeof globalThis extends { AbortController: { prototype: infer T } } ? T
+ *   : { readonly signal: LockAbortSignal, abort(reason?: any): void }} LockAbortController */
+/** @typedef {typeof globalThis extends { EventTarget: { prototype: infer T } } ? T : {}} LockEventTarget */
+/** @template E @typedef {typeof globalThis extends { CustomEvent: { prototype: infer T } }
+ *   ? Omit<T, 'detail'> & { readonly detail: E } : { readonly type: string, readonly detail: E }} LockCustomEvent */
 /** @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy */
 /** @typedef {'web-lock-unsupported' | 'acquire-denied' | 'acquire-timeout' | 'fallback-conflict'
  *   | 'lease-stale' | 'renew-failed' | 'release-failed'} ProjectLockErrorCode */
@@ -130,6 +138,8 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  * @property {number} retry attempts that failed before the last one
  * @property {string} [leaseId]
  * @property {ProjectLockError} lastError */
+/** A lease of any version of these types. Its leaseId counts.
+ * @typedef {Readonly<Pick<ProjectLockLease, 'leaseId'> & Partial<ProjectLockLease>>} HeldLease */
 /** @typedef {(
  *   | { type: 'lock:attempt', strategy: ProjectLockStrategy, retry: number, leaseId?: string }
  *   | { type: 'lock:acquired', lease: ProjectLockLease }
@@ -138,24 +148,24 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  *   | { type: 'lock:release-requested', lease: ProjectLockLease, force: boolean }
  *   | { type: 'lock:released', leaseId: string, strategy: ProjectLockStrategy, durationMs: number }
  *   | { type: 'lock:readonly-entered', info: ProjectLockReadonlyInfo }
- * )} ProjectLockEvent the events of seed 000 */
+ * )} ProjectLockStateEvent the events of seed 000 */
 /** @typedef {(
- *   | ProjectLockEvent
+ *   | ProjectLockStateEvent
  *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:waiting', strategy: ProjectLockStrategy, retry: number, waitMs: number }
  *   | { type: 'lock:error', strategy: ProjectLockStrategy, retry: number,
  *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
  *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
  *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
- * )} AnyProjectLockEvent */
+ * )} ProjectLockEvent each event: seed 001 adds errors, waits, warnings and the fallback */
 /** @typedef {object} ProjectLockBackoff Waits between attempts: 500 ms, then twice as long each time, at most 4 s.
  * @property {number} [initialMs] default 500
  * @property {number} [factor] default 2
  * @property {number} [maxAttempts] default 3 */
 /** @typedef {object} AcquireLockOptions
- * @property {AbortSignal} [signal] ends the acquisition, not a lease once held
- * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows
- *   the holder by; default the origin and a random name of the tab
+ * @property {Abortable['signal']} [signal] ends the acquisition, not a lease once held
+ * @property {string} [ownerId] its first 31 characters begin the name that the server knows the holder
+ *   by, with - instead of all but A-Z a-z 0-9 _ -; default the origin and a random name of the tab
  * @property {number} [retryLimit] attempts in each operation, instead of backoff.maxAttempts
  * @property {ProjectLockBackoff} [backoff]
  * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of those of
@@ -174,21 +184,33 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
 /** @typedef {RenewLockOptions} RenewProjectLockOptions */
 /** @typedef {ReleaseLockOptions} ReleaseProjectLockOptions */
 /** @typedef {WithLockOptions} WithProjectLockOptions */
-/** @typedef {{ [E in AnyProjectLockEvent as E['type']]: CustomEvent<E> } & {
- *   'autosave.lock.readonly': CustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
+/** @typedef {{ [E in ProjectLockEvent as E['type']]: LockCustomEvent<E> } & {
+ *   'autosave.lock.readonly': LockCustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
  * }} ProjectLockEventMap */
 /** @typedef {<T extends keyof ProjectLockEventMap>(type: T,
- *   listener: (event: ProjectLockEventMap[T]) => void, options?: AddEventListenerOptions | boolean) => void} Listening */
+ *   listener: (event: ProjectLockEventMap[T]) => void,
+ *   options?: boolean | { capture?: boolean, once?: boolean, passive?: boolean, signal?: LockAbortSignal }) => void} Listening */
 /** @typedef {Pick<typeof import('./locks.js'), 'acquireProjectLock' | 'renewProjectLock' | 'releaseProjectLock'
  *   | 'withProjectLock' | 'subscribeLockEvents'>} ProjectLockApi */
 export const WEB_LOCK_TTL_MS: 25000;
 export const FALLBACK_LOCK_TTL_MS: 30000;
 export const LOCK_HEARTBEAT_INTERVAL_MS: 10000;
 export const MAX_LOCK_RETRIES: 3;
+/**
+ * Calls listener with each event from now on, in order. Returns a function that ends this and
+ * may be called again. A listener that knows the events of seed 000 alone gets the others too, after
+ * failures: let it ignore a type that it does not know.
+ * @overload @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
+ */
+export function subscribeAllLockEvents(listener: (event: ProjectLockEvent) => void): () => void;
+/**
+ * @overload @param {(event: ProjectLockStateEvent) => void} listener @returns {() => void}
+ */
+export function subscribeAllLockEvents(listener: (event: ProjectLockStateEvent) => void): () => void;
 declare const ProjectLockEventTarget_base: new () => {
     addEventListener: Listening;
     removeEventListener: Listening;
-} & EventTarget;
+} & LockEventTarget;
 /** Dispatches each event as a CustomEvent of its type, with the event as its detail, until close is called. */
 export class ProjectLockEventTarget extends ProjectLockEventTarget_base {
     close: () => void;
@@ -213,6 +235,41 @@ export type Details = {
     cause?: unknown;
     context?: Record<string, unknown>;
     retryable?: boolean;
+};
+export type LockAbortSignal = typeof globalThis extends {
+    AbortSignal: {
+        prototype: infer T;
+    };
+} ? T : {
+    readonly aborted: boolean;
+    readonly reason: any;
+    throwIfAborted(): void;
+};
+export type Abortable = {
+    signal?: LockAbortSignal;
+};
+export type LockAbortController = typeof globalThis extends {
+    AbortController: {
+        prototype: infer T;
+    };
+} ? T : {
+    readonly signal: LockAbortSignal;
+    abort(reason?: any): void;
+};
+export type LockEventTarget = typeof globalThis extends {
+    EventTarget: {
+        prototype: infer T;
+    };
+} ? T : {};
+export type LockCustomEvent<E> = typeof globalThis extends {
+    CustomEvent: {
+        prototype: infer T;
+    };
+} ? Omit<T, "detail"> & {
+    readonly detail: E;
+} : {
+    readonly type: string;
+    readonly detail: E;
 };
 export type ProjectLockStrategy = "web-lock" | "file-lock";
 export type ProjectLockErrorCode = "web-lock-unsupported" | "acquire-denied" | "acquire-timeout" | "fallback-conflict" | "lease-stale" | "renew-failed" | "release-failed";
@@ -272,9 +329,13 @@ export type ProjectLockReadonlyInfo = {
     lastError: ProjectLockError;
 };
 /**
+ * A lease of any version of these types. Its leaseId counts.
+ */
+export type HeldLease = Readonly<Pick<ProjectLockLease, "leaseId"> & Partial<ProjectLockLease>>;
+/**
  * the events of seed 000
  */
-export type ProjectLockEvent = ({
+export type ProjectLockStateEvent = ({
     type: "lock:attempt";
     strategy: ProjectLockStrategy;
     retry: number;
@@ -303,7 +364,10 @@ export type ProjectLockEvent = ({
     type: "lock:readonly-entered";
     info: ProjectLockReadonlyInfo;
 });
-export type AnyProjectLockEvent = (ProjectLockEvent | {
+/**
+ * each event: seed 001 adds errors, waits, warnings and the fallback
+ */
+export type ProjectLockEvent = (ProjectLockStateEvent | {
     type: "lock:release-failed";
     leaseId: string;
     retry: number;
@@ -351,10 +415,10 @@ export type AcquireLockOptions = {
     /**
      * ends the acquisition, not a lease once held
      */
-    signal?: AbortSignal | undefined;
+    signal?: Abortable["signal"];
     /**
-     * of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows
-     * the holder by; default the origin and a random name of the tab
+     * its first 31 characters begin the name that the server knows the holder
+     * by, with - instead of all but A-Z a-z 0-9 _ -; default the origin and a random name of the tab
      */
     ownerId?: string | undefined;
     /**
@@ -401,12 +465,17 @@ export type AcquireProjectLockOptions = AcquireLockOptions;
 export type RenewProjectLockOptions = RenewLockOptions;
 export type ReleaseProjectLockOptions = ReleaseLockOptions;
 export type WithProjectLockOptions = WithLockOptions;
-export type ProjectLockEventMap = { [E in AnyProjectLockEvent as E["type"]]: CustomEvent<E>; } & {
-    "autosave.lock.readonly": CustomEvent<Extract<ProjectLockEvent, {
+export type ProjectLockEventMap = { [E in ProjectLockEvent as E["type"]]: LockCustomEvent<E>; } & {
+    "autosave.lock.readonly": LockCustomEvent<Extract<ProjectLockEvent, {
         type: "lock:readonly-entered";
     }>>;
 };
-export type Listening = <T extends keyof ProjectLockEventMap>(type: T, listener: (event: ProjectLockEventMap[T]) => void, options?: AddEventListenerOptions | boolean) => void;
+export type Listening = <T extends keyof ProjectLockEventMap>(type: T, listener: (event: ProjectLockEventMap[T]) => void, options?: boolean | {
+    capture?: boolean;
+    once?: boolean;
+    passive?: boolean;
+    signal?: LockAbortSignal;
+}) => void;
 export type ProjectLockApi = Pick<typeof import("./locks.js"), "acquireProjectLock" | "renewProjectLock" | "releaseProjectLock" | "withProjectLock" | "subscribeLockEvents">;
 export type State = keyof typeof MOVES;
 /**
@@ -458,7 +527,9 @@ declare function newHold(options: AcquireLockOptions): {
     key: string;
     owner: string;
     file: string;
-    folder: FileSystemDirectoryHandle | null;
+    folder: {
+        removeEntry(name: string): Promise<void>;
+    } | null;
     strategy: ProjectLockStrategy;
     viaFallback: boolean;
     state: State;
@@ -474,7 +545,7 @@ declare function newHold(options: AcquireLockOptions): {
     doubtful: boolean;
     announced: ProjectLockError | null;
     loss: ProjectLockError | null;
-    lost: AbortController;
+    lost: LockAbortController;
     renewing: Promise<ProjectLockLease> | null;
     releasing: Promise<void> | null;
     letGo: () => void;

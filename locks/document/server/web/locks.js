@@ -39,6 +39,16 @@
  * sees the Web Lock of another tab of the same browser.
  */
 
+// The browser's own types, or their parts that are used here where the compiler has no lib `dom`.
+/** @typedef {typeof globalThis extends { AbortSignal: { prototype: infer T } } ? T
+ *   : { readonly aborted: boolean, readonly reason: any, throwIfAborted(): void }} LockAbortSignal */
+/** @typedef {{ signal?: LockAbortSignal }} Abortable */
+/** @typedef {typeof globalThis extends { AbortController: { prototype: infer T } } ? T
+ *   : { readonly signal: LockAbortSignal, abort(reason?: any): void }} LockAbortController */
+/** @typedef {typeof globalThis extends { EventTarget: { prototype: infer T } } ? T : {}} LockEventTarget */
+/** @template E @typedef {typeof globalThis extends { CustomEvent: { prototype: infer T } }
+ *   ? Omit<T, 'detail'> & { readonly detail: E } : { readonly type: string, readonly detail: E }} LockCustomEvent */
+
 /** @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy */
 /** @typedef {'web-lock-unsupported' | 'acquire-denied' | 'acquire-timeout' | 'fallback-conflict'
  *   | 'lease-stale' | 'renew-failed' | 'release-failed'} ProjectLockErrorCode */
@@ -68,6 +78,8 @@
  * @property {number} retry attempts that failed before the last one
  * @property {string} [leaseId]
  * @property {ProjectLockError} lastError */
+/** A lease of any version of these types. Its leaseId counts.
+ * @typedef {Readonly<Pick<ProjectLockLease, 'leaseId'> & Partial<ProjectLockLease>>} HeldLease */
 /** @typedef {(
  *   | { type: 'lock:attempt', strategy: ProjectLockStrategy, retry: number, leaseId?: string }
  *   | { type: 'lock:acquired', lease: ProjectLockLease }
@@ -76,24 +88,24 @@
  *   | { type: 'lock:release-requested', lease: ProjectLockLease, force: boolean }
  *   | { type: 'lock:released', leaseId: string, strategy: ProjectLockStrategy, durationMs: number }
  *   | { type: 'lock:readonly-entered', info: ProjectLockReadonlyInfo }
- * )} ProjectLockEvent the events of seed 000 */
+ * )} ProjectLockStateEvent the events of seed 000 */
 /** @typedef {(
- *   | ProjectLockEvent
+ *   | ProjectLockStateEvent
  *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:waiting', strategy: ProjectLockStrategy, retry: number, waitMs: number }
  *   | { type: 'lock:error', strategy: ProjectLockStrategy, retry: number,
  *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
  *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
  *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
- * )} AnyProjectLockEvent */
+ * )} ProjectLockEvent each event: seed 001 adds errors, waits, warnings and the fallback */
 /** @typedef {object} ProjectLockBackoff Waits between attempts: 500 ms, then twice as long each time, at most 4 s.
  * @property {number} [initialMs] default 500
  * @property {number} [factor] default 2
  * @property {number} [maxAttempts] default 3 */
 /** @typedef {object} AcquireLockOptions
- * @property {AbortSignal} [signal] ends the acquisition, not a lease once held
- * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows
- *   the holder by; default the origin and a random name of the tab
+ * @property {Abortable['signal']} [signal] ends the acquisition, not a lease once held
+ * @property {string} [ownerId] its first 31 characters begin the name that the server knows the holder
+ *   by, with - instead of all but A-Z a-z 0-9 _ -; default the origin and a random name of the tab
  * @property {number} [retryLimit] attempts in each operation, instead of backoff.maxAttempts
  * @property {ProjectLockBackoff} [backoff]
  * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of those of
@@ -112,11 +124,12 @@
 /** @typedef {RenewLockOptions} RenewProjectLockOptions */
 /** @typedef {ReleaseLockOptions} ReleaseProjectLockOptions */
 /** @typedef {WithLockOptions} WithProjectLockOptions */
-/** @typedef {{ [E in AnyProjectLockEvent as E['type']]: CustomEvent<E> } & {
- *   'autosave.lock.readonly': CustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
+/** @typedef {{ [E in ProjectLockEvent as E['type']]: LockCustomEvent<E> } & {
+ *   'autosave.lock.readonly': LockCustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
  * }} ProjectLockEventMap */
 /** @typedef {<T extends keyof ProjectLockEventMap>(type: T,
- *   listener: (event: ProjectLockEventMap[T]) => void, options?: AddEventListenerOptions | boolean) => void} Listening */
+ *   listener: (event: ProjectLockEventMap[T]) => void,
+ *   options?: boolean | { capture?: boolean, once?: boolean, passive?: boolean, signal?: LockAbortSignal }) => void} Listening */
 /** @typedef {Pick<typeof import('./locks.js'), 'acquireProjectLock' | 'renewProjectLock' | 'releaseProjectLock'
  *   | 'withProjectLock' | 'subscribeLockEvents'>} ProjectLockApi */
 
@@ -135,7 +148,8 @@ const defaults = { endpoint: '' };
 // ---- The exported functions ---------------------------------------
 
 /**
- * Takes the lock, or enters read-only and throws a ProjectLockError. After an abort
+ * Takes the lock, or enters read-only and throws a ProjectLockError. Before that it throws a
+ * TypeError that names an option with an impossible value, as all functions do. After an abort
  * it releases what it has taken, which takes at most one request's timeout, and
  * throws the signal's reason.
  * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
@@ -149,9 +163,10 @@ export async function acquireProjectLock(options = {}) {
  * Throws `lease-stale`, or `renew-failed`: then the lease is still held, unless
  * this was the second heartbeat in a row that failed. The options count for the
  * heartbeats from then on too. An abort ends only the wait for the renewal.
- * @param {ProjectLockLease} lease @param {RenewLockOptions} [options] @returns {Promise<ProjectLockLease>}
+ * @param {HeldLease} lease @param {RenewLockOptions} [options] @returns {Promise<ProjectLockLease>}
  */
 export async function renewProjectLock(lease, { signal, ...changed } = {}) {
+  checkOptions({ signal, ...changed });
   const hold = held(lease);
   signal?.throwIfAborted();
   hold.options = { ...hold.options, ...changed };
@@ -163,9 +178,10 @@ export async function renewProjectLock(lease, { signal, ...changed } = {}) {
  * throws `lease-stale`. For a lease that has already ended it does nothing, but with
  * `force` it releases once more, also if the lease is read-only. An abort ends only
  * the wait for the release.
- * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
+ * @param {HeldLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
  */
 export async function releaseProjectLock(lease, { force = false, signal, ...changed } = {}) {
+  checkOptions({ signal, ...changed });
   const hold = holds.get(lease.leaseId);
   if (!hold) return;
   hold.options = { ...hold.options, ...changed };
@@ -181,7 +197,7 @@ export async function releaseProjectLock(lease, { force = false, signal, ...chan
  * options aborts. With `releaseOnError: false` an error of fn leaves the lock held; the
  * caller releases it.
  * @template T
- * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
+ * @param {(lease: ProjectLockLease, lost: LockAbortSignal) => Promise<T> | T} fn
  * @param {WithLockOptions} [options] @returns {Promise<T>}
  */
 export async function withProjectLock(fn, { releaseOnError = true, ...options } = {}) {
@@ -205,24 +221,23 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
 }
 
 /**
- * Calls listener with each event of seed 000 from now on, in order. Returns a function
- * that ends this and may be called again.
- * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
+ * Calls listener with each event from now on, in order. Returns a function that ends this and
+ * may be called again. A listener that knows the events of seed 000 alone gets the others too, after
+ * failures: let it ignore a type that it does not know.
+ * @overload @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
  */
-export function subscribeLockEvents(listener) {
-  return subscribeAllLockEvents((event) => { if (isSeedEvent(event)) listener(event); });
-}
-
 /**
- * Calls listener with each event: also with those of errors, waits, warnings and the
- * fallback, which seed 001 has added. Otherwise it is subscribeLockEvents.
- * @param {(event: AnyProjectLockEvent) => void} listener @returns {() => void}
+ * @overload @param {(event: ProjectLockStateEvent) => void} listener @returns {() => void}
  */
-export function subscribeAllLockEvents(listener) {
+/** @param {(event: any) => void} listener @returns {() => void} */
+export function subscribeLockEvents(listener) {
   const subscription = { listener };
   subscriptions.add(subscription);
   return () => { subscriptions.delete(subscription); };
 }
+
+/** An earlier name of subscribeLockEvents. */
+export const subscribeAllLockEvents = subscribeLockEvents;
 
 /**
  * Calls write with each event as one line of JSON, named `autosave.lock.*`. Entering
@@ -231,7 +246,7 @@ export function subscribeAllLockEvents(listener) {
  * @param {(line: string) => void} write @returns {() => void}
  */
 export function subscribeLockTelemetry(write) {
-  return subscribeAllLockEvents((event) => {
+  return subscribeLockEvents((event) => {
     const { type, lease, info, error, ...fields } = /** @type {Record<string, any>} */ (event);
     const { leaseId, strategy, expiresAt } = lease ?? {};
     const { lastError, ...entered } = info ?? {}; // an error's text may contain the user's data
@@ -242,14 +257,14 @@ export function subscribeLockTelemetry(write) {
   });
 }
 
-const Target = /** @type {new () => { addEventListener: Listening, removeEventListener: Listening } & EventTarget} */ (
+const Target = /** @type {new () => { addEventListener: Listening, removeEventListener: Listening } & LockEventTarget} */ (
   /** @type {unknown} */ (EventTarget));
 
 /** Dispatches each event as a CustomEvent of its type, with the event as its detail, until close is called. */
 export class ProjectLockEventTarget extends Target {
   constructor() {
     super();
-    this.close = subscribeAllLockEvents((event) => {
+    this.close = subscribeLockEvents((event) => {
       this.dispatchEvent(new CustomEvent(event.type, { detail: event }));
       if (event.type === 'lock:readonly-entered') this.dispatchEvent(new CustomEvent(READONLY_ALIAS, { detail: event }));
     });
@@ -260,7 +275,7 @@ export class ProjectLockEventTarget extends Target {
  * Asks the server, the browser or the file, right before a write, whether the lease is
  * held. If it is not, enters read-only and throws `lease-stale`. If it cannot be asked, throws
  * `renew-failed`: then do not write, and try again.
- * @param {ProjectLockLease} lease
+ * @param {HeldLease} lease
  * @returns {Promise<{ token: number, validForMs: number }>} how long from now the lease can be trusted
  */
 export async function confirmProjectLock(lease) {
@@ -272,6 +287,43 @@ export async function confirmProjectLock(lease) {
   const validForMs = Math.min(answer.body.valid_for_ms - (now - answer.asked), hold.deadline - now); // then it is released
   if (!(validForMs > 0)) throw lockError('renew-failed', { context: { validForMs } });
   return { token: hold.token, validForMs };
+}
+
+// ---- Options ----------------------------------------------------------------
+
+/** @param {any} n */
+const isTime = (n) => Number.isFinite(n) && n >= 0;
+/** @param {any} n */
+const isCount = (n) => Number.isInteger(n) && n > 0;
+/** @param {any} s */
+const isText = (s) => typeof s === 'string';
+
+/** What each option must be, and in words. @type {Record<string, [(value: any) => boolean, string]>} */
+const OPTIONS = {
+  signal: [(s) => s === null || typeof s?.throwIfAborted === 'function', 'an AbortSignal'],
+  ownerId: [isText, 'a string'],
+  retryLimit: [isCount, 'a whole number from 1'],
+  backoff: [(b) => b !== null && typeof b === 'object', 'an object'],
+  'backoff.initialMs': [isTime, 'a number of milliseconds'],
+  'backoff.factor': [(n) => isTime(n) && n > 0, 'a number above 0'],
+  'backoff.maxAttempts': [isCount, 'a whole number from 1'],
+  backoffMs: [(list) => Array.isArray(list) && list.every(isTime), 'a list of milliseconds'],
+  ttlMs: [(n) => isTime(n) && n > 0, 'a number of milliseconds above 0'],
+  heartbeatIntervalMs: [(n) => isTime(n) && n > 0, 'a number of milliseconds above 0'],
+  preferredStrategy: [(s) => s === 'web-lock' || s === 'file-lock', "'web-lock' or 'file-lock'"],
+  onReadonly: [(f) => typeof f === 'function', 'a function'],
+  resource: [(s) => isText(s) && /^[^-]/.test(s), "a string that does not begin with '-', as names of Web Locks"],
+  endpoint: [isText, 'a string'],
+};
+
+/** Throws a TypeError that names the first option with an impossible value. @param {AcquireLockOptions} options */
+function checkOptions(options) {
+  for (const [name, [possible, words]] of Object.entries(OPTIONS)) {
+    const value = name.split('.').reduce((/** @type {any} */ of, key) => of?.[key], options);
+    if (value !== undefined && !possible(value)) {
+      throw new TypeError(`project lock: the option ${name} must be ${words}, not ${isText(value) ? `'${value}'` : String(value)}`);
+    }
+  }
 }
 
 // ---- States -----------------------------------------------------------------
@@ -307,9 +359,9 @@ const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : 
 const holds = new Map();
 /** @type {Map<string, Promise<unknown>>} releases in progress after a loss or an abort, by key */
 const givingBack = new Map();
-/** @type {Set<{ listener: (event: AnyProjectLockEvent) => void }>} */
+/** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
 const subscriptions = new Set();
-/** @type {AnyProjectLockEvent[]} events to deliver; the first one is being delivered */
+/** @type {ProjectLockEvent[]} events to deliver; the first one is being delivered */
 const queue = [];
 
 /** @param {AcquireLockOptions} options */
@@ -320,9 +372,9 @@ function newHold(options) {
   return {
     options, resource, leaseId, ownerId, url,
     key: url || resource,
-    owner: `${ownerId.slice(0, 31)}-${leaseId.replaceAll('-', '')}`,
+    owner: `${ownerId.replace(/[^A-Za-z0-9_-]/g, '-').slice(0, 31)}-${leaseId.replaceAll('-', '')}`,
     file: resource === PROJECT ? '.lock' : `.lock-${encodeURIComponent(resource)}`,
-    folder: /** @type {FileSystemDirectoryHandle | null} */ (null), // of a file that is held
+    folder: /** @type {{ removeEntry(name: string): Promise<void> } | null} */ (null), // of a file that is held
     strategy: preferredStrategy,
     viaFallback: false,
     state: /** @type {State} */ ('Idle'),
@@ -336,7 +388,7 @@ function newHold(options) {
     doubtful: false, // the outcome of a POST is unknown
     announced: /** @type {ProjectLockError | null} */ (null), // the last lock:error
     loss: /** @type {ProjectLockError | null} */ (null), // ended the trust
-    lost: new AbortController(), // of withProjectLock's fn
+    lost: /** @type {LockAbortController} */ (new AbortController()), // of withProjectLock's fn
     renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
     releasing: /** @type {Promise<void> | null} */ (null),
     letGo: () => {}, // of this browser's lock
@@ -356,7 +408,7 @@ function reading(hold) {
   });
 }
 
-/** Returns the hold of a lease that can still be trusted. @param {ProjectLockLease} lease */
+/** Returns the hold of a lease that can still be trusted. @param {HeldLease} lease */
 function held(lease) {
   const hold = holds.get(lease.leaseId);
   if (!hold || hold.state === 'Releasing') throw lockError('lease-stale', { context: { leaseId: lease.leaseId } });
@@ -412,6 +464,7 @@ function expire(hold) {
 
 /** @param {AcquireLockOptions} options */
 async function acquire(options) {
+  checkOptions(options);
   const hold = newHold(options);
   const { signal } = options;
   signal?.throwIfAborted();
@@ -630,7 +683,7 @@ function trust(hold, { asked, body: { ttl_ms: theirs = FALLBACK_LOCK_TTL_MS } })
 /**
  * Schedules the next heartbeat: ten seconds from now, or a margin before the end.
  * Emits the events of `before` first, when all is in place, so that a listener may renew.
- * @param {Hold} hold @param {(lease: ProjectLockLease) => AnyProjectLockEvent[]} [before]
+ * @param {Hold} hold @param {(lease: ProjectLockLease) => ProjectLockEvent[]} [before]
  */
 function schedule(hold, before = () => []) {
   move(hold, 'HeartbeatQueued');
@@ -742,6 +795,9 @@ async function askBrowser(hold, method, timeout) {
   return { status: 200, body: { ttl_ms: Infinity, valid_for_ms: hold.deadline - performance.now() } };
 }
 
+/** Since when each file is seen unchanged, on performance.now()'s clock. @type {Map<string, { version: string, since: number }>} */
+const seen = new Map();
+
 /** Asks a Worker of its own about the file: only a Worker can lock one. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
 async function askFile(hold, method, timeout) {
   if (!globalThis.navigator?.storage?.getDirectory) {
@@ -759,8 +815,12 @@ async function askFile(hold, method, timeout) {
       worker.onmessage = ({ data }) => resolve(data);
       worker.onerror = (event) => { event.preventDefault(); resolve(missing); };
       const { file, leaseId: uuid, ownerId: owner } = hold;
-      worker.postMessage({ method, file, uuid, owner, ttl: wantedTtlMs(hold) });
+      const { version, since = NaN } = seen.get(file) ?? {};
+      const unchangedMs = performance.now() - since;
+      worker.postMessage({ method, file, uuid, owner, ttl: wantedTtlMs(hold), version, unchangedMs });
     }), timeout);
+    const { version } = reply.body;
+    if (version !== seen.get(hold.file)?.version) seen.set(hold.file, { version, since: performance.now() });
     if (method === 'POST' && reply.status === 200) hold.folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('project');
     return reply;
   } finally {
@@ -788,22 +848,25 @@ onmessage = ({ data }) => {
 };
 
 /** Does what a request asks, while no other tab can. */
-async function serveFile({ method, file, uuid, owner, ttl }) {
+async function serveFile({ method, file, uuid, owner, ttl, version, unchangedMs }) {
   const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('project', { create: true });
   const guard = await openAlone(folder, '.lock.guard');
   try {
     const now = Date.now();
     const lock = await readLock(folder, file);
     const mine = lock?.uuid === uuid;
-    const held = lock && now < lock.until;
+    // Unchanged for its TTL, a lock has expired, also if the clock that dated it was an hour ahead.
+    const outwaited = lock?.version === version && unchangedMs >= lock?.ttl;
+    const held = lock && now < lock.until && !outwaited;
+    const answer = (status, body) => ({ status, body: { ...body, version: lock?.version } });
     if (method === 'DELETE' && mine) {
       await folder.removeEntry(file);
-      return { status: 200, body: {} };
+      return answer(200);
     }
-    if (method === 'POST' && held && !mine) return { status: 409, body: {} };
-    if (method !== 'POST' && !held) return { status: 404, body: { error: 'lock_not_found' } };
-    if (method !== 'POST' && !mine) return { status: 403, body: { error: 'not_locked_by_user' } };
-    if (method === 'GET') return { status: 200, body: { valid_for_ms: lock.until - now } };
+    if (method === 'POST' && held && !mine) return answer(409);
+    if (method !== 'POST' && !held) return answer(404, { error: 'lock_not_found' });
+    if (method !== 'POST' && !mine) return answer(403, { error: 'not_locked_by_user' });
+    if (method === 'GET') return answer(200, { valid_for_ms: lock.until - now });
     const token = method === 'PUT' ? lock.token : Math.max(now, (lock?.token ?? 0) + 1);
     const text = JSON.stringify({ uuid, mtime: new Date(now).toISOString(), ttl, owner, token });
     const handle = await openAlone(folder, file);
@@ -811,7 +874,7 @@ async function serveFile({ method, file, uuid, owner, ttl }) {
     handle.write(new TextEncoder().encode(text), { at: 0 });
     await handle.flush();
     await handle.close();
-    return { status: 200, body: { token, holder: owner, ttl_ms: ttl } };
+    return answer(200, { token, holder: owner, ttl_ms: ttl });
   } finally {
     await guard.close();
   }
@@ -840,12 +903,15 @@ async function readLock(folder, name) {
     throw error;
   });
   if (!found) return null;
+  const text = await found.text();
+  const version = found.lastModified + ' ' + text;
   try {
-    const { uuid, mtime, ttl, token } = JSON.parse(await found.text());
+    const { uuid, mtime, ttl, token } = JSON.parse(text);
     const until = Date.parse(mtime) + ttl;
-    if (typeof uuid === 'string' && Math.abs(until - found.lastModified) <= 86_400_000) return { uuid, token, until };
+    if (typeof uuid === 'string' && Math.abs(until - found.lastModified) <= 86_400_000) return { uuid, token, until, ttl, version };
   } catch { /* unreadable */ }
-  return { uuid: '', token: 0, until: found.lastModified + ${FALLBACK_LOCK_TTL_MS} };
+  const ttl = ${FALLBACK_LOCK_TTL_MS};
+  return { uuid: '', token: 0, until: found.lastModified + ttl, ttl, version };
 }
 `;
 let script = '';
@@ -941,7 +1007,7 @@ const final = (error) => lockError(error.code, { ...error, cause: error.cause, r
 /** @param {any} error @returns {error is ProjectLockError} */
 const isLockError = (error) => error?.name === 'ProjectLockError';
 
-/** Delivers events to all listeners. Events that a listener causes come after them. @param {AnyProjectLockEvent[]} events */
+/** Delivers events to all listeners. Events that a listener causes come after them. @param {ProjectLockEvent[]} events */
 function emit(...events) {
   const delivering = queue.length > 0;
   queue.push(...events);
@@ -952,12 +1018,6 @@ function emit(...events) {
     }
   }
 }
-
-const SEED_EVENTS = new Set(['attempt', 'acquired', 'renew-scheduled', 'renewed', 'release-requested', 'released', 'readonly-entered']
-  .map((name) => `lock:${name}`));
-
-/** @param {AnyProjectLockEvent} event @returns {event is ProjectLockEvent} */
-const isSeedEvent = (event) => SEED_EVENTS.has(event.type);
 
 /** Reports an error of the page's own function to the page. @param {() => void} call */
 function guarded(call) {

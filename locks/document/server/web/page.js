@@ -1,6 +1,6 @@
 // @ts-check
 import {
-  acquireProjectLock, confirmProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents,
+  acquireProjectLock, confirmProjectLock, releaseProjectLock, renewProjectLock, subscribeLockEvents,
 } from './locks.js';
 
 /** @typedef {import('./locks.js').ProjectLockLease} Lease */
@@ -127,7 +127,7 @@ async function release() {
   el('edit').focus();
 }
 
-/** @param {import('./locks.js').AnyProjectLockEvent} event */
+/** @param {import('./locks.js').ProjectLockEvent} event */
 function onEvent(event) {
   const { type, ...details } = event;
   if ('lease' in event && lease?.leaseId === event.lease.leaseId) lease = event.lease;
@@ -199,6 +199,6 @@ addEventListener('keydown', (event) => {
   event.preventDefault();
   save();
 });
-subscribeAllLockEvents(onEvent);
+subscribeLockEvents(onEvent);
 listen();
 show();

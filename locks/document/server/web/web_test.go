@@ -51,6 +51,20 @@ func TestTheTypesAreThoseOfTheModule(t *testing.T) {
 	}
 }
 
+// Each author's file compiles as he typed it. The types need no lib dom, which a program that shares them
+// with a page may not have.
+func TestBothAuthorsFilesCompile(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := t.TempDir()
+	examplestest.Copy(t, dir, "locks.d.ts", "testdata/seed000.ts", "testdata/seed001.ts")
+	tsc := filepath.Join(examplestest.Modules(t, paths[1], "testdata"), "typescript", "bin", "tsc")
+	for lib, files := range map[string][]string{"es2022,dom": {"seed000.ts", "seed001.ts"}, "es2022": {"seed001.ts"}} {
+		options := []string{paths[0], tsc, "--noEmit", "--strict", "--target", "es2022", "--module", "es2022",
+			"--moduleResolution", "bundler", "--lib", lib}
+		run(t, dir, append(options, files...)...)
+	}
+}
+
 // Without a browser, each strategy is unavailable: the lock is refused at once. With a
 // server, a lease that was lost is given back before the next acquisition begins, also if onReadonly
 // begins it.
@@ -74,7 +88,7 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 	const want = "FALLBACK_LOCK_TTL_MS LOCK_HEARTBEAT_INTERVAL_MS MAX_LOCK_RETRIES ProjectLockEventTarget WEB_LOCK_TTL_MS " +
 		"acquireProjectLock confirmProjectLock releaseProjectLock renewProjectLock " +
 		"subscribeAllLockEvents subscribeLockEvents subscribeLockTelemetry withProjectLock\n25000 30000 10000 3\n" +
-		`["acquire-denied",false,"acquire-denied",3,7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
+		"ttlMs ttlMs retryLimit 0\n" + `["acquire-denied",false,"acquire-denied",7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
 		"POST PUT DELETE freed POST DELETE freed\n" +
 		"POST POST PUT PUT DELETE DELETE freed freed POST DELETE freed\n" +
 		"attempt error waiting fallback-engaged attempt acquired renew-scheduled attempt renewed renew-scheduled\ntrue"

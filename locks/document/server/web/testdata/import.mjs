@@ -1,16 +1,33 @@
 import * as locks from 'taskguard-locks';
 
-const { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents, subscribeLockEvents } = locks;
+const { acquireProjectLock, releaseProjectLock, renewProjectLock, subscribeLockEvents, withProjectLock } = locks;
 const { WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES } = locks;
 console.log(...Object.keys(locks).sort());
 console.log(WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES);
 
-let [events, all] = [0, 0];
+// An impossible option is refused before anything happens, by its name.
+let events = 0;
 subscribeLockEvents(() => { events++; });
-subscribeAllLockEvents(() => { all++; });
+const named = async (call) => {
+  const error = await call().catch((thrown) => thrown);
+  return error instanceof TypeError ? error.message.split(' ')[4] : error;
+};
+for (const option of [
+  { ttlMs: 0 }, { ttlMs: -1 }, { ttlMs: NaN }, { ttlMs: '25s' }, { ttlMs: Infinity }, { heartbeatIntervalMs: 0 }, { resource: '-x' }, { resource: '' },
+  { resource: 7 }, { preferredStrategy: 'x' }, { preferredStrategy: null }, { retryLimit: 0 }, { retryLimit: 1.5 }, { backoff: 500 },
+  { backoff: { initialMs: -1 } }, { backoff: { factor: 0 } }, { backoff: { maxAttempts: 0 } }, { backoffMs: 500 }, { backoffMs: [-1] },
+  { onReadonly: 'stop' }, { endpoint: null }, { ownerId: 7 }, { signal: {} },
+]) {
+  const got = await named(() => acquireProjectLock(option));
+  const [name, value] = Object.entries(option)[0];
+  if (got?.split?.('.')[0] !== name) console.log('acquire', name, value, got);
+}
+console.log(await named(() => withProjectLock(() => {}, { ttlMs: 0 })), await named(() => renewProjectLock({ leaseId: 'x' }, { ttlMs: 0 })),
+  await named(() => releaseProjectLock({ leaseId: 'x' }, { retryLimit: 0 })), events);
+
 let reason;
 const { code, retryable } = await acquireProjectLock({ onReadonly: (info) => { reason = info.reason; } }).catch((error) => error);
-console.log(JSON.stringify([code, retryable, reason, events, all]));
+console.log(JSON.stringify([code, retryable, reason, events]));
 
 // A lease that the server refuses to renew is given back before the next acquisition begins.
 const requests = [];
@@ -47,11 +64,12 @@ console.log(...requests);
 renewed = 200;
 const types = [];
 const stops = [
-  subscribeAllLockEvents(({ type, lease }) => { if (type === 'lock:acquired') renewProjectLock(lease); }),
-  subscribeAllLockEvents(({ type }) => { types.push(type.replace('lock:', '')); }),
+  subscribeLockEvents(({ type, lease }) => { if (type === 'lock:acquired') renewProjectLock(lease); }),
+  subscribeLockEvents(({ type }) => { types.push(type.replace('lock:', '')); }),
 ];
 const lease = await acquireProjectLock({ ...options, ttlMs: 2000, retryLimit: 1 });
-await renewProjectLock(lease);
+const { leaseId, strategy, acquiredAt, expiresAt } = lease;
+await renewProjectLock({ leaseId, strategy, acquiredAt, expiresAt }); // seed 000's lease
 for (const stop of stops) stop();
 console.log(...types);
 
@@ -60,7 +78,7 @@ renewed = 503;
 const now = performance.now.bind(performance);
 performance.now = () => now() + 1400;
 let due;
-subscribeAllLockEvents((event) => { due = event.nextHeartbeatInMs ?? due; });
+subscribeLockEvents((event) => { due = event.nextHeartbeatInMs ?? due; });
 await renewProjectLock(lease).catch(() => {});
 console.log(due > 0 && due <= 200);
 await releaseProjectLock(lease);

@@ -1,5 +1,4 @@
-// Seed 000's own types, of which the module is an implementation. The package browser
-// compiles this.
+// Seed 000's own types, of which the module is an implementation. The tests compile this.
 import * as locks from './locks.js';
 
 type ProjectLockStrategy = 'web-lock' | 'file-lock';
@@ -51,7 +50,15 @@ interface ProjectLockApi {
 
 export const api: ProjectLockApi = locks;
 
-export function shown(event: locks.ProjectLockEvent): string {
+// A lease of the four fields is one, wherever the application has kept it.
+export async function keep(lease: ProjectLockLease): Promise<string> {
+  const { leaseId, strategy, acquiredAt, expiresAt } = await locks.renewProjectLock(lease);
+  await locks.releaseProjectLock({ leaseId, strategy, acquiredAt, expiresAt });
+  return expiresAt;
+}
+
+// A switch over the seven events is complete, with the author's type and with the module's.
+export function shown(event: ProjectLockEvent): string {
   switch (event.type) {
     case 'lock:attempt': return `${event.strategy} ${event.retry}`;
     case 'lock:acquired': case 'lock:renewed': case 'lock:release-requested': return event.lease.leaseId;
@@ -64,3 +71,6 @@ export function shown(event: locks.ProjectLockEvent): string {
     }
   }
 }
+
+export const stop: () => void = locks.subscribeLockEvents(shown);
+export const state = (event: locks.ProjectLockStateEvent): string => shown(event);
