@@ -160,8 +160,9 @@ func (m *mixed) await(id string) (pid int) {
 
 func (m *mixed) awaitRenewal(id string) {
 	m.t.Helper()
-	first := m.b.Fields(m.t, id)["lockExpiresAt"]
-	for end := time.Now().Add(time.Minute); m.b.Fields(m.t, id)["lockExpiresAt"] == first; time.Sleep(50 * time.Millisecond) {
+	expiry := func() any { return m.b.Fields(m.t, id)["lockExpiresAt"] }
+	first := expiry()
+	for end := time.Now().Add(time.Minute); expiry() == first; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			m.t.Fatalf("the lock on %s is not renewed", id)
 		}
@@ -265,9 +266,8 @@ func (m *mixed) judge() {
 		}
 		m.judgeHistory(id, doc["history"], takeovers)
 	}
-	m.t.Logf("%d refused, takeovers %v", m.refused, takeovers)
 	if takeovers["go to node"] == 0 || takeovers["node to go"] == 0 || m.refused < kills {
-		m.t.Errorf("%d deliveries found the lock held, and %v took over: the run shows too little", m.refused, takeovers)
+		m.t.Errorf("the run shows too little: %d deliveries found the lock held, takeovers %v", m.refused, takeovers)
 	}
 }
 

@@ -31,6 +31,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   const { name, args, options } = JSON.parse(line);
   const warnings = [];
   const locks = analysisLocks(firestore, { ...options, warn: (text, err) => warnings.push(`${text} ${err.message}`) });
-  const answer = await locks[name](...args).catch((err) => ({ error: err.code ?? err.name }));
-  console.log(JSON.stringify({ ...answer, warnings }));
+  const call = (owner) => locks[name](args[0], owner, ...args.slice(2)).catch((err) => ({ error: err.code ?? err.name }));
+  const owners = Array.isArray(args[1]) ? args[1] : [args[1]]; // many: they call at the same time
+  for (const answer of await Promise.all(owners.map(call))) console.log(JSON.stringify({ ...answer, warnings }));
 }
