@@ -73,8 +73,12 @@ func startCaller(t *testing.T, b *emulatortest.Backend, ahead time.Duration, var
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	cmd := exec.CommandContext(t.Context(), paths[0], "--import", "./clock.mjs", "calls.mjs")
 	cmd.Dir = directory(t, paths[1], "calls.mjs", "clock.mjs")
+	listen := b.Listen
+	if b.Google() {
+		listen = emulatortest.Google
+	}
 	variables = append(variables, "TZ=Asia/Tokyo", fmt.Sprint("CLOCK_OFFSET=", ahead.Milliseconds()))
-	cmd.Env = environment(b, b.Listen(t), variables...)
+	cmd.Env = environment(b, listen(t), variables...)
 	cmd.Stderr = os.Stderr
 
 	in, noIn := cmd.StdinPipe()

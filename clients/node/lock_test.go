@@ -30,25 +30,29 @@ func TestMain(m *testing.M) {
 func TestNodeDecidesAndWritesAsGoDoes(t *testing.T) {
 	clocks := map[string]time.Duration{"none": time.Hour, "lost": -time.Hour, "contended": -8 * time.Second}
 	for fault, ahead := range clocks {
-		t.Run(fault, func(t *testing.T) {
-			b := emulatortest.Embedded(t)
-			inGo, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
-			check(t, err)
-			t.Cleanup(func() { _ = inGo.Close() })
-			p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo, began: time.Now()}
+		t.Run(fault, func(t *testing.T) { compareAll(t, emulatortest.Embedded(t), fault, ahead) })
+	}
+	t.Run("google", func(t *testing.T) { compareAll(t, emulatortest.OnGoogle(t), "lost", 0) })
+}
 
-			acquired := 0
-			for name, fields := range documents(p.began) {
-				if p.acquire(name, fields) {
-					acquired++
-					p.release(name)
-					p.finish(name, acquired%2 == 0)
-				}
-			}
-			if acquired < 20 {
-				t.Errorf("%d documents were acquired, want many more", acquired)
-			}
-		})
+// compareAll makes the same calls in Node and in Go on all documents.
+func compareAll(t *testing.T, b *emulatortest.Backend, fault string, ahead time.Duration) {
+	t.Helper()
+	inGo, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+	check(t, err)
+	t.Cleanup(func() { _ = inGo.Close() })
+	p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo, began: time.Now()}
+
+	acquired := 0
+	for name, fields := range documents(p.began) {
+		if p.acquire(name, fields) {
+			acquired++
+			p.release(name)
+			p.finish(name, acquired%2 == 0)
+		}
+	}
+	if acquired < 20 {
+		t.Errorf("%d documents were acquired, want many more", acquired)
 	}
 }
 

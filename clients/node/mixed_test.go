@@ -28,7 +28,8 @@ const (
 	analyses   = 40
 	deliveries = 4
 	kills      = 20
-	ttl        = "6" // seconds; less than the clocks are wrong by
+	ttl        = "6"             // seconds; less than the clocks are wrong by
+	limit      = 3 * time.Minute // of a delivery, of which most take seconds
 )
 
 // mixed is a run of workers in Go and in Node on the same documents.
@@ -186,8 +187,9 @@ func (m *mixed) kill(pid int) {
 
 // deliver posts a delivery to the first worker, and then to any, until one acknowledges it.
 func (m *mixed) deliver(id string, first *slot) {
-	ctx := m.t.Context()
 	m.sent.Go(func() {
+		ctx, cancel := context.WithTimeout(m.t.Context(), limit)
+		defer cancel()
 		for s := first; ctx.Err() == nil; s = nil {
 			if s == nil {
 				s = m.slots[rand.IntN(len(m.slots))]
