@@ -13,7 +13,7 @@ export type Acquisition =
   | {
       acquired: true;
       reason?: never;
-      /** The fencing token: larger than that of every earlier acquisition. Systems that you write to can compare it. */
+      /** The fencing token. It grows with each acquisition, so systems that you write to can refuse an older one. */
       token: number;
       /** The number of this attempt, from 1. */
       attempt: number;

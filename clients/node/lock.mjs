@@ -1,9 +1,10 @@
 // The analysis lock for a worker in Node. It shares documents with taskguard's own workers:
 //
-//   const { acquireAnalysisLock, refreshAnalysisLock, releaseAnalysisLock } = analysisLocks(new Firestore());
+//   const { acquireAnalysisLock, releaseAnalysisLock } = analysisLocks(new Firestore());
 //
-// Each call is one Firestore transaction, optimistic or pessimistic. Firestore's time of the reading decides whether a lock has
-// expired, and is what the document stores; this machine's clock is never asked. README.md has the rest.
+// Each call is one Firestore transaction, optimistic or pessimistic. Firestore's time of the reading decides
+// whether a lock has expired, and is what the document stores. This machine's clock is never asked. README.md
+// has the rest.
 import { FieldValue, Timestamp } from '@google-cloud/firestore'; // or 'firebase-admin/firestore'
 
 const defaultTTL = 300; // seconds
@@ -24,7 +25,7 @@ export class LockError extends Error {
   }
 }
 
-/** analysisLocks returns the three functions for the documents of a collection. */
+/** analysisLocks returns the functions for the documents of a collection. */
 export function analysisLocks(firestore, { collection = 'analyses', keepFinished = false, warn = console.warn } = {}) {
   // transact calls decide with a reading of the document, writes the fields that it returns, if any, and
   // returns its answer. It calls decide again if another program has changed the document since, and if the
@@ -133,7 +134,8 @@ function read(snapshot, ttlSec) {
   const token = integer(data.lockToken ?? 0);
   const finished = data.status === 'READY' || data.status === 'FAILED';
   if (!finished && !(token >= 0)) {
-    throw new LockError('malformed', `lockToken of ${snapshot.ref.path} is no usable integer: taskguard unlock repairs it`);
+    const problem = 'lockToken is no usable integer: taskguard unlock repairs it';
+    throw new LockError('malformed', `${snapshot.ref.path}: ${problem}`);
   }
 
   // A lock without an expiry has expired. One whose expiry cannot be read expires one TTL after its heartbeat,
@@ -269,7 +271,8 @@ function parseTime(value) {
   const parts = typeof value === 'string' && form.exec(value);
   if (!parts) return undefined;
 
-  const [, year, month, day, hour = '00', minute = '00', second = '00', decimals = '0', zone = '+00', zoneMinute = '00'] = parts;
+  const [, year, month, day, hour = '00', minute = '00', second = '00', decimals = '0'] = parts;
+  const [zone = '+00', zoneMinute = '00'] = parts.slice(8);
   const time = Date.parse(`${year}-${month}-${day}T${hour}:${minute}:${second}${zone}:${zoneMinute}`);
   return Number.isNaN(time) ? undefined : time + Number(`0.${decimals}`) * 1000;
 }
