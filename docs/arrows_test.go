@@ -24,7 +24,7 @@ var floors = [][]string{
 	{"cmd/internal"},
 	{"cmd"},
 	{"internal/testing"},
-	{"deploy", "docs", "worker/workertest"}, // tests, and examples of applications
+	{"clients", "deploy", "docs", "worker/workertest"}, // tests, and examples of applications
 }
 
 // floorOf returns the room of a package of ours, by the longest prefix of its path, and the
