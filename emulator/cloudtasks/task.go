@@ -76,26 +76,16 @@ func newTask(submitted *cloudtaskspb.Task, now time.Time) (*task, error) {
 		return nil, invalid("task.http_request", "is required")
 	}
 	u, err := url.Parse(request.Url)
-	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
-	}
-	if len(u.String()) > maxURLBytes {
-		return nil, invalid("task.http_request.url", "has more than 2083 characters")
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || len(u.String()) > maxURLBytes {
+		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host, of at most 2083 bytes")
 	}
 	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
-	switch request.HttpMethod {
-	case cloudtaskspb.HttpMethod_POST, cloudtaskspb.HttpMethod_PUT, cloudtaskspb.HttpMethod_PATCH:
-	default:
-		if len(request.Body) > 0 || cloudtaskspb.HttpMethod_name[int32(request.HttpMethod)] == "" {
-			return nil, invalid("task.http_request.body", "is for POST, PUT and PATCH alone, or the method is unknown")
-		}
+	name := cloudtaskspb.HttpMethod_name[int32(request.HttpMethod)] // empty: unknown
+	if name == "" || len(request.Body) > 0 && name != "POST" && name != "PUT" && name != "PATCH" {
+		return nil, invalid("task.http_request.http_method", "is unknown, or cannot have a body")
 	}
 	request.Headers = storedHeaders(request.Headers)
-	headerBytes := 0
-	for name, value := range request.Headers {
-		headerBytes += len(name) + len(value)
-	}
-	if headerBytes >= maxHeaderBytes {
+	if proto.Size(&cloudtaskspb.HttpRequest{Headers: request.Headers}) >= maxHeaderBytes {
 		return nil, invalid("task.http_request.headers", "are not smaller than 80 KB")
 	}
 

@@ -167,11 +167,6 @@ func TestOtherFeaturesAreUnimplementedAndNamed(t *testing.T) {
 			"read-only transaction":    func() error { return r.client.RunTransaction(r.ctx, nothing, client.ReadOnly) },
 			"reading at a time":        func() error { return failure(v.Doc("a").WithReadOptions(client.ReadTime(time.Now())).Get(r.ctx)) },
 			"a limit or an offset":     func() error { return failure(v.Limit(0).Snapshots(r.ctx).Next()) },
-			"the operator": func() error {
-				request := r.request(v.Where("n", "==", 1))
-				request.GetStructuredQuery().GetWhere().GetFieldFilter().Op = 0
-				return failure(r.query(request))
-			},
 			"of anything but one": func() error {
 				request := r.request(v.Query)
 				request.GetStructuredQuery().From = nil
