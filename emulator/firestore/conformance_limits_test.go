@@ -58,18 +58,18 @@ type limit struct {
 
 func filterLimits(q client.Query) []limit {
 	contained, excluded := is("a", "array-contains", 1), is("n", "not-in", []int{1})
-	const any = "array-contains-any"
+	const containsAny = "array-contains-any"
 	return []limit{
 		{"in", listed(q, "n", "in", 30), listed(q, "n", "in", 31)},
 		{"in nothing", listed(q, "n", "in", 1), listed(q, "n", "in", 0)},
 		{"not-in", listed(q, "n", "not-in", 10), listed(q, "n", "not-in", 11)},
 		{"not-in nothing", listed(q, "n", "not-in", 1), listed(q, "n", "not-in", 0)},
-		{any, listed(q, "n", any, 30), listed(q, "n", any, 31)},
-		{"any of none", listed(q, "n", any, 1), listed(q, "n", any, 0)},
+		{containsAny, listed(q, "n", containsAny, 30), listed(q, "n", containsAny, 31)},
+		{"any of none", listed(q, "n", containsAny, 1), listed(q, "n", containsAny, 0)},
 		{"or", anyOf(q, 30), anyOf(q, 31)},
 		{"in in or", anyOf(listed(q, "m", "in", 5), 6), anyOf(listed(q, "m", "in", 6), 6)},
 		{"array-contains", anyOf(q, 0, contained, contained), each(q, "a", "array-contains", 2)},
-		{"array-contains and any", listed(q, "a", any, 2), listed(q.WhereEntity(contained), "b", any, 2)},
+		{"array-contains and any", listed(q, "a", containsAny, 2), listed(q.WhereEntity(contained), "b", containsAny, 2)},
 		{"!=", each(q, "n", "!=", 1), each(q, "n", "!=", 2)},
 		{"not null", q.Where("n", "!=", nil), q.Where("n", "!=", nil).Where("m", "!=", math.NaN())},
 		{"not-in and or", q.WhereEntity(excluded).Where("m", "<", 1), anyOf(q, 1, excluded)},

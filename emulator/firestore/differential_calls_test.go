@@ -388,8 +388,8 @@ func (c *chooser) transform() *fieldTransform {
 
 func (c *chooser) commitCall(writes ...*firestorepb.Write) call {
 	request := &firestorepb.CommitRequest{Database: c.database(), Writes: writes}
-	if c.wrong() && c.wrong() {
-		request.Transaction = []byte("none")
+	if c.wrong() {
+		request.Transaction = [][]byte{nil, nil, nil, []byte("none")}[c.IntN(4)]
 	}
 	shift := make([]int64, len(writes))
 	for i := range shift {

@@ -157,7 +157,7 @@ func differs(v, want *value) bool { return !isNull(v) && !isNull(want) && !equal
 
 // canMatch reports whether any value can match an inequality. One that nothing matches does not order the results.
 func canMatch(op operator, want *value) bool {
-	return !isNull(want) && !(isNaN(want) && op <= firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL)
+	return !isNull(want) && (!isNaN(want) || op > firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL)
 }
 
 func hasElement(array, want *value) bool {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/protobuf/proto"
 )
 
 // Firestore's limits on one query.
@@ -44,7 +45,7 @@ func (f *filters) operands(fp fieldPath, op operator, want *value) ([]*value, er
 		}
 	}
 	slices.SortFunc(operands, compareValues)
-	return slices.CompactFunc(operands, func(v, w *value) bool { return compareValues(v, w) == 0 }), nil
+	return slices.CompactFunc(operands, func(v, w *value) bool { return proto.Equal(v, w) }), nil
 }
 
 // checkOperand refuses a value that cannot be compared with the field.
