@@ -58,6 +58,7 @@ type limit struct {
 
 func filterLimits(q client.Query) []limit {
 	contained, excluded := is("a", "array-contains", 1), is("n", "not-in", []int{1})
+	twice := q.Where("n", "in", []int{0, 1, 0, 1, 0, 1})
 	const containsAny = "array-contains-any"
 	return []limit{
 		{"in", listed(q, "n", "in", 30), listed(q, "n", "in", 31)},
@@ -68,6 +69,8 @@ func filterLimits(q client.Query) []limit {
 		{"any of none", listed(q, "n", containsAny, 1), listed(q, "n", containsAny, 0)},
 		{"or", anyOf(q, 30), anyOf(q, 31)},
 		{"in in or", anyOf(listed(q, "m", "in", 5), 6), anyOf(listed(q, "m", "in", 6), 6)},
+		{"equal in in", listed(twice, "m", "in", 15), listed(twice, "m", "in", 16)},
+		{"not-in and any", q.WhereEntity(excluded).WhereEntity(contained), listed(q.WhereEntity(excluded), "a", containsAny, 1)},
 		{"array-contains", anyOf(q, 0, contained, contained), each(q, "a", "array-contains", 2)},
 		{"array-contains and any", listed(q, "a", containsAny, 2), listed(q.WhereEntity(contained), "b", containsAny, 2)},
 		{"!=", each(q, "n", "!=", 1), each(q, "n", "!=", 2)},
@@ -130,7 +133,7 @@ func goodValues() typed {
 	return typed{
 		"first time": timeValue(-62135596800, 0), "last time": timeValue(253402300799, 999999999),
 		"north pole": pointValue(90, 180), "south pole": pointValue(-90, -180),
-		"reference": referenceValue("projects/other/databases/d/documents/c/d"), "vector": vectorValue(dimensions(100)...),
+		"reference": referenceValue("projects/other/databases/d/documents/c/d"), "vector": vectorValue(dimensions(187)...),
 	}
 }
 
@@ -179,8 +182,10 @@ var refusalCases = []conformanceCase{
 				t.Errorf("%s: %v at the limit, and %v beyond it", l.name, atLimit, beyond)
 			}
 		}
-		_, err := r.found(v.OrderBy(client.DocumentID, client.Desc))
-		wantCode(t, err, codes.FailedPrecondition)
+		for _, q := range []client.Query{v.Query, v.Where(client.DocumentID, ">", v.Doc("1"))} {
+			_, err := r.found(q.OrderBy(client.DocumentID, client.Desc))
+			wantCode(t, err, codes.FailedPrecondition)
+		}
 		r.wantFound(v.Where("a", "==", 1).OrderBy(client.DocumentID, client.Desc), "")
 	}},
 	{"MalformedFiltersAreInvalid", func(t *testing.T, r *rig) {
@@ -198,6 +203,14 @@ var refusalCases = []conformanceCase{
 			}
 		}
 		r.ok(r.where(or(1)))
+
+		backwards, path := r.request(r.client.Collection("v").OrderBy("n", client.Asc)), r.request(r.client.Collection("v").Query)
+		backwards.GetStructuredQuery().OrderBy[0].Direction = 3
+		path.GetStructuredQuery().From[0].CollectionId = "a/b"
+		for _, request := range []*firestorepb.RunQueryRequest{backwards, path} {
+			_, err := r.query(request)
+			wantCode(t, err, codes.InvalidArgument)
+		}
 	}},
 	{"CursorsHaveValuesOfTheOrder", func(t *testing.T, r *rig) {
 		v := r.client.Collection("v")
@@ -229,9 +242,13 @@ var refusalCases = []conformanceCase{
 		}
 		check(goodValues(), codes.OK)
 		check(badValues(r), codes.InvalidArgument)
-		_, err := r.commit(nil, putFields(r.name("c/d"), fields{"f": arrayValue(vectorValue(dimensions(1)...))}))
-		wantCode(t, err, codes.InvalidArgument)
+		for _, v := range []*value{arrayValue(vectorValue(dimensions(1)...)), vectorValue(doubleValue(math.NaN()))} {
+			_, err := r.commit(nil, putFields(r.name("c/d"), fields{"f": v}))
+			wantCode(t, err, codes.InvalidArgument)
+		}
 		r.ok(r.where(fieldFilter("f", 5, arrayValue(arrayValue(vectorValue(dimensions(1)...))))))
+		_, err := r.where(fieldFilter("f", 5, vectorValue(dimensions(188)...)))
+		wantCode(t, err, codes.InvalidArgument)
 		r.ok(r.where(fieldFilter("f", 5, nested(30, mapValue(fields{"": integerValue(1)})))))
 	}},
 	{"NothingEqualsNullOrNaN", func(t *testing.T, r *rig) {

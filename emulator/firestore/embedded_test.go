@@ -125,6 +125,19 @@ func TestACommitNamesDocumentsOfItsDatabaseAlone(t *testing.T) {
 	})
 }
 
+// Google's emulator makes a field of it, called __key__.
+func TestTheNameIsNoFieldToTransform(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
+		w := putFields(r.name("c/d"), nil)
+		w.UpdateTransforms = []*fieldTransform{{
+			FieldPath:     "__name__",
+			TransformType: &firestorepb.DocumentTransform_FieldTransform_Increment{Increment: integerValue(1)},
+		}}
+		_, err := r.commit(nil, w)
+		wantCode(t, err, codes.InvalidArgument)
+	})
+}
+
 func TestOtherCallsAreUnimplementedAndNamed(t *testing.T) {
 	server := firestore.NewServer(firestore.Options{})
 	t.Cleanup(server.Close)
