@@ -20,16 +20,7 @@ const (
 // caller's cookies and token. Without a URL everybody may.
 type gate struct {
 	url     string
-	client  http.Client
-	answers sync.Map // of func() error, one for each question
-}
-
-type question struct{ session, room string }
-
-func newGate(url string) *gate {
-	// A redirect leads to a login page, which is answered 200.
-	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &gate{url: url, client: http.Client{CheckRedirect: refuse}}
+	answers sync.Map // of func() error, for each session and room
 }
 
 // check returns nil, errNotPermitted or errNotAsked. No answer is kept for callers without a
@@ -40,7 +31,7 @@ func (g *gate) check(r *http.Request, session, room string) error {
 		return ask()
 	}
 
-	q := question{session, room}
+	q := [2]string{session, room}
 	kept, found := g.answers.LoadOrStore(q, sync.OnceValue(ask)) // all callers wait for one request
 	if !found {
 		time.AfterFunc(remembered, func() { g.answers.Delete(q) })
@@ -68,7 +59,8 @@ func (g *gate) ask(r *http.Request, room string) error {
 		"Cookie": r.Header["Cookie"], "Authorization": withToken(r).Header["Authorization"],
 	}
 
-	resp, err := g.client.Do(request)
+	// A redirect is not followed: it leads to a login page, which is answered 200.
+	resp, err := http.DefaultTransport.RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotAsked, err)
 	}

@@ -67,7 +67,7 @@ func (e *pusherError) Error() string { return "doclock: " + e.Message }
 var (
 	errUnknownKey   = &pusherError{4001, "the key is not PUSHER_APP_KEY, or that is not set"}
 	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
-	errOtherKind    = &pusherError{4009, "presence and encrypted channels are not served; use the room's private channel"}
+	errOtherKind    = &pusherError{4009, "presence and encrypted channels are not served; use a private channel"}
 	errNoStore      = &pusherError{4100, "the store is out of reach"}
 	errNoAnswer     = &pusherError{4100, "the application does not answer whether this is permitted"}
 	errStopping     = &pusherError{4200, "this instance is stopping"}
@@ -96,13 +96,6 @@ func (p Pusher) sign(socket, channel, grant string) string {
 	h := hmac.New(sha256.New, []byte(p.Secret))
 	h.Write([]byte(socket + ":" + channel + suffix)) // never fails
 	return p.Key + ":" + hex.EncodeToString(h.Sum(nil)) + suffix
-}
-
-// granted returns what the grant of an authorization says; see sign.
-func granted(grant string) (payer string, until time.Time) {
-	payer, expiry, _ := strings.Cut(grant, ":")
-	ms, _ := strconv.ParseInt(expiry, 10, 64) // signed here
-	return payer, time.UnixMilli(ms)
 }
 
 // payerOf returns the hash that stands for a session in an authorization; empty: no session.
@@ -334,7 +327,9 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	case !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel, grant))):
 		err = errUnauthorized
 	case grant != "":
-		payer, until = granted(grant)
+		sum, expiry, _ := strings.Cut(grant, ":")
+		ms, _ := strconv.ParseInt(expiry, 10, 64) // signed by sign
+		payer, until = sum, time.UnixMilli(ms)
 	}
 
 	refused := errUnauthorized

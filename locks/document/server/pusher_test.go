@@ -276,7 +276,7 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 			t.Errorf("%q: %d, %q", wrong, status, auth)
 		}
 	}
-	const reason = "presence and encrypted channels are not served; use the room's private channel"
+	const reason = "presence and encrypted channels are not served; use a private channel"
 	for _, other := range []string{"presence-documents.room", "private-encrypted-documents.room"} {
 		form := strings.NewReader("socket_id=1.1&channel_name=" + other)
 		if got := b.do(http.MethodPost, "/broadcasting/auth", form, "Content-Type", "application/x-www-form-urlencoded"); got.status != http.StatusForbidden || !strings.Contains(got.body, reason) {

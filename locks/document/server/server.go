@@ -46,12 +46,14 @@ type Caller struct {
 	document.Profile           // what the application publishes of the user
 }
 
-// shown returns a name or an id if others can be shown it, else "".
-func shown(text string) string {
-	if len(text) > maxName || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-		return ""
+// shown returns of a profile what others can be shown.
+func shown(p document.Profile) document.Profile {
+	for _, text := range []*string{&p.Name, &p.User} {
+		if len(*text) > maxName || !utf8.ValidString(*text) || strings.ContainsFunc(*text, unicode.IsControl) {
+			*text = ""
+		}
 	}
-	return text
+	return p
 }
 
 // Authenticator admits a request to an internal route, or returns an error that
@@ -93,7 +95,7 @@ type Server struct {
 	work                 context.Context // its end closes all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
-	gate                 *gate
+	gate                 gate
 	rooms                quota
 	sockets, channels    quota
 	log                  *slog.Logger
@@ -108,7 +110,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), work: work, log: o.Log, o: o,
-		locks: locks, feed: feed, sessions: sessions, echo: echo.New(), gate: newGate(o.Authorize),
+		locks: locks, feed: feed, sessions: sessions, echo: echo.New(), gate: gate{url: o.Authorize},
 	}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted

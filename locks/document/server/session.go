@@ -31,9 +31,10 @@ const (
 
 // Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
 // version.id.issued.name.mac with a display name in unpadded URL-safe base64, or
-// version.id.issued.name.user.mac with the id, likewise, that others are shown. mac is the HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
-// the secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-]
-// is percent-encoded; with a name or such an id it is not renewed. Instances that share the secret
+// version.id.issued.name.user.mac with the id, likewise, that others are shown. mac is the
+// HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has the
+// secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-] is
+// percent-encoded; with a name or such an id it is not renewed. Instances that share the secret
 // accept each other's sessions; nothing is stored.
 //
 // A caller without a cookie has no session until a POST or the page begins one, unless
@@ -58,8 +59,9 @@ func NewCookies(secret []byte) (*Cookies, error) {
 
 // session holds what a valid cookie proves.
 type session struct {
-	id, name, user string
-	age            time.Duration
+	id      string
+	profile document.Profile
+	age     time.Duration
 }
 
 // Caller returns as the owner "session/" and the session's id, percent-encoded so that it
@@ -89,11 +91,11 @@ func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Ca
 	case valid.id == "":
 		valid.id = rand.Text()
 		k.set(w, r, valid.id)
-	case valid.age >= sessionLife/2 && valid.name+valid.user == "" && !k.Application:
+	case valid.age >= sessionLife/2 && valid.profile == (document.Profile{}) && !k.Application:
 		k.set(w, r, valid.id)
 	}
 	until := time.Now().Add(sessionLife - valid.age)
-	return Caller{"session/" + url.PathEscape(valid.id), until, document.Profile{Name: shown(valid.name), User: shown(valid.user)}}, nil
+	return Caller{"session/" + url.PathEscape(valid.id), until, shown(valid.profile)}, nil
 }
 
 // read returns the session that a cookie's value proves. An invalid cookie has an empty id.
@@ -118,7 +120,7 @@ func (k *Cookies) read(value string) session {
 		text, _ := base64.RawURLEncoding.DecodeString(part)
 		published[i] = string(text)
 	}
-	return session{id, published[0], published[1], age}
+	return session{id, document.Profile{Name: published[0], User: published[1]}, age}
 }
 
 // mac returns the MAC as base64. Callers compare this text and do not decode it, since
@@ -167,7 +169,8 @@ func (a Accounts) Caller(_ http.ResponseWriter, r *http.Request, _ bool) (Caller
 	if err != nil {
 		return Caller{}, err
 	}
-	return Caller{"oidc/" + url.PathEscape(sub.ID), sub.Expires, document.Profile{Name: shown(sub.Name), User: shown(sub.User)}}, nil
+	profile := shown(document.Profile{Name: sub.Name, User: sub.User})
+	return Caller{"oidc/" + url.PathEscape(sub.ID), sub.Expires, profile}, nil
 }
 
 // withToken returns r with the token that it offers as a subprotocol in Authorization.
