@@ -42,7 +42,7 @@ func commands() []cli.Command {
 				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_… and KEEP_FINISHED; " +
 				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
-				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+				"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"},
 		{Name: "emulator", Run: local.Emulator,
 			Summary: "keep an embedded Firestore and Cloud Tasks running until Ctrl-C, for programs and tests in any " +
 				"language; data in memory",
