@@ -2,18 +2,20 @@ package orchestrator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/internal/text"
 )
@@ -77,6 +79,8 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	switch {
 	case answer.reports != nil:
 		return answer.reports.result(e.name)
+	case answer.status == http.StatusNoContent && !e.wantJSON:
+		return nil, nil // without the warning of an empty output: the endpoint says that it is
 	case successful(answer.status):
 		return answer.output.result(job)
 	}
@@ -88,7 +92,7 @@ type answer struct {
 	status  int
 	wait    time.Duration // the wait that Retry-After asks for; zero: none
 	output  output
-	reports *stream // used instead of output for application/x-ndjson
+	reports *stream // used instead of output for lines of JSON
 }
 
 func successful(status int) bool { return status/100 == 2 }
@@ -123,17 +127,21 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
 		a.wait = waitOf(response)
-		// The message is cut later, between two characters: read one character more than it may have.
-		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
+		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, readBytes))
 		return a, nil
 	}
 
-	a.output.wantJSON = e.wantJSON || declares(response, "application/json")
-	add := a.output.add
-	if declares(response, "application/x-ndjson") {
+	declared, add := mediaType(response), a.output.add
+	switch {
+	case lineType.MatchString(declared):
 		a.reports = job.stream()
 		add = func(b []byte) bool { a.reports.add(b); return !a.reports.ended() }
+	case declared == "application/problem+json":
+		a.output.doubt = "the endpoint answered a problem, but not with the status of an error"
+	case a.status == http.StatusAccepted:
+		a.output.doubt = "the endpoint answered 202 Accepted, as if its work was still to be done"
 	}
+	a.output.wantJSON = e.wantJSON || jsonType.MatchString(declared)
 
 	buffer := make([]byte, readBytes)
 	for {
@@ -147,10 +155,20 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	}
 }
 
-// declares reports whether an answer has a body of this type, by its Content-Type.
-func declares(r *http.Response, mediaType string) bool {
-	got, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return got == mediaType && r.StatusCode != http.StatusNoContent
+var (
+	// lineType matches the names of lines of JSON. None is registered, so there are many.
+	lineType = regexp.MustCompile(
+		`^(?:application|text)/(?:x-)?(?:ndjson|ldjson|jsonl|json-?lines|json-stream|stream\+json)$`)
+	jsonType = regexp.MustCompile(`^(?:application|text)/(?:.+\+)?json$`)
+)
+
+// mediaType returns the type of an answer's body, in lower case and without its parameters.
+func mediaType(r *http.Response) string {
+	if r.StatusCode == http.StatusNoContent {
+		return ""
+	}
+	declared, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return declared
 }
 
 // waitOf returns the wait that a 429 or 503 asks for, or 0. A date is compared with the answer's own
@@ -177,11 +195,38 @@ func waitOf(r *http.Response) time.Duration {
 // refused returns the error for an answer whose status is not 2xx.
 func (e *endpoint) refused(a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
-	f := failure{message: legible(string(a.output.text), text.Head, messageBytes), wait: a.wait}
+	f := explained(a.output.text)
+	f.wait = a.wait
 	// A retry cannot help after a 4xx, except these.
 	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
 	if f.permanent = a.status/100 == 4 && !slices.Contains(temporary, a.status); f.permanent {
 		return f.error("the analyzer answered " + reason)
 	}
 	return f.error(e.name + " answered " + reason)
+}
+
+// explained returns what the body of an error says: {"error": {"code", "message"}}, or the problem details
+// of RFC 9457 with a "code" beside them. The message of any other body is its text.
+func explained(body []byte) (f failure) {
+	body = bytes.TrimPrefix(body, byteOrderMark)
+	var fields struct {
+		Error               json.RawMessage
+		Code, Title, Detail any
+	}
+	err := json.Unmarshal(body, &fields)
+	null := string(fields.Error) == "null" // which parse would take for an error without fields
+	if err == nil && (null || !f.parse(fields.Error)) {
+		code, _ := fields.Code.(string)
+		title, _ := fields.Title.(string)
+		detail, _ := fields.Detail.(string)
+		if validCode.MatchString(code) {
+			f.code = code
+		}
+		if f.code != "" || title != "" { // else it is no problem of RFC 9457
+			f.message = legible(cmp.Or(detail, title), text.Head, messageBytes)
+		}
+	}
+
+	f.message = cmp.Or(f.message, legible(string(body), text.Head, messageBytes))
+	return f
 }
