@@ -104,6 +104,9 @@
 // sent as basic authentication.
 // Only ctx bounds the wait for the answer.
 //
+// If an endpoint's connection breaks or is refused, or a program ends by SIGTERM or SIGINT, Analyze waits
+// up to 2 s for the end of ctx: in a stop of the instance, the analyzer may get its signal first.
+//
 // # builtin:document
 //
 // The input is {"text"} or {"base64"}; any other is permanent (invalid_input). The result has

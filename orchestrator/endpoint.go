@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"taskguard/internal/text"
@@ -27,6 +28,7 @@ type endpoint struct {
 	name     string // the URL without parts that may be secret
 	client   *http.Client
 	wantJSON bool
+	patience time.Duration // see awaitStop
 }
 
 const connectTimeout = 10 * time.Second
@@ -55,7 +57,7 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 			return http.ErrUseLastResponse // a job goes only to the configured address
 		},
 	}
-	return &endpoint{url: u, name: u.Scheme + "://" + u.Host, client: client, wantJSON: o.JSON}, nil
+	return &endpoint{url: u, name: u.Scheme + "://" + u.Host, client: client, wantJSON: o.JSON, patience: defaultPatience}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -67,6 +69,9 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 
 	answer, err := e.post(ctx, job, body)
 	if err != nil {
+		if broken(err) {
+			awaitStop(ctx, e.patience)
+		}
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
@@ -147,7 +152,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	for {
 		n, err := response.Body.Read(buffer)
 		if !add(buffer[:n]) || errors.Is(err, io.EOF) {
-			return a, nil
+			return a, a.cutOff(response)
 		}
 		if err != nil {
 			return answer{}, err
@@ -190,6 +195,26 @@ func waitOf(r *http.Response) time.Duration {
 		now = time.Now()
 	}
 	return retryAfter(date.Sub(now).Seconds())
+}
+
+// cutOff returns an error if the lines of an answer have no end, and only the end of the connection is that
+// of the body, as with HTTP/1.0: so ends an endpoint that is killed.
+func (a answer) cutOff(r *http.Response) error {
+	if a.reports == nil || r.ContentLength >= 0 || len(r.TransferEncoding) > 0 {
+		return nil
+	}
+	a.reports.end()
+	if a.reports.ended() || a.reports.overlong {
+		return nil
+	}
+	return io.ErrUnexpectedEOF
+}
+
+// broken reports whether the endpoint, or its end of the connection, has gone away.
+func broken(err error) bool {
+	return slices.ContainsFunc([]error{
+		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNREFUSED,
+	}, func(target error) bool { return errors.Is(err, target) })
 }
 
 // refused returns the error for an answer whose status is not 2xx.
