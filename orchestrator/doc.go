@@ -104,8 +104,9 @@
 // sent as basic authentication.
 // Only ctx bounds the wait for the answer.
 //
-// If an endpoint's connection breaks or is refused, or a program ends by SIGTERM or SIGINT, Analyze waits
-// up to 2 s for the end of ctx: in a stop of the instance, the analyzer may get its signal first.
+// If an endpoint's connection breaks or is refused, its lines end without a result, or a program ends by
+// SIGTERM or SIGINT, Analyze waits up to 2 s for the end of ctx: in a stop of the instance, the analyzer
+// may get its signal first.
 //
 // # builtin:document
 //

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/internal/text"
 )
 
@@ -28,7 +29,7 @@ type endpoint struct {
 	name     string // the URL without parts that may be secret
 	client   *http.Client
 	wantJSON bool
-	patience time.Duration // see awaitStop
+	patience time.Duration // see defaultPatience
 }
 
 const connectTimeout = 10 * time.Second
@@ -57,7 +58,8 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 			return http.ErrUseLastResponse // a job goes only to the configured address
 		},
 	}
-	return &endpoint{url: u, name: u.Scheme + "://" + u.Host, client: client, wantJSON: o.JSON, patience: defaultPatience}, nil
+	name := u.Scheme + "://" + u.Host
+	return &endpoint{url: u, name: name, client: client, wantJSON: o.JSON, patience: defaultPatience}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -70,7 +72,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	answer, err := e.post(ctx, job, body)
 	if err != nil {
 		if broken(err) {
-			awaitStop(ctx, e.patience)
+			clock.Sleep(ctx, e.patience)
 		}
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
@@ -82,10 +84,14 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	}
 
 	switch {
-	case answer.reports != nil:
-		return answer.reports.result(e.name)
 	case answer.status == http.StatusNoContent && !e.wantJSON:
 		return nil, nil // without the warning of an empty output: the endpoint says that it is
+	case answer.reports != nil:
+		// With HTTP/1.0, the end of a killed endpoint's connection looks like the end of its lines.
+		if answer.reports.end(); !answer.reports.ended() {
+			clock.Sleep(ctx, e.patience)
+		}
+		return answer.reports.result(e.name)
 	case successful(answer.status):
 		return answer.output.result(job)
 	}
@@ -136,7 +142,8 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 		return a, nil
 	}
 
-	declared, add := mediaType(response), a.output.add
+	declared, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	add := a.output.add
 	switch {
 	case lineType.MatchString(declared):
 		a.reports = job.stream()
@@ -152,7 +159,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	for {
 		n, err := response.Body.Read(buffer)
 		if !add(buffer[:n]) || errors.Is(err, io.EOF) {
-			return a, a.cutOff(response)
+			return a, nil
 		}
 		if err != nil {
 			return answer{}, err
@@ -166,15 +173,6 @@ var (
 		`^(?:application|text)/(?:x-)?(?:ndjson|ldjson|jsonl|json-?lines|json-stream|stream\+json)$`)
 	jsonType = regexp.MustCompile(`^(?:application|text)/(?:.+\+)?json$`)
 )
-
-// mediaType returns the type of an answer's body, in lower case and without its parameters.
-func mediaType(r *http.Response) string {
-	if r.StatusCode == http.StatusNoContent {
-		return ""
-	}
-	declared, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return declared
-}
 
 // waitOf returns the wait that a 429 or 503 asks for, or 0. A date is compared with the answer's own
 // Date header, or without one with the present time.
@@ -195,19 +193,6 @@ func waitOf(r *http.Response) time.Duration {
 		now = time.Now()
 	}
 	return retryAfter(date.Sub(now).Seconds())
-}
-
-// cutOff returns an error if the lines of an answer have no end, and only the end of the connection is that
-// of the body, as with HTTP/1.0: so ends an endpoint that is killed.
-func (a answer) cutOff(r *http.Response) error {
-	if a.reports == nil || r.ContentLength >= 0 || len(r.TransferEncoding) > 0 {
-		return nil
-	}
-	a.reports.end()
-	if a.reports.ended() || a.reports.overlong {
-		return nil
-	}
-	return io.ErrUnexpectedEOF
 }
 
 // broken reports whether the endpoint, or its end of the connection, has gone away.
@@ -234,24 +219,18 @@ func (e *endpoint) refused(a answer) error {
 // of RFC 9457 with a "code" beside them. The message of any other body is its text.
 func explained(body []byte) (f failure) {
 	body = bytes.TrimPrefix(body, byteOrderMark)
-	var fields struct {
-		Error               json.RawMessage
-		Code, Title, Detail any
+	var problem struct {
+		Error         json.RawMessage
+		Title, Detail string
 	}
-	err := json.Unmarshal(body, &fields)
-	null := string(fields.Error) == "null" // which parse would take for an error without fields
-	if err == nil && (null || !f.parse(fields.Error)) {
-		code, _ := fields.Code.(string)
-		title, _ := fields.Title.(string)
-		detail, _ := fields.Detail.(string)
-		if validCode.MatchString(code) {
-			f.code = code
-		}
-		if f.code != "" || title != "" { // else it is no problem of RFC 9457
-			f.message = legible(cmp.Or(detail, title), text.Head, messageBytes)
-		}
-	}
+	_ = json.Unmarshal(body, &problem) // a field of another type remains empty
 
+	if !f.parse(problem.Error) || f == (failure{}) { // it is missing, or null
+		f.parse(body)
+		if f.code+problem.Title != "" { // else it is no problem of RFC 9457
+			f.message = cmp.Or(f.message, legible(cmp.Or(problem.Detail, problem.Title), text.Head, messageBytes))
+		}
+	}
 	f.message = cmp.Or(f.message, legible(string(body), text.Head, messageBytes))
 	return f
 }

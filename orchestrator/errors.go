@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"taskguard/internal/clock"
 )
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
@@ -115,12 +113,9 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("the analyzer panicked: %v", e.Value)
 }
 
-// defaultPatience is longer than the time between the signals to two containers of an instance.
+// defaultPatience is how long an analyzer that has gone away waits for the end of its context. In a stop of
+// the instance, it may get its signal before this process does, and must not count as failed.
 const defaultPatience = 2 * time.Second
-
-// awaitStop waits for the end of ctx, at most patience, after an analyzer has gone away. In a stop of the
-// instance, it may get its signal before this process does, and its end must not count as a failure.
-func awaitStop(ctx context.Context, patience time.Duration) { clock.Sleep(ctx, patience) }
 
 // contextError returns an error that wraps the error and the cause of ctx, or nil if
 // ctx has not ended.

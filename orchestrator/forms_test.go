@@ -11,16 +11,16 @@ import (
 )
 
 // answered returns what becomes of an endpoint's answer, and the warnings about it.
-func answered(t *testing.T, status int, contentType, body string) (any, error, []string) {
+func answered(t *testing.T, status int, contentType, body string) (result any, warned []string, err error) {
 	t.Helper()
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Content-Type"] = []string{contentType}
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	})
-	var warned recorder
-	got, err := post(t.Context(), t, s.URL, orchestrator.Job{Reporter: &warned})
-	return got, err, warned.warned
+	var got recorder
+	result, err = post(t.Context(), t, s.URL, orchestrator.Job{Reporter: &got})
+	return result, got.warned, err
 }
 
 func TestLinesOfJSONHaveManyNames(t *testing.T) {
@@ -30,11 +30,11 @@ func TestLinesOfJSONHaveManyNames(t *testing.T) {
 		"application/x-json-stream", "application/stream+json", "Application/JSONL; charset=utf-8",
 	} {
 		for _, begin := range []string{"", "{\"progress\":0.5}\n", "\uFEFF"} {
-			_, err, _ := answered(t, 200, name, begin+`{"error":{"code":"no_page","permanent":true}}`)
+			_, _, err := answered(t, 200, name, begin+`{"error":{"code":"no_page","permanent":true}}`)
 			if permanent := (*orchestrator.PermanentError)(nil); !errors.As(err, &permanent) || permanent.Code != "no_page" {
 				t.Errorf("%s, %q: got %v, want no_page", name, begin, err)
 			}
-			if got, err, warned := answered(t, 200, name, begin+`{"result":7}`); got != int64(7) || err != nil || warned != nil {
+			if got, warned, err := answered(t, 200, name, begin+`{"result":7}`); got != int64(7) || err != nil || warned != nil {
 				t.Errorf("%s, %q: got %v, %v, %q; want 7", name, begin, got, err, warned)
 			}
 		}
@@ -73,7 +73,7 @@ func TestAnAnswerThatIsProbablyNoResultIsOneWarning(t *testing.T) {
 		{200, "", "as in [2]\n\n[1] a footnote\n[2] another\n", ""},
 		{200, "", "a\n12:00 [INFO] b\n", ""},
 	} {
-		_, err, warned := answered(t, c.status, c.contentType, c.body)
+		_, warned, err := answered(t, c.status, c.contentType, c.body)
 		all := strings.Join(warned, ";")
 		if err != nil || len(warned) > 1 || (c.warned == "") != (len(warned) == 0) || !strings.Contains(all, c.warned) {
 			t.Errorf("%d %s %q: %v, warned %q, want %q", c.status, c.contentType, c.body, err, warned, c.warned)
@@ -104,7 +104,7 @@ func TestAnErrorsBodyNamesItsCode(t *testing.T) {
 		"null":    {"", "null"},
 	} {
 		for _, status := range []int{422, 500} {
-			_, err, _ := answered(t, status, "application/json", body)
+			_, _, err := answered(t, status, "application/json", body)
 			var code, message string
 			var permanent *orchestrator.PermanentError
 			if errors.As(err, &permanent) {

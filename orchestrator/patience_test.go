@@ -35,6 +35,12 @@ var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
 			_ = c.Close()
 		})
 	},
+	"lines without a result": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			leave()
+		})
+	},
 	"refused": func(t *testing.T, leave func()) orchestrator.Analyzer {
 		s := serve(t, nil)
 		s.Close()
@@ -93,17 +99,15 @@ func TestOtherEndsWaitForNoStop(t *testing.T) {
 	status := func(status int) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) { w.WriteHeader(status) }
 	}
-	lines := func(last string) func(http.ResponseWriter) {
-		return func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "application/x-ndjson")
-			_, _ = io.WriteString(w, last)
-		}
+	result := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_, _ = io.WriteString(w, `{"result":1}`) // without a newline
 	}
 	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{})
 	for name, a := range map[string]orchestrator.Analyzer{
 		"a 500": answering(t, status(500)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
-		"lines without an end": answering(t, lines(`{"progress":1}`)), "a result": answering(t, lines(`{"result":1}`)),
-		"no such host": noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
+		"lines with a result": answering(t, result),
+		"no such host":        noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
 		"SIGKILL": program(t, never, "shell", "kill -KILL $$"),
 	} {
 		orchestrator.SetPatience(a, never)

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/internal/text"
 )
 
@@ -31,7 +32,7 @@ type program struct {
 	path     string   // absolute
 	args     []string // the first is the name as configured
 	grace    time.Duration
-	patience time.Duration // see awaitStop
+	patience time.Duration // see defaultPatience
 	wantJSON bool
 	env      []string // the variables that the program gets, as in Options.Env
 }
@@ -128,7 +129,7 @@ func (p *program) outcome(ctx context.Context, c *child, job Job) (Result, error
 	f.message = cmp.Or(f.message, c.errors.String())
 	f.permanent = f.permanent || state.ExitCode() == exitRejected
 	if stopped(state) && !f.permanent {
-		awaitStop(ctx, p.patience)
+		clock.Sleep(ctx, p.patience)
 	}
 	return nil, c.replies.unanswered(ctx, f.error(p.name()+" ended with "+state.String()))
 }

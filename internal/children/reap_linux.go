@@ -3,6 +3,7 @@ package children
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"strconv"
@@ -41,23 +42,22 @@ func reap() {
 		return // no child is a zombie
 	}
 
+	// A line of /proc/PID/stat is "PID (NAME) STATE PARENT GROUP …", where NAME may contain any character.
+	child := fmt.Sprintf(") Z %d ", os.Getpid())
+	inGroup := fmt.Sprintf("%s%d ", child, syscall.Getpgrp())
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil && strayZombie(entry.Name()) {
-			started.Lock()
-			if _, ours := started.programs.Load(pid); !ours {
-				_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-			}
-			started.Unlock()
+		pid, err := strconv.Atoi(entry.Name())
+		stat, _ := os.ReadFile("/proc/" + entry.Name() + "/stat") // empty if the process has been reaped
+		state := string(stat[max(0, bytes.LastIndexByte(stat, ')')):])
+		if err != nil || !strings.HasPrefix(state, child) || strings.HasPrefix(state, inGroup) {
+			continue
 		}
-	}
-}
 
-// strayZombie reports whether a process is a zombie child of this process in another process group. It
-// reads /proc/PID/stat: "PID (NAME) STATE PARENT GROUP …", where the name may contain any character.
-func strayZombie(pid string) bool {
-	stat, _ := os.ReadFile("/proc/" + pid + "/stat") // empty if the process has been reaped
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	return len(fields) > 2 && fields[0] == "Z" &&
-		fields[1] == strconv.Itoa(os.Getpid()) && fields[2] != strconv.Itoa(syscall.Getpgrp())
+		started.Lock()
+		if _, ours := started.programs.Load(pid); !ours {
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+		}
+		started.Unlock()
+	}
 }
