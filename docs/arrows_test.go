@@ -15,7 +15,7 @@ const firestoreClient = "cloud.google.com/go/firestore"
 // floors are the rooms of docs/ARCHITECTURE.md's picture, from the ground up. A package
 // imports its own room and the floors below.
 var floors = [][]string{
-	{"internal/text", "internal/clock"},
+	{"internal/text", "internal/clock", "internal/children"},
 	{"lease", "orchestrator", "emulator"},
 	{"internal"},
 	{"locks"},

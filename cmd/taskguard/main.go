@@ -17,6 +17,7 @@ import (
 	"taskguard/cmd/internal/hold"
 	"taskguard/cmd/internal/local"
 	"taskguard/cmd/internal/operate"
+	"taskguard/internal/children"
 )
 
 // Variables that commands read.
@@ -108,6 +109,8 @@ func commands() []cli.Command {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+
+	go children.Reap(context.Background()) // ends with the process
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(cli.Run(ctx, commands(), os.Args[1:], streams, os.LookupEnv))
 }
