@@ -63,8 +63,8 @@
 // that returns less: when a lock cannot be renewed, the program must have ended
 // before another worker may take the lock. If there is a method TermAfter, too, and the Reporter is an
 // [Outlaster], a program with an act that was told go gets SIGTERM when the end of that act is recorded,
-// or after the time that TermAfter returns: the process stops, and the act cannot be repeated. When the program has exited, the output
-// so far is the result, also while children of it still hold its standard output;
+// or after the time that TermAfter returns: the process stops, and the act cannot be repeated.
+// When the program has exited, the output so far is the result, also while children of it still hold its standard output;
 // they are ended in the same way.
 //
 // The standard error of a program that exits 0 is dropped.

@@ -77,7 +77,8 @@ func newTask(submitted *cloudtaskspb.Task, now time.Time) (*task, error) {
 	}
 	u, err := url.Parse(request.Url)
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || len(u.String()) > maxURLBytes {
-		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host, of at most 2083 bytes")
+		return nil, invalid("task.http_request.url",
+			"is not an http:// or https:// URL with a host, of at most 2083 bytes")
 	}
 	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
 	name := cloudtaskspb.HttpMethod_name[int32(request.HttpMethod)] // empty: unknown
