@@ -150,6 +150,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	if *until {
 		// A terminal sends Ctrl-C to the worker too, whose parent then stops it by SIGTERM. The signal is not ignored,
 		// since the analyzer's programs would inherit that.
+		signal.Reset(os.Interrupt)
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 		go func() { // runs until the process ends: a read of standard input cannot be interrupted
 			_, _ = io.Copy(io.Discard, c.In)
