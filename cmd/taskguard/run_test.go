@@ -29,6 +29,8 @@ import (
 // later is the exit code of a run that another one has to finish.
 const later = 75
 
+const builtin = "builtin:document"
+
 func TestRunSaysWhatHappened(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -91,16 +93,16 @@ func TestRunRefusesAWrongEnvironmentWithALineForEachProblem(t *testing.T) {
 		env  vars
 		want []string
 	}{
-		"no project": {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "ANALYZER": "builtin:document"}, []string{"GOOGLE_CLOUD_PROJECT: must be set"}},
+		"no project": {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "ANALYZER": builtin}, []string{"GOOGLE_CLOUD_PROJECT: must be set"}},
 		"several": {
 			vars{"GOOGLE_CLOUD_PROJECT": "p", "LOCK_TTL": "x", "ANALYZER": "what", "RUN_TIMEOUT": "-1s", "TASK_QUEUE": queue, "TASK_TARGET_URL": "https://w.example"},
 			[]string{"LOCK_TTL: ", "ANALYZER: ", "RUN_TIMEOUT: ", "TASK_CALLER: must be set with TASK_QUEUE"},
 		},
 		"a job":           {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "job:projects/p/locations/l/jobs/j"}, []string{"ANALYZER: job:"}},
-		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h", "ANALYZER": "builtin:document"}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
-		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]", "ANALYZER": "builtin:document"}, []string{"KINDS: want a JSON array"}},
+		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h", "ANALYZER": builtin}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
+		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]", "ANALYZER": builtin}, []string{"KINDS: want a JSON array"}},
 		"no analyzer":     {vars{"GOOGLE_CLOUD_PROJECT": "p"}, []string{"ANALYZER: must be set: exec:"}},
-		"nothing answers": {vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": closedPort(t), "RUN_TIMEOUT": "24h", "TASK_AUTH": "what", "ANALYZER": "builtin:document"}, nil},
+		"nothing answers": {vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": closedPort(t), "RUN_TIMEOUT": "24h", "TASK_AUTH": "what", "ANALYZER": builtin}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -126,14 +128,15 @@ func TestRunSaysThatTheAnalysisIsReadyIfItsLineCannotBeWritten(t *testing.T) {
 	var errs emulatortest.Log
 	env := q.env.with("ANALYZER", "exec:"+script(t, "echo 1"))
 	code := cli.Run(t.Context(), commands(), []string{"run", "x"}, cli.Streams{Out: full, Err: &errs}, env.lookup)
-	if code != cli.ExitFailed || !strings.Contains(errs.String(), "x is READY, and standard output cannot be written: ") {
+	const want = "x is READY, and standard output cannot be written: "
+	if code != cli.ExitFailed || !strings.Contains(errs.String(), want) {
 		t.Errorf("exit %d: %s", code, errs.String())
 	}
 }
 
 func TestRunWithoutCredentialsIsAWrongEnvironment(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "none"))
-	o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "builtin:document"}, "run", "x")
+	o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": builtin}, "run", "x")
 	o.want(t, cli.ExitUsage, "nothing was run: ")
 }
 
@@ -184,7 +187,7 @@ func TestARunEndsAsItShould(t *testing.T) {
 		held   bool // the lock is kept, and nothing is booked
 	}{
 		"another run of the same id": {func(t *testing.T, q *testQueue, r *running) {
-			taskguard(t, q.env.with("ANALYZER", "builtin:document"), "run", "x").want(t, later, "x is locked by another run", "the next delivery is booked")
+			taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by", "the next delivery is booked")
 			check(t, r.Process.Signal(syscall.SIGTERM))
 		}, later, "x was stopped, and can run again; the next delivery is booked\n", "QUEUED", false},
 		"Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
@@ -298,7 +301,7 @@ func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
 	for n := range 2 {
 		killed := api.execution(n)
 		begun(t, file, n+1)
-		taskguard(t, q.env.with("ANALYZER", "builtin:document"), "run", "x").want(t, later, "x is locked by another run") // a second execution
+		taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by") // a second execution
 		check(t, killed.Process.Kill())
 		eventually(t, "recovery has booked", func() bool {
 			return strings.HasPrefix(taskguard(t, q.env, "recover").want(t, cli.ExitDone).out, "found 1, booked 1")

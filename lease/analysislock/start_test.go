@@ -27,7 +27,8 @@ func TestRunsThatAreStartedElsewhereAndDieBeforeTheyHaveTheLockAreNotStartedForE
 			if acq, err := w.start(begins); err != nil || acq.Reason != "" {
 				w.Fatalf("start %d: %+v, %v", n, acq, err)
 			}
-			if d := w.doc(); d.Starts != n || lease.Late(d.NextAttemptAt, w.now(), lease.DefaultTTL) || d.NextAttemptAt.IsZero() {
+			d := w.doc()
+			if d.Starts != n || d.NextAttemptAt.IsZero() || lease.Late(d.NextAttemptAt, w.now(), lease.DefaultTTL) {
 				w.Errorf("after start %d: %d starts, next %v", n, d.Starts, d.NextAttemptAt)
 			}
 			time.Sleep(lease.DefaultTTL + time.Minute)
@@ -36,8 +37,11 @@ func TestRunsThatAreStartedElsewhereAndDieBeforeTheyHaveTheLockAreNotStartedForE
 			w.Errorf("the fourth start calls begin: %v", err)
 		}
 		d := w.doc()
-		if d.Status != analysislock.Failed || d.Error.Code != analysislock.NotStarted || d.Starts != 0 || d.Lock.FinishedBy != "w/start" || d.Lock.Token == 0 {
-			w.Errorf("%s %+v, %d starts, %+v", d.Status, d.Error, d.Starts, d.Lock)
+		if d.Status != analysislock.Failed || d.Error.Code != analysislock.NotStarted {
+			w.Fatalf("%s %+v", d.Status, d.Error)
+		}
+		if d.Starts != 0 || d.Lock.FinishedBy != "w/start" || d.Lock.Token == 0 {
+			w.Errorf("%d starts, %+v", d.Starts, d.Lock)
 		}
 		if d.Error.Message != "started 3 times elsewhere, and no run has taken the lock" {
 			w.Errorf("message %q", d.Error.Message)
@@ -86,7 +90,8 @@ func TestNothingIsStartedThatIsHeldOrWaits(t *testing.T) {
 		}
 		next := h.Now().Add(time.Minute)
 		w.check(h.End(w.Context(), analysislock.Retrying(h.Now(), "c", "m", next, "", false)))
-		if acq, err := w.start(fails); err != nil || acq.Reason != analysislock.Waiting || !acq.ExpiresAt.Equal(next) || acq.Remaining <= 0 {
+		acq, err := w.start(fails)
+		if err != nil || acq.Reason != analysislock.Waiting || !acq.ExpiresAt.Equal(next) || acq.Remaining <= 0 {
 			w.Errorf("waiting: %+v, %v", acq, err)
 		}
 		if n := w.doc().Starts; n != 0 {

@@ -17,7 +17,9 @@ import (
 func TestARunThatDoesNotEndIsGivenUpAfterTheTimeOfTheStop(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	env := environment{"FIRESTORE_EMULATOR_HOST": b.Listen(t), "GOOGLE_CLOUD_PROJECT": b.Project, "ANALYZER": "builtin:document"}
+	env := environment{
+		"FIRESTORE_EMULATOR_HOST": b.Listen(t), "GOOGLE_CLOUD_PROJECT": b.Project, "ANALYZER": "builtin:document",
+	}
 	cfg, err := ParseRunConfig(env.lookup)
 	if err != nil {
 		t.Fatal(err)
