@@ -58,7 +58,7 @@ func (w *Work) Run(ctx context.Context, id string) (RunResult, error) {
 	}
 
 	run := delivery.Delivery{AnalysisID: id, Analyzer: w.analyzer()}
-	if place, free := g.places.Enter(); free {
+	if place, free := g.places.Enter(); free { // else MaxRuns run, or a suspect
 		defer place.Leave()
 		run.Place = place
 	}

@@ -27,6 +27,9 @@ import (
 // busyRetry is the Retry-After of busy, in seconds.
 const busyRetry = "10"
 
+// errAlone is why a worker with free places is busy; see delivery.Places.
+var errAlone = errors.New("worker: an analysis that may kill its worker runs alone here, or is about to")
+
 // route makes the lifecycle, and the routes of health and recovery.
 func (g *Guard) route() {
 	g.lifecycle = lifecycle.New(g.work, g.options.Log)
@@ -282,7 +285,11 @@ func (c *call) begin() bool {
 			return true
 		}
 		c.guard.lifecycle.End()
-		c.reply(busy, nil)
+		var why error
+		if c.guard.places.Suspect() {
+			why = errAlone
+		}
+		c.reply(busy, why)
 		c.retryAfter = busyRetry
 	}
 	c.line.ID = delivery.ValidID(c.line.ID)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,9 @@ func TestASuspectTakesTheWholeInstance(t *testing.T) {
 		w = startOn(t, b, &recordingQueue{}, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "x" {
 				w.deliver(t, "y").check(t, 409, map[string]any{"reason": "busy", "Retry-After": "10"})
+				if !strings.Contains(w.log.String(), "runs alone here") {
+					t.Errorf("the log does not say why it is busy: %s", w.log)
+				}
 			}
 			return "done", nil
 		})
@@ -134,33 +138,71 @@ func checkDelay(t *testing.T, b *emulatortest.Backend, queue delivery.Queue, ans
 	checkFields(t, b, "x", map[string]any{"nextAttemptAt": at, "bookedTask": task.Name})
 }
 
-func TestADelayedSuspectComesAgainByItsTask(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		suspected(t, b, 9)
-		q := &recordingQueue{}
-		beside(t, b, q, 10*time.Minute, func(w *process) {
-			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "suspect"})
-			task := q.tasks[0]
-			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "waiting"}) // a duplicate
-			if again := q.tasks[1]; again.Name != task.Name || !again.At.Equal(task.At) {
-				t.Errorf("the duplicate booked %+v, want %+v", again, task)
-			}
-			time.Sleep(time.Until(task.At))
-			w.asTask(t, task.Name).check(t, 200, map[string]any{"status": "READY"})
-			if a := attemptOf(t, b); a["alone"] != nil || a["attempt"] != int64(3) {
-				t.Errorf("%v, want attempt 3 beside y, after ten delays", a)
-			}
+func TestASuspectThatWasDelayedTenTimesEmptiesItsInstance(t *testing.T) {
+	for name, tc := range map[string]struct {
+		other time.Duration // of the run of y
+		alone any
+	}{
+		"the other run ends":                            {24 * time.Minute, true},
+		"the other run does not end within RUN_TIMEOUT": {time.Hour, nil},
+	} {
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			suspected(t, b, 9)
+			b.Put(t, "z", map[string]any{"status": "QUEUED"})
+			q := &recordingQueue{}
+			beside(t, b, q, tc.other, func(w *process) {
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "suspect"})
+				task := q.tasks[0]
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "waiting"}) // a duplicate
+				if again := q.tasks[1]; again.Name != task.Name || !again.At.Equal(task.At) {
+					t.Errorf("the duplicate booked %+v, want %+v", again, task)
+				}
+				time.Sleep(time.Until(task.At))
+				time.AfterFunc(20*time.Minute, func() { w.deliver(t, "z").check(t, 409, map[string]any{"reason": "busy"}) })
+				w.asTask(t, task.Name).check(t, 200, map[string]any{"status": "READY"})
+				if a := attemptOf(t, b); a["alone"] != tc.alone || a["attempt"] != int64(3) {
+					t.Errorf("%v, want attempt 3, alone: %v", a, tc.alone)
+				}
+			})
 		})
+	}
+}
+
+// The run must end while the queue still waits for its answer.
+func TestTheWaitOfASuspectCountsTowardsItsRunTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		suspected(t, b, 10)
+		b.Put(t, "y", map[string]any{"status": "QUEUED"})
+		w := startWith(t, b, 10, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if job.AnalysisID == "y" {
+				time.Sleep(10 * time.Minute)
+				return "done", nil
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		w.runner.Queue = &recordingQueue{}
+		var runs sync.WaitGroup
+		runs.Go(func() { w.deliver(t, "y") })
+		synctest.Wait()
+		began := time.Now()
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
+		if took := time.Since(began); took != 25*time.Minute {
+			t.Errorf("the delivery took %v, want RUN_TIMEOUT", took)
+		}
+		runs.Wait()
 	})
 }
 
-func TestASuspectThatWaitsIsDelayedByAStop(t *testing.T) {
+func TestAStopEndsTheWaitOfASuspectAndCountsNoDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		suspected(t, b, 0)
-		q := &recordingQueue{}
-		beside(t, b, q, 5*time.Second, func(w *process) {
+		beside(t, b, &recordingQueue{}, 5*time.Second, func(w *process) {
 			time.AfterFunc(time.Second, func() { w.stop(delivery.ErrStopping) })
-			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": false, "reason": "suspect"})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
+			if a := attemptOf(t, b); a["delays"] != nil && a["delays"] != int64(0) {
+				t.Errorf("%v, want no delay", a)
+			}
 		})
 	})
 }

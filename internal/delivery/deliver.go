@@ -27,6 +27,7 @@ type attempt struct {
 	acq      analysislock.Acquisition
 	hold     *analysislock.Hold // nil unless the lock was acquired
 	reports  *reporter          // nil until the analyzer is called
+	waited   time.Duration      // until this was the only run
 	measures Run
 	next     Next
 }
@@ -99,9 +100,11 @@ func (a *attempt) acquire(stop context.Context) error {
 	options.SkipSuspects = d.Place != nil
 	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	if acq.Reason == analysislock.Suspect {
-		options.SkipSuspects, options.Alone = false, d.Place.Alone(stop)
-		if options.Alone || acq.MustRun {
-			began = time.Now()
+		options.SkipSuspects, options.Alone = false, a.aloneHere(stop, acq)
+		switch began = time.Now(); {
+		case stop.Err() != nil:
+			err = ErrStopping
+		case options.Alone || acq.MustRun:
 			acq, err = runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 		}
 	}
@@ -125,6 +128,21 @@ func (a *attempt) acquire(stop context.Context) error {
 	return err
 }
 
+// aloneWait is how long a suspect waits for the end of the other runs, before it is delayed.
+const aloneWait = 10 * time.Second
+
+// aloneHere reports whether the suspect of acq is now the only run of this process. After many delays it
+// waits for as long as another run may take, so that it is not starved.
+func (a *attempt) aloneHere(ctx context.Context, acq analysislock.Acquisition) bool {
+	wait, began := aloneWait, time.Now()
+	if acq.MustRun {
+		wait = a.runner.RunTimeout
+	}
+	alone := a.delivery.Place.Alone(ctx, wait)
+	a.waited = time.Since(began)
+	return alone
+}
+
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
 // name cannot be booked again, so it must run even if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
@@ -141,6 +159,11 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return Result{Reason: NotFound, Err: err}
 	case errors.Is(err, lease.ErrMalformed), errors.Is(err, lease.ErrRefused):
 		return Result{Reason: Malformed, Err: err}
+	case errors.Is(err, ErrStopping):
+		return Result{Reason: NotClaimed, Err: err}
+	case errors.Is(err, analysislock.ErrUnrecordable):
+		a.acq.Reason = analysislock.Unrecordable
+		return Result{Reason: Failed, Err: err, Code: analysislock.Unrecordable}
 	case err != nil:
 		return Result{Reason: Unavailable, Err: err}
 	}
@@ -242,12 +265,20 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 	return end
 }
 
-// limit returns how long the run may take, and why its context ends after that time.
+// leastRun is what a suspect has left after its wait: the queue waits a minute longer than RunTimeout.
+const leastRun = 30 * time.Second
+
+// limit returns how long the run may take, and why its context ends after that time. A wait before it
+// counts: after the end of the request Cloud Run may take the processor away.
 func (a *attempt) limit() (limit time.Duration, cause error) {
-	if a.acq.RunTime > 0 && a.acq.RunTime <= a.runner.RunTimeout {
+	limit = a.runner.RunTimeout
+	if a.waited > 0 {
+		limit = max(limit-a.waited, min(limit, leastRun))
+	}
+	if a.acq.RunTime > 0 && a.acq.RunTime <= limit {
 		return a.acq.RunTime, errRunTime
 	}
-	return a.runner.RunTimeout, errDeadline
+	return limit, errDeadline
 }
 
 // analyze calls the analyzer with the work and a reporter. Acts go on in held, which stop ends, and ctx with it.

@@ -2,7 +2,7 @@ package delivery
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -12,7 +12,7 @@ import (
 type Places struct {
 	count   int64
 	free    *semaphore.Weighted
-	suspect sync.Mutex // locked by the one suspect that waits for all places, or has them
+	suspect atomic.Bool // one suspect waits for all places, or has them
 }
 
 // NewPlaces returns count free places.
@@ -24,7 +24,7 @@ func NewPlaces(count int) *Places {
 type Place struct {
 	all   *Places
 	taken int64
-	alone bool // it has locked all.suspect
+	alone bool // it is the suspect
 }
 
 // Enter takes a place until Leave. ok is false if none is free, or a suspect needs all of them.
@@ -35,19 +35,19 @@ func (p *Places) Enter() (place *Place, ok bool) {
 	return &Place{all: p, taken: 1}, true
 }
 
-// aloneWait is how long a suspect waits for the end of the other runs. Meanwhile no other run begins.
-const aloneWait = 10 * time.Second
+// Suspect reports whether Enter refuses because a suspect waits for all places, or has them.
+func (p *Places) Suspect() bool { return p.suspect.Load() }
 
-// Alone takes all places. It waits for the other runs, but gives up after 10 s, if ctx ends, or at once if
-// another suspect does the same.
-func (p *Place) Alone(ctx context.Context) bool {
-	if !p.all.suspect.TryLock() {
+// Alone takes all places. It waits for the end of the other runs for up to wait, and reports false if they
+// have not ended, if ctx has, or at once if another suspect does the same. Meanwhile no run enters.
+func (p *Place) Alone(ctx context.Context, wait time.Duration) bool {
+	if !p.all.suspect.CompareAndSwap(false, true) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, aloneWait)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if p.all.free.Acquire(ctx, p.all.count-1) != nil {
-		p.all.suspect.Unlock()
+		p.all.suspect.Store(false)
 		return false
 	}
 	p.taken, p.alone = p.all.count, true
@@ -58,6 +58,6 @@ func (p *Place) Alone(ctx context.Context) bool {
 func (p *Place) Leave() {
 	p.all.free.Release(p.taken)
 	if p.alone {
-		p.all.suspect.Unlock()
+		p.all.suspect.Store(false)
 	}
 }

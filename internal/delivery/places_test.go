@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestPlacesAreTakenAndFreed(t *testing.T) {
@@ -20,11 +21,11 @@ func TestPlacesAreTakenAndFreed(t *testing.T) {
 		for range 2 { // the second time shows that all are free again
 			first, second := enter(true), enter(true)
 			enter(false)
-			if first.Alone(t.Context()) {
+			if first.Alone(t.Context(), time.Second) {
 				t.Fatal("alone beside another")
 			}
 			second.Leave()
-			if !first.Alone(t.Context()) {
+			if !first.Alone(t.Context(), time.Second) {
 				t.Fatal("not alone")
 			}
 			enter(false)
@@ -34,14 +35,14 @@ func TestPlacesAreTakenAndFreed(t *testing.T) {
 		stopping, stop := context.WithCancel(t.Context())
 		stop()
 		first, second := enter(true), enter(true)
-		if first.Alone(stopping) {
+		if first.Alone(stopping, time.Second) {
 			t.Error("alone beside another")
 		}
 		first.Leave()
 		second.Leave()
 		one := NewPlaces(1)
 		only, _ := one.Enter()
-		if !only.Alone(t.Context()) {
+		if !only.Alone(t.Context(), time.Second) {
 			t.Error("not alone in the only place")
 		}
 	})

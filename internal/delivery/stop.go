@@ -24,7 +24,12 @@ func (e *StopError) Error() string { return ErrStopping.Error() }
 func (e *StopError) Unwrap() error { return ErrStopping }
 
 // TermAfter returns how long a program may still go on with an open act before it gets SIGTERM.
-func (e *StopError) TermAfter() time.Duration { return time.Until(e.Acts) - 2*time.Second }
+func (e *StopError) TermAfter() time.Duration {
+	if e.Acts.IsZero() {
+		return 0
+	}
+	return time.Until(e.Acts) - 2*time.Second
+}
 
 // KillAfter returns how long what ignores the stop may still run.
 func (e *StopError) KillAfter() time.Duration { return time.Until(e.Deadline) - 500*time.Millisecond }

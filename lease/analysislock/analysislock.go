@@ -77,7 +77,7 @@ type Acquisition struct {
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
 	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
-	MustRun   bool          // if Suspect: it was delayed so often that it is now to run beside others
+	MustRun   bool          // if Suspect: it was delayed so often that it must run now, alone or not
 
 	suspect *Analysis // if Suspect: as it was read
 }

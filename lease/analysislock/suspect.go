@@ -2,6 +2,7 @@ package analysislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // Crashed is the code of an attempt that has no end: its worker died, or could not record the end.
 const Crashed = "crashed"
 
-// The numbers of crashes in a row, and of the delays after which a suspect runs beside others.
+// The numbers of crashes in a row, and of the delays after which a suspect must run.
 const (
 	suspectAfter = 2 // the next attempts run alone
 	maxAlone     = 2 // of a suspect that ran alone: it is what kills its worker
@@ -89,7 +90,8 @@ func (d *Analysis) kills() bool {
 // failCrashed makes the analysis FAILED. Failures are grouped by the first line of their message.
 func (d *Analysis) failCrashed() {
 	inARow, alone := d.crashes()
-	d.fail(Crashed, fmt.Sprintf("crashed %d times in a row, the last %d times while its worker ran nothing else\n%s",
+	d.fail(Crashed, fmt.Sprintf(
+		"crashed %d times in a row, the last %d times while its worker ran no other analysis\n%s",
 		inARow, alone, d.History[len(d.History)-1].crashedMessage()))
 }
 
@@ -132,5 +134,8 @@ func (l *Locks) Delay(ctx context.Context, skipped Acquisition, wait time.Durati
 	err = l.ifOrphaned(ctx, nil, suspect, delay, func(d *Analysis) bool {
 		return d.delays() == count && (task == nil || d.NextAttemptAt.Equal(next))
 	})
+	if errors.Is(err, lease.ErrRefused) {
+		err = l.failFull(ctx, suspect)
+	}
 	return next, err
 }

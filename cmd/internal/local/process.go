@@ -148,8 +148,10 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if *until {
-		signal.Ignore(os.Interrupt) // a terminal sends Ctrl-C to the worker too, whose parent then stops it by SIGTERM
-		go func() {                 // runs until the process ends: a read of standard input cannot be interrupted
+		// A terminal sends Ctrl-C to the worker too, whose parent then stops it by SIGTERM. The signal is not ignored,
+		// since the analyzer's programs would inherit that.
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+		go func() { // runs until the process ends: a read of standard input cannot be interrupted
 			_, _ = io.Copy(io.Discard, c.In)
 			cancel()
 			time.Sleep(orphanGrace)
