@@ -78,6 +78,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 		Progress: decodeProgress(data["progress"]), History: decodeHistory(data["history"]),
 		BookedTask: cut(data["bookedTask"]),
 	}
+	if n, ok := parseInt(data["starts"]); ok && n > 0 {
+		a.Starts = int(min(n, math.MaxInt32))
+	}
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
 	}
@@ -193,7 +196,7 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
-		"bookedTask": orDelete(d.BookedTask), "progress": progressValue(d.Progress),
+		"bookedTask": orDelete(d.BookedTask), "starts": orDelete(d.Starts), "progress": progressValue(d.Progress),
 		openActs: orDelete(d.OpenActs), unfinishedActs: orDelete(c.atRisk(d)),
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),

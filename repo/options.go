@@ -177,7 +177,8 @@ func (f Fields) Document(input any) map[string]any {
 // and the fields of other programs.
 func (f Fields) summary() []string {
 	return []string{
-		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt", "nextAttemptAt", "bookedTask",
+		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", "startedAt",
+		"nextAttemptAt", "bookedTask", "starts",
 		f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
 		"progress.fraction", "progress.message", "progress.at", "history", openActs,

@@ -176,24 +176,28 @@ func (r record) unfinished(ctx context.Context, d delivery.Result) error {
 // releaseTime limits the release of the lock after the caller's context has ended.
 const releaseTime = 5 * time.Second
 
-// deliver makes the delivery d, which comes from no request, and logs it: an expected result only with all.
-// The run stops when work ends, in Shutdown, or when the caller's context ends: deliver then has releaseTime
-// to release the lock.
-func (c collection) deliver(caller, work context.Context, d delivery.Delivery, all bool) delivery.Result {
+// deliver makes the delivery d, which comes from no request, and logs it: an expected result only if asRun.
+// The run stops when work ends, in Shutdown, or when the caller's context ends. For a caller of Do, deliver
+// then has releaseTime to release the lock; asRun, for Work.Run, it stops as gently as in Shutdown.
+func (c collection) deliver(caller, work context.Context, d delivery.Delivery, asRun bool) delivery.Result {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
 	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
 	defer context.AfterFunc(caller, func() {
 		cause := context.Cause(caller)
 		if !errors.As(cause, new(*delivery.StopError)) { // else a run that calls Do is stopped, with the process
-			cause = &delivery.StopError{Deadline: time.Now().Add(releaseTime)}
+			stop := &delivery.StopError{Deadline: time.Now().Add(releaseTime)}
+			if asRun {
+				stop = stopBefore(time.Now().Add(stopTime))
+			}
+			cause = stop
 		}
 		cancel(cause)
 	})()
 
 	started := time.Now()
 	r := c.runner.Deliver(ctx, d)
-	if level := r.Level(); all || level > slog.LevelInfo && r.Reason != delivery.Continued {
+	if level := r.Level(); asRun || level > slog.LevelInfo && r.Reason != delivery.Continued {
 		line := delivery.LogLine{
 			Outcome: r.Reason.String(), Result: r, Names: c.runner.Names, Took: time.Since(started),
 		}

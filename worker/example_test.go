@@ -225,7 +225,8 @@ func ExampleWork_Eventarc() {
 
 // Run needs no request: here the document exists, and this program runs it, as a Cloud Run job would.
 func ExampleWork_Run() {
-	ctx := context.Background()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // Run then stops gently
+	defer stop()
 	guard, done := embedded(ctx)
 	defer done()
 	work := guard.MustRegister(words)

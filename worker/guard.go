@@ -70,7 +70,7 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 	o := g.options
 	c = collection{analyses, &delivery.Runner{
 		Names: delivery.TaskNames{IDField: k.IDField, Path: k.Path},
-		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished, Read: analyses.Summary,
+		Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
 		Scope: analyses.Path(), Instance: g.instance,
 		RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), StallTimeout: o.StallTimeout,
 		CheckpointInterval: o.CheckpointInterval,

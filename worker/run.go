@@ -38,7 +38,8 @@ type RunResult struct {
 //
 // Run returns when nothing that it has started runs any more. It writes one log line, like a delivery, and
 // is not refused by MaxRuns. If ctx ends, or in Shutdown, the run's context ends, its lock is released
-// and a delivery is booked for now.
+// and a delivery is booked for now. That takes up to 8 s after the end of ctx: an act inside Once is
+// cancelled after 6 s. End ctx on SIGTERM, by signal.NotifyContext: otherwise the signal kills the run.
 //
 // The error is nil if the document is READY, or was finished before. It is a *FailedError if this call made
 // it FAILED. After any other error the document is not finished: a *RunningError if another program runs

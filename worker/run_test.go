@@ -237,29 +237,108 @@ func TestADeliveryStartsTheRunOfAKindWithAStart(t *testing.T) {
 			if code != tc.code || !strings.Contains(answer, tc.answer) || started.Load() != tc.started || len(q.Tasks()) != tc.booked {
 				t.Errorf("%d %s, started %d, booked %d", code, answer, started.Load(), len(q.Tasks()))
 			}
-			if after := fields(t, x); fmt.Sprint(after) != fmt.Sprint(before) {
+			after := fields(t, x)
+			counted := tc.started > 0 && tc.fails == nil
+			if (after["starts"] == int64(1)) != counted {
+				t.Errorf("starts %v", after["starts"])
+			}
+			if tc.started > 0 { // the mark of the start
+				for _, field := range []string{"starts", "nextAttemptAt", "updatedAt"} {
+					delete(after, field)
+				}
+			}
+			if fmt.Sprint(after) != fmt.Sprint(before) {
 				t.Errorf("the delivery writes %v over %v", after, before)
 			}
 		})
 	}
 }
 
-// Its name cannot be booked again, so it must start the run however early it comes.
-func TestTheBookedNextDeliveryStartsTheRunAlsoIfItIsEarly(t *testing.T) {
+// A run that is started too early finds that its analysis waits. The name of the task cannot be booked again.
+func TestTheBookedNextDeliveryIsRepeatedByTheQueueIfItIsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q, started := emulatortest.Embedded(t), worker.StartQueue(t), 0
-		h := routes(t, open(t, b, q.Use), worker.Kind{Start: func(context.Context, string) error { started++; return nil }})
+		h := routes(t, open(t, b, q.Use), worker.Kind{Start: func(context.Context, string) error {
+			started++
+			return nil
+		}})
 		set(t, collection(t, b, "analyses").Doc("x"), document("waiting"))
-		if code, _ := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"x"}`); code != http.StatusOK || started != 0 || len(q.Tasks()) != 1 {
-			t.Fatalf("%d, started %d, booked %d", code, started, len(q.Tasks()))
+		deliver := func(task string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis",
+				strings.NewReader(`{"analysis_id":"x"}`))
+			r.Header.Set("X-CloudTasks-TaskName", task)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w
 		}
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
-		r.Header.Set("X-CloudTasks-TaskName", path.Base(q.Tasks()[0].GetName()))
-		h.ServeHTTP(httptest.NewRecorder(), r)
-		if started != 1 {
-			t.Errorf("started %d", started)
+		if w := deliver("another"); w.Code != http.StatusOK || started != 0 || len(q.Tasks()) != 1 {
+			t.Fatalf("%d, started %d, booked %d", w.Code, started, len(q.Tasks()))
+		}
+		next := path.Base(q.Tasks()[0].GetName())
+		if w := deliver(next); w.Code != http.StatusConflict || w.Header().Get("Retry-After") != "60" || started != 0 {
+			t.Errorf("early: %d, Retry-After %q, started %d", w.Code, w.Header().Get("Retry-After"), started)
+		}
+		time.Sleep(time.Minute)
+		if w := deliver(next); w.Code != http.StatusOK || started != 1 {
+			t.Errorf("in time: %d, started %d", w.Code, started)
 		}
 	})
+}
+
+// Each execution dies before it has the lock.
+func TestRunsThatDieAtTheirStartAreNotStartedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, started := emulatortest.Embedded(t), worker.StartQueue(t), 0
+		h := routes(t, open(t, b, q.Share), worker.Kind{Start: func(context.Context, string) error {
+			started++
+			return nil
+		}})
+		q.Serve(h)
+		x := collection(t, b, "analyses").Doc("x")
+		set(t, x, map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
+		for range 120 { // minutes
+			if code, answer := post(t, h, "/internal/tasks/recover", ""); code != http.StatusOK {
+				t.Fatal(code, answer)
+			}
+			time.Sleep(time.Minute)
+		}
+		failed, _ := fields(t, x)["error"].(map[string]any)
+		if started != 10 || failed["code"] != "not_started" || fields(t, x)["starts"] != nil {
+			t.Errorf("%d starts, %v", started, fields(t, x))
+		}
+	})
+}
+
+// An act that takes a second is not cut in half when the context of its Run ends.
+func TestAnActOfARunEndsLastWhenItsContextEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		takes, ended time.Duration
+		state        string
+	}{
+		"a second": {time.Second, time.Second, "done"},
+		"an hour":  {time.Hour, 6300 * time.Millisecond, "started"},
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			doc := collection(t, b, "jobs").Doc("1")
+			set(t, doc, pending)
+			ctx, end := context.WithCancel(t.Context())
+			_, _ = opened(t, b, quick).MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "charge", func(acting context.Context) (int, error) {
+					began := time.Now()
+					time.AfterFunc(300*time.Millisecond, end)
+					charge, err := lasting(tc.takes)(acting)
+					if ended := time.Since(began).Round(100 * time.Millisecond); ended != tc.ended {
+						t.Errorf("the act ended after %v, want %v", ended, tc.ended)
+					}
+					return charge, err
+				})
+			})).Run(ctx, "1")
+			if got := charged(fields(t, doc)); got["state"] != tc.state {
+				t.Errorf("act %v, want %s", got, tc.state)
+			}
+		})
+	}
 }
 
 // The same kind can start runs in a service, and run in the job's program.

@@ -138,6 +138,14 @@ const (
 	actsTime = 2 * time.Second
 )
 
+// stopTime is how long a stop takes for which nobody has set a deadline: of a Run whose context ends.
+const stopTime = 8 * time.Second
+
+// stopBefore returns the times of a stop that ends at the deadline.
+func stopBefore(deadline time.Time) *delivery.StopError {
+	return &delivery.StopError{Deadline: deadline.Add(-answerTime), Acts: deadline.Add(-actsTime)}
+}
+
 // Shutdown takes no more deliveries, cancels the runs, and waits until they have released
 // their locks, booked their next deliveries and answered, or until ctx ends. An act inside Once
 // and a handler inside Idempotent are cancelled only two seconds before ctx's deadline. Give Shutdown
@@ -149,7 +157,7 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	if !ok {
 		deadline = time.Now().Add(time.Minute)
 	}
-	g.stop(&delivery.StopError{Deadline: deadline.Add(-answerTime), Acts: deadline.Add(-actsTime)})
+	g.stop(stopBefore(deadline))
 
 	var err error
 	if left := g.lifecycle.Drain(ctx); left > 0 {

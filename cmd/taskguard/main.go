@@ -54,10 +54,12 @@ func commands() []cli.Command {
 		{Name: "run", Arguments: "ID", Run: operate.Run,
 			Summary: "run an analysis in this process, under its lock, as the worker does for a delivery: " +
 				"for a Cloud Run job, a machine with a GPU, or to look for a fault",
-			Variables: "the worker's, see docs/reference.md: ANALYZER, LOCK_TTL, TASK_QUEUE and so on; KINDS. " +
+			Variables: "ANALYZER, which must be set; the worker's others, see docs/reference.md: LOCK_TTL, " +
+				"TASK_QUEUE and so on; KINDS. " +
 				"TASK_AUTH, MAX_RUNS and PORT have no meaning here; RUN_TIMEOUT (25m) can be as long as " +
 				"MAX_RUN_TIME (24h); LOG_FORMAT (text)" +
-				"\n\nExit 0: it is READY, or was finished before. 1: it is FAILED, or does not exist. 75: not finished, " +
+				"\n\nExit 0: it is READY, or was finished before. 1: it is FAILED, or does not exist. 2: wrong usage or environment. " +
+				"75: not finished, " +
 				"as another run has the lock, the run failed for now or lost its lock, or it was stopped. " +
 				"SIGTERM and Ctrl-C stop the run, release the lock and book the next delivery, within 9 seconds; " +
 				"a second one ends the process at once, and the lock expires." +

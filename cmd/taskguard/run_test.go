@@ -29,6 +29,8 @@ import (
 // later is the exit code of a run that another one has to finish.
 const later = 75
 
+const builtin = "builtin:document"
+
 func TestRunSaysWhatHappened(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -47,30 +49,26 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		booked bool
 	}{
 		{"ready", cli.ExitDone, "ready is READY\n", false},
-		{"ready", cli.ExitDone, "ready was finished before: nothing was run\n", false},
-		{"failed", cli.ExitFailed, "failed is FAILED, analyzer_rejected: no", false},
-		{"failed", cli.ExitDone, "failed was finished before: nothing was run\n", false},
-		{"retry", later, "retry failed for now, analyzer_failed: ", true},
-		{"retry", later, "retry is not due, until 2", true},
-		{"locked", later, "locked is locked by another run, which may renew the lock, until 2", true},
+		{"ready", cli.ExitDone, "ready was READY before: nothing was run\n", false},
+		{"failed", cli.ExitFailed, "no\ntaskguard run: failed is FAILED: analyzer_rejected: no\n", false},
+		{"failed", cli.ExitDone, "failed was FAILED before: nothing was run\n", false},
+		{"retry", later, "retry failed, and is tried again at 2", true},
+		{"retry", later, "retry is not due before 2", true},
+		{"locked", later, "locked is locked by another run until 2", true},
 		{"missing", cli.ExitFailed, "missing does not exist\n", false},
-		{"malformed", cli.ExitFailed, "malformed cannot be read: taskguard unlock makes it usable\n", false},
+		{"malformed", cli.ExitFailed, "malformed cannot be read: ", false},
 		{"-x", cli.ExitDone, "-x is READY\n", false},
 	} {
 		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
 		if booked := strings.Contains(o.err, "the next delivery is booked"); booked != tc.booked {
 			t.Errorf("%s: booked %t, want %t: %s", tc.id, booked, tc.booked, o.err)
 		}
-		line := o.out
-		for text := range strings.Lines(o.err) {
-			if strings.HasPrefix(text, "taskguard run: ") {
-				line += text
-			}
-		}
-		if strings.Count(line, "\n") != 1 {
-			t.Errorf("%s: want one line and the log:\n%s%s", tc.id, o.out, o.err)
+		errs := strings.TrimPrefix(o.err, "no\n") // of the program
+		if strings.Count(o.out+errs, "\n") != 1 {
+			t.Errorf("%s: want one line:\n%s%s", tc.id, o.out, o.err)
 		}
 	}
+	taskguard(t, analyzer.with("LOG_FORMAT", "json"), "run", "missing").want(t, cli.ExitFailed, `"outcome":"not_found"`)
 	q.wantTasks(t, 2) // of retry, whose name is booked once, and of locked
 
 	without := analyzer.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
@@ -95,21 +93,22 @@ func TestRunRefusesAWrongEnvironmentWithALineForEachProblem(t *testing.T) {
 		env  vars
 		want []string
 	}{
-		"no project": {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, []string{"GOOGLE_CLOUD_PROJECT: must be set"}},
+		"no project": {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "ANALYZER": builtin}, []string{"GOOGLE_CLOUD_PROJECT: must be set"}},
 		"several": {
 			vars{"GOOGLE_CLOUD_PROJECT": "p", "LOCK_TTL": "x", "ANALYZER": "what", "RUN_TIMEOUT": "-1s", "TASK_QUEUE": queue, "TASK_TARGET_URL": "https://w.example"},
 			[]string{"LOCK_TTL: ", "ANALYZER: ", "RUN_TIMEOUT: ", "TASK_CALLER: must be set with TASK_QUEUE"},
 		},
 		"a job":           {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "job:projects/p/locations/l/jobs/j"}, []string{"ANALYZER: job:"}},
-		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h"}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
-		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]"}, []string{"KINDS: want a JSON array"}},
-		"nothing answers": {vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": closedPort(t), "RUN_TIMEOUT": "24h", "TASK_AUTH": "what"}, nil},
+		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h", "ANALYZER": builtin}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
+		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]", "ANALYZER": builtin}, []string{"KINDS: want a JSON array"}},
+		"no analyzer":     {vars{"GOOGLE_CLOUD_PROJECT": "p"}, []string{"ANALYZER: must be set: exec:"}},
+		"nothing answers": {vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": closedPort(t), "RUN_TIMEOUT": "24h", "TASK_AUTH": "what", "ANALYZER": builtin}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := taskguard(t, tc.env, "run", "x")
 			if tc.want == nil { // the environment is right
-				o.want(t, cli.ExitFailed, "nothing answers at")
+				o.want(t, later, "nothing answers at")
 				return
 			}
 			o.want(t, cli.ExitUsage, tc.want...)
@@ -118,6 +117,27 @@ func TestRunRefusesAWrongEnvironmentWithALineForEachProblem(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRunSaysThatTheAnalysisIsReadyIfItsLineCannotBeWritten(t *testing.T) {
+	q := newQueue(t)
+	create(t, analyses(t, q.env), "x")
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	check(t, err)
+	defer func() { _ = full.Close() }()
+	var errs emulatortest.Log
+	env := q.env.with("ANALYZER", "exec:"+script(t, "echo 1"))
+	code := cli.Run(t.Context(), commands(), []string{"run", "x"}, cli.Streams{Out: full, Err: &errs}, env.lookup)
+	const want = "x is READY, and standard output cannot be written: "
+	if code != cli.ExitFailed || !strings.Contains(errs.String(), want) {
+		t.Errorf("exit %d: %s", code, errs.String())
+	}
+}
+
+func TestRunWithoutCredentialsIsAWrongEnvironment(t *testing.T) {
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "none"))
+	o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": builtin}, "run", "x")
+	o.want(t, cli.ExitUsage, "nothing was run: ")
 }
 
 // running is a process with `taskguard run`.
@@ -167,7 +187,7 @@ func TestARunEndsAsItShould(t *testing.T) {
 		held   bool // the lock is kept, and nothing is booked
 	}{
 		"another run of the same id": {func(t *testing.T, q *testQueue, r *running) {
-			taskguard(t, q.env, "run", "x").want(t, later, "x is locked by another run", "the next delivery is booked")
+			taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by", "the next delivery is booked")
 			check(t, r.Process.Signal(syscall.SIGTERM))
 		}, later, "x was stopped, and can run again; the next delivery is booked\n", "QUEUED", false},
 		"Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
@@ -281,7 +301,7 @@ func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
 	for n := range 2 {
 		killed := api.execution(n)
 		begun(t, file, n+1)
-		taskguard(t, q.env, "run", "x").want(t, later, "x is locked by another run") // a second execution
+		taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by") // a second execution
 		check(t, killed.Process.Kill())
 		eventually(t, "recovery has booked", func() bool {
 			return strings.HasPrefix(taskguard(t, q.env, "recover").want(t, cli.ExitDone).out, "found 1, booked 1")

@@ -15,13 +15,15 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Locks acquires the lock on an analysis, and reads the work of its attempt; analysislock.Locks does.
+// Locks acquires the lock on an analysis, or starts its run elsewhere, and reads the work of its attempt;
+// analysislock.Locks does.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o analysislock.AcquireOptions,
 	) (analysislock.Acquisition, error)
 	Work(ctx context.Context, h *analysislock.Hold) (analysislock.Work, error)
 	Delay(ctx context.Context, skipped analysislock.Acquisition, wait time.Duration, task func(next time.Time) string,
 	) (next time.Time, err error)
+	Start(ctx context.Context, id, owner string, begin func(context.Context) error) (analysislock.Acquisition, error)
 }
 
 // Queue books deliveries; taskqueue.Queue does.
@@ -54,9 +56,7 @@ type Runner struct {
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // Recover asks it
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	// Read reads an analysis without its input, for a Delivery with a Start; nil: there is none.
-	Read     func(ctx context.Context, id string) (analysislock.Analysis, error)
+	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
 	Scope    string // the path of the documents' collection, a part of each act's idempotency key
 	Instance string // revision/instance; each delivery's owner name begins with it
 	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.

@@ -2,10 +2,10 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -16,32 +16,29 @@ const startTimeout = 30 * time.Second
 // run that it begins does. Two deliveries may both begin a run before one of them has the lock. The other
 // then finds it held. A run that dies before or after that is found by recovery.
 func (a *attempt) start(ctx context.Context) Result {
-	d, err := a.runner.Read(ctx, a.id)
-	if err == nil {
-		err = d.Malformed
-	}
-	if err != nil {
-		return a.skip(ctx, err)
-	}
+	failed := error(nil)
+	acq, err := a.runner.Locks.Start(ctx, a.id, a.owner, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		failed = a.delivery.Start(ctx, a.id)
+		return failed
+	})
+	a.acq = acq
 
-	a.acq = analysislock.Acquisition{Status: d.Status, Grant: d.Lock.Grant(), ExpiresAt: d.Lock.ExpiresAt}
 	switch {
-	case d.Finished():
-		a.acq.Reason = analysislock.AlreadyFinished
-	case lease.Held(d.Lock, d.ReadAt):
-		a.acq.Reason = analysislock.Locked
-	case d.Waits() && a.runner.Queue != nil && !a.isNext(d):
-		a.acq.Reason, a.acq.ExpiresAt = analysislock.Waiting, d.NextAttemptAt
+	case failed != nil:
+		return Result{Reason: Unavailable, Err: fmt.Errorf("the run was not started: %w", failed)}
+	case err == nil && acq.Reason == "":
+		return Result{Reason: Started}
+	case acq.Reason == analysislock.NotStarted:
+		a.logOpenActs(ctx, acq.Uncertain, nil)
+		return Result{Reason: Failed, Err: errNotStarted, Code: acq.Reason}
+	case acq.Reason == analysislock.Waiting && a.delivery.Task == a.nextTask(acq.ExpiresAt):
+		// This is the task itself, too early: its name cannot be booked again, so the queue must repeat it.
+		a.next.RetryAt, a.next.RetryIn = acq.ExpiresAt, acq.Remaining
+		return Result{Reason: Waiting}
 	}
-	if a.acq.Reason != "" {
-		a.acq.Remaining = a.acq.ExpiresAt.Sub(d.ReadAt)
-		return a.skip(ctx, nil)
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := a.delivery.Start(ctx, a.id); err != nil {
-		return Result{Reason: Unavailable, Err: fmt.Errorf("the run was not started: %w", err)}
-	}
-	return Result{Reason: Started}
+	return a.skip(ctx, err)
 }
+
+var errNotStarted = errors.New("worker: runs were started elsewhere, and none has taken the lock")

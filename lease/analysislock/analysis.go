@@ -40,8 +40,10 @@ type Analysis struct {
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
 	// BookedTask is the short name of the task that was booked for the next delivery, and may be
 	// lost; empty: none is known.
-	BookedTask string    `json:"booked_task,omitempty"`
-	History    []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
+	BookedTask string `json:"booked_task,omitempty"`
+	// Starts is how many runs were started elsewhere since the last acquisition; see Locks.Start.
+	Starts  int       `json:"starts,omitempty"`
+	History []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
 	// Acts are the marked acts. They are read like Checkpoint, and a change that sets them
@@ -119,8 +121,8 @@ func (d *Analysis) fail(code, message string) {
 	d.unbook()
 }
 
-// unbook removes what is recorded of the next delivery, which is not needed any more.
-func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask = time.Time{}, "" }
+// unbook removes what is recorded of the next delivery and of starts elsewhere, which is not needed any more.
+func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask, d.Starts = time.Time{}, "", 0 }
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
 // program may have set.

@@ -77,7 +77,8 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 // open makes the analysis QUEUED with no attempt made, under lock.
 func (d *Analysis) open(lock lease.Lease, task string) {
 	d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
-	d.StartedAt, d.Progress, d.NextAttemptAt, d.BookedTask = time.Time{}, nil, time.Time{}, task
+	d.unbook()
+	d.StartedAt, d.Progress, d.BookedTask = time.Time{}, nil, task
 }
 
 // RaiseToken sets the token of an analysis, also of a finished one, to minimum if it is lower.

@@ -289,7 +289,7 @@ func (l *local) printEnvironment(locks, console string) error {
 		self = "go run ./cmd/taskguard"
 	}
 	_, err := fmt.Fprintf(l.c.Out, "In another terminal:\n\n%s\nand then:\n\n  %s submit FILE… --wait\n\n"+
-		"or status, resolve ID NAME, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, recover "+
+		"or status, resolve ID NAME, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, run ID, recover "+
 		"instead of submit. "+
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n", exports(vars), self)
 	return err

@@ -185,6 +185,11 @@ func TestWorkersHaveTheCloudsVariablesAndDefaultsAsShortAsItsQueues(t *testing.T
 	if _, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"}); !errors.As(err, new(cli.EnvironmentError)) {
 		t.Errorf("%v of a bad TTL", err)
 	}
+	job := map[string]string{"ANALYZER": "job:projects/p/locations/l/jobs/j"}
+	_, err := c.workerEnvironment(job)
+	if err == nil || !strings.HasPrefix(err.Error(), "ANALYZER: local cannot start Cloud Run jobs") {
+		t.Errorf("%v of a job", err)
+	}
 	retry := quickQueue(9)
 	if least, most := retry.RetryConfig.MinBackoff.AsDuration(), retry.RetryConfig.MaxBackoff.AsDuration(); least != 500*time.Millisecond || most != 2*time.Second {
 		t.Errorf("%v to %v", least, most)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -108,7 +109,11 @@ func (c *workerCloud) workerEnvironment(overrides map[string]string) ([]string, 
 	// The defaults are as short as the queue's delays.
 	shortest, longest := vars["RETRY_MIN"], vars["RETRY_MAX"]
 	vars["RETRY_MIN"], vars["RETRY_MAX"] = cmp.Or(shortest, longest, "500ms"), cmp.Or(longest, shortest, "2s")
-	if _, err := workerservice.ParseConfig(lookup(vars)); err != nil {
+	cfg, err := workerservice.ParseConfig(lookup(vars))
+	if err == nil && cfg.Job != "" {
+		err = errors.New("ANALYZER: local cannot start Cloud Run jobs: set it to the analyzer itself")
+	}
+	if err != nil {
 		return nil, cli.EnvironmentError{Err: err}
 	}
 

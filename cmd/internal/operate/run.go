@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -34,52 +37,80 @@ func Run(ctx context.Context, c *cli.Call) error {
 	cfg, err := workerservice.ParseRunConfig(c.Lookup)
 	e.Add(err)
 	places, err := c.Places(e)
-	if err == nil {
-		err = cli.Reach(ctx, cli.FirestoreEmulator, cfg.Options.Emulator)
-	}
-	if err == nil {
-		err = cli.Reach(ctx, cli.TasksEmulator, cfg.Options.Queue.EmulatorHost)
-	}
 	if err != nil {
 		return err
 	}
+	err = cmp.Or(cli.Reach(ctx, cli.FirestoreEmulator, cfg.Options.Emulator),
+		cli.Reach(ctx, cli.TasksEmulator, cfg.Options.Queue.EmulatorHost))
+	if err != nil {
+		return cli.ExitError{Code: exitLater, Err: err}
+	}
 
-	id, log := args[0], telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), cfg.LogLevel)
-	r, err := workerservice.Run(ctx, cfg, places[0].Kind, id, log)
-	if r.Outcome == "" {
+	id, format := args[0], cmp.Or(c.Value("LOG_FORMAT"), "text")
+	log := telemetry.NewLogger(c.Err, format, cfg.LogLevel)
+	if format == "text" {
+		log = slog.New(quiet{log.Handler()})
+	}
+	r, err := workerservice.Run(ctx, cfg, places[0].Kind, id, log, c.Err)
+	switch {
+	case errors.Is(err, workerservice.ErrNotOpened) && ctx.Err() != nil:
+		return cli.ExitError{Code: exitLater, Err: err}
+	case errors.Is(err, workerservice.ErrNotOpened): // it calls no server: credentials are missing, for example
+		return cli.EnvironmentError{Err: errors.New(text.Error(err))}
+	case r.Outcome == "":
 		return err
 	}
+
 	code, words := happened(r, err)
 	sentence := printable.Line(id + " " + words)
 	switch {
 	case c.JSON:
-		_ = c.PrintJSON(struct { // cli.Run reports its error
+		err = c.PrintJSON(struct {
 			ID string `json:"id"`
 			worker.RunResult
 		}{id, r})
 	case code == cli.ExitDone:
-		cli.Print(c.Out, "%s\n", sentence)
+		_, err = fmt.Fprintln(c.Out, sentence)
+	default:
+		err = nil
 	}
-	if code != cli.ExitDone {
+	switch {
+	case err != nil && code == cli.ExitDone: // whoever sees exit 1 must not think that the run failed
+		return fmt.Errorf("%s, and standard output cannot be written: %w", sentence, err)
+	case code != cli.ExitDone && (c.JSON || format != "text"): // a line says it already
+		return cli.ExitError{Code: code}
+	case code != cli.ExitDone:
 		return cli.ExitError{Code: code, Err: errors.New(sentence)}
 	}
 	return nil
 }
 
-// outcomes has the exit code and the words for each outcome of a run. Any other is an outage.
+// quiet drops the log line of the delivery: for people, the sentence says the same.
+type quiet struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "delivery" {
+		return nil
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+// outcomes has the exit code and the words for each outcome of a run. Any other is an outage. In the words, %s
+// is the time of RetryAt, with a preposition.
 var outcomes = map[string]struct {
 	code  int
 	words string
 }{
 	"ready":            {cli.ExitDone, "is READY"},
-	"already_finished": {cli.ExitDone, "was finished before: nothing was run"},
+	"already_finished": {cli.ExitDone, "was %s before: nothing was run"},
 	"failed":           {cli.ExitFailed, "is FAILED"},
 	"not_found":        {cli.ExitFailed, "does not exist"},
-	"malformed":        {cli.ExitFailed, "cannot be read: taskguard unlock makes it usable"},
-	"locked":           {exitLater, "is locked by another run, which may renew the lock"},
-	"waiting":          {exitLater, "is not due"},
-	"suspect":          {exitLater, "has killed its workers, perhaps, and this process runs something else"},
-	"retry":            {exitLater, "failed for now"},
+	"malformed":        {cli.ExitFailed, "cannot be read"},
+	"locked":           {exitLater, "is locked by another run until %s, unless that renews the lock"},
+	"waiting":          {exitLater, "is not due before %s"},
+	"suspect":          {exitLater, "is kept back: its last runs killed their workers, and this process is busy"},
+	"retry":            {exitLater, "failed, and is tried again at %s"},
 	"continued":        {exitLater, "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues"},
 	"shutting_down":    {exitLater, "was stopped, and can run again"},
 	"lock_lost":        {exitLater, "lost its lock: nothing of this run is written"},
@@ -89,14 +120,21 @@ var outcomes = map[string]struct {
 func happened(r worker.RunResult, err error) (code int, words string) {
 	row, known := outcomes[r.Outcome]
 	code, words = row.code, row.words
-	if !known {
+	switch {
+	case !known:
 		code, words = exitLater, "cannot be finished now: "+text.Error(cmp.Or(errors.Unwrap(err), err))
+	case r.Outcome == "already_finished":
+		words = fmt.Sprintf(words, r.Status)
+	case strings.Contains(words, "%s") && r.RetryAt.IsZero(): // nothing is booked
+		words = strings.NewReplacer(", and is tried again at %s", "", " before %s", "", " until %s", "").Replace(words)
+	case strings.Contains(words, "%s"):
+		words = fmt.Sprintf(words, iso8601.Format(r.RetryAt))
 	}
-	if r.Code != "" {
-		words += ", " + r.Code + ": " + r.Message
-	}
-	if !r.RetryAt.IsZero() {
-		words += ", until " + iso8601.Format(r.RetryAt)
+	switch {
+	case r.Outcome == "malformed":
+		words += ": " + text.Error(cmp.Or(errors.Unwrap(err), err))
+	case r.Code != "":
+		words += ": " + r.Code + ": " + r.Message
 	}
 
 	switch {

@@ -12,12 +12,13 @@ def ask(line):  # returns the reply, which comes when the line is committed
     reply = json.loads(replies.readline())
     return reply if "error" not in reply else sys.exit(reply["error"])
 
+cents, path = job["input"]["cents"], job["input"]["ledger"]  # a wrong input ends here, before the act
 act = ask({"effect": "charge"})["effect"]
 if act["state"] == "uncertain":
     sys.exit("an earlier attempt may have charged")  # FAILED, until an operator answers
 if act["state"] == "go":
-    with open(job["input"]["ledger"], "a") as ledger:  # the provider, which gets act["key"]
-        print(act["key"], job["input"]["cents"], file=ledger)
-    act["result"] = {"charged": job["input"]["cents"]}
+    with open(path, "a") as ledger:  # the provider, which gets act["key"]
+        print(act["key"], cents, file=ledger)
+    act["result"] = {"charged": cents}
     ask({"effect": "charge", "done": act["result"]})
 print(json.dumps(act["result"]))
