@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -118,17 +119,19 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	first.Send(begin.Change(nil), analysislock.Progressed(analysislock.Progress{Message: "m"}),
 		analysislock.Checkpointed(&analysislock.Checkpoint{Value: 1}))
 	step(first.End(ctx, analysislock.Retrying(first.Now(), "code", "message", first.Now().Add(time.Minute), "task", false)))
+	_, err := a.Start(ctx, "failed", "s", func(context.Context) error { return nil })
+	step(err)
 	ready, failed := take("ready", "b"), take("failed", "c")
 	step(errors.Join(ready.End(ctx, analysislock.Completing(ready.Now(), "result")),
 		failed.End(ctx, analysislock.Failing(failed.Now(), "code", "message"))))
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 
-var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Crashed|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`)
+var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Crashed|NotStarted|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`)
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../lease/analysislock/suspect.go", "../worker/kind.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../lease/analysislock/suspect.go", "../lease/analysislock/start.go", "../worker/kind.go"} {
 		src := read(t, path)
 		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
 			code[c[1]] = true

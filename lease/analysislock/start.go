@@ -44,16 +44,17 @@ func (d *Analysis) start(now time.Time, by string, limit int) error {
 func (l *Locks) Start(ctx context.Context, id, owner string, begin func(context.Context) error,
 ) (Acquisition, error) {
 	starts := -1 // before this one
-	reason := error(nil)
+	exhausted := false
 	d, err := l.edit(ctx, id, lease.OnlyLease, nil, func(d *Analysis, now time.Time) error {
 		if starts >= 0 && d.Starts != starts {
 			return fmt.Errorf("%w: another run of %q was started", lease.ErrConflict, id)
 		}
 		starts = d.Starts
-		if reason = d.start(now, owner, l.records.Policy().MaxAttempts); errors.Is(reason, lease.ErrExhausted) {
+		err := d.start(now, owner, l.records.Policy().MaxAttempts)
+		if exhausted = errors.Is(err, lease.ErrExhausted); exhausted {
 			return nil // FAILED is written
 		}
-		return reason
+		return err
 	}, func(before, after Analysis) bool {
 		return after.Starts > before.Starts || after.failedWith(NotStarted)
 	})
@@ -61,7 +62,7 @@ func (l *Locks) Start(ctx context.Context, id, owner string, begin func(context.
 	switch {
 	case err != nil:
 		return skip(&d, owner, err)
-	case reason != nil:
+	case exhausted:
 		return Acquisition{
 			Reason: NotStarted, Status: Failed, Uncertain: d.OpenActs,
 			Grant: lease.Grant{Owner: owner, Token: d.Lock.Token + 1},
