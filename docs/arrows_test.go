@@ -15,7 +15,7 @@ const firestoreClient = "cloud.google.com/go/firestore"
 // floors are the rooms of docs/ARCHITECTURE.md's picture, from the ground up. A package
 // imports its own room and the floors below.
 var floors = [][]string{
-	{"internal/text", "internal/clock"},
+	{"internal/text", "internal/clock", "internal/children"},
 	{"lease", "orchestrator", "emulator"},
 	{"internal"},
 	{"locks"},
@@ -24,7 +24,7 @@ var floors = [][]string{
 	{"cmd/internal"},
 	{"cmd"},
 	{"internal/testing"},
-	{"deploy", "docs", "worker/workertest"}, // tests, and examples of applications
+	{"clients", "deploy", "docs", "worker/workertest"}, // tests, and examples of applications
 }
 
 // floorOf returns the room of a package of ours, by the longest prefix of its path, and the

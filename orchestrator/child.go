@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"taskguard/internal/children"
 )
 
 // child is one running program with its pipes. Only the goroutine that started it
@@ -122,10 +124,10 @@ func (c *child) launch() error {
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
+		err := children.Start(c.cmd)
 		started <- err
 		if err == nil {
-			_ = c.cmd.Wait() // ProcessState says as much as the error
+			_ = children.Wait(c.cmd) // ProcessState says as much as the error
 			close(c.exited)
 		}
 	}()

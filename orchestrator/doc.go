@@ -63,8 +63,8 @@
 // that returns less: when a lock cannot be renewed, the program must have ended
 // before another worker may take the lock. If there is a method TermAfter, too, and the Reporter is an
 // [Outlaster], a program with an act that was told go gets SIGTERM when the end of that act is recorded,
-// or after the time that TermAfter returns: the process stops, and the act cannot be repeated. When the program has exited, the output
-// so far is the result, also while children of it still hold its standard output;
+// or after the time that TermAfter returns: the process stops, and the act cannot be repeated.
+// When the program has exited, the output so far is the result, also while children of it still hold its standard output;
 // they are ended in the same way.
 //
 // The standard error of a program that exits 0 is dropped.
@@ -92,15 +92,21 @@
 // Idempotency-Key (the analysis's id, percent-encoded like a segment of a URL's
 // path) and X-Lock-Token and, if ctx has a span, traceparent and tracestate. The body
 // of a 2xx answer is the result, decoded like a program's output; if its
-// Content-Type is application/json it must be JSON, except for 204. A 4xx other than
-// 408, 409, 425 and 429 is permanent (analyzer_rejected) with the body's first 2 KiB
-// as the message. Other answers, redirects, which are not followed, and network
-// errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date, which is compared
-// with the answer's own Date) is the wait until then. If its Content-Type is
-// application/x-ndjson, the body of a 2xx answer is lines of JSON instead: reports, and at the end
-// {"result": …} or {"error": {"code", "message", "permanent"}}. Nothing is read after that line;
-// without it the job is retried. A user and password in the URL are sent as basic authentication.
+// Content-Type is JSON (application/json, text/json, …+json) it must be JSON, except for 204.
+// A 4xx other than 408, 409, 425 and 429 is permanent (analyzer_rejected). The body of an error may
+// name a code and a message: {"error": {"code", "message"}}, or RFC 9457's {"title", "detail"} with
+// "code". The first 2 KiB of any other body are the message. Other answers, redirects, which are not
+// followed, and network errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date,
+// which is compared with the answer's own Date) is the wait until then. If its Content-Type is
+// application/x-ndjson, or another name of lines of JSON such as application/jsonl, the body of a 2xx
+// answer is reports, and at the end {"result": …} or {"error": {"code", "message", "permanent"}}.
+// Nothing is read after that line; without it the job is retried. A user and password in the URL are
+// sent as basic authentication.
 // Only ctx bounds the wait for the answer.
+//
+// If an endpoint's connection breaks or is refused, its lines end without a result, or a program ends by
+// SIGTERM or SIGINT, Analyze waits up to 2 s for the end of ctx: in a stop of the instance, the analyzer
+// may get its signal first.
 //
 // # builtin:document
 //

@@ -2,19 +2,23 @@ package orchestrator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-	"unicode/utf8"
 
+	"taskguard/internal/clock"
 	"taskguard/internal/text"
 )
 
@@ -25,6 +29,7 @@ type endpoint struct {
 	name     string // the URL without parts that may be secret
 	client   *http.Client
 	wantJSON bool
+	patience time.Duration // see defaultPatience
 }
 
 const connectTimeout = 10 * time.Second
@@ -53,7 +58,8 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 			return http.ErrUseLastResponse // a job goes only to the configured address
 		},
 	}
-	return &endpoint{url: u, name: u.Scheme + "://" + u.Host, client: client, wantJSON: o.JSON}, nil
+	name := u.Scheme + "://" + u.Host
+	return &endpoint{url: u, name: name, client: client, wantJSON: o.JSON, patience: defaultPatience}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -65,6 +71,9 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 
 	answer, err := e.post(ctx, job, body)
 	if err != nil {
+		if broken(err) {
+			clock.Sleep(ctx, e.patience)
+		}
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
@@ -75,7 +84,13 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	}
 
 	switch {
+	case answer.status == http.StatusNoContent && !e.wantJSON:
+		return nil, nil // without the warning of an empty output: the endpoint says that it is
 	case answer.reports != nil:
+		// With HTTP/1.0, the end of a killed endpoint's connection looks like the end of its lines.
+		if answer.reports.end(); !answer.reports.ended() {
+			clock.Sleep(ctx, e.patience)
+		}
 		return answer.reports.result(e.name)
 	case successful(answer.status):
 		return answer.output.result(job)
@@ -88,7 +103,7 @@ type answer struct {
 	status  int
 	wait    time.Duration // the wait that Retry-After asks for; zero: none
 	output  output
-	reports *stream // used instead of output for application/x-ndjson
+	reports *stream // used instead of output for lines of JSON
 }
 
 func successful(status int) bool { return status/100 == 2 }
@@ -123,17 +138,22 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	a := answer{status: response.StatusCode}
 	if !successful(a.status) {
 		a.wait = waitOf(response)
-		// The message is cut later, between two characters: read one character more than it may have.
-		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
+		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, readBytes))
 		return a, nil
 	}
 
-	a.output.wantJSON = e.wantJSON || declares(response, "application/json")
+	declared, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	add := a.output.add
-	if declares(response, "application/x-ndjson") {
+	switch {
+	case lineType.MatchString(declared):
 		a.reports = job.stream()
 		add = func(b []byte) bool { a.reports.add(b); return !a.reports.ended() }
+	case declared == "application/problem+json":
+		a.output.doubt = "the endpoint answered a problem, but not with the status of an error"
+	case a.status == http.StatusAccepted:
+		a.output.doubt = "the endpoint answered 202 Accepted, as if its work was still to be done"
 	}
+	a.output.wantJSON = e.wantJSON || jsonType.MatchString(declared)
 
 	buffer := make([]byte, readBytes)
 	for {
@@ -147,11 +167,12 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	}
 }
 
-// declares reports whether an answer has a body of this type, by its Content-Type.
-func declares(r *http.Response, mediaType string) bool {
-	got, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return got == mediaType && r.StatusCode != http.StatusNoContent
-}
+var (
+	// lineType matches the names of lines of JSON. None is registered, so there are many.
+	lineType = regexp.MustCompile(
+		`^(?:application|text)/(?:x-)?(?:ndjson|ldjson|jsonl|json-?lines|json-stream|stream\+json)$`)
+	jsonType = regexp.MustCompile(`^(?:application|text)/(?:.+\+)?json$`)
+)
 
 // waitOf returns the wait that a 429 or 503 asks for, or 0. A date is compared with the answer's own
 // Date header, or without one with the present time.
@@ -174,14 +195,42 @@ func waitOf(r *http.Response) time.Duration {
 	return retryAfter(date.Sub(now).Seconds())
 }
 
+// broken reports whether the endpoint, or its end of the connection, has gone away.
+func broken(err error) bool {
+	return slices.ContainsFunc([]error{
+		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNREFUSED,
+	}, func(target error) bool { return errors.Is(err, target) })
+}
+
 // refused returns the error for an answer whose status is not 2xx.
 func (e *endpoint) refused(a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
-	f := failure{message: legible(string(a.output.text), text.Head, messageBytes), wait: a.wait}
+	f := explained(a.output.text)
+	f.wait = a.wait
 	// A retry cannot help after a 4xx, except these.
 	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
 	if f.permanent = a.status/100 == 4 && !slices.Contains(temporary, a.status); f.permanent {
 		return f.error("the analyzer answered " + reason)
 	}
 	return f.error(e.name + " answered " + reason)
+}
+
+// explained returns what the body of an error says: {"error": {"code", "message"}}, or the problem details
+// of RFC 9457 with a "code" beside them. The message of any other body is its text.
+func explained(body []byte) (f failure) {
+	body = bytes.TrimPrefix(body, byteOrderMark)
+	var problem struct {
+		Error         json.RawMessage
+		Title, Detail string
+	}
+	_ = json.Unmarshal(body, &problem) // a field of another type remains empty
+
+	if !f.parse(problem.Error) || f == (failure{}) { // it is missing, or null
+		f.parse(body)
+		if f.code+problem.Title != "" { // else it is no problem of RFC 9457
+			f.message = cmp.Or(f.message, legible(cmp.Or(problem.Detail, problem.Title), text.Head, messageBytes))
+		}
+	}
+	f.message = cmp.Or(f.message, legible(string(body), text.Head, messageBytes))
+	return f
 }

@@ -92,7 +92,6 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 		"untyped, NaN":          {"", " {\"s3\":NaN}\n", 200, false, " {\"s3\":NaN}", ""},
 		"untyped, an array":     {"", "[1,", 200, false, "[1,", ""},
 		"untyped newlines":      {"", "a\n\n", 200, false, "a\n", ""},
-		"untyped blanks":        {"", " \n", 200, false, nil, ""},
 		"JSON wanted":           {"text/plain", ` {"n": 1} `, 200, true, map[string]any{"n": int64(1)}, ""},
 		"wanted, nothing":       {"text/plain", "", 200, true, nil, "it is empty"},
 		"wanted, blanks":        {"text/plain", " \n", 200, true, nil, "after 2 of 2 bytes"},

@@ -113,6 +113,10 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("the analyzer panicked: %v", e.Value)
 }
 
+// defaultPatience is how long an analyzer that has gone away waits for the end of its context. In a stop of
+// the instance, it may get its signal before this process does, and must not count as failed.
+const defaultPatience = 2 * time.Second
+
 // contextError returns an error that wraps the error and the cause of ctx, or nil if
 // ctx has not ended.
 func contextError(ctx context.Context) error {

@@ -17,3 +17,13 @@ func NewWithGrace(spec string, grace time.Duration) (Analyzer, error) {
 	a.(*program).grace = grace
 	return a, nil
 }
+
+// SetPatience changes how long an analyzer that has gone away is given to have been stopped.
+func SetPatience(a Analyzer, patience time.Duration) {
+	switch a := a.(type) {
+	case *program:
+		a.patience = patience
+	case *endpoint:
+		a.patience = patience
+	}
+}

@@ -2,9 +2,11 @@ package orchestrator
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -27,6 +29,7 @@ type output struct {
 	text     []byte
 	tooLarge bool
 	wantJSON bool
+	doubt    string // why this is probably no result, whatever the text is; empty: unknown
 }
 
 // add appends b. It reports false if the output has become too large.
@@ -40,12 +43,21 @@ func (o *output) add(b []byte) bool {
 	return !o.tooLarge
 }
 
+var (
+	// likeReport matches JSON that is a report or an error, and so probably meant for REPORT_FD or for lines.
+	likeReport = regexp.MustCompile(`^\s*\{\s*"(?:error"\s*:\s*[{"]|(?:progress|checkpoint)"\s*:)`)
+	// likeJSON matches text that begins like JSON, or has a line that does, as after a line of a log or
+	// in an event stream. A line like "[1] a footnote" is none.
+	likeJSON = regexp.MustCompile(`(?m)\A\s*[{\[]|^(?:data:)?[ \t\x1e]*(?:\{|\[["{\[\]]|\[[-+.,\w\s]*\]\s*\z)`)
+)
+
 // result returns the output as a result: JSON if all of it is one JSON value, nil if it is
-// only white space, else a string without one newline at its end. It warns of a string that
-// begins like JSON. If JSON is required, other output is a [FailureError]; output that is not
+// only white space, else a string without one newline at its end. It warns, once, of a result that
+// is probably none. If JSON is required, other output is a [FailureError]; output that is not
 // UTF-8 is a [PermanentError].
-func (o *output) result(job Job) (Result, error) {
+func (o *output) result(job Job) (result Result, err error) {
 	unmarked := bytes.TrimPrefix(o.text, byteOrderMark)
+	doubt := ""
 	switch {
 	case o.tooLarge:
 		return nil, tooMuchOutput()
@@ -53,20 +65,29 @@ func (o *output) result(job Job) (Result, error) {
 		return nil, &FailureError{Code: CodeInvalidOutput, Reason: notJSON(unmarked)}
 	case !utf8.Valid(o.text):
 		return nil, notUTF8()
+
 	case json.Valid(unmarked):
-		return printed{unmarked}, nil
+		result = printed{unmarked}
+		if likeReport.Match(unmarked) {
+			doubt = "the output is a report or an error, and is stored as the result"
+		}
 	case len(bytes.TrimSpace(unmarked)) == 0:
-		return nil, nil
+		doubt = "the output is empty, and the result is null"
+	default:
+		text, terminated := bytes.CutSuffix(o.text, []byte("\n"))
+		if terminated {
+			text = bytes.TrimSuffix(text, []byte("\r"))
+		}
+		result = string(text)
+		if likeJSON.Match(unmarked) {
+			doubt = notJSON(unmarked) + "; a line of it begins like JSON, and it is stored as a string"
+		}
 	}
 
-	if start := bytes.TrimSpace(unmarked)[0]; start == '{' || start == '[' {
-		job.warn(notJSON(unmarked) + "; it begins like JSON, and is stored as a string")
+	if doubt = cmp.Or(o.doubt, doubt); doubt != "" {
+		job.warn(doubt)
 	}
-	text, terminated := bytes.CutSuffix(o.text, []byte("\n"))
-	if terminated {
-		text = bytes.TrimSuffix(text, []byte("\r"))
-	}
-	return string(text), nil
+	return result, nil
 }
 
 func tooMuchOutput() error {

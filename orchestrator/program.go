@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskguard/internal/clock"
 	"taskguard/internal/text"
 )
 
@@ -31,6 +32,7 @@ type program struct {
 	path     string   // absolute
 	args     []string // the first is the name as configured
 	grace    time.Duration
+	patience time.Duration // see defaultPatience
 	wantJSON bool
 	env      []string // the variables that the program gets, as in Options.Env
 }
@@ -58,7 +60,9 @@ func newProgram(line string, o Options) (Analyzer, error) {
 		return nil, fmt.Errorf("orchestrator: exec: %w", err)
 	}
 	env := slices.Concat(defaultEnv, o.Env)
-	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON, env: env}, nil
+	return &program{
+		path: path, args: args, grace: defaultGrace, patience: defaultPatience, wantJSON: o.JSON, env: env,
+	}, nil
 }
 
 // Analyze implements [Analyzer].
@@ -124,7 +128,19 @@ func (p *program) outcome(ctx context.Context, c *child, job Job) (Result, error
 	f := c.reported.failure
 	f.message = cmp.Or(f.message, c.errors.String())
 	f.permanent = f.permanent || state.ExitCode() == exitRejected
+	if stopped(state) && !f.permanent {
+		clock.Sleep(ctx, p.patience)
+	}
 	return nil, c.replies.unanswered(ctx, f.error(p.name()+" ended with "+state.String()))
+}
+
+// stopped reports whether a program was ended by SIGTERM or SIGINT, or exits as a shell does whose command was.
+func stopped(state *os.ProcessState) bool {
+	by := syscall.Signal(state.ExitCode() - 128)
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		by = status.Signal()
+	}
+	return by == syscall.SIGTERM || by == syscall.SIGINT
 }
 
 // pipe reads what a program writes. It can be closed while another process still holds

@@ -186,6 +186,15 @@ func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	}
 }
 
+// A program that finds the lock of its own run, and skips the work, prints nothing.
+func TestAProgramThatPrintsNothingIsOneWarning(t *testing.T) {
+	for _, stdout := range []string{``, `\n`, `\ufeff`} {
+		var got recorder
+		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{Reporter: &got}), nil)
+		equal(t, got.warned, []string{"the output is empty, and the result is null"})
+	}
+}
+
 func TestProgramsBinaryOutputIsRefused(t *testing.T) {
 	for _, stdout := range []string{`\xff\xfe\x00`, `{\"n\":\"\xff\"}`} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{})

@@ -26,6 +26,7 @@ var programs = map[string]func(args []string){
 	"arguments":   func(args []string) { check(json.NewEncoder(os.Stdout).Encode(args)) },
 	"flood":       flood,
 	"end":         end,
+	"shell":       shell,
 	"die":         func([]string) { check(syscall.Kill(os.Getpid(), syscall.SIGKILL)) },
 	"obedient":    obedient,
 	"ignorer":     ignorer,
@@ -147,4 +148,9 @@ func escaper(args []string) {
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(c.Start())
 	check(os.WriteFile(args[0], fmt.Appendln(nil, c.Process.Pid), 0o600))
+}
+
+// shell COMMAND becomes a shell that runs it; exec: has split it at its spaces.
+func shell(args []string) {
+	check(syscall.Exec("/bin/sh", []string{"sh", "-c", strings.Join(args, " ")}, os.Environ()))
 }

@@ -349,7 +349,7 @@ func (f failure) error(reason string) error {
 	return failure
 }
 
-// stream reads an endpoint's answer of application/x-ndjson. It ignores all lines after
+// stream reads an endpoint's answer of lines of JSON. It ignores all lines after
 // the one with the result or the error.
 type stream struct {
 	lines

@@ -99,7 +99,8 @@ func dial(ctx context.Context, emulator string, opts []option.ClientOption) (*gr
 			own = append(own, option.WithGRPCDialOption(o))
 		}
 	} else { // Google's client connects to an emulator in the same way
-		sizes := grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32))
+		sizes := grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32))
 		conn, err := grpc.NewClient("passthrough:///"+host, append(tuning, sizes, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}))...)
 		if err != nil {

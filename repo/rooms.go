@@ -116,6 +116,7 @@ func (c roomCodec) decode(r reading) (lock document.Lock, rev revision, err erro
 	lock.LockedAt, _ = parseTime(data["lockedAt"])
 	lock.Holder, _ = data["holder"].(string)
 	lock.Name, _ = data["holderName"].(string)
+	lock.User, _ = data["userId"].(string)
 	lock.Unlocked, _ = data["unlocked"].(bool)
 	return lock, rev, nil
 }
@@ -139,6 +140,7 @@ func roomFields(l document.Lock) map[string]any {
 		"lockExpiresAt":   timeValue(l.ExpiresAt),
 		"holder":          orDelete(l.Holder),
 		"holderName":      orDelete(l.Name),
+		"userId":          orDelete(l.User),
 		"unlocked":        orDelete(l.Unlocked),
 		"attempts":        orDelete(l.Attempts),
 		"finished":        orDelete(l.Finished),

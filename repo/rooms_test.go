@@ -96,7 +96,7 @@ func anOwned(at time.Time) document.Lock {
 	at = at.Truncate(time.Millisecond)
 	return document.Lock{
 		Lease:    lease.Lease{Owner: "s/1", Token: 7, HeartbeatAt: at, ExpiresAt: at.Add(30 * time.Second)},
-		LockedAt: at.Add(-time.Minute), Holder: "HOLDER", Name: "A Name",
+		LockedAt: at.Add(-time.Minute), Holder: "HOLDER", Profile: document.Profile{Name: "A Name", User: "u7"},
 	}
 }
 
@@ -124,7 +124,7 @@ func TestRooms(t *testing.T) {
 				t.Errorf("%+v, want %+v after %v", c, next, missing.At)
 			}
 			want := map[string]any{
-				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "holderName": "A Name", "lockedAt": timeValue(next.LockedAt),
+				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "holderName": "A Name", "userId": "u7", "lockedAt": timeValue(next.LockedAt),
 				"lockHeartbeatAt": timeValue(next.HeartbeatAt), "lockExpiresAt": timeValue(next.ExpiresAt),
 			}
 			same(t, want, r.fields(t))

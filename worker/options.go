@@ -159,7 +159,8 @@ func (o Options) check() (problems []error) {
 	}
 
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
-	refuse(o.RunTimeout > longest && !o.NoHTTP, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, reason)
+	refuse(o.RunTimeout > longest && !o.NoHTTP, "RunTimeout", "RUN_TIMEOUT",
+		"%v is over %v: %s", o.RunTimeout, longest, reason)
 	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
 		"%v is under 1s", o.CheckpointInterval)
 	refuse(o.StallTimeout < 0, "StallTimeout", "STALL_TIMEOUT", "%v is negative", o.StallTimeout)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,4 +99,23 @@ func awaitLine(t *testing.T, lines <-chan string, want string) {
 			t.Fatalf("no line %q", want)
 		}
 	}
+}
+
+// subreaper makes this program one that inherits orphans, as process 1 does.
+const subreaper = "TASKGUARD_TEST_SUBREAPER"
+
+func init() {
+	if os.Getenv(subreaper) != "" && unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != nil {
+		panic("no subreaper")
+	}
+}
+
+func TestHoldReapsWhatItsCommandLeavesBehind(t *testing.T) {
+	t.Setenv(subreaper, "1")
+	orphan := filepath.Join(t.TempDir(), "pid")
+	h := startHold(t, vars{}, "--dir", t.TempDir(), "--", "sh", "-c", `
+		(setsid sh -c 'echo $$ >"$0"' "$0" &)
+		until [ -s "$0" ]; do sleep 0.05; done
+		for _ in $(seq 600); do [ -d "/proc/$(cat "$0")" ] || exit 6; sleep 0.05; done`, orphan)
+	h.end(t, 6)
 }

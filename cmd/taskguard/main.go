@@ -17,6 +17,7 @@ import (
 	"taskguard/cmd/internal/hold"
 	"taskguard/cmd/internal/local"
 	"taskguard/cmd/internal/operate"
+	"taskguard/internal/children"
 )
 
 // Variables that commands read.
@@ -42,7 +43,7 @@ func commands() []cli.Command {
 				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_… and KEEP_FINISHED; " +
 				"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
-				"PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
+				"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"},
 		{Name: "emulator", Run: local.Emulator,
 			Summary: "keep an embedded Firestore and Cloud Tasks running until Ctrl-C, for programs and tests in any " +
 				"language; data in memory",
@@ -108,6 +109,8 @@ func commands() []cli.Command {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+
+	go children.Reap(context.Background()) // ends with the process
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	os.Exit(cli.Run(ctx, commands(), os.Args[1:], streams, os.LookupEnv))
 }

@@ -176,6 +176,30 @@ func TestAStopLetsAProgramEndItsAct(t *testing.T) {
 	second.exitsCleanly(t)
 }
 
+// Its connections break before the worker gets its own signal.
+func TestASidecarThatIsStoppedBeforeTheWorkerCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	c, q, began := newCloud(t), newTasks(t), make(chan bool, 1)
+	sidecar := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		began <- true
+		<-r.Context().Done()
+	}))
+	defer sidecar.Close()
+	c.create(t, "x")
+	worker := c.start(t, q.env("ANALYZER="+sidecar.URL)...)
+	q.reach(worker)
+	q.book(t, "x")
+	<-began
+	sidecar.CloseClientConnections()
+	time.Sleep(50 * time.Millisecond)
+	worker.stop(t)
+	worker.exitsCleanly(t)
+	if a := c.get(t, "x"); a.Lock.Attempts != 0 || a.LastError != nil {
+		t.Errorf("analysis = %+v, want no attempt that counts\n%s", a, worker.log.String())
+	}
+}
+
 // The analyzer ignores SIGTERM, so the stop takes 5 s: a second signal does not wait for it.
 func TestASecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {

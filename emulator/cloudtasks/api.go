@@ -88,7 +88,7 @@ func (s *Server) CreateQueue(pb *cloudtaskspb.Queue) error {
 }
 
 func (s *Server) createQueue(pb *cloudtaskspb.Queue) (*cloudtaskspb.Queue, error) {
-	if err := checkQueueName("queue.name", pb.GetName()); err != nil {
+	if err := checkQueue(pb); err != nil {
 		return nil, err
 	}
 	switch {
@@ -119,6 +119,9 @@ func (a *api) GetQueue(_ context.Context, req *cloudtaskspb.GetQueueRequest) (*c
 func (a *api) ListQueues(
 	_ context.Context, req *cloudtaskspb.ListQueuesRequest,
 ) (*cloudtaskspb.ListQueuesResponse, error) {
+	if err := checkQueueName("parent", req.Parent+"/queues/any"); err != nil {
+		return nil, err
+	}
 	if req.Filter != "" {
 		return nil, unimplemented("filter")
 	}
@@ -174,6 +177,9 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 	err = a.withQueue("parent", req.Parent, func(q *queue) error {
 		if q.tasks[t.id] != nil || now.Before(q.refused[t.id]) {
 			return status.Error(codes.AlreadyExists, "a task of this name exists or existed recently")
+		}
+		if t.queue = q; t.storedBytes() > maxTaskBytes {
+			return invalid("task", "Task size too large")
 		}
 		q.add(t)
 		pb = t.view(req.ResponseView)

@@ -36,6 +36,28 @@ type dispatch struct {
 	due       time.Time
 }
 
+// checkQueue refuses what the service documents or was recorded to refuse.
+func checkQueue(pb *cloudtaskspb.Queue) error {
+	limits, retry := pb.GetRateLimits(), pb.GetRetryConfig()
+	rate, concurrent := limits.GetMaxDispatchesPerSecond(), limits.GetMaxConcurrentDispatches()
+	shortest, longest := retry.GetMinBackoff().AsDuration(), retry.GetMaxBackoff().AsDuration()
+	switch {
+	case !(rate >= 0 && rate <= 500): // NaN too
+		return invalid("queue.rate_limits.max_dispatches_per_second", "is not between 0 and 500")
+	case concurrent < 0 || concurrent > 5000:
+		return invalid("queue.rate_limits.max_concurrent_dispatches", "is not between 0 and 5000")
+	case retry.GetMaxAttempts() < -1:
+		return invalid("queue.retry_config.max_attempts", "is less than -1")
+	case retry.GetMaxDoublings() < 0:
+		return invalid("queue.retry_config.max_doublings", "is negative")
+	case shortest < 0 || longest < 0 || retry.GetMaxRetryDuration().AsDuration() < 0:
+		return invalid("queue.retry_config", "has a negative duration")
+	case longest != 0 && shortest > longest:
+		return invalid("queue.retry_config.min_backoff", "is longer than max_backoff")
+	}
+	return checkQueueName("queue.name", pb.GetName())
+}
+
 // withDefaults returns the queue as the service creates it.
 func withDefaults(request *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 	q := proto.CloneOf(request)

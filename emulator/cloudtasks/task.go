@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -22,7 +22,9 @@ import (
 
 // A task's documented limits and defaults.
 const (
-	maxTaskBytes    = 1 << 20
+	maxTaskBytes    = 1<<20 - 7 // as stored; recorded
+	maxURLBytes     = 2083
+	maxHeaderBytes  = 80 << 10
 	maxAhead        = 30 * 24 * time.Hour
 	minDeadline     = 15 * time.Second
 	maxDeadline     = 30 * time.Minute
@@ -43,7 +45,8 @@ type task struct {
 
 	due        time.Time // when the next attempt is due, or when the one in flight was
 	dispatched int       // attempts begun
-	began      time.Time // the last of them
+	first      time.Time // when the first of them began
+	began      time.Time // when the last of them began
 	answered   time.Time // when the last ended; zero: it is in flight
 	responses  int       // attempts that got an answer
 	executed   int       // attempts that got an answer other than 5xx
@@ -71,15 +74,21 @@ func newTask(submitted *cloudtaskspb.Task, now time.Time) (*task, error) {
 		return nil, unimplemented("task.retry_config")
 	case request == nil:
 		return nil, invalid("task.http_request", "is required")
-	case proto.Size(submitted) > maxTaskBytes:
-		return nil, invalid("task", "larger than 1 MiB")
 	}
 	u, err := url.Parse(request.Url)
-	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || len(u.String()) > maxURLBytes {
+		return nil, invalid("task.http_request.url",
+			"is not an http:// or https:// URL with a host, of at most 2083 bytes")
 	}
 	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
-	request.Headers = sentHeaders(request.Headers)
+	name := cloudtaskspb.HttpMethod_name[int32(request.HttpMethod)] // empty: unknown
+	if name == "" || len(request.Body) > 0 && name != "POST" && name != "PUT" && name != "PATCH" {
+		return nil, invalid("task.http_request.http_method", "is unknown, or cannot have a body")
+	}
+	request.Headers = storedHeaders(request.Headers)
+	if proto.Size(&cloudtaskspb.HttpRequest{Headers: request.Headers}) >= maxHeaderBytes {
+		return nil, invalid("task.http_request.headers", "are not smaller than 80 KB")
+	}
 
 	due := now
 	if scheduled := submitted.ScheduleTime.AsTime(); scheduled.After(now) {
@@ -99,23 +108,27 @@ func newTask(submitted *cloudtaskspb.Task, now time.Time) (*task, error) {
 	return &task{request: request, deadline: deadline, created: now, due: due}, nil
 }
 
-// sentHeaders returns the creator's headers under their canonical names, without the headers that
-// Cloud Tasks sets.
-func sentHeaders(headers map[string]string) map[string]string {
-	out := map[string]string{}
+// storedHeaders returns the creator's headers, named as the creator named them, without the headers
+// that Cloud Tasks sets or keeps for itself.
+func storedHeaders(headers map[string]string) map[string]string {
+	stored := map[string]string{}
 	for name, value := range headers {
-		if name = http.CanonicalHeaderKey(name); !strings.HasPrefix(name, "X-Cloudtasks-") {
-			out[name] = value
+		if !reservedHeader.MatchString(name) {
+			stored[name] = value
 		}
 	}
-	out["User-Agent"] = userAgent
-	return out
+	stored["User-Agent"] = userAgent
+	return stored
 }
+
+var reservedHeader = regexp.MustCompile(`(?i)^(host|content-length|user-agent|x-(cloudtasks|google|appengine)-.*)$`)
 
 // begin counts a new attempt and returns it.
 func (t *task) begin(now time.Time) *attempt {
 	a := &attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
-	t.dispatched++
+	if t.dispatched++; t.dispatched == 1 {
+		t.first = now
+	}
 	t.began, t.answered = now, time.Time{}
 	return a
 }
@@ -129,8 +142,9 @@ func (t *task) view(view cloudtaskspb.Task_View) *cloudtaskspb.Task {
 		request.Body = nil
 	}
 
-	var last *cloudtaskspb.Attempt
+	var first, last *cloudtaskspb.Attempt
 	if t.dispatched > 0 {
+		first = &cloudtaskspb.Attempt{DispatchTime: timestamppb.New(t.first)}
 		last = &cloudtaskspb.Attempt{DispatchTime: timestamppb.New(t.began)}
 	}
 	if !t.answered.IsZero() {
@@ -144,9 +158,17 @@ func (t *task) view(view cloudtaskspb.Task_View) *cloudtaskspb.Task {
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatched),
 		ResponseCount:    int32(t.responses),
+		FirstAttempt:     first,
 		LastAttempt:      last,
 		View:             view,
 	}
+}
+
+// storedBytes returns the size by which the service limits a task: of all that it stores of it.
+func (t *task) storedBytes() int {
+	stored := t.view(cloudtaskspb.Task_FULL)
+	stored.View = cloudtaskspb.Task_VIEW_UNSPECIFIED
+	return proto.Size(stored)
 }
 
 // maxRead limits the size of an answer whose connection is used again. After a larger one

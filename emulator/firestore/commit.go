@@ -175,6 +175,9 @@ func parseWrite(pb *firestorepb.Write) (w *write, err error) {
 	w = &write{condition: pb.GetCurrentDocument()}
 	switch op := pb.GetOperation().(type) {
 	case *firestorepb.Write_Delete:
+		if pb.GetUpdateMask() != nil || len(pb.GetUpdateTransforms()) > 0 {
+			return nil, invalid("a delete has an update mask or transforms")
+		}
 		w.name, w.remove = op.Delete, true
 		return w, nil
 	case *firestorepb.Write_Update:
@@ -236,19 +239,35 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 			return nil, err
 		}
 
+		if fp.isKey() {
+			return nil, invalid("%s is not a field to transform", documentID)
+		}
+		for _, other := range transforms {
+			n := min(len(fp), len(other.path))
+			if len(fp) != len(other.path) && slices.Equal(fp[:n], other.path[:n]) {
+				return nil, invalid("a field and one inside it cannot both be transformed")
+			}
+		}
 		t := transform{path: fp}
 		switch op := pb.GetTransformType().(type) {
 		case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
+			if op.SetToServerValue != firestorepb.DocumentTransform_FieldTransform_REQUEST_TIME {
+				return nil, invalid("set_to_server_value is not REQUEST_TIME")
+			}
 			t.apply = func(_ *value, at time.Time) *value {
 				now := timestamppb.New(at.Truncate(time.Millisecond))
 				return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: now}}
 			}
 		case *firestorepb.DocumentTransform_FieldTransform_Increment:
+			if classOf(op.Increment) != numbers {
+				return nil, invalid("an increment is not a number")
+			}
 			t.apply = func(old *value, _ time.Time) *value { return sum(old, op.Increment) }
 		case *firestorepb.DocumentTransform_FieldTransform_AppendMissingElements:
 			err = checkArray(op.AppendMissingElements.GetValues(), 1, 0)
 			t.apply = func(old *value, _ time.Time) *value { return union(old, op.AppendMissingElements) }
 		case *firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray:
+			err = checkArray(op.RemoveAllFromArray.GetValues(), inQuery, inQuery)
 			removed := &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: op.RemoveAllFromArray}}
 			t.apply = func(old *value, _ time.Time) *value {
 				return arrayOf(slices.DeleteFunc(slices.Clone(old.GetArrayValue().GetValues()), func(v *value) bool {

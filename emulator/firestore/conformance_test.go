@@ -50,7 +50,7 @@ type conformanceCase struct {
 func conformance() []conformanceCase {
 	return slices.Concat(
 		readCases, writeCases, noOpCases, transformCases, limitCases, nameCases,
-		transactionCases, lockCases, queryCases, raceCases, listenCases,
+		transactionCases, lockCases, queryCases, refusalCases, raceCases, listenCases,
 	)
 }
 

@@ -15,95 +15,156 @@ import (
 // predicate reports whether a document matches a filter.
 type predicate func(*document) bool
 
-// filters collects the fields of inequalities, which order the results.
-type filters struct {
-	ranges []fieldPath
+// condition is a checked filter, with what counts for the limits of its query.
+type condition struct {
+	matches predicate
+	filters int // of one field and one value
+	terms   int // of its disjunctive normal form
+	arrays  int // the most array-contains in a term
 }
 
-// parse returns the predicate of a filter; nil: no filter.
-func (f *filters) parse(pb *firestorepb.StructuredQuery_Filter) (predicate, error) {
+// filters collects what the limits of a query and its order need of its filters.
+type filters struct {
+	database  string
+	ranges    []fieldPath // the fields of inequalities, which order the results
+	negatives int         // !=, not-in, is not null and is not NaN
+	notIn     bool
+	or        bool // or, in and array-contains-any
+	key       bool // an equality of the document's name
+	others    bool // a filter of a field, not of the name
+}
+
+// parse returns the condition of a filter. No filter matches every document.
+func (f *filters) parse(pb *firestorepb.StructuredQuery_Filter) (condition, error) {
 	switch {
 	case pb == nil:
-		return nil, nil
+		return condition{matches: func(*document) bool { return true }}, nil
 	case pb.GetCompositeFilter() != nil:
 		return f.composite(pb.GetCompositeFilter())
 	case pb.GetUnaryFilter() != nil:
-		unary := pb.GetUnaryFilter()
-		asField := unaries[unary.GetOp()]
-		return f.field(unary.GetField(), asField.op, asField.want)
+		unary := unaries[pb.GetUnaryFilter().GetOp()]
+		return f.field(pb.GetUnaryFilter().GetField(), unary.op, arrayOf(nil), unary.test)
 	}
 	field := pb.GetFieldFilter()
-	return f.field(field.GetField(), field.GetOp(), field.GetValue())
+	return f.field(field.GetField(), field.GetOp(), field.GetValue(), tests[field.GetOp()])
 }
 
-func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (predicate, error) {
+func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (condition, error) {
+	or := pb.GetOp() == firestorepb.StructuredQuery_CompositeFilter_OR
+	if !or && pb.GetOp() != firestorepb.StructuredQuery_CompositeFilter_AND || or && len(pb.GetFilters()) == 0 {
+		return condition{}, invalid("a composite filter is an or without filters, or neither an and nor an or")
+	}
+
+	f.or = f.or || or
 	var parts []predicate
+	whole := condition{terms: 1}
+	if or {
+		whole.terms = 0
+	}
 	for _, part := range pb.GetFilters() {
-		p, err := f.parse(part)
+		c, err := f.parse(part)
 		if err != nil {
-			return nil, err
+			return condition{}, err
 		}
-		parts = append(parts, p)
+		parts = append(parts, c.matches)
+		whole.filters += c.filters
+		if or {
+			whole.terms, whole.arrays = whole.terms+c.terms, max(whole.arrays, c.arrays)
+		} else {
+			whole.terms, whole.arrays = min(whole.terms*c.terms, math.MaxInt32), whole.arrays+c.arrays
+		}
 	}
 
-	if pb.GetOp() == firestorepb.StructuredQuery_CompositeFilter_OR {
-		return func(d *document) bool {
-			return slices.ContainsFunc(parts, func(p predicate) bool { return p(d) })
-		}, nil
+	// A part that matches decides an or, and one that does not match decides an and.
+	whole.matches = func(d *document) bool {
+		return slices.ContainsFunc(parts, func(p predicate) bool { return p(d) == or }) == or
 	}
-	return func(d *document) bool {
-		return !slices.ContainsFunc(parts, func(p predicate) bool { return !p(d) })
-	}, nil
+	return whole, nil
 }
 
-// field makes a predicate of one field's filter. A document without the field
+// field makes a condition of one field's filter. A document without the field
 // does not match.
 func (f *filters) field(
-	field *firestorepb.StructuredQuery_FieldReference, op operator, want *value,
-) (predicate, error) {
+	field *firestorepb.StructuredQuery_FieldReference, op operator, want *value, test func(v, want *value) bool,
+) (condition, error) {
 	fp, err := parseFieldPath(field.GetFieldPath())
 	if err != nil {
-		return nil, err
+		return condition{}, err
 	}
-	test := tests[op]
 	if test == nil {
-		return nil, unimplemented("the operator " + op.String())
+		return condition{}, invalid("a filter has the unknown operator %v", op)
 	}
-	if !unordered[op] {
-		f.ranges = append(f.ranges, fp)
+	operands, err := f.operands(fp, op, want)
+	if err != nil {
+		return condition{}, err
 	}
 
-	return func(d *document) bool {
+	c := condition{filters: len(operands), terms: 1}
+	switch op {
+	case firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS:
+		c.arrays = 1
+	case firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS_ANY:
+		c.arrays, c.terms, f.or = 1, len(operands), true
+	case firestorepb.StructuredQuery_FieldFilter_IN:
+		c.terms, f.or = len(operands), true
+	case firestorepb.StructuredQuery_FieldFilter_NOT_IN:
+		f.negatives, f.notIn = f.negatives+1, true
+	case firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL:
+		f.negatives++
+	}
+	if !unordered[op] && slices.ContainsFunc(operands, func(v *value) bool { return canMatch(op, v) }) {
+		f.ranges = append(f.ranges, fp)
+	}
+	f.key = f.key || fp.isKey() && unordered[op]
+	f.others = f.others || !fp.isKey()
+
+	c.matches = func(d *document) bool {
 		v := valueAt(d, fp)
 		return v != nil && test(v, want)
-	}, nil
+	}
+	return c, nil
 }
 
 type operator = firestorepb.StructuredQuery_FieldFilter_Operator
 
 // tests has a test for each operator, of a field's value and the filter's.
 var tests = map[operator]func(v, want *value) bool{
-	firestorepb.StructuredQuery_FieldFilter_EQUAL: func(v, want *value) bool { return compareValues(v, want) == 0 },
-	firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL: func(v, want *value) bool {
-		return !isNull(v) && compareValues(v, want) != 0
-	},
+	firestorepb.StructuredQuery_FieldFilter_EQUAL:                 equals,
+	firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL:             differs,
 	firestorepb.StructuredQuery_FieldFilter_LESS_THAN:             inRange(func(c int) bool { return c < 0 }),
 	firestorepb.StructuredQuery_FieldFilter_LESS_THAN_OR_EQUAL:    inRange(func(c int) bool { return c <= 0 }),
 	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN:          inRange(func(c int) bool { return c > 0 }),
 	firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL: inRange(func(c int) bool { return c >= 0 }),
 	firestorepb.StructuredQuery_FieldFilter_IN: func(v, want *value) bool {
-		return contains(want, v) && !isNull(v) && !isNaN(v)
+		return slices.ContainsFunc(elements(want), func(e *value) bool { return equals(v, e) })
 	},
 	firestorepb.StructuredQuery_FieldFilter_NOT_IN: func(v, want *value) bool {
-		// Nothing is unequal to null, and NaN is unequal to NaN.
-		return !slices.ContainsFunc(want.GetArrayValue().GetValues(), isNull) &&
-			!isNull(v) && (isNaN(v) || !contains(want, v))
+		return !slices.ContainsFunc(elements(want), func(e *value) bool { return !differs(v, e) })
 	},
-	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS: contains,
+	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS: hasElement,
 	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS_ANY: func(v, want *value) bool {
-		return slices.ContainsFunc(want.GetArrayValue().GetValues(), func(e *value) bool { return contains(v, e) })
+		return slices.ContainsFunc(elements(want), func(e *value) bool { return hasElement(v, e) })
 	},
 }
+
+// equals compares as filters do: nothing equals null or NaN, for which there are unary filters.
+func equals(v, want *value) bool {
+	return !isNull(want) && !isNaN(want) && compareValues(v, want) == 0
+}
+
+// differs compares as filters do: null differs from nothing, and nothing from null.
+func differs(v, want *value) bool { return !isNull(v) && !isNull(want) && !equals(v, want) }
+
+// canMatch reports whether any value can match an inequality. One that nothing matches does not order the results.
+func canMatch(op operator, want *value) bool {
+	return !isNull(want) && (!isNaN(want) || op > firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL)
+}
+
+func hasElement(array, want *value) bool {
+	return slices.ContainsFunc(elements(array), func(e *value) bool { return equals(e, want) })
+}
+
+func elements(array *value) []*value { return array.GetArrayValue().GetValues() }
 
 // unordered are the operators that do not order the results by their field.
 var unordered = map[operator]bool{
@@ -112,21 +173,21 @@ var unordered = map[operator]bool{
 	firestorepb.StructuredQuery_FieldFilter_ARRAY_CONTAINS_ANY: true,
 }
 
-var (
-	null = &value{ValueType: &firestorepb.Value_NullValue{}}
-	nan  = &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: math.NaN()}}
-)
-
-// unaries has the equivalent of each unary operator.
+// unaries has the test of each unary operator, and the operator by whose rules it is limited.
 var unaries = map[firestorepb.StructuredQuery_UnaryFilter_Operator]struct {
 	op   operator
-	want *value
+	test func(v, _ *value) bool
 }{
 	firestorepb.StructuredQuery_UnaryFilter_IS_NULL:     {firestorepb.StructuredQuery_FieldFilter_EQUAL, null},
 	firestorepb.StructuredQuery_UnaryFilter_IS_NAN:      {firestorepb.StructuredQuery_FieldFilter_EQUAL, nan},
-	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NULL: {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, null},
-	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NAN:  {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, nan},
+	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NULL: {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, notNull},
+	firestorepb.StructuredQuery_UnaryFilter_IS_NOT_NAN:  {firestorepb.StructuredQuery_FieldFilter_NOT_EQUAL, notNaN},
 }
+
+func null(v, _ *value) bool    { return isNull(v) }
+func nan(v, _ *value) bool     { return isNaN(v) }
+func notNull(v, _ *value) bool { return !isNull(v) }
+func notNaN(v, _ *value) bool  { return !isNull(v) && !isNaN(v) }
 
 // inRange compares within one class of values: 5 > "a" matches nothing. Null
 // and NaN are in no range.
@@ -141,9 +202,10 @@ func inRange(holds func(c int) bool) func(v, want *value) bool {
 
 // contains reports whether v is an element of an array.
 func contains(array, v *value) bool {
-	elements := array.GetArrayValue().GetValues()
-	return slices.ContainsFunc(elements, func(e *value) bool { return compareValues(e, v) == 0 })
+	return slices.ContainsFunc(elements(array), func(e *value) bool { return compareValues(e, v) == 0 })
 }
+
+const numbers = 2 // their class
 
 // classOf returns the class of a value. In Firestore's order a value of a lower class sorts
 // before every value of a higher one.
@@ -152,7 +214,7 @@ func classOf(v *value) int {
 	case *firestorepb.Value_BooleanValue:
 		return 1
 	case *firestorepb.Value_IntegerValue, *firestorepb.Value_DoubleValue:
-		return 2
+		return numbers
 	case *firestorepb.Value_TimestampValue:
 		return 3
 	case *firestorepb.Value_StringValue:
@@ -166,7 +228,10 @@ func classOf(v *value) int {
 	case *firestorepb.Value_ArrayValue:
 		return 8
 	case *firestorepb.Value_MapValue:
-		return 9
+		if isVector(v) {
+			return 9
+		}
+		return 10
 	}
 	return 0 // null
 }
@@ -198,6 +263,10 @@ func compareValues(a, b *value) int {
 	case *firestorepb.Value_ArrayValue:
 		return slices.CompareFunc(a.GetArrayValue().GetValues(), b.GetArrayValue().GetValues(), compareValues)
 	case *firestorepb.Value_MapValue:
+		if x, y := a.GetMapValue().GetFields()["value"], b.GetMapValue().GetFields()["value"]; isVector(a) {
+			// The shorter vector comes first.
+			return cmp.Or(cmp.Compare(len(elements(x)), len(elements(y))), compareValues(x, y))
+		}
 		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
 	}
 	return 0

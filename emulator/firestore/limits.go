@@ -1,6 +1,7 @@
 package firestore
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -14,6 +15,11 @@ const (
 	maxDepth = 20
 	// maxStringBytes is Firestore's limit on one string or bytes value.
 	maxStringBytes = 1<<20 - 89
+	// maxDimensions is Firestore's limit on one vector.
+	maxDimensions = 2048
+	// inQuery is the depth and the prefix of a value in a query, where nesting, empty names and
+	// the length of paths have no limits.
+	inQuery = math.MinInt / 2
 )
 
 var errTooDeep = invalid("maps and arrays nest deeper than %d", maxDepth)
@@ -31,7 +37,7 @@ func checkMap(f fields, depth, prefix int) error {
 	for name, v := range f {
 		path := prefix + len(name)
 		switch {
-		case name == "":
+		case name == "" && depth >= 0:
 			return invalid("a field name is empty")
 		case isReserved(name):
 			return invalid("the field name %q is reserved", name)
@@ -48,7 +54,12 @@ func checkMap(f fields, depth, prefix int) error {
 // checkValue checks a value that is inside depth maps and arrays, and cuts its timestamps.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
+	case *firestorepb.Value_NullValue, *firestorepb.Value_BooleanValue:
+	case *firestorepb.Value_IntegerValue, *firestorepb.Value_DoubleValue:
 	case *firestorepb.Value_TimestampValue:
+		if err := t.TimestampValue.CheckValid(); err != nil {
+			return invalid("%v", err)
+		}
 		// Cut in place, but never write to a timestamp that is cut already: it may be a stored one, which
 		// others read.
 		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
@@ -58,10 +69,23 @@ func checkValue(v *value, depth, prefix int) error {
 		if n := len(v.GetStringValue()) + len(v.GetBytesValue()); n > maxStringBytes {
 			return invalid("a value has %d bytes, the limit is %d", n, maxStringBytes)
 		}
+	case *firestorepb.Value_ReferenceValue:
+		_, err := databaseOf(t.ReferenceValue)
+		return err
+	case *firestorepb.Value_GeoPointValue:
+		// NaN is in no range.
+		if p := t.GeoPointValue; !(math.Abs(p.GetLatitude()) <= 90 && math.Abs(p.GetLongitude()) <= 180) {
+			return invalid("a latitude or longitude is out of range: %v", p)
+		}
 	case *firestorepb.Value_ArrayValue:
 		return checkArray(t.ArrayValue.GetValues(), depth+1, prefix)
 	case *firestorepb.Value_MapValue:
+		if isVector(v) {
+			return checkVector(t.MapValue.GetFields())
+		}
 		return checkMap(t.MapValue.GetFields(), depth+1, prefix)
+	default:
+		return invalid("a value has no type, or one that is not stored: %T", t)
 	}
 	return nil
 }
@@ -71,11 +95,30 @@ func checkArray(elements []*value, depth, prefix int) error {
 		return errTooDeep
 	}
 	for _, e := range elements {
-		if _, nested := e.GetValueType().(*firestorepb.Value_ArrayValue); nested {
-			return invalid("an array cannot hold an array directly")
+		_, nested := e.GetValueType().(*firestorepb.Value_ArrayValue)
+		if depth >= 0 && (nested || isVector(e)) {
+			return invalid("an array cannot hold an array or a vector directly")
 		}
 		if err := checkValue(e, depth, prefix); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// isVector reports whether v is the map that stands for a vector.
+func isVector(v *value) bool {
+	return v.GetMapValue().GetFields()["__type__"].GetStringValue() == "__vector__"
+}
+
+func checkVector(f fields) error {
+	dimensions := elements(f["value"])
+	if len(f) != 2 || len(dimensions) == 0 || len(dimensions) > maxDimensions {
+		return invalid("a vector has %d dimensions, want 1 to %d and nothing else", len(dimensions), maxDimensions)
+	}
+	for _, v := range dimensions {
+		if _, double := v.GetValueType().(*firestorepb.Value_DoubleValue); !double || isNaN(v) {
+			return invalid("a vector has a dimension that is NaN or not a double")
 		}
 	}
 	return nil
@@ -118,6 +161,9 @@ func valueBytes(v *value) int {
 		}
 		return n
 	case *firestorepb.Value_MapValue:
+		if isVector(v) {
+			return 8 * len(elements(t.MapValue.GetFields()["value"]))
+		}
 		return fieldsBytes(t.MapValue.GetFields())
 	case *firestorepb.Value_NullValue, *firestorepb.Value_BooleanValue:
 		return 1

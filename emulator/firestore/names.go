@@ -2,6 +2,8 @@ package firestore
 
 import (
 	"maps"
+	"regexp"
+	"slices"
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -50,16 +52,20 @@ func splitName(name string) (database string, ids []string, err error) {
 
 // checkDocument refuses a name that is not a document's in the database.
 func checkDocument(database, name string) error {
-	named, ids, err := splitName(name)
-	switch {
-	case err != nil:
-		return err
-	case len(ids) == 0 || len(ids)%2 != 0:
-		return invalid("%q is not the name of a document: it has an odd number of segments", name)
-	case named != database:
+	named, err := databaseOf(name)
+	if err == nil && named != database {
 		return invalid("document %q is not in database %q", name, database)
 	}
-	return nil
+	return err
+}
+
+// databaseOf returns the database of a document's name.
+func databaseOf(name string) (string, error) {
+	database, ids, err := splitName(name)
+	if err == nil && (len(ids) == 0 || len(ids)%2 != 0) {
+		return "", invalid("%q is not the name of a document: it has an odd number of segments", name)
+	}
+	return database, err
 }
 
 // checkID refuses an invalid id of a document or collection.
@@ -67,8 +73,8 @@ func checkID(id string) error {
 	switch {
 	case id == "":
 		return invalid("a resource name has an empty segment")
-	case id == "." || id == ".." || isReserved(id):
-		return invalid("the id %q is reserved", id)
+	case id == "." || id == ".." || strings.Contains(id, "/") || isReserved(id):
+		return invalid("the id %q is reserved or has a slash", id)
 	case len(id) > maxIDBytes:
 		return invalid("an id has %d bytes, the limit is %d", len(id), maxIDBytes)
 	}
@@ -95,6 +101,14 @@ type (
 // fieldPath is a path into a document's maps, outermost name first.
 type fieldPath []string
 
+// isKey reports whether fp stands for the name of the document.
+func (fp fieldPath) isKey() bool { return len(fp) == 1 && fp[0] == documentID }
+
+var (
+	fieldName = regexp.MustCompile("^(?s:([a-zA-Z_][a-zA-Z_0-9]*)|`((?:[^`\\\\]|\\\\.)+)`)\\.")
+	escaped   = regexp.MustCompile(`(?s)\\(.)`)
+)
+
 // parseFieldPath reads Firestore's notation: names joined by dots; a name that
 // is not a plain identifier stands in backquotes, where a backslash escapes.
 func parseFieldPath(s string) (fieldPath, error) {
@@ -102,38 +116,18 @@ func parseFieldPath(s string) (fieldPath, error) {
 		return nil, invalid("a field path of %d bytes is not shorter than %d", len(s), maxPathBytes)
 	}
 	var fp fieldPath
-	for rest, more := s, true; more; {
-		var name string
-		name, rest, more = cutFieldName(rest)
-		if name == "" || isReserved(name) && s != documentID {
-			return nil, invalid("field path %q: a name is empty, reserved or malformed", s)
+	for rest := s + "."; rest != ""; {
+		name := fieldName.FindStringSubmatch(rest)
+		if name == nil {
+			return nil, invalid("field path %q: a name is empty or malformed", s)
 		}
-		fp = append(fp, name)
+		fp = append(fp, name[1]+escaped.ReplaceAllString(name[2], "$1"))
+		rest = rest[len(name[0]):]
+	}
+	if slices.ContainsFunc(fp, isReserved) && !fp.isKey() {
+		return nil, invalid("field path %q: a name is reserved", s)
 	}
 	return fp, nil
-}
-
-// cutFieldName cuts s after its first name and the dot that follows. more is false if no dot
-// follows. The name is empty if s is malformed.
-func cutFieldName(s string) (name, rest string, more bool) {
-	if !strings.HasPrefix(s, "`") {
-		return strings.Cut(s, ".")
-	}
-
-	var b strings.Builder
-	for i := 1; i < len(s); i++ {
-		switch s[i] {
-		case '`':
-			rest, more = strings.CutPrefix(s[i+1:], ".")
-			return b.String(), rest, more
-		case '\\':
-			i++
-		}
-		if i < len(s) {
-			b.WriteByte(s[i])
-		}
-	}
-	return "", "", false
 }
 
 // lookup returns the value at fp, or nil.
@@ -142,6 +136,9 @@ func lookup(f fields, fp fieldPath) *value {
 		v := f[name]
 		if v == nil || i == len(fp)-1 {
 			return v
+		}
+		if isVector(v) {
+			return nil // a whole, without fields
 		}
 		f = v.GetMapValue().GetFields()
 	}

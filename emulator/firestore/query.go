@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // query is a checked firestorepb.StructuredQuery.
@@ -34,11 +36,11 @@ func parseQuery(parent string, pb *firestorepb.StructuredQuery) (database string
 	if len(ids)%2 != 0 {
 		return "", nil, invalid("the parent %q is a collection", parent)
 	}
-	q, err = parseStructured(parent, pb)
+	q, err = parseStructured(database, parent, pb)
 	return database, q, err
 }
 
-func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, error) {
+func parseStructured(database, parent string, pb *firestorepb.StructuredQuery) (*query, error) {
 	collections := pb.GetFrom()
 	if len(collections) != 1 || collections[0].GetCollectionId() == "" || collections[0].GetAllDescendants() {
 		return nil, unimplemented("a query of anything but one collection")
@@ -63,16 +65,25 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 		return nil, invalid("offset is negative")
 	}
 
-	f := &filters{}
-	var err error
-	if q.where, err = f.parse(pb.GetWhere()); err != nil {
+	f := &filters{database: database}
+	where, err := f.parse(pb.GetWhere())
+	if err != nil {
 		return nil, err
 	}
-	if err = q.parseOrder(pb.GetOrderBy(), f.ranges); err != nil {
+	if err := f.check(where, len(pb.GetOrderBy())); err != nil {
 		return nil, err
 	}
-	if max(len(q.start.GetValues()), len(q.end.GetValues())) > len(q.order) {
-		return nil, invalid("the cursor has more values than the order")
+	q.where = where.matches
+	if err := q.parseOrder(pb.GetOrderBy(), f.ranges); err != nil {
+		return nil, err
+	}
+	for _, cursor := range []*firestorepb.Cursor{q.start, q.end} {
+		if err := q.checkCursor(database, cursor, len(pb.GetOrderBy())); err != nil {
+			return nil, err
+		}
+	}
+	if q.order[0].path.isKey() && q.order[0].sign < 0 && !f.others {
+		return nil, status.Error(codes.FailedPrecondition, "the names of documents cannot be read in descending order")
 	}
 
 	if pb.GetSelect() != nil {
@@ -88,11 +99,17 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 // parseOrder reads the order of the request. As Firestore does, it adds the fields of range
 // filters and then the name, both in the direction of the last term.
 func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []fieldPath) error {
+	has := func(fp fieldPath) bool {
+		return slices.ContainsFunc(q.order, func(o ordering) bool { return slices.Equal(o.path, fp) })
+	}
 	sign := 1
 	for _, pb := range list {
 		fp, err := parseFieldPath(pb.GetField().GetFieldPath())
 		if err != nil {
 			return err
+		}
+		if has(fp) || pb.GetDirection() > firestorepb.StructuredQuery_DESCENDING {
+			return invalid("the order has %q twice, or its direction is unknown", pb.GetField().GetFieldPath())
 		}
 		sign = 1
 		if pb.GetDirection() == firestorepb.StructuredQuery_DESCENDING {
@@ -101,10 +118,26 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 		q.order = append(q.order, ordering{fp, sign})
 	}
 
-	slices.SortFunc(ranges, slices.Compare[fieldPath])
+	ranges = slices.DeleteFunc(ranges, fieldPath.isKey) // the name follows the others
 	for _, fp := range append(ranges, fieldPath{documentID}) {
-		if !slices.ContainsFunc(q.order, func(o ordering) bool { return slices.Equal(o.path, fp) }) {
+		if !has(fp) {
 			q.order = append(q.order, ordering{fp, sign})
+		}
+	}
+	if !q.order[len(q.order)-1].path.isKey() {
+		return invalid("the order has fields, or needs those of inequalities, after %s", documentID)
+	}
+	return nil
+}
+
+// checkCursor refuses a cursor with other values than those of the first terms of the order.
+func (q *query) checkCursor(database string, cursor *firestorepb.Cursor, terms int) error {
+	if len(cursor.GetValues()) > terms {
+		return invalid("a cursor has more values than the order")
+	}
+	for i, v := range cursor.GetValues() {
+		if err := checkOperand(database, q.order[i].path, v); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -121,7 +154,7 @@ func (q *query) matches(d *document) bool {
 		}
 	}
 	fromStart, fromEnd := q.compare(d, q.start), q.compare(d, q.end)
-	return (q.where == nil || q.where(d)) &&
+	return q.where(d) &&
 		(q.start == nil || fromStart > 0 || fromStart == 0 && q.start.GetBefore()) &&
 		(q.end == nil || fromEnd < 0 || fromEnd == 0 && !q.end.GetBefore())
 }
@@ -138,7 +171,7 @@ func (q *query) compare(d *document, cursor *firestorepb.Cursor) int {
 
 // valueAt returns the document's value at fp, or nil. The value of __name__ is a reference.
 func valueAt(d *document, fp fieldPath) *value {
-	if len(fp) == 1 && fp[0] == documentID {
+	if fp.isKey() {
 		return &value{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: d.Name}}
 	}
 	return lookup(d.Fields, fp)

@@ -132,10 +132,15 @@ func (e *Environment) token() taskauth.Options {
 // KeysURL reads TASK_JWKS_URL.
 func (e *Environment) KeysURL() string {
 	e.forTests(keysURL)
-	v := e.Text(keysURL, "")
+	return e.URL(keysURL)
+}
+
+// URL reads the variable name, which may be unset.
+func (e *Environment) URL(name string) string {
+	v := e.Text(name, "")
 	u, err := url.Parse(v)
 	e.Refuse(v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil),
-		keysURL, "is not an http or https URL")
+		name, "is not an http or https URL")
 	return v
 }
 

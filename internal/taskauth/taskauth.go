@@ -31,6 +31,7 @@ type Options struct {
 	// AnyAccount lets in every account that has a subject, with or without an e-mail address.
 	AnyAccount bool
 	NameClaim  string // the claim with the account's display name; empty: none
+	UserClaim  string // the claim with the id that others are shown; empty: none
 	KeySource
 }
 
@@ -72,16 +73,24 @@ func (v *Verifier) Check(r *http.Request) error {
 	return err
 }
 
-// Subject checks r as Check does, and returns the unique id of its account. Without an error,
-// subject has 1 to 255 bytes. Unlike an e-mail address, it is never given to another account.
-// name is the text of the claim NameClaim, or empty.
-func (v *Verifier) Subject(r *http.Request) (subject, name string, err error) {
+// Subject is the account that a token proves.
+type Subject struct {
+	ID      string    // 1 to 255 bytes; unlike an e-mail address, never given to another account
+	Name    string    // the text of the claim NameClaim, or empty
+	User    string    // the text of the claim UserClaim, or empty
+	Expires time.Time // after this, by this machine's clock, the token is refused
+}
+
+// Subject checks r as Check does, and returns the account of its token.
+func (v *Verifier) Subject(r *http.Request) (Subject, error) {
 	c, err := v.claims(r)
 	if err != nil {
-		return "", "", err
+		return Subject{}, err
 	}
-	name, _ = c.all[v.options.NameClaim].(string)
-	return c.Subject, name, nil
+	s := Subject{ID: c.Subject, Expires: c.Expiry.Time().Add(skew)}
+	s.Name, _ = c.all[v.options.NameClaim].(string)
+	s.User, _ = c.all[v.options.UserClaim].(string)
+	return s, nil
 }
 
 // claims returns the claims of r's token, or an error if r may not pass.

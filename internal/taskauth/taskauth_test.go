@@ -285,28 +285,32 @@ func text(err error) string {
 func TestSubjectReturnsTheTextOfTheNameClaim(t *testing.T) {
 	google, _ := issuers(t)
 	v, err := taskauth.New(taskauth.Options{
-		Audience: audience, AnyAccount: true, NameClaim: "nickname", KeySource: (&site{handler: google}).keys(nil),
+		Audience: audience, AnyAccount: true, NameClaim: "nickname", UserClaim: "login", KeySource: (&site{handler: google}).keys(nil),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		claims        map[string]any
-		subject, name string
-		text          string
+		claims map[string]any
+		want   taskauth.Subject
+		text   string
 	}{
-		{map[string]any{"nickname": "Aoi", "name": "another"}, "1", "Aoi", ""},
-		{map[string]any{"nickname": 7, "email": nil, "email_verified": nil}, "1", "", ""},
-		{map[string]any{"sub": strings.Repeat("1", 255), "email": "another@x.test"}, strings.Repeat("1", 255), "", ""},
-		{map[string]any{"sub": nil, "nickname": "Aoi"}, "", "", "no subject"},
-		{map[string]any{"sub": 1}, "", "", signature},
-		{map[string]any{"sub": strings.Repeat("1", 256)}, "", "", "no subject"},
-		{map[string]any{"aud": "https://other.example.test"}, "", "", wrongAudience},
+		{map[string]any{"nickname": "Aoi", "name": "another", "login": "a7"}, taskauth.Subject{ID: "1", Name: "Aoi", User: "a7"}, ""},
+		{map[string]any{"nickname": 7, "email": nil, "email_verified": nil}, taskauth.Subject{ID: "1"}, ""},
+		{map[string]any{"sub": strings.Repeat("1", 255), "email": "another@x.test"}, taskauth.Subject{ID: strings.Repeat("1", 255)}, ""},
+		{map[string]any{"sub": nil, "nickname": "Aoi"}, taskauth.Subject{}, "no subject"},
+		{map[string]any{"sub": 1}, taskauth.Subject{}, signature},
+		{map[string]any{"sub": strings.Repeat("1", 256)}, taskauth.Subject{}, "no subject"},
+		{map[string]any{"aud": "https://other.example.test"}, taskauth.Subject{}, wrongAudience},
 	} {
 		r := request("Authorization", "Bearer "+google.sign(t, c.claims))
-		subject, name, err := v.Subject(r)
-		if subject != c.subject || name != c.name || text(err) != c.text || text(v.Check(r)) != c.text {
-			t.Errorf("%v: %q, %q, %v; want %q, %q, …%s", c.claims, subject, name, err, c.subject, c.name, c.text)
+		got, err := v.Subject(r)
+		if left := time.Until(got.Expires); err == nil && (left < time.Minute || left > 2*time.Hour) {
+			t.Errorf("%v: it expires in %v", c.claims, left)
+		}
+		got.Expires = time.Time{}
+		if got != c.want || text(err) != c.text || text(v.Check(r)) != c.text {
+			t.Errorf("%v: %+v, %v; want %+v, …%s", c.claims, got, err, c.want, c.text)
 		}
 	}
 }

@@ -90,7 +90,8 @@ func (d *Analysis) kills() bool {
 // failCrashed makes the analysis FAILED. Failures are grouped by the first line of their message.
 func (d *Analysis) failCrashed() {
 	inARow, alone := d.crashes()
-	d.fail(Crashed, fmt.Sprintf("crashed %d times in a row, the last %d times while its worker ran no other analysis\n%s",
+	d.fail(Crashed, fmt.Sprintf(
+		"crashed %d times in a row, the last %d times while its worker ran no other analysis\n%s",
 		inARow, alone, d.History[len(d.History)-1].crashedMessage()))
 }
 

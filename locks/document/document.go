@@ -29,8 +29,14 @@ type Lock struct {
 	lease.Lease
 	LockedAt time.Time // the store's time of the acquisition
 	Holder   string    // the holder's public name: random, new with each acquisition
-	Name     string    // the display name that the holder's application publishes; may be empty
 	Unlocked bool      // by an operator; until it is swept or taken
+	Profile
+}
+
+// Profile is what the holder's application publishes of its user. Each may be empty.
+type Profile struct {
+	Name string // the display name
+	User string // the application's id of the user
 }
 
 // cell is a record as a store has returned it.
@@ -103,27 +109,27 @@ func (l *Locks) TTL() time.Duration { return l.records.Policy().TTL }
 // record that has already expired, and the next commit takes it only if it is
 // unchanged: its time, and so the token, is later than any deletion (SEEDS D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
-	return l.AcquireAs(ctx, room, owner, "")
+	return l.AcquireAs(ctx, room, owner, Profile{})
 }
 
-// AcquireAs is Acquire for an owner with a display name, which others see while the owner
+// AcquireAs is Acquire for an owner with a profile, which others see while the owner
 // holds the room (SEEDS D9).
-func (l *Locks) AcquireAs(ctx context.Context, room, owner, name string) (State, error) {
-	c, err := l.acquire(ctx, room, owner, name)
+func (l *Locks) AcquireAs(ctx context.Context, room, owner string, profile Profile) (State, error) {
+	c, err := l.acquire(ctx, room, owner, profile)
 	return l.state(c, owner), err
 }
 
 // Hold is Acquire for a program that keeps the room by the engine's Hold, which
 // renews it in one round trip.
 func (l *Locks) Hold(ctx context.Context, room, owner string) (*lease.Hold[Lock], error) {
-	c, err := l.acquire(ctx, room, owner, "")
+	c, err := l.acquire(ctx, room, owner, Profile{})
 	if err != nil {
 		return nil, err
 	}
 	return l.records.Hold(room, c), nil
 }
 
-func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, error) {
+func (l *Locks) acquire(ctx context.Context, room, owner string, profile Profile) (cell, error) {
 	if owner == "" {
 		return cell{}, errors.New("document: no owner")
 	}
@@ -138,7 +144,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner, name string) (cell, er
 		case mine(c, owner) == nil:
 			return l.renew(c)
 		}
-		return l.takeOver(c, owner, holder, name)
+		return l.takeOver(c, owner, holder, profile)
 	}
 
 	var from *cell
@@ -160,7 +166,7 @@ func expired(now time.Time, owner string) Lock {
 }
 
 // takeOver returns owner's lock on the room that c shows as free, or a *HeldError.
-func (l *Locks) takeOver(c cell, owner, holder, name string) (Lock, error) {
+func (l *Locks) takeOver(c cell, owner, holder string, profile Profile) (Lock, error) {
 	last := c.Doc.Lease
 	last.Token = max(last.Token, lease.Fresh(c.At).Token)
 	next, err := lease.Acquire(last, c.At, owner, l.records.Policy())
@@ -168,7 +174,7 @@ func (l *Locks) takeOver(c cell, owner, holder, name string) (Lock, error) {
 		err = &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 	}
 	next.Attempts = 0 // not counted
-	return Lock{Lease: next, LockedAt: next.HeartbeatAt, Holder: holder, Name: name}, err
+	return Lock{Lease: next, LockedAt: next.HeartbeatAt, Holder: holder, Profile: profile}, err
 }
 
 // renew returns the lock of c until one TTL from now.
@@ -254,8 +260,8 @@ func (l *Locks) read(ctx context.Context, room string) (cell, error) {
 	return lease.Read(ctx, l.store, room)
 }
 
-// Confirm checks, right before a save, that owner holds the room under token;
-// State.Until is how long that can be trusted. It returns ErrNotLocked, or ErrNotYours.
+// Confirm checks, right before a save, that owner holds the room under token, or under any if token
+// is 0. State.Until is how long that can be trusted. It returns ErrNotLocked, or ErrNotYours.
 // If owner holds the room under another token, the error is ErrNotYours, and State.Mine is true.
 // It takes one round trip.
 func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (State, error) {
@@ -263,7 +269,7 @@ func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (S
 	if err == nil {
 		err = mine(c, owner)
 	}
-	if err == nil && c.Doc.Token != token {
+	if err == nil && token != 0 && c.Doc.Token != token {
 		err = ErrNotYours
 	}
 	return l.state(c, owner), err

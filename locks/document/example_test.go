@@ -18,7 +18,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	mine, err := locks.AcquireAs(ctx, "invoice-7", "session-a", "Ada")
+	mine, err := locks.AcquireAs(ctx, "invoice-7", "session-a", document.Profile{Name: "Ada"})
 	if err != nil {
 		fmt.Println(err)
 		return

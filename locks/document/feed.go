@@ -39,10 +39,10 @@ type Event struct {
 	Room      string    // the id
 	Locked    bool      // a session holds the room
 	Holder    string    // empty unless Locked
-	Name      string    // the holder's display name, if it has one
 	ExpiresAt time.Time // zero unless Locked; by the store's clock
 	Reason    string    // Current, Acquired, Released, Expired or Unlocked
 	Version   int64     // the store's time of that state, in µs; grows
+	Profile             // of the holder
 }
 
 // The reasons of an Event.
@@ -243,7 +243,7 @@ func (f *Feed) update(r *room, c cell) {
 	now := Event{Room: r.id, Locked: lease.Held(c.Doc.Lease, c.At), Version: c.At.UnixMicro()}
 	now.Reason = reason(now.Locked, last, c)
 	if now.Locked {
-		now.Holder, now.Name, now.ExpiresAt = c.Doc.Holder, c.Doc.Name, c.Doc.ExpiresAt
+		now.Holder, now.Profile, now.ExpiresAt = c.Doc.Holder, c.Doc.Profile, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
 		due := c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
 		f.schedule(r, max(time.Until(due), leastDue))

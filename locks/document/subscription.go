@@ -75,7 +75,7 @@ func (s *Subscription) Events(ctx context.Context) iter.Seq[Event] {
 		for {
 			select {
 			case e := <-s.events:
-				if !yield(e) {
+				if ctx.Err() != nil || !yield(e) {
 					return
 				}
 			case <-ctx.Done():

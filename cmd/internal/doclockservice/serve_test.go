@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,6 +195,21 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 	} {
 		if strings.Contains(log, text) != want {
 			t.Errorf("the log has %s: %v, want %v: %s", text, !want, want, log)
+		}
+	}
+}
+
+func TestTheApplicationDecidesWhoUsesARoom(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("room") != "mine" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	t.Cleanup(app.Close)
+	i, c := start(t, embedded(t), "AUTHORIZE_URL="+app.URL), client(t)
+	for room, want := range map[string]int{"mine": http.StatusOK, "another's": http.StatusForbidden} {
+		if status, body := i.ask(t, c, http.MethodPost, "/api/documents/"+url.PathEscape(room)+"/lock"); status != want {
+			t.Errorf("%s: %d %v, want %d", room, status, body, want)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 	}
 	o := server.Options{
 		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins,
-		SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
+		Authorize: cfg.Authorize, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
 	}
 
 	cfg.Tasks.Warn(ctx, log)
@@ -137,6 +137,7 @@ type Config struct {
 	Token      taskauth.Options // checks people's tokens; only with oidc
 	Pusher     server.Pusher    // the zero value: not enabled
 	Origins    []string         // other origins whose pages may call
+	Authorize  string           // the application's URL that permits a room; empty: any session may
 	Locks      int              // the limit for one session
 	Sockets    int              // the limit for one session
 	Tasks      env.TaskAuth     // who may call POST /internal/sweep
@@ -156,6 +157,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Sweep:      e.DurationOrZero("SWEEP_INTERVAL", time.Minute),
 		Locks:      e.Integer("LOCKS_PER_SESSION", 100, 1, 1_000_000),
 		Sockets:    e.Integer("SOCKETS_PER_SESSION", 100, 1, 1_000_000),
+		Authorize:  e.URL("AUTHORIZE_URL"),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authApplication, authOIDC),
 	}
 	_, err := document.New(nil, c.TTL)
@@ -176,15 +178,15 @@ func (c *Config) sessions(e *env.Environment) {
 	if c.Sessions == authOIDC {
 		e.Unused("belongs to SESSION_AUTH=cookie and application", "SESSION_SECRET")
 		c.Token = taskauth.Options{
-			AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", ""), Audience: e.Text("SESSION_AUDIENCE", ""),
-			KeySource: taskauth.KeySource{KeysURL: e.KeysURL()},
+			AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", ""), UserClaim: e.Text("SESSION_USER_CLAIM", ""),
+			Audience: e.Text("SESSION_AUDIENCE", ""), KeySource: taskauth.KeySource{KeysURL: e.KeysURL()},
 		}
 		e.Refuse(c.Token.Audience == "", "SESSION_AUDIENCE",
 			"must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
 		return
 	}
 
-	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE", "SESSION_NAME_CLAIM")
+	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE", "SESSION_NAME_CLAIM", "SESSION_USER_CLAIM")
 	c.Secret = e.Text("SESSION_SECRET", "")
 	e.Refuse(len(c.Secret) < server.MinSecret, "SESSION_SECRET",
 		"must be set, to at least %d random bytes that every instance shares, such as `openssl rand -base64 33`; "+
@@ -195,7 +197,7 @@ var (
 	pusherKey   = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
 	origin      = regexp.MustCompile(`^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
 	channel     = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+\{room\}[A-Za-z0-9_=@,.;-]*$`)
-	otherKind   = regexp.MustCompile(`^(private|presence)-`)
+	otherKind   = regexp.MustCompile(`^(private|presence|encrypted)-`)
 	namespace   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\\[A-Za-z_][A-Za-z0-9_]*)*$`)
 	separators  = regexp.MustCompile(`[.\\]+`)
 	defaultPort = regexp.MustCompile(`^(http://.*:80|https://.*:443)$`)
@@ -239,6 +241,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("collection", c.Collection), slog.String("emulator", c.Emulator),
 		slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
 		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
+		slog.Bool("authorize", c.Authorize != ""),
 		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets), c.Telemetry.Attr(),
 	}
 }

@@ -24,6 +24,7 @@ var leftUnset = map[string]string{
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
 	"SMOKE_INPUT":  "of the module's smoke_env",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
+	"doclock SESSION_USER_CLAIM": "of SESSION_AUTH=oidc", "doclock AUTHORIZE_URL": "the application's own",
 	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
 	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskguard/internal/children"
 )
 
 const (
@@ -68,7 +70,7 @@ func (g *processGroup) start(ctx context.Context, env []string) error {
 		if err != nil {
 			return
 		}
-		_ = cmd.Wait() // the status has what matters
+		_ = children.Wait(cmd) // the status has what matters
 		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		g.exited <- status
 	}()
@@ -82,7 +84,7 @@ func (g *processGroup) launch(ctx context.Context, cmd *exec.Cmd) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err := cmd.Start(); err != nil {
+	if err := children.Start(cmd); err != nil {
 		return err
 	}
 	g.id = cmd.Process.Pid

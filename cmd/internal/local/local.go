@@ -167,6 +167,7 @@ func (l *local) given(names []string) map[string]string {
 var lockVariables = []string{
 	"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET",
 	"PUSHER_APP_KEY", "PUSHER_APP_SECRET", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE", "ALLOWED_ORIGINS",
+	"AUTHORIZE_URL",
 }
 
 // serveLocks serves the document lock on the same Firestore, and returns the URL of its page.

@@ -282,7 +282,8 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(problem, 71))
 		}
 		if a.Delays > 0 {
-			cli.Print(c.Out, "%9sthe next attempt was delayed %s: the instance was busy\n", "", cli.Count(a.Delays, "time"))
+			times := cli.Count(a.Delays, "time")
+			cli.Print(c.Out, "%9sthe next attempt was delayed %s: the instance was busy\n", "", times)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type submitted struct {
 	Name    string              `json:"name"`
 	Created bool                `json:"created"`               // false: it existed already
 	Other   bool                `json:"other_input,omitempty"` // it exists with another input
-	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, or not_booked: Other
+	Booked  string              `json:"booked"`                // now, already, not_needed: it is finished, not_booked: Other
 	Status  string              `json:"status"`
 	Error   *analysislock.Error `json:"error,omitempty"`  // only with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // only with --wait
@@ -162,7 +162,8 @@ func (s *submitted) String() string {
 	}
 
 	booking := map[string]string{
-		"now": "delivery booked", "already": "its delivery was booked before", notNeeded: "finished, no delivery needed",
+		"now": "delivery booked", "already": "its delivery was booked before",
+		notNeeded: "finished, no delivery needed",
 	}
 	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"taskguard/internal/children"
 	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
 )
@@ -148,6 +149,7 @@ func Exit(name string,
 		fmt.Fprintln(os.Stderr, name+" takes no arguments: it is configured by environment; see docs/reference.md")
 		os.Exit(2)
 	}
+	go children.Reap(context.Background()) // ends with the process
 	code, err := main(context.Background(), os.LookupEnv, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

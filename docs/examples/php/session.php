@@ -3,19 +3,22 @@
 // doclock_session. In Laravel, call it after the login, and leave the cookie out of
 // EncryptCookies: $middleware->encryptCookies(except: ['doclock_session']).
 //
-// On the command line it prints the cookie: SESSION_SECRET=… php session.php ID [NAME]
+// On the command line it prints the cookie: SESSION_SECRET=… php session.php ID [NAME [USER]]
 
 declare(strict_types=1);
 
-/** The cookie's value for a user's id, such as an e-mail address, and display name; '' for no name. */
-function doclock_session(string $secret, string $id, string $name = ''): string
+/**
+ * The cookie's value for a user's id, such as an e-mail address, and display name. $user is the id
+ * that others see in events, often the same as $id. '' publishes no name or no id.
+ */
+function doclock_session(string $secret, string $id, string $name = '', string $user = ''): string
 {
     if ($id === '') {
         throw new InvalidArgumentException('the id is empty');
     }
     $id = str_replace('.', '%2E', rawurlencode($id));
     $base64 = fn (string $bytes): string => rtrim(strtr(base64_encode($bytes), '+/', '-_'), '=');
-    $signed = implode('.', array_filter(['v1', $id, (string) time(), $base64($name)], fn (string $part): bool => $part !== ''));
+    $signed = rtrim(implode('.', ['v1', $id, (string) time(), $base64($name), $base64($user)]), '.');
 
     return $signed . '.' . $base64(hash_hmac('sha256', "doclock_session\n" . $signed, $secret, true));
 }
@@ -24,9 +27,9 @@ function doclock_session(string $secret, string $id, string $name = ''): string
  * Sets the cookie. If doclock is on another host, such as locks.example.com, $domain is the
  * domain of both, example.com.
  */
-function set_doclock_session(string $secret, string $id, string $name = '', string $domain = ''): void
+function set_doclock_session(string $secret, string $id, string $name = '', string $domain = '', string $user = ''): void
 {
-    set_doclock_cookie(doclock_session($secret, $id, $name), $domain);
+    set_doclock_cookie(doclock_session($secret, $id, $name, $user), $domain);
 }
 
 /** Deletes the cookie when the user signs out; $domain is that of set_doclock_session. */
@@ -53,5 +56,5 @@ function doclock_cookie_options(string $value, string $domain): array
 }
 
 if (PHP_SAPI === 'cli' && realpath($argv[0] ?? '') === __FILE__) {
-    echo 'doclock_session=', doclock_session(getenv('SESSION_SECRET'), $argv[1] ?? '', $argv[2] ?? ''), "\n";
+    echo 'doclock_session=', doclock_session(getenv('SESSION_SECRET'), $argv[1] ?? '', $argv[2] ?? '', $argv[3] ?? ''), "\n";
 }

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 	"taskguard/orchestrator"
 )
@@ -201,9 +202,9 @@ func (r *reports) Report(report orchestrator.Report) {
 
 func (r *reports) Invalid(problem string) { r.t.Error(problem) }
 
-// users are the ids, and for some of them the names, of sessions.
+// users are the ids, and for some of them the names and the ids for others, of sessions.
 var users = [][]string{
-	{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="},
+	{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="}, {"9", "Ann", "u9"}, {"10", "", "あ"},
 }
 
 // Session checks the sessions that an example command makes for the document lock.
@@ -234,8 +235,9 @@ func Session(t *testing.T, command ...string) {
 		}
 
 		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
-		want := append(user, "")[1]
-		if got, err := caller(secret, r); err != nil || got.Owner != "session/"+url.PathEscape(user[0]) || got.Name != want {
+		shown := append(user[1:], "", "")
+		want := document.Profile{Name: shown[0], User: shown[1]}
+		if got, err := caller(secret, r); err != nil || got.Owner != "session/"+url.PathEscape(user[0]) || got.Profile != want {
 			t.Errorf("%s: got %+v, %v, want %q", out, got, err, user)
 		}
 		if got, _ := caller(secret+"x", r); got.Owner != "" {

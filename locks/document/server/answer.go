@@ -30,6 +30,8 @@ var (
 	errManyLocks      = errors.New("doclock: too many locks of this session")
 	errManySockets    = errors.New("doclock: too many sockets of this session")
 	errNoSweep        = errors.New("doclock: swept in part")
+	errNotPermitted   = errors.New("doclock: not permitted by the application")
+	errNotAsked       = errors.New("doclock: the application does not answer whether this is permitted")
 )
 
 // requestError describes what is wrong with a request, without repeating its input.
@@ -50,6 +52,9 @@ var refusals = []struct {
 	{ErrSession, http.StatusUnauthorized, "invalid_session", "the session cookie is not valid; load the page again for a new one"},
 	{errNoSession, http.StatusForbidden, "no_session", "a session is needed"},
 	{errForeignChannel, http.StatusForbidden, "forbidden", "want a socket_id, and the channel_name of a room's private channel"},
+	{errOtherKind, http.StatusForbidden, "forbidden", errOtherKind.Message},
+	{errNotPermitted, http.StatusForbidden, "not_permitted", "the application does not let this session use the room"},
+	{errNotAsked, http.StatusServiceUnavailable, "unavailable", "permissions cannot be checked now; try again"},
 	{errTwoSessions, http.StatusUnauthorized, "two_sessions", "there are two valid session cookies, one of them set by another site of this domain; delete both"},
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},

@@ -14,13 +14,15 @@
 //   - The credential of an owner is in no event, no body and no log line.
 //   - A request that a browser makes for another site changes nothing, unless
 //     Options.Origins names the origin: it is refused before anything else is checked.
-//   - A display name is shown only to readers with a session. Every caller gets one
+//   - A socket ends when the session that opened it expires, and a channel's when the session that
+//     authorized it does. A signature by the application has no expiry.
+//   - A display name or a user's id is shown only to readers with a session. Every caller gets one
 //     with Cookies, unless Cookies.Application is set.
 //   - Events come from the store's change stream only, so a failing stream never
 //     fails the request that caused an event.
 //
 // # Not guaranteed
 //
-//   - Permission: a session may lock any room. The application decides who may edit.
-//   - That a socket ends when the token that opened it expires.
+//   - Permission without Options.Authorize: a session may lock any room.
+//   - That a permission which is withdrawn ends at once: within 10 s, and for a socket within 70 s.
 package server

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -19,8 +20,7 @@ import (
 // target is the room of a request, and the owner that sent it.
 type target struct {
 	room, owner string
-	session     string // the owner without its client; empty: none, and the owner holds no lock
-	name        string // the owner's display name
+	session     Caller // without its client; its Owner is empty: none, and owner holds no lock
 }
 
 // roomKey is the key of the room's id in an echo.Context.
@@ -41,12 +41,13 @@ type (
 		Released bool   `json:"released"` // false: it was free
 		Message  string `json:"message"`
 	}
-	shown struct {
+	status struct {
 		IsLocked  bool    `json:"is_locked"`
 		IsMyLock  bool    `json:"is_my_lock"`
 		LockedAt  *string `json:"locked_at"`
 		ExpiresAt *string `json:"expires_at"`
 		Name      string  `json:"holder_name,omitempty"`
+		User      string  `json:"user_id,omitempty"`
 	}
 	confirmed struct {
 		Success   bool    `json:"success"`
@@ -67,6 +68,11 @@ func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 			return err
 		}
 		defer s.Track()()
+		if name != "confirm" { // which asks only if it refuses
+			if _, err := s.permit(c.Request(), q.session, q.room); err != nil {
+				return err
+			}
+		}
 		body, err := do(c.Request().Context(), q, c)
 		if err != nil {
 			return err
@@ -107,7 +113,7 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 		return q, err
 	}
 	c.Set(roomKey, room)
-	return target{room, caller.Owner + client, caller.Owner, caller.Name}, nil
+	return target{room, caller.Owner + client, caller}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -145,10 +151,10 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 	if err := s.beginLock(ctx, q); err != nil {
 		return nil, err
 	}
-	defer s.rooms.end(q.session, q.room)
-	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
+	defer s.rooms.end(q.session.Owner, q.room)
+	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.session.Profile)
 	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
-		s.rooms.keep(q.session, q.room, s.locks.TTL())
+		s.rooms.keep(q.session.Owner, q.room, s.locks.TTL())
 	}
 	return heldBody(state.Lock), err
 }
@@ -157,7 +163,7 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Renew(ctx, q.room, q.owner)
 	if err == nil {
-		s.rooms.keep(q.session, q.room, s.locks.TTL())
+		s.rooms.keep(q.session.Owner, q.room, s.locks.TTL())
 	}
 	return heldBody(state.Lock), err
 }
@@ -175,7 +181,7 @@ func heldBody(l document.Lock) held {
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if err == nil {
-		s.rooms.keep(q.session, q.room, 0)
+		s.rooms.keep(q.session.Owner, q.room, 0)
 	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
@@ -186,20 +192,26 @@ func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, er
 // show handles GET.
 func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
-	body := shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), ""}
-	if q.session != "" {
-		body.Name = state.Lock.Name
+	body := status{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), "", ""}
+	if q.session.Owner != "" {
+		body.Name, body.User = state.Lock.Name, state.Lock.User
 	}
 	return body, err
 }
 
-// confirm handles GET …/confirm, which a client calls right before it saves.
+// confirm handles GET …/confirm, which a client calls right before it saves. Without token, any
+// token of the session is confirmed. The holder needs no further permission: its application asks
+// while it handles a request, and may handle only one at a time.
 func (s *Server) confirm(ctx context.Context, q target, c echo.Context) (any, error) {
 	token, err := strconv.ParseInt(c.QueryParam("token"), 10, 64)
-	if err != nil {
-		return nil, requestError("token is not an integer")
+	if c.QueryParams().Has("token") && (err != nil || token < 1) {
+		return nil, requestError("token is not a positive integer")
 	}
 	state, err := s.locks.Confirm(ctx, q.room, q.owner, token)
+	if err != nil && !state.Mine { // others may not even be told whether the room is locked
+		_, denied := s.permit(c.Request(), q.session, q.room)
+		err = cmp.Or(denied, err)
+	}
 	valid := max(0, time.Until(state.Until))
 	return confirmed{true, state.Lock.Token, stamp(state.Lock.ExpiresAt), valid.Milliseconds()}, err
 }

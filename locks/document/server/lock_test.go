@@ -126,8 +126,12 @@ func TestConfirmReturnsHowLongALockCanBeReliedOn(t *testing.T) {
 		t.Errorf("it can be relied on for %d ms, want the remaining time less a margin of %d", sure.Valid, margin)
 	}
 	b.want(http.StatusForbidden, notYours, http.MethodGet, fmt.Sprintf("%s/confirm?token=%d", lockPath, got.Token-1))
-	for _, token := range []string{"", "x", "1.5", "9223372036854775808", "%31%00"} {
-		b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"token is not an integer"}`,
+	if _, body := b.ask(http.MethodGet, lockPath+"/confirm"); !strings.HasPrefix(body, fmt.Sprintf(`{"success":true,"token":%d,`, got.Token)) {
+		t.Errorf("without a token: %s, want that of the lock", body)
+	}
+	b.site.browser(t).want(http.StatusForbidden, notYours, http.MethodGet, lockPath+"/confirm")
+	for _, token := range []string{"", "x", "1.5", "9223372036854775808", "%31%00", "0", "-1"} {
+		b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"token is not a positive integer"}`,
 			http.MethodGet, lockPath+"/confirm?token="+token)
 	}
 }

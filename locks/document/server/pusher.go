@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -66,10 +67,13 @@ func (e *pusherError) Error() string { return "doclock: " + e.Message }
 var (
 	errUnknownKey   = &pusherError{4001, "the key is not PUSHER_APP_KEY, or that is not set"}
 	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
+	errOtherKind    = &pusherError{4009, "presence and encrypted channels are not served; use a private channel"}
 	errNoStore      = &pusherError{4100, "the store is out of reach"}
+	errNoAnswer     = &pusherError{4100, "the application does not answer whether this is permitted"}
 	errStopping     = &pusherError{4200, "this instance is stopping"}
 	errMessage      = &pusherError{4200, "invalid message"}
 	errNoPong       = &pusherError{4201, "no reply to a ping"}
+	errExpired      = &pusherError{4203, "the session or the permission has expired; connect again to prove it"}
 	errEvent        = &pusherError{4301, "clients may only subscribe, unsubscribe and ping"}
 	errManyChannels = &pusherError{4301, "too many channels of this socket, of this session, or of all sockets of this instance"}
 )
@@ -81,12 +85,13 @@ type frame struct {
 	Data    string `json:"data"`
 }
 
-// sign returns the authorization of a socket for a private channel. payer is the hash of the
-// session that the channel counts for. An application that signs names none.
-func (p Pusher) sign(socket, channel, payer string) string {
+// sign returns the authorization of a socket for a private channel. grant is the hash of the
+// session that the channel counts for, a colon, and when that expires, in ms since 1970. An
+// application that signs has none.
+func (p Pusher) sign(socket, channel, grant string) string {
 	suffix := ""
-	if payer != "" {
-		suffix = ":" + payer
+	if grant != "" {
+		suffix = ":" + grant
 	}
 	h := hmac.New(sha256.New, []byte(p.Secret))
 	h.Write([]byte(socket + ":" + channel + suffix)) // never fails
@@ -101,10 +106,16 @@ func payerOf(session string) string {
 	return document.Hash(session)
 }
 
+// otherKind matches the names of channels that Pusher's clients subscribe to otherwise.
+var otherKind = regexp.MustCompile(`^(presence|private-encrypted)-`)
+
 var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
 
 // roomOf returns the room of a channel's name, in which =XX stands for a byte.
 func (p Pusher) roomOf(name string) (room string, private bool, err error) {
+	if otherKind.MatchString(name) {
+		return "", false, errOtherKind
+	}
 	prefix, suffix, _ := strings.Cut(cmp.Or(p.Channel, DefaultChannel), "{room}")
 	public, private := strings.CutPrefix(name, "private-")
 	text, begins := strings.CutPrefix(public, prefix)
@@ -150,11 +161,18 @@ func (s *Server) authorize(c echo.Context) error {
 	}
 	r.Body = http.MaxBytesReader(c.Response(), r.Body, maxBody)
 	_ = c.Bind(&want) // an invalid body names no channel
-	_, private, err := s.o.Pusher.roomOf(want.Channel)
-	if err != nil || !private || !socketID.MatchString(want.Socket) {
+	room, private, err := s.o.Pusher.roomOf(want.Channel)
+	switch {
+	case errors.Is(err, errOtherKind):
+		return err
+	case err != nil || !private || !socketID.MatchString(want.Socket):
 		return errForeignChannel
 	}
-	auth := s.o.Pusher.sign(want.Socket, want.Channel, payerOf(caller.Owner))
+	until, err := s.permit(r, caller, room)
+	if err != nil {
+		return err
+	}
+	auth := s.o.Pusher.sign(want.Socket, want.Channel, fmt.Sprintf("%s:%d", payerOf(caller.Owner), until.UnixMilli()))
 	return c.JSON(http.StatusOK, map[string]string{"auth": auth})
 }
 
@@ -176,12 +194,12 @@ func (s *Server) connect(c echo.Context) error {
 		return nil // Accept has answered
 	}
 	id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
-	p := &pusher{server: s, conn: conn, payer: payerOf(caller.Owner), id: id, channels: map[string]context.CancelFunc{}}
+	p := &pusher{server: s, conn: conn, request: r, caller: caller, id: id, channels: map[string]context.CancelFunc{}}
 	if c.Param("key") != s.o.Pusher.Key { // the route has no empty key
 		p.close(errUnknownKey)
 		return nil
 	}
-	s.run(conn, p.read, p.begin, p.close)
+	s.run(conn, time.Time{}, p.read, p.begin, p.close)
 	p.forwarding.Wait()
 	return nil
 }
@@ -190,7 +208,8 @@ func (s *Server) connect(c echo.Context) error {
 type pusher struct {
 	server     *Server
 	conn       *websocket.Conn
-	payer      string // the session that its public channels count for; empty: none
+	request    *http.Request // that has opened it
+	caller     Caller        // of request: the session that its public channels count for
 	id         string
 	paced      time.Time                     // when the last message was due; the reading goroutine's own
 	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
@@ -238,10 +257,10 @@ func (p *pusher) read(ctx context.Context) error {
 
 		p.pace(ctx)
 		err = p.handle(ctx, data)
-		switch {
-		case errors.Is(err, errUnauthorized), errors.Is(err, errEvent):
-			p.send("pusher:error", "", err)
-		case err != nil:
+		var known *pusherError
+		if errors.As(err, &known) && (known.Code == errUnauthorized.Code || known.Code == errEvent.Code) {
+			p.send("pusher:error", "", known)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -262,9 +281,7 @@ func (p *pusher) handle(ctx context.Context, data []byte) error {
 		Event string
 		Data  json.RawMessage
 	}
-	var about struct{ Channel, Auth string } // other events may have data of another type
-	if json.Unmarshal(data, &m) != nil ||
-		strings.HasSuffix(m.Event, "subscribe") && json.Unmarshal(m.Data, &about) != nil {
+	if json.Unmarshal(data, &m) != nil {
 		return errMessage
 	}
 
@@ -274,26 +291,55 @@ func (p *pusher) handle(ctx context.Context, data []byte) error {
 		return nil
 	case "pusher:pong":
 		return nil
-	case "pusher:subscribe":
-		return p.subscribe(ctx, about.Channel, about.Auth)
-	case "pusher:unsubscribe":
-		p.unsubscribe(about.Channel)
-		return nil
+	case "pusher:subscribe", "pusher:unsubscribe":
+		return p.change(ctx, m.Event, m.Data)
 	}
 	return errEvent
+}
+
+// change begins or ends a subscription. data is an object, or its JSON in a string.
+func (p *pusher) change(ctx context.Context, event string, data json.RawMessage) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil && text != "" {
+		data = json.RawMessage(text)
+	}
+	var about struct{ Channel, Auth string }
+	if json.Unmarshal(data, &about) != nil {
+		return errMessage
+	}
+	if event == "pusher:subscribe" {
+		return p.subscribe(ctx, about.Channel, about.Auth)
+	}
+	p.unsubscribe(about.Channel)
+	return nil
 }
 
 // subscribe begins to forward the events of a channel's room, the current state first.
 func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	s := p.server
 	room, private, err := s.o.Pusher.roomOf(channel)
-	_, payer, _ := strings.Cut(strings.TrimPrefix(auth, s.o.Pusher.Key+":"), ":")
-	if err != nil || private && !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel, payer))) {
-		p.refuse(channel, "AuthError", errUnauthorized)
-		return errUnauthorized
+	payer, until := payerOf(p.caller.Owner), time.Time{}
+	_, grant, _ := strings.Cut(strings.TrimPrefix(auth, s.o.Pusher.Key+":"), ":")
+	switch {
+	case err != nil:
+	case !private:
+		until, err = s.permit(p.request, p.caller, room)
+	case !hmac.Equal([]byte(auth), []byte(s.o.Pusher.sign(p.id, channel, grant))):
+		err = errUnauthorized
+	case grant != "":
+		sum, expiry, _ := strings.Cut(grant, ":")
+		ms, _ := strconv.ParseInt(expiry, 10, 64) // signed by sign
+		payer, until = sum, time.UnixMilli(ms)
 	}
-	if !private || payer == "" {
-		payer = p.payer
+
+	refused := errUnauthorized
+	errors.As(err, &refused) // else the room's id is wrong, or the application has refused
+	switch {
+	case errors.Is(err, errNotAsked):
+		return errNoAnswer
+	case err != nil:
+		p.refuse(channel, "AuthError", refused)
+		return refused
 	}
 
 	p.unsubscribe(channel)
@@ -307,12 +353,15 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		return errNoStore
 	}
 
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := before(ctx, until)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
 		defer s.closeChannel(payer, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
+		if errors.Is(context.Cause(ctx), errExpired) {
+			p.close(errExpired) // a client authorizes its channels again only on a new socket
+		}
 	})
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"taskguard/internal/taskauth"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
@@ -275,6 +276,17 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 			t.Errorf("%q: %d, %q", wrong, status, auth)
 		}
 	}
+	const reason = "presence and encrypted channels are not served; use a private channel"
+	for _, other := range []string{"presence-documents.room", "private-encrypted-documents.room"} {
+		form := strings.NewReader("socket_id=1.1&channel_name=" + other)
+		if got := b.do(http.MethodPost, "/broadcasting/auth", form, "Content-Type", "application/x-www-form-urlencoded"); got.status != http.StatusForbidden || !strings.Contains(got.body, reason) {
+			t.Errorf("%s: %+v", other, got)
+		}
+		if f := p.subscribe(other, ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, reason) {
+			t.Errorf("%s: %+v", other, f)
+		}
+		p.wantError(4009)
+	}
 	status, auth := b.authorized(p.id, channel)
 	if status != http.StatusOK || !strings.HasPrefix(auth, "key:") {
 		t.Fatalf("%d, %q", status, auth)
@@ -340,11 +352,19 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 		}
 	}
 	p := b.connect()
-	for _, event := range []string{"client-typing", "pusher:signin", "pusher_internal:subscription_succeeded", "DocumentUnlocked"} {
-		p.send(event, map[string]string{"channel": "documents.room"})
-		p.wantError(4301)
+	for _, event := range []string{
+		"client-typing", "client-subscribe", "client-unsubscribe", "pusher:signin", "pusher_internal:subscription_succeeded", "DocumentUnlocked",
+	} {
+		for _, data := range []any{map[string]string{"channel": "documents.room"}, "text", nil, []int{1}} {
+			p.send(event, data)
+			p.wantError(4301)
+		}
 	}
 	p.wantAlive()
+	p.send("pusher:subscribe", `{"channel":"documents.room"}`) // as the server's own messages have it
+	if f := p.frame(); f != (frame{succeed, "documents.room", "{}"}) {
+		t.Errorf("got %+v", f)
+	}
 }
 
 const tooManyConnections = `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`
@@ -513,8 +533,8 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 		"a private channel":        {other.state(t, "private-documents.room"), true},
 		"a public channel":         {other.state(t, "documents.room"), false},
 	} {
-		if shown := strings.Contains(c.text, `"holder_name":"あおい"`); shown != c.shown || strings.Contains(c.text, "user-7") {
-			t.Errorf("%s: %s, want the name: %t", name, c.text, c.shown)
+		if shown := strings.Contains(c.text, `"holder_name":"あおい","user_id":"u7"`); shown != c.shown || strings.Contains(c.text, "user-7") {
+			t.Errorf("%s: %s, want the name and the id: %t", name, c.text, c.shown)
 		}
 	}
 	if strings.Contains(s.log.String(), "あおい") {
@@ -522,8 +542,8 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 	}
 }
 
-// ofUser7 returns the cookie that an application makes for its user 7, あおい.
-func ofUser7() string { return signed(fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())) }
+// ofUser7 returns the cookie that an application makes for its user 7, あおい, whose id for others is u7.
+func ofUser7() string { return signed(fmt.Sprintf("v1.user-7.%d.44GC44GK44GE.dTc", time.Now().Unix())) }
 
 // signed returns a cookie as an application makes it.
 func signed(text string) string {
@@ -585,8 +605,8 @@ func (b *browser) state(t *testing.T, channel string) string {
 func TestANameThatCannotBeShownIsNone(t *testing.T) {
 	for name, want := range map[string]string{"Ann": "Ann", strings.Repeat("x", 256): strings.Repeat("x", 256), strings.Repeat("x", 257): "", "a\nb": "", "a\xff": ""} {
 		caller, err := server.Accounts{Verifier: named(name)}.Caller(nil, &http.Request{Header: http.Header{}}, false)
-		if err != nil || caller.Name != want {
-			t.Errorf("%q: got %q, %v, want %q", name, caller.Name, err, want)
+		if err != nil || caller.Profile != (document.Profile{Name: want, User: want}) {
+			t.Errorf("%q: got %q, %v, want %q", name, caller.Profile, err, want)
 		}
 	}
 }
@@ -594,4 +614,6 @@ func TestANameThatCannotBeShownIsNone(t *testing.T) {
 // named is a Verifier of one subject with this name.
 type named string
 
-func (n named) Subject(*http.Request) (subject, name string, err error) { return "1", string(n), nil }
+func (n named) Subject(*http.Request) (taskauth.Subject, error) {
+	return taskauth.Subject{ID: "1", Name: string(n), User: string(n)}, nil
+}

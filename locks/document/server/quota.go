@@ -74,7 +74,7 @@ func (q *quota) keep(session string, key any, life time.Duration) {
 
 // beginLock counts a lock for the session while a request acquires it.
 func (s *Server) beginLock(ctx context.Context, q target) error {
-	if s.rooms.begin(q.session, q.room, s.o.SessionLocks) {
+	if s.rooms.begin(q.session.Owner, q.room, s.o.SessionLocks) {
 		return nil
 	}
 	state, err := s.locks.Get(ctx, q.room, q.owner) // another instance may have acquired it
@@ -84,7 +84,7 @@ func (s *Server) beginLock(ctx context.Context, q target) error {
 	case !state.Mine:
 		return errManyLocks
 	}
-	s.rooms.begin(q.session, q.room, math.MaxInt)
+	s.rooms.begin(q.session.Owner, q.room, math.MaxInt)
 	return nil
 }
 

@@ -28,7 +28,7 @@ import (
 	"taskguard/locks/document/server/web"
 )
 
-// maxName is the length of a display name, in bytes. A longer one is not shown.
+// maxName is the length of a display name or a user's id, in bytes. A longer one is not shown.
 const maxName = 256
 
 // Sessions identify the caller; Cookies and Accounts are two.
@@ -41,16 +41,19 @@ type Sessions interface {
 
 // Caller identifies the sender of a request.
 type Caller struct {
-	Owner string // empty: no session
-	Name  string // the display name that the application publishes; may be empty
+	Owner            string    // empty: no session
+	Until            time.Time // when the proof of the session expires; zero: never
+	document.Profile           // what the application publishes of the user
 }
 
-// displayName returns name if others can be shown it, else "".
-func displayName(name string) string {
-	if len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return ""
+// shown returns of a profile what others can be shown.
+func shown(p document.Profile) document.Profile {
+	for _, text := range []*string{&p.Name, &p.User} {
+		if len(*text) > maxName || !utf8.ValidString(*text) || strings.ContainsFunc(*text, unicode.IsControl) {
+			*text = ""
+		}
 	}
-	return name
+	return p
 }
 
 // Authenticator admits a request to an internal route, or returns an error that
@@ -65,6 +68,9 @@ type Options struct {
 	Tasks   Authenticator   // checks the callers of POST /internal/sweep; nil: a proxy in front checks them
 	Pusher  Pusher          // the zero value: its sockets are refused
 	Origins []string        // other origins whose pages may call, such as https://app.example
+	// Authorize is the application's URL that is asked whether a session may use a room; empty: every
+	// session may use any room.
+	Authorize string
 	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
 	// zero: 10,000. Clients without a session may have half of them, with their channels, except
 	// the private ones that a session has authorized: these count for that session.
@@ -89,6 +95,7 @@ type Server struct {
 	work                 context.Context // its end closes all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
+	gate                 gate
 	rooms                quota
 	sockets, channels    quota
 	log                  *slog.Logger
@@ -103,7 +110,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), work: work, log: o.Log, o: o,
-		locks: locks, feed: feed, sessions: sessions, echo: echo.New(),
+		locks: locks, feed: feed, sessions: sessions, echo: echo.New(), gate: gate{url: o.Authorize},
 	}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"taskguard/internal/lifecycle"
+	"taskguard/internal/taskauth"
+	"taskguard/locks/document"
 )
 
 const (
@@ -28,10 +30,11 @@ const (
 )
 
 // Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
-// version.id.issued.name.mac with a display name in unpadded URL-safe base64. mac is the
-// HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
-// the secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-]
-// is percent-encoded; with a display name it is not renewed. Instances that share the secret
+// version.id.issued.name.mac with a display name in unpadded URL-safe base64, or
+// version.id.issued.name.user.mac with the id, likewise, that others are shown. mac is the
+// HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has the
+// secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-] is
+// percent-encoded; with a name or such an id it is not renewed. Instances that share the secret
 // accept each other's sessions; nothing is stored.
 //
 // A caller without a cookie has no session until a POST or the page begins one, unless
@@ -54,10 +57,11 @@ func NewCookies(secret []byte) (*Cookies, error) {
 	return &Cookies{secret: secret}, nil
 }
 
-// session holds the id and the display name that a valid cookie proves.
+// session holds what a valid cookie proves.
 type session struct {
-	id, name string
-	age      time.Duration
+	id      string
+	profile document.Profile
+	age     time.Duration
 }
 
 // Caller returns as the owner "session/" and the session's id, percent-encoded so that it
@@ -87,10 +91,11 @@ func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Ca
 	case valid.id == "":
 		valid.id = rand.Text()
 		k.set(w, r, valid.id)
-	case valid.age >= sessionLife/2 && valid.name == "" && !k.Application:
+	case valid.age >= sessionLife/2 && valid.profile == (document.Profile{}) && !k.Application:
 		k.set(w, r, valid.id)
 	}
-	return Caller{Owner: "session/" + url.PathEscape(valid.id), Name: displayName(valid.name)}, nil
+	until := time.Now().Add(sessionLife - valid.age)
+	return Caller{"session/" + url.PathEscape(valid.id), until, shown(valid.profile)}, nil
 }
 
 // read returns the session that a cookie's value proves. An invalid cookie has an empty id.
@@ -100,7 +105,7 @@ func (k *Cookies) read(value string) session {
 		return session{}
 	}
 	parts := strings.Split(value[:end], ".") // ours: the mac is valid
-	if len(parts) < 3 || len(parts) > 4 || parts[0] != sessionVersion {
+	if len(parts) < 3 || len(parts) > 5 || parts[0] != sessionVersion {
 		return session{}
 	}
 
@@ -110,11 +115,12 @@ func (k *Cookies) read(value string) session {
 	if err != nil || timeErr != nil || age >= sessionLife {
 		return session{}
 	}
-	var name []byte
-	if len(parts) == 4 {
-		name, _ = base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
+	var published [2]string // the name and the user; signed by the application
+	for i, part := range parts[3:] {
+		text, _ := base64.RawURLEncoding.DecodeString(part)
+		published[i] = string(text)
 	}
-	return session{id, string(name), age}
+	return session{id, document.Profile{Name: published[0], User: published[1]}, age}
 }
 
 // mac returns the MAC as base64. Callers compare this text and do not decode it, since
@@ -144,10 +150,10 @@ const (
 	bearerProtocol = "bearer."
 )
 
-// Verifier returns the subject of a request's bearer token, which is not empty, and its display
-// name or "", or an error of taskauth's; taskauth.Verifier is one.
+// Verifier returns the account of a request's bearer token, whose ID is not empty, or an error of
+// taskauth's; taskauth.Verifier is one.
 type Verifier interface {
-	Subject(r *http.Request) (subject, name string, err error)
+	Subject(r *http.Request) (taskauth.Subject, error)
 }
 
 // Accounts are sessions proved by a bearer token: in Authorization or, for a
@@ -159,17 +165,23 @@ type Accounts struct {
 // Caller returns as the owner "oidc/" and the token's subject, percent-encoded so that no subject
 // looks like another subject with a client's name.
 func (a Accounts) Caller(_ http.ResponseWriter, r *http.Request, _ bool) (Caller, error) {
-	if len(r.Header["Authorization"]) == 0 {
-		if tokens := offered(r); len(tokens) == 1 {
-			r = r.WithContext(r.Context()) // a copy, whose header is replaced
-			r.Header = http.Header{"Authorization": {"Bearer " + tokens[0]}}
-		}
-	}
-	sub, name, err := a.Verifier.Subject(r)
+	sub, err := a.Verifier.Subject(withToken(r))
 	if err != nil {
 		return Caller{}, err
 	}
-	return Caller{Owner: "oidc/" + url.PathEscape(sub), Name: displayName(name)}, nil
+	profile := shown(document.Profile{Name: sub.Name, User: sub.User})
+	return Caller{"oidc/" + url.PathEscape(sub.ID), sub.Expires, profile}, nil
+}
+
+// withToken returns r with the token that it offers as a subprotocol in Authorization.
+func withToken(r *http.Request) *http.Request {
+	tokens := offered(r)
+	if len(r.Header["Authorization"]) > 0 || len(tokens) != 1 {
+		return r
+	}
+	r = r.WithContext(r.Context()) // a copy, whose header is replaced
+	r.Header = http.Header{"Authorization": {"Bearer " + tokens[0]}}
+	return r
 }
 
 // offered returns the tokens among the subprotocols that r offers.

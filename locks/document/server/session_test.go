@@ -181,7 +181,7 @@ func TestAForgedCookieIsRefused(t *testing.T) {
 		"no id's encoding": signed(fmt.Sprintf("v1.%%zz.%d", time.Now().Unix())),
 		"a later version":  signed(fmt.Sprintf("v2.id.%d", time.Now().Unix())),
 		"no time":          signed("v1.id.x"),
-		"five parts":       signed(fmt.Sprintf("v1.id.%d.YQ.x", time.Now().Unix())),
+		"six parts":        signed(fmt.Sprintf("v1.id.%d.YQ.YQ.x", time.Now().Unix())),
 	} {
 		if status, body, set := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !deleted(set) {
 			t.Errorf("%s: %d %s, cookie %v", name, status, body, set)
@@ -326,17 +326,17 @@ func TestASocketTakesTheTokenAsASubprotocol(t *testing.T) {
 // fixed is a Verifier of one subject. If that is empty, it has no keys.
 type fixed string
 
-func (f fixed) Subject(*http.Request) (subject, name string, err error) {
+func (f fixed) Subject(*http.Request) (taskauth.Subject, error) {
 	if f == "" {
-		return "", "", taskauth.ErrNoKeys
+		return taskauth.Subject{}, taskauth.ErrNoKeys
 	}
-	return string(f), "A Name", nil
+	return taskauth.Subject{ID: string(f), Name: "A Name", User: "u1", Expires: time.Unix(1, 0)}, nil
 }
 
 func TestASubjectIsEscapedInItsOwner(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	caller, err := server.Accounts{Verifier: fixed("a/tab")}.Caller(nil, r, false)
-	if want := (server.Caller{Owner: "oidc/a%2Ftab", Name: "A Name"}); err != nil || caller != want {
+	if want := (server.Caller{Owner: "oidc/a%2Ftab", Until: time.Unix(1, 0), Profile: document.Profile{Name: "A Name", User: "u1"}}); err != nil || caller != want {
 		t.Errorf("got %+v, %v, want %+v", caller, err, want)
 	}
 }
@@ -368,10 +368,12 @@ func TestAnApplicationConfirmsALockBeforeItSaves(t *testing.T) {
 				return valid, err
 			}
 			token := fmt.Sprint(lock.Lock.Token)
-			if valid, err := ask(server.URL, token, "tab"); err != nil || valid < 1 || valid > 27_000 {
-				t.Errorf("the holder: %d ms, %v", valid, err)
+			for _, token := range []string{token, ""} {
+				if valid, err := ask(server.URL, token, "tab"); err != nil || valid < 1 || valid > 27_000 {
+					t.Errorf("the holder, token %q: %d ms, %v", token, valid, err)
+				}
 			}
-			for _, c := range [][2]string{{token, "other"}, {token, ""}, {"1", "tab"}} {
+			for _, c := range [][2]string{{token, "other"}, {token, ""}, {"", "other"}, {"1", "tab"}} {
 				if valid, err := ask(server.URL, c[0], c[1]); err != nil || valid != 0 {
 					t.Errorf("%v: %d ms, %v, want 0", c, valid, err)
 				}

@@ -16,8 +16,13 @@ import (
 	"taskguard/locks/document"
 )
 
-// writeTimeout is the time limit of sending one message.
-const writeTimeout = 5 * time.Second
+const (
+	// writeTimeout is the time limit of sending one message.
+	writeTimeout = 5 * time.Second
+	// closeExpired is the code that closes a socket of GET …/ws when its session, or the
+	// application's permission, has to be proved again.
+	closeExpired websocket.StatusCode = 4401
+)
 
 // errReceived is the cause of the end of a socket whose client sent a message.
 var errReceived = errors.New("doclock: the client sent a message")
@@ -31,19 +36,20 @@ type message struct {
 	Room      string  `json:"room_id"`
 	Holder    *string `json:"holder"`
 	Name      string  `json:"holder_name,omitempty"`
+	User      string  `json:"user_id,omitempty"`
 	ExpiresAt *string `json:"expires_at"`
 	Reason    string  `json:"reason"`
 	Version   int64   `json:"version"`
 }
 
 // messageOf returns the message for e. With named, which is for readers with a session only, it
-// contains the holder's display name.
+// contains the holder's profile.
 func messageOf(e document.Event, named bool) message {
 	m := message{Type: "DocumentUnlocked", Room: e.Room, Reason: e.Reason, Version: e.Version}
 	if e.Locked {
 		m.Type, m.Holder, m.ExpiresAt = "DocumentLocked", &e.Holder, stamp(e.ExpiresAt)
 		if named {
-			m.Name = e.Name
+			m.Name, m.User = e.Name, e.User
 		}
 	}
 	return m
@@ -57,10 +63,14 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.openSocket(r, q.session); err != nil {
+	until, err := s.permit(r, q.session, q.room)
+	if err != nil {
 		return err
 	}
-	defer s.closeSocket(q.session, r)
+	if err := s.openSocket(r, q.session.Owner); err != nil {
+		return err
+	}
+	defer s.closeSocket(q.session.Owner, r)
 	sub, err := s.feed.Subscribe(r.Context(), q.room)
 	if err != nil {
 		return err
@@ -71,21 +81,23 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err != nil {
 		return nil // Accept has answered
 	}
-	s.serve(conn, sub, q.session != "")
+	s.serve(conn, sub, until, q.session.Owner != "")
 	return nil
 }
 
-// serve sends the events of sub until the client disconnects or the process stops. Then
-// it closes conn. With named, the messages contain the holder's display name.
-func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, named bool) {
+// serve sends the events of sub until the client disconnects, until has passed or the process stops.
+// Then it closes conn. With named, the messages contain the holder's profile.
+func (s *Server) serve(conn *websocket.Conn, sub *document.Subscription, until time.Time, named bool) {
 	read := func(context.Context) error { return received(conn) }
 	send := func(ctx context.Context) {
 		for e := range sub.Events(ctx) {
 			write(conn, messageOf(e, named))
 		}
 	}
-	s.run(conn, read, send, func(cause error) {
+	s.run(conn, until, read, send, func(cause error) {
 		switch {
+		case errors.Is(cause, errExpired):
+			_ = conn.Close(closeExpired, errExpired.Message)
 		case errors.Is(cause, errReceived):
 			_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
 		case errors.Is(cause, errStopping):
@@ -115,13 +127,15 @@ func (s *Server) openSocket(r *http.Request, session string) error {
 	return err
 }
 
-// run serves a socket until read returns, the client does not answer a ping or the process
-// stops; that ends the context of send. Then it closes conn by end, which gets the cause,
+// run serves a socket until read returns, the client does not answer a ping, until has passed or the
+// process stops; that ends the context of send. Then it closes conn by end, which gets the cause,
 // and waits for read, which returns nil if the client has disconnected.
-func (s *Server) run(conn *websocket.Conn, read func(ctx context.Context) error, send func(ctx context.Context),
-	end func(cause error),
+func (s *Server) run(conn *websocket.Conn, until time.Time, read func(ctx context.Context) error,
+	send func(ctx context.Context), end func(cause error),
 ) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	proved, release := before(context.Background(), until)
+	defer release()
+	ctx, cancel := context.WithCancelCause(proved)
 	stopWaiting := context.AfterFunc(s.work, func() { cancel(errStopping) })
 	defer stopWaiting()
 	var reading, pinging sync.WaitGroup
@@ -131,6 +145,14 @@ func (s *Server) run(conn *websocket.Conn, read func(ctx context.Context) error,
 	pinging.Wait()
 	end(context.Cause(ctx))
 	reading.Wait()
+}
+
+// before returns a context that ends with errExpired at until, unless that is zero.
+func before(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
+	if until.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadlineCause(ctx, until, errExpired)
 }
 
 // received waits until the client closes the socket, or sends a message. The

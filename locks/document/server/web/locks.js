@@ -986,6 +986,7 @@ const REASONS = {
   no_file_system: 'this browser has no origin private file system',
   no_worker: "this page's Content-Security-Policy needs worker-src blob:",
   too_many_locks: 'this session holds too many locks',
+  not_permitted: 'the application does not let this session use the room',
 };
 
 /** @typedef {{ cause?: unknown, context?: Record<string, unknown>, retryable?: boolean }} Details */

@@ -81,10 +81,13 @@ const WHY = {
   'release-failed': 'your lock could not be released, and ends by itself',
 };
 
+/** @type {Record<string, string>} */
+const REFUSED = { too_many_locks: 'you hold too many locks', not_permitted: 'you may not edit this document' };
+
 /** @param {import('./locks.js').ProjectLockReadonlyInfo} info */
 function onReadonly({ reason, lastError }) {
   lease = null;
-  const why = lastError.context?.error === 'too_many_locks' ? 'you hold too many locks' : WHY[reason];
+  const why = REFUSED[String(lastError.context?.error)] ?? WHY[reason];
   warn(`Read-only: ${why}. Press Edit to try again.`);
   show();
 }
@@ -139,6 +142,7 @@ function onEvent(event) {
 // ---- Events of the server ----
 
 const RECONNECT_MS = [500, 1000, 2000, 5000, 10000];
+const EXPIRED = 4401; // the session or the permission has to be proved again, by a new socket
 
 function listen(failures = 0) {
   const url = new URL(`${lockPath}/ws`, location.href);
@@ -149,11 +153,20 @@ function listen(failures = 0) {
     failures = 0;
     receive(JSON.parse(data));
   };
-  socket.onclose = () => {
+  socket.onclose = ({ code }) => {
+    if (code === EXPIRED && connected) return listen(1);
     connected = false;
     show();
+    if (failures === 1) explain();
     setTimeout(listen, RECONNECT_MS[Math.min(failures, RECONNECT_MS.length - 1)], failures + 1);
   };
+}
+
+/** A browser does not tell why a socket was refused: the same request without a socket does. */
+async function explain() {
+  const answer = await fetch(lockPath, { cache: 'no-store', signal: AbortSignal.timeout(5000) }).catch(() => null);
+  if (answer?.status === 401) warn('Your session has ended. Sign in, and load this page again.');
+  if (answer?.status === 403) warn('You may not see this document.');
 }
 
 /** @param {Notice} event */

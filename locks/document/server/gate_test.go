@@ -1,0 +1,201 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"taskguard/lease"
+	"taskguard/locks/document"
+	"taskguard/locks/document/server"
+)
+
+const (
+	notPermitted = `{"success":false,"error":"not_permitted","message":"the application does not let this session use the room"}`
+	notAsked     = `{"success":false,"error":"unavailable","message":"permissions cannot be checked now; try again"}`
+)
+
+// application answers whether a session may use a room: with its status, and 200 at /login.
+type application struct {
+	*httptest.Server
+	status, asked atomic.Int64
+	last          atomic.Pointer[http.Request]
+}
+
+func newApplication(t testing.TB) *application {
+	t.Helper()
+	a := &application{}
+	a.status.Store(http.StatusNoContent)
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/login" {
+			return
+		}
+		a.asked.Add(1)
+		a.last.Store(r)
+		w.Header().Set("Location", "/login")
+		w.WriteHeader(int(a.status.Load()))
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a *application) url() string { return a.URL + "/may-lock?by=doclock" }
+
+func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
+	app := newApplication(t)
+	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
+	holder := s.browser(t)
+	got, _ := holder.take()
+	confirm := fmt.Sprintf("%s/confirm?token=%d", lockPath, got.Token)
+
+	for status, want := range map[int]string{
+		http.StatusUnauthorized: notPermitted, http.StatusForbidden: notPermitted,
+		http.StatusFound: notAsked, http.StatusNotFound: notAsked, http.StatusInternalServerError: notAsked,
+	} {
+		app.status.Store(int64(status))
+		b := s.browser(t)
+		p := b.connect()
+		b.ask(http.MethodGet, "/") // begins a session
+		code := http.StatusForbidden
+		if want == notAsked {
+			code = http.StatusServiceUnavailable
+		}
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
+			b.want(code, want, method, lockPath)
+		}
+		b.want(code, want, http.MethodGet, confirm)
+		b.want(code, want, http.MethodGet, lockPath+"/ws", upgrade()...)
+		if got, auth := b.authorized(p.id, "private-documents.room"); got != code || auth != "" {
+			t.Errorf("%d: a private channel: %d, %q", status, got, auth)
+		}
+		p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
+		if want == notPermitted {
+			p.wantRefused("documents.room")
+			p.wantAlive()
+		} else if closed := p.closed(); closed != 4100 {
+			t.Errorf("%d: a public channel closes the socket with %v, want 4100", status, closed)
+		}
+	}
+	if status, body := holder.ask(http.MethodGet, confirm); status != http.StatusOK { // while the application is busy
+		t.Errorf("the holder: %d %s", status, body)
+	}
+	app.Close()
+	s.browser(t).want(http.StatusServiceUnavailable, notAsked, http.MethodPost, lockPath)
+}
+
+func TestTheApplicationIsAskedOnceForARoomAndASession(t *testing.T) {
+	app := newApplication(t)
+	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
+	b := s.browser(t)
+	b.ask(http.MethodGet, "/")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { b.ask(http.MethodGet, lockPath, "Authorization", "Bearer x") })
+	}
+	all.Wait()
+	b.take()
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).want(locked, document.Current)
+	r := app.last.Load()
+	if n := app.asked.Load(); n != 1 || r.Method != http.MethodGet || r.FormValue("room") != "room" || r.FormValue("by") != "doclock" {
+		t.Errorf("asked %d times, %s %s; want once, for the room", n, r.Method, r.URL)
+	}
+	if h := r.Header; !strings.HasPrefix(h.Get("Cookie"), server.CookieName+"=") || h.Get("Authorization") != "Bearer x" || h.Get("Accept") != "application/json" {
+		t.Errorf("asked with %v", h)
+	}
+
+	b.ask(http.MethodGet, strings.Replace(lockPath, "room", "other", 1))
+	stranger := s.browser(t)
+	stranger.ask(http.MethodGet, lockPath) // may be another user than the next without a session
+	stranger.ask(http.MethodGet, lockPath)
+	if n := app.asked.Load(); n != 4 {
+		t.Errorf("asked %d times, want 4: another room, and each caller without a session", n)
+	}
+}
+
+func TestAPermissionIsWithdrawnWithinTenSecondsAndForASocketWithinAMinute(t *testing.T) {
+	application := newApplication(t)
+	synctest.Test(t, func(t *testing.T) {
+		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		o := server.Options{Authorize: application.url(), Pusher: app}
+		h := server.NewServer(context.Background(), locks, nil, cookies(t), o)
+		cookie := begun(t, h)
+		visit(t, h, http.MethodGet, lockPath, cookie)
+		form := strings.NewReader("socket_id=1.1&channel_name=private-documents.room")
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/broadcasting/auth", form)
+		r.Header = http.Header{"Cookie": {cookie}, "Content-Type": {"application/x-www-form-urlencoded"}}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		body := strings.TrimSpace(w.Body.String())
+		parts := strings.Split(strings.Trim(body, `"}`), ":")
+		until, _ := strconv.ParseInt(parts[len(parts)-1], 10, 64)
+		if want := time.Now().Add(time.Minute).UnixMilli(); until != want {
+			t.Errorf("%s: a private channel is authorized until %d, want %d", body, until, want)
+		}
+
+		application.status.Store(http.StatusForbidden)
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusOK {
+			t.Errorf("at once: %d, want the answer that was given", status)
+		}
+		http.DefaultClient.CloseIdleConnections() // time passes only if nobody waits for a network
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusForbidden {
+			t.Errorf("10 s later: %d", status)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+}
+
+// proved are sessions whose proof expires soon, or has expired.
+type proved struct {
+	server.Sessions
+	life time.Duration
+}
+
+func (p proved) Caller(w http.ResponseWriter, r *http.Request, begin bool) (server.Caller, error) {
+	c, err := p.Sessions.Caller(w, r, begin)
+	c.Until = time.Now().Add(p.life)
+	return c, err
+}
+
+func TestASocketEndsWithTheProofOfItsSession(t *testing.T) {
+	for _, life := range []time.Duration{-time.Second, 100 * time.Millisecond} {
+		s := newPusherSite(t, func(s *setup) { s.sessions = proved{s.sessions, life} })
+		b := s.browser(t)
+		b.take()
+		p := b.connect()
+		const channel = "private-documents.room"
+		_, auth := b.authorized(p.id, channel)
+		p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": auth})
+		for code, socket := range map[websocket.StatusCode]*socket{4401: b.listen(lockPath+"/ws", websocket.DialOptions{}), 4203: p.socket} {
+			text, closed := socket.rest()
+			if closed != code || life < 0 && strings.Contains(text, locked) {
+				t.Errorf("valid for %v: got %s, closed with %v, want %v and no event afterwards", life, text, closed, code)
+			}
+		}
+	}
+}
+
+// rest reads until the socket is closed. It returns the messages and the code.
+func (s *socket) rest() (text string, code websocket.StatusCode) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	defer cancel()
+	for {
+		_, data, err := s.conn.Read(ctx)
+		if err != nil {
+			return text, websocket.CloseStatus(err)
+		}
+		text += string(data)
+	}
+}

@@ -1,0 +1,121 @@
+//go:build linux || darwin
+
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"taskguard/orchestrator"
+)
+
+// gone has analyzers that go away. Each calls leave before it does.
+var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
+	"reset before the answer": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		return answering(t, func(http.ResponseWriter) { leave(); panic(http.ErrAbortHandler) })
+	},
+	"within the answer": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `{"n":`)
+			_ = http.NewResponseController(w).Flush()
+			leave()
+			panic(http.ErrAbortHandler)
+		})
+	},
+	"lines of HTTP/1.0": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			check(err)
+			must(io.WriteString(c, "HTTP/1.0 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"progress\":0.5}\n"))
+			leave()
+			_ = c.Close()
+		})
+	},
+	"lines without a result": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			leave()
+		})
+	},
+	"refused": func(t *testing.T, leave func()) orchestrator.Analyzer {
+		s := serve(t, nil)
+		s.Close()
+		leave()
+		return newAnalyzer(t, s.URL, orchestrator.Options{})
+	},
+	"SIGTERM": ending("kill -TERM $$"), "SIGINT": ending("kill -INT $$"), "exit of a shell": ending("exit 143"),
+}
+
+// answering returns an endpoint that answers by these.
+func answering(t *testing.T, answer func(w http.ResponseWriter)) orchestrator.Analyzer {
+	t.Helper()
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer(w)
+	})
+	return newAnalyzer(t, s.URL, orchestrator.Options{})
+}
+
+// ending returns a program that ends with the command of a shell.
+func ending(command string) func(t *testing.T, leave func()) orchestrator.Analyzer {
+	return func(t *testing.T, leave func()) orchestrator.Analyzer {
+		t.Helper()
+		leave()
+		return program(t, never, "shell", command)
+	}
+}
+
+// In a stop of the instance, the sidecar may get SIGTERM first.
+func TestAnAnalyzerThatGoesAwayJustBeforeTheStopWasStopped(t *testing.T) {
+	stopping := errors.New("the instance stops")
+	for name, analyzer := range gone {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancelCause(t.Context())
+			a := analyzer(t, func() { time.AfterFunc(100*time.Millisecond, func() { stop(stopping) }) })
+			orchestrator.SetPatience(a, never) // else a slow machine would stop too late
+			_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
+			wantRetry(t, err)
+			if context.Cause(ctx) == nil {
+				t.Errorf("got %v, before the stop", err)
+			}
+		})
+		t.Run(name+", without a stop", func(t *testing.T) {
+			a := analyzer(t, func() {})
+			orchestrator.SetPatience(a, time.Millisecond)
+			_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+			var failed *orchestrator.FailureError
+			if wantRetry(t, err); !errors.As(err, &failed) {
+				t.Errorf("got %v, want a failure", err)
+			}
+		})
+	}
+}
+
+func TestOtherEndsWaitForNoStop(t *testing.T) {
+	status := func(status int) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { w.WriteHeader(status) }
+	}
+	result := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_, _ = io.WriteString(w, `{"result":1}`) // without a newline
+	}
+	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{})
+	for name, a := range map[string]orchestrator.Analyzer{
+		"a 500": answering(t, status(500)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
+		"lines with a result": answering(t, result),
+		"no such host":        noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
+		"SIGKILL": program(t, never, "shell", "kill -KILL $$"),
+	} {
+		orchestrator.SetPatience(a, never)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
+		if ctx.Err() != nil {
+			t.Errorf("%s: it waited for a stop: %v", name, err)
+		}
+		cancel()
+	}
+}
