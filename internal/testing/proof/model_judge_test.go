@@ -179,7 +179,7 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 	case lastOf(after).Alone && last.Delays >= 10:
 		m.count("suspects that emptied their worker")
 	case lastOf(after).Alone:
-	case last.Delays < 10 || m.since()-p.entered < m.runTimeout:
+	case m.since()-p.entered < m.runTimeout: // only after ten delays it waits so long
 		return fmt.Sprintf("ran a suspect beside others after %d delays and %v", last.Delays, m.since()-p.entered)
 	default:
 		m.count("suspects that ran beside others")

@@ -114,6 +114,7 @@ func (m *mutants) crashes(n int) {
 		}
 	}
 	time.Sleep(time.Hour)
+	m.q.entered = m.since()
 }
 
 // keep writes the n-th checkpoint of a run.
