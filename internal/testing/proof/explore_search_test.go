@@ -139,7 +139,7 @@ func searches(t *testing.T) []*search {
 		{budget: suspected, from: "suspected", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: waiting, from: "occupied", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: delaying, from: "delaying", attempts: 10, depth: reach, deviations: onward - 1},
-		{budget: waiting, from: "emptying", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: suspected, from: "emptying", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: waiting, from: "overdue", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: killing, from: "killing", attempts: 10, depth: reach, deviations: onward - 1},
 	}

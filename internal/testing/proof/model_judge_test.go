@@ -171,8 +171,10 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 		return fmt.Sprintf("recorded %s for an attempt that had ended", last.Outcome)
 	case gaveUp != (kills && k != Delay):
 		return fmt.Sprintf("wrote %s after %d crashes in a row, the last %d of them alone", k, inARow, alone)
-	case k == Delay && (inARow < 2 || last.Delays != lastOf(before).Delays+1 || last.Delays > 10):
+	case k == Delay && (inARow < 2 || last.Delays != lastOf(before).Delays+1):
 		return fmt.Sprintf("wrote delay %d after %d crashes in a row", last.Delays, inARow)
+	case k == Delay && last.Delays > 10 && m.since()-p.entered >= placesTime: // unless another suspect was first
+		return fmt.Sprintf("wrote delay %d after a wait of %v", last.Delays, m.since()-p.entered)
 	case k == Delay && after.Status == analysislock.Processing:
 		return "delayed an analysis that stays PROCESSING"
 	case k != Acquire || p.on.places == nil || inARow < 2:
