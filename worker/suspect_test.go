@@ -208,30 +208,32 @@ func TestAStopEndsTheWaitOfASuspectAndCountsNoDelay(t *testing.T) {
 }
 
 func TestTwoSuspectsDoNotWaitForEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		suspected(t, b, 0)
-		b.Put(t, "z", b.Fields(t, "x"))
-		w := startOn(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			time.Sleep(time.Minute)
-			return "done", nil
-		})
-		w.places = delivery.NewPlaces(2)
-		reasons := map[any]int{}
-		var mu sync.Mutex
-		var runs sync.WaitGroup
-		for _, id := range []string{"x", "z"} {
-			runs.Go(func() {
-				answer := w.deliver(t, id)
-				mu.Lock()
-				defer mu.Unlock()
-				reasons[answer.Body["reason"]]++
+	for name, delays := range map[string]int{"new": 0, "delayed ten times": 10} {
+		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
+			suspected(t, b, delays)
+			b.Put(t, "z", b.Fields(t, "x"))
+			w := startOn(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				time.Sleep(time.Minute)
+				return "done", nil
 			})
-		}
-		runs.Wait()
-		if reasons[nil] != 1 || reasons["suspect"]+reasons["busy"] != 1 {
-			t.Errorf("reasons %v, want one that ran, and one that was told to come again", reasons)
-		}
-	})
+			w.places = delivery.NewPlaces(2)
+			reasons := map[any]int{}
+			var mu sync.Mutex
+			var runs sync.WaitGroup
+			for _, id := range []string{"x", "z"} {
+				runs.Go(func() {
+					answer := w.deliver(t, id)
+					mu.Lock()
+					defer mu.Unlock()
+					reasons[answer.Body["reason"]]++
+				})
+			}
+			runs.Wait()
+			if reasons[nil] != 1 || reasons["suspect"]+reasons["busy"] != 1 {
+				t.Errorf("reasons %v, want one that ran, and one that was told to come again", reasons)
+			}
+		})
+	}
 }
 
 func TestAKillerIsFailedWithoutARun(t *testing.T) {

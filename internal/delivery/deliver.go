@@ -104,7 +104,7 @@ func (a *attempt) acquire(stop context.Context) error {
 		switch began = time.Now(); {
 		case stop.Err() != nil:
 			err = ErrStopping
-		case options.Alone || acq.MustRun:
+		case options.Alone || acq.MustRun && a.waited >= runner.RunTimeout: // less: another suspect empties this process
 			acq, err = runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 		}
 	}

@@ -55,6 +55,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	for name, n := range c.queue.counts {
 		c.counts["answered "+name] = n
 	}
+	c.judgeRequeues(t)
 	wanted := expected
 	if c.full {
 		wanted = slices.Concat(expected, expectedInFull)

@@ -65,6 +65,23 @@ func (c *chaos) judgeKiller(t *testing.T, id string) {
 	}
 }
 
+// judgeRequeues checks that no more was FAILED as crashed than the test's own faults can explain. It takes two
+// attempts that died alone, also after each requeue, and a fault of one worker ends one such attempt at most.
+func (c *chaos) judgeRequeues(t *testing.T) {
+	t.Helper()
+	faults := c.counts["Firestore paused"] * c.workers
+	for _, name := range []string{
+		"kill -9", "SIGTERM", "SIGSTOP", "kill -9 before a booking", "kill -9 after a booking",
+	} {
+		faults += c.counts[name]
+	}
+	requeued := c.counts["requeued after crashes"]
+	t.Logf("%d analyses requeued that %d faults of workers had made FAILED as crashed", requeued, faults)
+	if requeued > faults/2 {
+		t.Errorf("requeued %d, want at most %d: half of the faults", requeued, faults/2)
+	}
+}
+
 // requeueCrashed requeues what is FAILED because the test has killed its worker too often, as an operator
 // does.
 func (c *chaos) requeueCrashed(ctx context.Context) {

@@ -139,6 +139,7 @@ func searches(t *testing.T) []*search {
 		{budget: suspected, from: "suspected", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: waiting, from: "occupied", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: delaying, from: "delaying", attempts: 10, depth: reach, deviations: onward - 1},
+		{budget: suspected, from: "emptying", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: waiting, from: "overdue", attempts: 10, depth: reach, deviations: onward - 1},
 		{budget: killing, from: "killing", attempts: 10, depth: reach, deviations: onward - 1},
 	}
@@ -154,6 +155,7 @@ var expectedSteps = []string{
 	"unsettled locked", "settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
 	"marks of those that wait in the queue", "marks refused", "crashes between commit and booking",
 	"booked again after a crash", "booked attempts delivered early", "crashes found", "a wait for places ends", "delay",
+	"suspects that emptied their worker", "suspects that ran beside others", "unsettled stopped",
 	"settled suspect", "unsettled suspect", "unsettled busy", "given up after crashes alone",
 }
 

@@ -203,7 +203,11 @@ func (x *execution) timeSteps(add adder) {
 
 	for _, p := range x.callers {
 		if p.waits() {
-			tick("a wait for places ends", p.repliedAt.Add(placesTime), nil)
+			wait := placesTime
+			if lastOf(x.rec.doc).Delays >= 10 {
+				wait = x.runTimeout
+			}
+			tick("a wait for places ends", p.repliedAt.Add(wait), nil)
 		}
 	}
 
@@ -273,7 +277,7 @@ func (x *execution) otherSteps(add adder) {
 	}
 }
 
-// placesTime is how long a suspect waits for the places of its worker.
+// placesTime is how long a suspect waits for the places of its worker, unless it was delayed ten times.
 const placesTime = 10 * time.Second
 
 // waits reports whether the caller waits for the places of its worker.
@@ -358,6 +362,7 @@ var starts = func() map[string][]string {
 	}
 	suspected := slices.Concat(crash(0), crash(1))
 	occupied := slices.Concat(suspected, []string{"task first to a worker with other work"})
+	delaying := slices.Concat(occupied, []string{"time passes: a wait for places ends", "delivery 2 at w2: load"})
 	return map[string][]string{
 		"booked": booked,
 		"stopped": slices.Concat(booked, []string{
@@ -394,7 +399,11 @@ var starts = func() map[string][]string {
 		"delayed":   {"time passes: recovery is due", "recovery"},
 		"suspected": suspected,
 		"occupied":  occupied,
-		"delaying":  slices.Concat(occupied, []string{"time passes: a wait for places ends", "delivery 2 at w2: load"}),
+		"delaying":  delaying,
+		"emptying": slices.Concat(delaying, []string{
+			"delivery 2 at w2: swap", "delivery 2 at w2: book", tenDelays, "time passes: a task is due",
+			"task * to a worker with other work",
+		}),
 		"overdue": slices.Concat(crash(0), []string{ // the run still has its place
 			"task first to an idle worker", "delivery 1 at w1: swap", "time passes: the lock expires",
 		}),
@@ -402,15 +411,22 @@ var starts = func() map[string][]string {
 	}
 }()
 
+// tenDelays makes the one delay of the analysis ten.
+const tenDelays = "ten delays"
+
 // begin takes the steps of a start, each the first possible step that matches.
 func (x *execution) begin(start []string) {
 	left, traced := x.left, x.traced
 	x.left = budget{
 		deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 4, reports: 4, cancels: 1, failures: 1, recovers: 1,
-		crashes: 4, others: 1,
+		crashes: 4, others: 2,
 	}
 	x.traced = true // so that steps have names
 	for _, pattern := range start {
+		if pattern == tenDelays {
+			x.rec.doc.History[1].Delays = 10
+			continue
+		}
 		all := x.steps()
 		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
 		if n < 0 {

@@ -94,6 +94,10 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 	before, gaveUp := r.doc, after.Error != nil && after.Error.Code == analysislock.AttemptsExhausted
 	attempts := after.Lock.Attempts - before.Lock.Attempts
 	refunded, outcome := k == Release && attempts == -1, outcomeOf(after)
+	running := m.since() - r.states[p.acquired].at
+	if p.alone {
+		running = m.since() - p.entered // its wait for the places counts
+	}
 	switch {
 	case after.Lock.Finished != (after.Status == analysislock.Ready || after.Status == analysislock.Failed):
 		return "wrote a status that does not fit the lock"
@@ -118,7 +122,7 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 		return "requeued wrongly"
 	case refunded && p.on.stopping && (p.run == nil || p.run.stopped) && outcome == analysislock.OutcomeShuttingDown:
 		m.count("stopped runs refunded")
-	case refunded && p.run != nil && m.since()-r.states[p.acquired].at >= m.runTimeout &&
+	case refunded && p.run != nil && running >= m.runTimeout &&
 		p.run.written.n > 0 && outcome == analysislock.OutcomeContinued:
 		m.count("continued runs refunded")
 	case k != Acquire && k != Requeue && attempts != 0:
@@ -167,15 +171,19 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 		return fmt.Sprintf("recorded %s for an attempt that had ended", last.Outcome)
 	case gaveUp != (kills && k != Delay):
 		return fmt.Sprintf("wrote %s after %d crashes in a row, the last %d of them alone", k, inARow, alone)
-	case k == Delay && (inARow < 2 || last.Delays != lastOf(before).Delays+1 || last.Delays > 10):
+	case k == Delay && (inARow < 2 || last.Delays != lastOf(before).Delays+1):
 		return fmt.Sprintf("wrote delay %d after %d crashes in a row", last.Delays, inARow)
+	case k == Delay && last.Delays > 10 && m.since()-p.entered >= placesTime: // unless another suspect was first
+		return fmt.Sprintf("wrote delay %d after a wait of %v", last.Delays, m.since()-p.entered)
 	case k == Delay && after.Status == analysislock.Processing:
 		return "delayed an analysis that stays PROCESSING"
-	case k != Acquire || p.on.places == nil || inARow < 2 || lastOf(after).Alone:
-	case last.Delays < 10:
-		return fmt.Sprintf("ran a suspect beside others after %d delays", last.Delays)
+	case k != Acquire || p.on.places == nil || inARow < 2:
+	case lastOf(after).Alone && last.Delays >= 10:
+		m.count("suspects that emptied their worker")
+	case lastOf(after).Alone:
+	case m.since()-p.entered < m.runTimeout: // only after ten delays it waits so long
+		return fmt.Sprintf("ran a suspect beside others after %d delays and %v", last.Delays, m.since()-p.entered)
 	default:
-		r.beside++
 		m.count("suspects that ran beside others")
 	}
 	return ""
@@ -317,8 +325,14 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
 	answer := map[bool]string{true: "settled ", false: "unsettled "}[o.Ack] + o.Reason.String()
-	if p.busy {
+	switch {
+	case p.busy:
 		answer = "unsettled busy"
+	case o.Reason == delivery.NotClaimed:
+		answer = "unsettled stopped" // before it began
+		if o.Ack || slices.ContainsFunc(r.states, func(s state) bool { return s.by == p }) {
+			m.fail("%s was stopped before it began, but has written or was acknowledged", p)
+		}
 	}
 	m.count(answer)
 	m.note("%s: answered %s", p, answer)

@@ -67,7 +67,6 @@ type record struct {
 	attempts int               // acquisitions
 	series   int64             // the token at the last requeue
 	crashes  int               // of later attempts
-	beside   int               // of these, of a suspect that could not run alone
 	charges  []string          // receipts of the provider
 	keys     map[string]string // the receipts by key
 }
@@ -101,7 +100,8 @@ type caller struct {
 	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
-	busy     bool // its worker was full
+	busy     bool          // its worker was full
+	entered  time.Duration // when it got a place of its worker
 
 	explored
 }
@@ -126,6 +126,7 @@ type instance struct {
 	name     string
 	runner   *delivery.Runner
 	analyze  orchestrator.AnalyzerFunc
+	begun    time.Time // the model
 	work     context.Context
 	stop     context.CancelCauseFunc
 	places   *delivery.Places // nil: it has none
@@ -531,7 +532,7 @@ func (c *client) work(ctx context.Context, holding cell) (analysislock.Work, err
 
 // start starts a worker process.
 func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance {
-	i := &instance{name: name, analyze: analyze, dead: make(chan struct{})}
+	i := &instance{name: name, analyze: analyze, begun: c.begun, dead: make(chan struct{})}
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	i.runner = &delivery.Runner{
 		Locks: c.ledger(), Queue: c, Orphans: c,
@@ -555,7 +556,7 @@ func (i *instance) deliver(p *caller) delivery.Result {
 			return delivery.Result{Reason: delivery.NotClaimed}
 		}
 		defer place.Leave()
-		d.Place = place
+		d.Place, p.entered = place, time.Since(i.begun)
 	}
 	return i.runner.Deliver(p.context(i.work), d)
 }

@@ -114,6 +114,7 @@ func (m *mutants) crashes(n int) {
 		}
 	}
 	time.Sleep(time.Hour)
+	m.q.entered = m.since()
 }
 
 // keep writes the n-th checkpoint of a run.
@@ -237,7 +238,15 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 		"none that gives up a killer":  {after(4, killed), ""},
 		"a crash that is not recorded": {after(1, take, forget), "left an attempt without its end"},
 		"a crash without its error":    {after(1, take, noError), "without its end or its error"},
-		"a suspect beside others":      {after(2, take), "beside others after 0 delays"},
+		"a suspect beside others":      {after(2, take), "beside others after 0 delays and"},
+		"a suspect beside others after ten delays without a wait": {func(m *mutants) {
+			m.crashes(2)
+			m.write(m.q, delay, set(func(d *analysis) { d.History[1].Delays = 1 }))
+			m.r.doc.History[1].Delays = 10
+			time.Sleep(hour)
+			m.q.entered = m.since() - 10*time.Second
+			m.write(m.q, take)
+		}, "beside others after 10 delays and 10s"},
 		"a killer after three crashes": {after(3, killed), "wrote give up after 3 crashes in a row, the last 1"},
 		"a killer that runs again":     {after(4, take, alone), "wrote acquire after 4 crashes in a row"},
 		"a delay of no suspect":        {after(1, delay), "wrote delay 1 after 1 crashes"},
@@ -286,7 +295,10 @@ func TestAMutantWorkerIsFound(t *testing.T) {
 			m.answer(settled(delivery.Locked))
 		}, "but no delivery is booked"},
 		"a retry booked by another name": {func(m *mutants) { m.retries(func() string { return "another" }) }, "but the next attempt is not booked"},
-		"locked by its own lock":         {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Result{Reason: delivery.Locked}) }, "because of its own lock"},
+		"stopped while it waited, and it has written": {func(m *mutants) {
+			m.answer(delivery.Result{Reason: delivery.NotClaimed})
+		}, "but has written"},
+		"locked by its own lock": {func(m *mutants) { m.p.owner = "p"; m.answer(delivery.Result{Reason: delivery.Locked}) }, "because of its own lock"},
 		"locked until another time": {func(m *mutants) {
 			m.answer(delivery.Result{Reason: delivery.Locked, Next: delivery.Next{RetryAt: m.now()}})
 		}, "but no lock had that expiry"},

@@ -24,10 +24,18 @@ func (w *simulation) kills(id string) bool {
 	return false
 }
 
+// leastRun is the shortest time that a run has after its worker has become empty. A killer that lives for longer may
+// reach its deadline instead. Then it is no suspect any more, and kills two workers more.
+const leastRun = 30 * time.Second
+
 // kill is a run that kills its worker after a while.
 func (w *simulation) kill(ctx context.Context, p *caller) (orchestrator.Result, error) {
 	r := w.seed.of("kill", p.analysis, p.token)
-	w.spend(ctx, p.on, r.between(50*time.Millisecond, w.p.policy.TTL/2))
+	latest := w.p.policy.TTL / 2
+	if w.p.takes > 0 {
+		latest = leastRun
+	}
+	w.spend(ctx, p.on, r.between(50*time.Millisecond, latest))
 	if ctx.Err() == nil && w.alive(p.on, "kills", p.name) {
 		w.locked(func() { w.count("kills") })
 		w.going.Go(func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) })
@@ -47,6 +55,10 @@ func (s seed) killers() profile {
 	p.queueSkew, p.reporting = p.storeSkew, 0.5
 
 	p.killers = 1 + r.IntN(2)
+	if s < 12 || s%24 == 0 {
+		p.steady(s, r)
+		return p
+	}
 	apart := time.Duration(pick(r, 0, 0, 5, 60)) * time.Second
 	for range p.killers + 2 + r.IntN(9) {
 		p.arrivals = append(p.arrivals, r.between(0, apart*10+time.Second))
@@ -54,9 +66,28 @@ func (s seed) killers() profile {
 	return p
 }
 
+// steady makes the workers always busy: innocents whose runs take 20 to 25 minutes come at intervals that keep more
+// than half of all places taken. The killers come among them.
+func (p *profile) steady(s seed, r *draws) {
+	p.policy.TTL, p.takes, p.long = 5*time.Minute, p.runTimeout, 0
+	if s >= 12 {
+		s /= 24
+	}
+	p.workers, p.places = []int{1, 4}[s%2], []int{1, 2, 10}[s/2%3]
+	innocents, apart := min(40, 6*p.workers*p.places), p.takes*3/2/time.Duration(p.workers*p.places)
+	for range p.killers {
+		p.arrivals = append(p.arrivals, r.between(0, apart*time.Duration(innocents)/2))
+	}
+	for n := range innocents {
+		p.arrivals = append(p.arrivals, time.Duration(n)*apart+r.between(0, apart))
+	}
+	p.end = 24 * time.Hour
+}
+
 // expectedOfKillers are the figures that must not be zero: without them the seeds prove nothing.
 var expectedOfKillers = []string{
-	"kills", "crashes found", "delay", "settled suspect", "unsettled busy", "given up after crashes alone", "ended ready ",
+	"kills", "crashes found", "delay", "settled suspect", "unsettled busy", "suspects that emptied their worker",
+	"given up after crashes alone", "ended ready ",
 }
 
 // SIMULATE_KILLERS=n replays a seed, with its trace.
@@ -95,8 +126,7 @@ func TestSeedsOfKillersFailNobodyElse(t *testing.T) {
 	}
 }
 
-// judgeKillers checks that each killer is FAILED as such, after four attempts at most, and that no other
-// analysis is. An attempt that began beside others, after ten delays, does not count, nor one alone before it.
+// judgeKillers checks that each killer is FAILED as such after four attempts, and that no other analysis is.
 func (w *simulation) judgeKillers() {
 	if w.p.killers == 0 {
 		return
@@ -105,7 +135,7 @@ func (w *simulation) judgeKillers() {
 		d := r.doc
 		crashed := d.Status == analysislock.Failed && d.Error.Code == analysislock.Crashed
 		switch {
-		case w.kills(id) && (!crashed || r.attempts > 4+2*r.beside):
+		case w.kills(id) && (!crashed || r.attempts != 4):
 			w.fail("%s, a killer, is %s after %d attempts, %+v", id, w.show(d), r.attempts, d.Error)
 		case !w.kills(id) && d.Status != analysislock.Ready:
 			w.fail("%s, which kills nobody, is %s, %+v", id, w.show(d), d.Error)
@@ -113,41 +143,49 @@ func (w *simulation) judgeKillers() {
 	}
 }
 
-// The suspect a0 has killed its worker twice, and is innocent. The only instance always runs others, which are
-// not over while a suspect waits for its places.
-func TestASuspectOnAnInstanceThatIsAlwaysBusyBeginsAfterTenDelays(t *testing.T) {
+// The suspects have killed their worker twice, and are innocent. The only instance always runs others, which are
+// not over while a suspect waits for its places, but for the wait after ten delays.
+func TestASuspectOnAnInstanceThatIsAlwaysBusyRunsAlone(t *testing.T) {
 	for name, c := range map[string]struct {
-		others int // one each 12.5 s, from 70 s on
-		takes  time.Duration
-		beside int
+		suspects, others int // the others from 70 s on
+		apart, takes     time.Duration
+		atMost           time.Duration // from the second attempt to the third
 	}{
-		"a stream":                   {200, 25 * time.Second, 0},
-		"one longer than the delays": {1, 25 * time.Minute, 1},
+		"a stream":                   {1, 200, 12500 * time.Millisecond, 25 * time.Second, 15 * time.Minute},
+		"a stream of long ones":      {1, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, time.Hour},
+		"one longer than the delays": {1, 1, 0, 24 * time.Minute, 30 * time.Minute},
+		"two among long ones":        {2, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, 3 * time.Hour},
 	} {
 		p := perfect()
-		p.policy.TTL, p.workers, p.places, p.end = 30*time.Second, 1, 3, time.Hour
-		p.arrivals = []time.Duration{0}
+		p.policy.TTL, p.workers, p.places, p.end = 30*time.Second, 1, 3, 24*time.Hour
+		p.arrivals = make([]time.Duration, c.suspects)
 		for n := range c.others {
-			p.arrivals = append(p.arrivals, 70*time.Second+time.Duration(n)*12500*time.Millisecond)
+			p.arrivals = append(p.arrivals, 70*time.Second+time.Duration(n)*c.apart)
 		}
+		isSuspect := func(id string) bool { return id == "a0" || c.suspects == 2 && id == "a1" }
 		var w *simulation
 		w = newSimulation(1, p, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			if job.AnalysisID == "a0" && job.LockToken <= 2 {
+			switch id := job.AnalysisID; {
+			case isSuspect(id) && job.LockToken <= 2:
 				return w.kill(ctx, callerOf(ctx))
+			case isSuspect(id):
+				w.spend(ctx, callerOf(ctx).on, time.Second)
+			default:
+				w.spend(ctx, callerOf(ctx).on, c.takes)
 			}
-			w.spend(ctx, callerOf(ctx).on, c.takes)
 			return result(job.AnalysisID, job.LockToken), nil
 		})
 		w.simulate(t).reportTo(t)
 
-		r := w.records["a0"]
-		waits := func(token int64) time.Duration {
-			return r.states[slices.IndexFunc(r.states, func(s state) bool { return s.lock.Token == token })].at
-		}
-		waited, delays := waits(3)-waits(2), w.figures["delay"]
-		if r.doc.Status != analysislock.Ready || r.beside != c.beside || waited > 15*time.Minute || delays < 1 || delays > 10 {
-			t.Errorf("%s: %s, beside others %d times, want %d; waited %v with %d delays",
-				name, w.show(r.doc), r.beside, c.beside, waited, delays)
+		for n := range c.suspects {
+			r := w.records[fmt.Sprintf("a%d", n)]
+			began := func(token int64) time.Duration {
+				return r.states[slices.IndexFunc(r.states, func(s state) bool { return s.lock.Token == token })].at
+			}
+			waited, delays := began(3)-began(2), r.doc.History[1].Delays
+			if r.doc.Status != analysislock.Ready || !r.doc.History[2].Alone || waited > c.atMost || delays < 1 {
+				t.Errorf("%s: %s, waited %v, %d delays, alone %v", name, w.show(r.doc), waited, delays, r.doc.History[2].Alone)
+			}
 		}
 	}
 }

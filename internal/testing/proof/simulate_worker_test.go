@@ -215,6 +215,9 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 	if !w.quiet() && r.chance(w.p.long) {
 		length = r.between(w.p.policy.TTL/3, 3*w.p.policy.TTL)
 	}
+	if w.p.takes > 0 {
+		length = r.between(w.p.takes*4/5, w.p.takes)
+	}
 	reaction := r.between(0, 10*time.Millisecond)
 	if r.chance(0.3) {
 		reaction = r.between(0, w.p.policy.KillAfter())
