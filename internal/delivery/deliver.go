@@ -100,18 +100,12 @@ func (a *attempt) acquire(stop context.Context) error {
 	options.SkipSuspects = d.Place != nil
 	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	if acq.Reason == analysislock.Suspect {
-		options.SkipSuspects, options.Alone = false, a.aloneHere(stop, acq)
-		switch began = time.Now(); {
-		case stop.Err() != nil:
-			err = ErrStopping
-		case options.Alone || acq.MustRun && a.waited >= runner.RunTimeout: // less: another suspect empties this process
-			acq, err = runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
-		}
+		acq, err = a.acquireAlone(ctx, stop, options, acq)
 	}
 	a.acq, a.hold = acq, acq.Hold
 
 	m := &a.measures
-	m.AcquireTried, m.Acquire = true, time.Since(began)
+	m.AcquireTried, m.Acquire = true, time.Since(began)-a.waited
 	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
@@ -131,16 +125,27 @@ func (a *attempt) acquire(stop context.Context) error {
 // aloneWait is how long a suspect waits for the end of the other runs, before it is delayed.
 const aloneWait = 10 * time.Second
 
-// aloneHere reports whether the suspect of acq is now the only run of this process. After many delays it
-// waits for as long as another run may take, so that it is not starved.
-func (a *attempt) aloneHere(ctx context.Context, acq analysislock.Acquisition) bool {
+// acquireAlone acquires the lock of a suspect as soon as this process runs nothing else. After many delays
+// it waits for that as long as another run may take, and then runs beside others, so that it is not starved.
+// Otherwise it returns the suspect as it was skipped. The end of stop ends only the wait.
+func (a *attempt) acquireAlone(ctx, stop context.Context, o analysislock.AcquireOptions,
+	skipped analysislock.Acquisition,
+) (analysislock.Acquisition, error) {
 	wait, began := aloneWait, time.Now()
-	if acq.MustRun {
+	if skipped.MustRun {
 		wait = a.runner.RunTimeout
 	}
-	alone := a.delivery.Place.Alone(ctx, wait)
+	o.SkipSuspects, o.Alone = false, a.delivery.Place.Alone(stop, wait)
 	a.waited = time.Since(began)
-	return alone
+
+	waitedInVain := a.waited >= wait // less: another suspect waits here
+	switch {
+	case stop.Err() != nil:
+		return skipped, ErrStopping
+	case o.Alone || skipped.MustRun && waitedInVain:
+		return a.runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, o)
+	}
+	return skipped, nil
 }
 
 // isNext reports whether this delivery is the task that was booked for the next attempt. Its
