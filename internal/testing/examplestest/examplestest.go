@@ -235,7 +235,7 @@ func Session(t *testing.T, command ...string) {
 		}
 
 		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
-		shown := append(user[1:], "", "")
+		shown := slices.Concat(user[1:], []string{"", ""})
 		want := document.Profile{Name: shown[0], User: shown[1]}
 		if got, err := caller(secret, r); err != nil || got.Owner != "session/"+url.PathEscape(user[0]) || got.Profile != want {
 			t.Errorf("%s: got %+v, %v, want %q", out, got, err, user)
