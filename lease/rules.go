@@ -163,7 +163,7 @@ func AssumedExpiry(heartbeat, updated time.Time, p Policy) time.Time {
 // that dated it was an hour ahead. It serves stores whose writers have clocks of their own.
 func Outwaited(l Lease, now time.Time, unchanged time.Duration) (Lease, bool) {
 	ttl := l.ExpiresAt.Sub(l.HeartbeatAt)
-	if !Held(l, now) || ttl <= 0 || unchanged < ttl {
+	if !Held(l, now) || ttl < 0 || unchanged < ttl {
 		return l, false
 	}
 	l.HeartbeatAt, l.ExpiresAt = now.Add(-ttl), now

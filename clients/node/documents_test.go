@@ -28,7 +28,7 @@ func documents(now time.Time) map[string]map[string]any {
 		"a number":       {"status": 7},
 		"ready":          held(map[string]any{"status": "READY", "lockToken": "x"}),
 		"failed":         held(map[string]any{"status": "FAILED"}),
-		"booked":         {"nextAttemptAt": future, "bookedTask": "t", "expireAt": now, "attempts": 2.0},
+		"booked":         {"nextAttemptAt": future, "bookedTask": "t", "expireAt": now, "attempts": 2.0, "starts": 3.0},
 		"late start":     {"status": "QUEUED", "startedAt": tomorrow},
 		"free":           {"status": "QUEUED", "lockToken": 41, "lockHeartbeatAt": past, "lockExpiresAt": future},
 		"a double":       {"status": "QUEUED", "lockToken": 41.0},

@@ -170,6 +170,7 @@ function taken(doc, lockOwner, ttlSec, keepFinished) {
     lockOwner, lockToken: token, attempts, ...period(doc.now, ttlSec), updatedAt: updatedAt(doc),
     history: bounded([...crash.history, begin]),
     nextAttemptAt: FieldValue.delete(), bookedTask: FieldValue.delete(), expireAt: FieldValue.delete(),
+    starts: FieldValue.delete(),
   };
   if (crash.message) fields.lastError = { code: 'crashed', message: crash.message };
   if (!doc.data.status || doc.data.status === 'QUEUED') fields.status = 'PROCESSING'; // another one is another program's
@@ -229,7 +230,9 @@ function released(doc, status = doc.data.status, cause = {}) {
   }
 
   if (status === 'PROCESSING') fields.status = 'QUEUED';
-  if (outcome) Object.assign(fields, { finishedBy: doc.owner, nextAttemptAt: FieldValue.delete() });
+  if (outcome) {
+    Object.assign(fields, { finishedBy: doc.owner, nextAttemptAt: FieldValue.delete(), starts: FieldValue.delete() });
+  }
   if (status === 'READY') {
     for (const name of ['lastError', 'progress', 'checkpoint']) fields[name] = FieldValue.delete();
   }

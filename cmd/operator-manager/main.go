@@ -116,7 +116,7 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 	case errors.Is(err, flag.ErrHelp), err == nil && (len(words) == 0 || words[0] == "help"):
 		return c.usage(flags), nil
 	case err != nil:
-		wrong := args[len(args)-flags.NArg()-1] // parse has stopped after it
+		wrong := args[max(0, len(args)-flags.NArg()-1)] // parse has stopped after it, or at it
 		return "", usageError(c.text(fmt.Sprintf("フラグが正しくありません: %q", wrong), err.Error()))
 	}
 

@@ -258,6 +258,7 @@ func TestTheTextsOfErrorsAreInOneLanguage(t *testing.T) { // O2, O8
 		"an unknown flag":     {[]string{"status", "--loud", "x"}, nil, `"--loud"`},
 		"a flag's value":      {[]string{"status", "--json=x"}, nil, `"--json=x"`},
 		"a flag without one":  {[]string{"status", "--state"}, nil, `"--state"`},
+		"no flag's name":      {[]string{"---"}, nil, `フラグ`},
 		"no output":           {[]string{"assign", "--state", dir + "/s"}, failing{}, "実行は完了しましたが"},
 	} {
 		for _, locale := range []string{"ja_JP.UTF-8", "en_US.UTF-8"} {

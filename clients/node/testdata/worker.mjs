@@ -15,19 +15,29 @@ const instance = `node-${process.pid}`;
 // deliver returns the status of the answer: 2xx acknowledges the delivery.
 async function deliver(id) {
   const owner = `${instance}/${randomUUID()}`; // new for each delivery
+  const asked = performance.now();
   const lock = await acquireAnalysisLock(id, owner, ttlSec);
   if (!lock.acquired) return lock.reason === 'locked' ? 409 : 200;
 
   const lost = new AbortController();
+  const trust = ttlSec * 900; // nine tenths of the TTL, by this process's own clock
+  let trusted = asked + trust;
   const heartbeat = setInterval(() => {
-    refreshAnalysisLock(id, owner, ttlSec).catch((err) => err.code === 'lost' && lost.abort(err));
+    const asked = performance.now();
+    refreshAnalysisLock(id, owner, ttlSec).then(() => { trusted = asked + trust; }, (err) => {
+      if (err.code === 'lost' || err.code === 'not_found') lost.abort(err);
+    });
   }, (ttlSec * 1000) / 3);
+  const watchdog = setInterval(() => { // also while a refresh hangs
+    if (performance.now() > trusted) lost.abort(new Error('no refresh in time: another worker may run it'));
+  }, 100);
   try {
     const result = await analyze(id, lock, lost.signal);
     await finishAnalysis(id, owner, { result });
     return 200;
   } finally {
     clearInterval(heartbeat);
+    clearInterval(watchdog);
     await releaseAnalysisLock(id, owner); // if the run has failed
   }
 }

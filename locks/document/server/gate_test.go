@@ -90,6 +90,9 @@ func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
 		t.Errorf("the holder: %d %s", status, body)
 	}
 	app.Close()
+	if status, body := holder.ask(http.MethodDelete, lockPath); status != http.StatusOK { // as after its sign-out
+		t.Errorf("the holder's release: %d %s", status, body)
+	}
 	s.browser(t).want(http.StatusServiceUnavailable, notAsked, http.MethodPost, lockPath)
 }
 

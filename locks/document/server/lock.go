@@ -68,7 +68,7 @@ func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 			return err
 		}
 		defer s.Track()()
-		if name != "confirm" { // which asks only if it refuses
+		if name != "confirm" && name != "release" { // these ask only if they refuse
 			if _, err := s.permit(c.Request(), q.session, q.room); err != nil {
 				return err
 			}
@@ -178,8 +178,13 @@ func heldBody(l document.Lock) held {
 
 // release handles DELETE. A tab that is closed does not wait for the answer, so
 // the release does not depend on its request's context (SEEDS D3).
-func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
+func (s *Server) release(ctx context.Context, q target, c echo.Context) (any, error) {
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
+	if !freed { // a holder gives back its lock without a permission, as at the end of its session
+		if _, denied := s.permit(c.Request(), q.session, q.room); denied != nil {
+			return nil, denied
+		}
+	}
 	if err == nil {
 		s.rooms.keep(q.session.Owner, q.room, 0)
 	}
