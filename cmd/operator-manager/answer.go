@@ -133,6 +133,7 @@ func (e said) Error() string { return string(e) }
 func (c *call) message(err error) string {
 	var busy *operator.BusyError
 	var unknown *operator.UnknownError
+	var lock *operator.LockError
 	switch {
 	case errors.As(err, new(said)), errors.As(err, new(usageError)):
 		return err.Error()
@@ -141,6 +142,9 @@ func (c *call) message(err error) string {
 		return c.text(name+"は他のセッションで使用中です", name+" is in use by another session")
 	case errors.As(err, &unknown):
 		return c.text(unknown.ID+"というオペレータはいません", "unknown operator: "+unknown.ID)
+	case errors.As(err, &lock):
+		return fmt.Sprintf(c.text("ロック %s を取得できません: %s。使っているプログラムがなければ削除してください",
+			"the lock %s cannot be taken: %s. Remove it if no program uses it"), lock.Path, c.reason(lock.Err, "使用できません"))
 	case errors.Is(err, operator.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
 	}

@@ -238,6 +238,8 @@ func TestTheTextsOfErrorsAreInOneLanguage(t *testing.T) { // O2, O8
 	}
 	link := filepath.Join(dir, "link")
 	check(t, os.Symlink("target", link))
+	held, old := file("held.lock", ""), time.Now().Add(-time.Hour)
+	check(t, os.Chtimes(held, old, old))
 	noHost := func() (string, error) { return "", errors.New("no such host") }
 	english := regexp.MustCompile(`[a-z]+ [a-z]+`)
 
@@ -259,6 +261,7 @@ func TestTheTextsOfErrorsAreInOneLanguage(t *testing.T) { // O2, O8
 		"a flag's value":      {[]string{"status", "--json=x"}, nil, `"--json=x"`},
 		"a flag without one":  {[]string{"status", "--state"}, nil, `"--state"`},
 		"no flag's name":      {[]string{"---"}, nil, `フラグ`},
+		"a file as its lock":  {[]string{"assign", "--state", strings.TrimSuffix(held, ".lock")}, nil, "held.lock を取得できません"},
 		"no output":           {[]string{"assign", "--state", dir + "/s"}, failing{}, "実行は完了しましたが"},
 	} {
 		for _, locale := range []string{"ja_JP.UTF-8", "en_US.UTF-8"} {

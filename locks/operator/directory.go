@@ -20,6 +20,20 @@ const (
 	again = 5 * time.Millisecond
 )
 
+// LockError reports that the lock of the state file can be neither taken nor removed: for example, it is
+// a file. It is a lease.ErrRefused.
+type LockError struct {
+	Path string // of the lock
+	Err  error
+}
+
+func (e *LockError) Error() string {
+	return fmt.Sprintf("%s: %v; remove it if no program uses it", e.Path, e.Err)
+}
+
+// Unwrap returns the cause, and lease.ErrRefused.
+func (e *LockError) Unwrap() []error { return []error{lease.ErrRefused, e.Err} }
+
 // lockDirectory makes the directory dir, as the Node module proper-lockfile does to lock a file,
 // and returns what removes it. It waits up to 2 s for another program's.
 func lockDirectory(ctx context.Context, dir string) (unlock func(), _ error) {
@@ -28,17 +42,27 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), _ error) {
 	for {
 		err := os.Mkdir(dir, 0o700)
 		if err == nil {
-			return func() { _ = syscall.Rmdir(dir) }, nil
+			made, err := os.Lstat(dir)
+			return func() { removeOwn(dir, made) }, err
 		}
 		if errors.Is(err, fs.ErrExist) {
 			err = removeStale(dir)
 		}
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
+			return nil, &LockError{dir, err}
 		case !clock.Sleep(ctx, again):
 			return nil, fmt.Errorf("another program holds %s: %w", dir, context.Cause(ctx))
 		}
+	}
+}
+
+// removeOwn removes the lock that was made. Another program may have taken it for stale, and made its own,
+// if this process stood still.
+func removeOwn(dir string, made fs.FileInfo) {
+	now, err := os.Lstat(dir)
+	if err == nil && os.SameFile(made, now) && now.ModTime().Equal(made.ModTime()) {
+		_ = syscall.Rmdir(dir)
 	}
 }
 

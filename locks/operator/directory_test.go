@@ -90,6 +90,21 @@ func TestAFileInThePlaceOfTheLockStays(t *testing.T) { // O8
 	w.wantLock(true)
 }
 
+// A process that stood still finds the lock of another in the place of its own.
+func TestOnlyTheOwnLockIsRemoved(t *testing.T) { // O8
+	w := newFixture(t)
+	store := must(operator.Open(w.path))(t)
+	store.Now = func() time.Time { // is called during the write
+		if os.Remove(w.path+".lock") == nil {
+			w.makeLock(time.Second)
+		}
+		return time.Now()
+	}
+	_, err := must(operator.New(store, w.path, "A", six, operator.Options{}))(t).Assign(t.Context(), "kana")
+	check(t, err)
+	w.wantLock(true)
+}
+
 // In 300 rounds a Node program with proper-lockfile and this package want the same operator at once. In every
 // second one they also find the lock of a dead program.
 func TestANodeProgramAndAPoolNeverHaveOneOperator(t *testing.T) { // O1, O5
