@@ -24,7 +24,7 @@ const (
 // a file. It is a lease.ErrRefused.
 type LockError struct {
 	Path string // of the lock
-	Err  error
+	Err  error  // why
 }
 
 func (e *LockError) Error() string {
