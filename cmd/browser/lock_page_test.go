@@ -59,7 +59,7 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 	b.want(`state()`, `"connecting"`)
 	b.want(`(send(5, 'DocumentLocked'), state())`, `"other"`)
 	b.want(`(send(4, 'DocumentUnlocked'), state())`, `"other"`)
-	b.want(`(sockets.at(-1).onclose(), state())`, `"connecting"`)
+	b.want(`(sockets.at(-1).onclose({}), state())`, `"connecting"`)
 	b.Is(`sockets.length === 2`)
 	b.want(`(send(4, 'DocumentUnlocked'), state())`, `"other"`)
 	b.want(`(send(6, 'DocumentUnlocked'), state())`, `"free"`)
