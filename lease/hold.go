@@ -26,6 +26,7 @@ type Hold[D any] struct {
 	lastCommit time.Time     // local start of the last commit, whether or not it succeeded
 	forward    time.Time     // when a pending change wants the next renewal; zero: none does
 	offset     time.Duration // see Renew: 1 ms for each renewal since the last success
+	tried      time.Time     // see Renew: the latest expiry that one has tried to write
 
 	mu         sync.Mutex
 	cell       Cell[D]       // the record as last read or written
@@ -91,11 +92,18 @@ func (h *Hold[D]) Renew(ctx context.Context) error {
 	// written although it failed.
 	offset := h.offset
 	h.offset += time.Millisecond
+	earlier := h.tried
 	var expiry time.Time
 	err := h.commit(ctx, step{
 		rule: func(l Lease, now time.Time, g Grant) (Lease, error) {
 			l, err := Renew(l, now.Add(offset), g, h.records.policy)
+			if err == nil && !l.ExpiresAt.After(earlier) {
+				l.ExpiresAt = earlier.Add(time.Millisecond)
+			}
 			expiry = l.ExpiresAt
+			if expiry.After(h.tried) {
+				h.tried = expiry
+			}
 			return l, err
 		},
 		landed: func(l Lease, g Grant) bool { return l.HeldBy(g) && l.ExpiresAt.Equal(expiry) },
