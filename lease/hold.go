@@ -22,11 +22,10 @@ type Hold[D any] struct {
 	term    *term // between Start or Watch and Stop; only the caller of these uses it
 
 	// Only the writer uses these.
-	pending    []pending[D]  // changes for the next commit, in the order in which they apply
-	lastCommit time.Time     // local start of the last commit, whether or not it succeeded
-	forward    time.Time     // when a pending change wants the next renewal; zero: none does
-	offset     time.Duration // see Renew: 1 ms for each renewal since the last success
-	tried      time.Time     // see Renew: the latest expiry that one has tried to write
+	pending    []pending[D] // changes for the next commit, in the order in which they apply
+	lastCommit time.Time    // local start of the last commit, whether or not it succeeded
+	forward    time.Time    // when a pending change wants the next renewal; zero: none does
+	tried      time.Time    // the expiry that the last renewal tried to write, whether or not it succeeded
 
 	mu         sync.Mutex
 	cell       Cell[D]       // the record as last read or written
@@ -88,30 +87,17 @@ func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context) error,
 // Renew sends one heartbeat: it moves the expiry to one TTL from now. It tries until ctx ends, and
 // returns ErrLost or ErrUnavailable. Start renews for you. (SEEDS G6)
 func (h *Hold[D]) Renew(ctx context.Context) error {
-	// The expiry identifies a renewal: none has that of an earlier one, which may have been
-	// written although it failed.
-	offset := h.offset
-	h.offset += time.Millisecond
-	earlier := h.tried
-	var expiry time.Time
-	err := h.commit(ctx, step{
+	return h.commit(ctx, step{
 		rule: func(l Lease, now time.Time, g Grant) (Lease, error) {
-			l, err := Renew(l, now.Add(offset), g, h.records.policy)
-			if err == nil && !l.ExpiresAt.After(earlier) {
-				l.ExpiresAt = earlier.Add(time.Millisecond)
-			}
-			expiry = l.ExpiresAt
-			if expiry.After(h.tried) {
-				h.tried = expiry
+			l, err := Renew(l, now, g, h.records.policy)
+			if err == nil {
+				l = Distinct(l, h.tried)
+				h.tried = l.ExpiresAt
 			}
 			return l, err
 		},
-		landed: func(l Lease, g Grant) bool { return l.HeldBy(g) && l.ExpiresAt.Equal(expiry) },
+		landed: func(l Lease, g Grant) bool { return l.HeldBy(g) && l.ExpiresAt.Equal(h.tried) },
 	})
-	if err == nil {
-		h.offset = 0
-	}
-	return err
 }
 
 // Flush renews the lease if a change waits for the next commit.

@@ -529,25 +529,28 @@ func TestALossFoundByTheCallersHeartbeatRefusesWhatIsPending(t *testing.T) {
 	})
 }
 
-// It ends with its body, and the next renewal chooses its expiry in the same millisecond.
+// It ends with its body, and the next renewal chooses its expiry in the same millisecond, which may be
+// the acquisition's too.
 func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.at(time.Second)
-		for range 3 {
-			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
-			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-			err := h.Renew(ctx)
-			cancel()
-			if !errors.Is(err, lease.ErrUnavailable) {
-				w.Errorf("error %v, want ErrUnavailable", err)
+	for unseen, acquired := range map[int]time.Duration{1: 0, 3: time.Second} {
+		inBubble(t, func(w *fixture) {
+			h := w.acquire()
+			w.at(acquired)
+			for range unseen {
+				ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
+				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+				err := h.Renew(ctx)
+				cancel()
+				if !errors.Is(err, lease.ErrUnavailable) {
+					w.Errorf("error %v, want ErrUnavailable", err)
+				}
 			}
-		}
-		w.faulty.SetPlan(nil)
-		var all []outcome
-		w.send(h, "sent", 0, &all)
-		if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
-	})
+			w.faulty.SetPlan(nil)
+			var all []outcome
+			w.send(h, "sent", 0, &all)
+			if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
+				w.Errorf("%v after %v; outcomes %v; note %q", err, acquired, all, w.record().Note)
+			}
+		})
+	}
 }

@@ -44,6 +44,16 @@ func Renew(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	return l, nil
 }
 
+// Distinct returns l with an expiry after tried, which the last renewal of the same holder tried to
+// write: the expiry identifies a renewal, and one that failed may have been written. The clock of a
+// store with several of them may step back; then the two differ without that.
+func Distinct(l Lease, tried time.Time) Lease {
+	if ahead := tried.Sub(l.ExpiresAt); 0 <= ahead && ahead < time.Second {
+		l.ExpiresAt = tried.Add(time.Millisecond)
+	}
+	return l
+}
+
 // Finish makes the record terminal and frees it, if the lease is g's. Else it
 // returns ErrLost.
 func Finish(l Lease, g Grant) (Lease, error) {

@@ -284,3 +284,19 @@ func TestACancelledLeaseIsFinishedWithAnotherToken(t *testing.T) {
 		t.Errorf("%+v, %v; want it unchanged and ErrFinished", got, err)
 	}
 }
+
+func TestAnExpiryIsDistinctFromTheLastThatWasTried(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tc := range map[string]struct{ tried, want time.Duration }{
+		"earlier":                  {-ms, 0},
+		"the same":                 {0, ms},
+		"later":                    {5 * ms, 6 * ms},
+		"the clock has been reset": {time.Hour, 0},
+	} {
+		expiry := time.Unix(1000, 0)
+		l := lease.Distinct(lease.Lease{ExpiresAt: expiry}, expiry.Add(tc.tried))
+		if got := l.ExpiresAt.Sub(expiry); got != tc.want {
+			t.Errorf("%s: moved by %v; want %v", name, got, tc.want)
+		}
+	}
+}
