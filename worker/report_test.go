@@ -323,9 +323,13 @@ func TestAReportAfterTheStopIsCommittedOrUnknown(t *testing.T) {
 					t.Errorf("%v, and the document has %v", err, b.Fields(t, "x")["checkpoint"])
 				}
 				_, begin := job.Begin(ctx, "other", false)
-				for call, err := range map[string]error{"Checkpoint": job.Checkpoint(ctx, int64(8)), "End": job.End(ctx, "act", true, 1), "Begin": begin} {
-					if !errors.Is(err, context.Cause(ctx)) || errors.Is(err, ErrUnknown) != (call != "Begin") {
-						t.Errorf("%s: %v", call, err)
+				if !errors.Is(begin, context.Cause(ctx)) || errors.Is(begin, ErrUnknown) {
+					t.Errorf("Begin: %v", begin)
+				}
+				for _, err := range []error{job.Checkpoint(ctx, int64(8)), job.End(ctx, "act", true, 1)} {
+					unknown := errors.Is(err, context.Cause(ctx)) && errors.Is(err, ErrUnknown)
+					if err != nil && !unknown { // its commit may be faster than its context's end
+						t.Errorf("%v, want nil or ErrUnknown", err)
 					}
 				}
 				return nil, ctx.Err()

@@ -148,8 +148,8 @@ func (r *reporter) waits(n int) {
 
 // Begin implements orchestrator.Marker.
 func (r *reporter) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
-	if err := context.Cause(r.running); err != nil {
-		return nil, err
+	if err := cmp.Or(context.Cause(r.running), context.Cause(ctx)); err != nil {
+		return nil, err // no act begins after its run's end, however fast its commit would be
 	}
 	r.names.Store(name, true)
 	token, now := r.hold.Grant().Token, r.now()
