@@ -76,7 +76,8 @@ func (w *Work) Book(ctx context.Context, id string) error {
 // Submit creates the document id with an input, and books its delivery in the Guard's Queue, if there is
 // one. encoding/json must be able to encode input. Derive the id from the request, and a repeated request
 // changes nothing: a document that exists keeps its state. If it has another input, Submit books nothing
-// and returns ErrOtherInput. Submit writes once, and reads only a document that exists.
+// and returns ErrOtherInput. Submit writes once, and reads only a document that exists. The runs continue the
+// trace of ctx, as they do after Book.
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,

@@ -169,8 +169,8 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	case err == nil && found == taskqueue.Waiting:
 		r.waiting.Add(1)
 		return nil
-	case err == nil:
-		if _, err = r.Book(ctx, orphan.ID, taskqueue.Task{Name: name}); err == nil {
+	case err == nil: // in no trace: thousands of runs would be one
+		if _, err = r.Book(telemetry.Detached(ctx), orphan.ID, taskqueue.Task{Name: name}); err == nil {
 			r.booked.Add(1)
 		}
 		return err

@@ -20,6 +20,7 @@ import (
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -116,9 +117,10 @@ func (e *BookingError) Unwrap() error { return e.Err }
 
 // Book makes sure that t is in the queue, or was in it under the same name. already reports that
 // the name was taken, perhaps by an earlier try of this call whose answer was lost. A taken name
-// does not prove that a delivery will follow. Book tries until ctx ends, for at most 15 s.
+// does not prove that a delivery will follow. Book tries until ctx ends, for at most 15 s. The task has
+// the trace of ctx, if there is one: its delivery continues it.
 func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
-	request := q.request(t)
+	request := q.request(ctx, t)
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
@@ -191,7 +193,7 @@ func (q *Queue) Find(ctx context.Context, name string, now time.Time) (Presence,
 	return Underway, nil
 }
 
-func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
+func (q *Queue) request(ctx context.Context, t Task) *cloudtaskspb.CreateTaskRequest {
 	body, _ := json.Marshal(map[string]string{cmp.Or(t.IDField, DefaultIDField): t.AnalysisID}) // cannot fail
 	call := &cloudtaskspb.HttpRequest{
 		Url:        q.cfg.TargetURL + cmp.Or(t.Path, DefaultPath),
@@ -199,6 +201,7 @@ func (q *Queue) request(t Task) *cloudtaskspb.CreateTaskRequest {
 		Headers:    map[string]string{"Content-Type": "application/json"},
 		Body:       body,
 	}
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(call.Headers))
 	if q.cfg.Caller != "" {
 		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
 			ServiceAccountEmail: q.cfg.Caller,

@@ -170,6 +170,11 @@ func Carry(ctx, request context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(request))
 }
 
+// Detached returns ctx without its span: what begins in it begins a trace of its own.
+func Detached(ctx context.Context) context.Context {
+	return trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+}
+
 // Extract returns ctx with the trace of a request's header traceparent, unless that is malformed.
 // If ctx already has a trace, it keeps that.
 func Extract(ctx context.Context, h http.Header) context.Context {
