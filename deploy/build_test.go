@@ -85,7 +85,7 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	want := map[string][]string{
 		"taskguard-test": {"modules: mod download", "vet: vet ./...", "vulnerabilities: ", "race: test -race -shuffle=on -count=1 ./...", "emulator: "},
 		// Nothing after the shift: its failure would not roll back.
-		"taskguard-build": {"images: ", "application: ", "candidate: deploy/release.sh candidate", "smoke: deploy/release.sh smoke", "shift: deploy/release.sh shift"},
+		"taskguard-build": {"images: ", "binaries: ", "application: ", "candidate: deploy/release.sh candidate", "smoke: deploy/release.sh smoke", "shift: deploy/release.sh shift"},
 	}
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -113,7 +113,7 @@ func TestEverySubstitutionIsDeclaredAndUsed(t *testing.T) {
 			s.Script = "" // where $ belongs to the shell
 		}
 		text := must(json.Marshal(b))(t)
-		used := map[string]bool{"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true}
+		used := map[string]bool{"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true, "COMMIT_SHA": true, "TAG_NAME": true}
 		for _, m := range regexp.MustCompile(`\$\{?(\w+)\}?`).FindAllSubmatch(text, -1) {
 			name := string(m[1])
 			if _, ok := declared[name]; !ok && !used[name] {
@@ -150,6 +150,19 @@ func TestTheScriptsOfTheBuildsHaveTheVariablesThatTheyRequire(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(script, "\nset -euo pipefail\n") {
 			t.Errorf("%s: %v, or it continues after an error\n%s", name, err, out)
 		}
+	}
+}
+
+// The linker ignores the name of a variable that does not exist.
+func TestAReleaseStampsItsCommitIntoTheBinaries(t *testing.T) {
+	m := regexp.MustCompile(`stamp=(\S+)=\$COMMIT\n`).FindStringSubmatch(step(t, "taskguard-build", "images").Script)
+	if m == nil {
+		t.Fatal("no stamp")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-ldflags="+m[1]+"=abc123", "./cmd/taskguard", "version", "--json")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `"commit":"abc123"`) {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -198,7 +198,7 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 	rest := c.calls()
 	for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, own, []string{
 		"taskguard doctor --service taskguard-worker --smoke ",
-		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
+		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=COMMIT_SHA=,_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
 		",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
 		"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
 		"gcloud firestore databases delete", "gcloud logging read",

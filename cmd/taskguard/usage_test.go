@@ -115,7 +115,7 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 	_, release, _ := strings.Cut(string(must(os.ReadFile("../../CHANGELOG.md"))(t)), "\n## ")
 	release = strings.Fields(release)[0]
 	taskguard(t, vars{}, "-v").want(t, cli.ExitDone, "taskguard "+release+", ", ", go1.")
-	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone, `"release":"`+release+`"`).out, "release", "version", "go")
+	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone, `"release":"`+release+`"`).out, "release", "commit", "go")
 }
 
 func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/internal/build"
 	"taskguard/internal/clock"
 	"taskguard/internal/text"
 )
@@ -58,6 +59,7 @@ func (l *Lifecycle) Attach(e *echo.Echo) {
 			code = http.StatusServiceUnavailable
 			answer = map[string]string{"status": "not_ready", "reason": "unavailable"}
 		}
+		answer["version"], answer["commit"] = build.Release, build.Commit()
 		return c.JSON(code, answer)
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/internal/build"
 	"taskguard/internal/lifecycle"
 )
 
@@ -58,7 +59,8 @@ func TestItIsReadyOnceTheStoreHasAnsweredAndUntilItStops(t *testing.T) {
 				t.Errorf("%s: %d %s, want %d %s", path, w.Code, got, code, body)
 			}
 		}
-		const not = `{"reason":"unavailable","status":"not_ready"}`
+		which := `"commit":"` + build.Commit() + `",`
+		not := `{` + which + `"reason":"unavailable","status":"not_ready","version":"` + build.Release + `"}`
 		answers("ready", 503, not)
 		began, failures := time.Now(), 8
 		l.AwaitReady(t.Context(), func(context.Context) error {
@@ -70,7 +72,7 @@ func TestItIsReadyOnceTheStoreHasAnsweredAndUntilItStops(t *testing.T) {
 		if took := time.Since(began); took != 16300*time.Millisecond || strings.Count(log.String(), "level=WARN") != 8 {
 			t.Errorf("ready after %v, want 16.3 s: %s", took, &log)
 		}
-		answers("ready", 200, `{"status":"ready"}`)
+		answers("ready", 200, `{`+which+`"status":"ready","version":"`+build.Release+`"}`)
 		stop()
 		answers("ready", 503, not)
 		answers("live", 200, `{"status":"live"}`)

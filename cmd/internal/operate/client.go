@@ -9,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -17,6 +17,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/build"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/text"
 	"taskguard/lease"
@@ -155,23 +156,17 @@ func checkID(id string) error {
 
 func statusOrNone(status string) string { return cmp.Or(status, "without status") }
 
-// release is the version that CHANGELOG.md describes first.
-const release = "0.1.0"
-
-// Version prints which build of taskguard this is. The go command puts the commit into
-// the module's version.
+// Version prints which build of taskguard this is.
 func Version(_ context.Context, c *cli.Call) error {
 	c.TakesJSON("print the build as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return errors.New("this program was built without module support")
-	}
 	if c.JSON {
-		return c.PrintJSON(map[string]string{"release": release, "version": info.Main.Version, "go": info.GoVersion})
+		return c.PrintJSON(map[string]string{
+			"release": build.Release, "commit": build.Commit(), "go": runtime.Version(),
+		})
 	}
-	cli.Print(c.Out, "taskguard %s, commit %s, %s\n", release, info.Main.Version, info.GoVersion)
+	cli.Print(c.Out, "taskguard %s, commit %s, %s\n", build.Release, build.Commit(), runtime.Version())
 	return nil
 }

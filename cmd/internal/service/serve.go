@@ -20,6 +20,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"taskguard/internal/build"
 	"taskguard/internal/children"
 	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
@@ -80,6 +81,7 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 
 	s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{
 		slog.String("address", l.Addr().String()), slog.Int64("memory_limit", debug.SetMemoryLimit(-1)),
+		slog.String("version", build.Release), slog.String("commit", build.Commit()),
 	}, config...)...)
 	select {
 	case err = <-served:
