@@ -96,7 +96,7 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("%d calls for the input, want 1", more)
 		}
 		b.Put(t, "free", map[string]any{"status": analysislock.Ready})
-		if was, err := a.Unlock(t.Context(), "free", nil, ""); err != nil || was.Status != analysislock.Ready {
+		if was, err := a.Unlock(t.Context(), "free", "", nil, ""); err != nil || was.Status != analysislock.Ready {
 			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})

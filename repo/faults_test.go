@@ -147,7 +147,7 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 				since = b.Fields(t, "x")
 				return err
 			}}})
-			before, err := a.Requeue(t.Context(), "x", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
+			before, err := a.Requeue(t.Context(), "x", "", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
 			if err != nil || before.Status != analysislock.Failed {
 				t.Errorf("%v: %+v, %v; want the analysis as it was", code, before, err)
 			}
@@ -235,7 +235,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil, CreateOptions{}) }},
 		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
-		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil, ""); return err }},
+		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", "", nil, ""); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
 			_, err := a.acquire(ctx, "x", "w/2")
 			return err

@@ -15,10 +15,10 @@ import (
 // operatorsChanges are changes of x, if it is as it was seen.
 var operatorsChanges = map[string]func(ctx context.Context, a *worker, seen *analysislock.Seen) error{
 	"unlock": func(ctx context.Context, a *worker, seen *analysislock.Seen) error {
-		return errorOf(a.Unlock(ctx, "x", seen, ""))
+		return errorOf(a.Unlock(ctx, "x", "", seen, ""))
 	},
 	"requeue": func(ctx context.Context, a *worker, seen *analysislock.Seen) error {
-		return errorOf(a.Requeue(ctx, "x", seen, false, ""))
+		return errorOf(a.Requeue(ctx, "x", "", seen, false, ""))
 	},
 	"cancel": func(ctx context.Context, a *worker, seen *analysislock.Seen) error {
 		return errorOf(a.Cancel(ctx, "x", "ana", seen))
@@ -82,8 +82,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 				if d, err := a.Summary(t.Context(), "x"); err != nil || (d.OpenActs > 0) != (tc.want != nil) {
 					t.Errorf("%v: %d acts are open, %v", doc, d.OpenActs, err)
 				}
-				_, fresh := a.Requeue(t.Context(), "x", nil, true, "")
-				_, resolved := a.Resolve(t.Context(), "x", nil, "charge", analysislock.Answer{}, "")
+				_, fresh := a.Requeue(t.Context(), "x", "", nil, true, "")
+				_, resolved := a.Resolve(t.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
 				if left := b.Fields(t, "x"); !errors.Is(fresh, tc.want) || (resolved == nil) != (tc.want != nil) || left["effects"] != nil || left["openEffects"] != nil && left["openEffects"] != int64(0) {
 					t.Errorf("%v: requeue --fresh: %v, resolve: %v, and then %v", doc, fresh, resolved, left)
 				}
@@ -162,7 +162,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	a, conn := openFaulty(t, b)
 	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6, "lockOwner": "w/0", "lockExpiresAt": "2000-01-01T00:00:00Z"})
 	conn.inject(map[string][]fault{commit: {overtaken(func() { mustAcquire(t, a, "x", "w/1") })}})
-	_, err := a.Unlock(t.Context(), "x", nil, "")
+	_, err := a.Unlock(t.Context(), "x", "", nil, "")
 	if f := b.Fields(t, "x"); err != nil || f["lockOwner"] != "w/1" {
 		t.Errorf("an unlock of any state freed a lock that was stolen meanwhile: %v, %v", f, err)
 	}
@@ -208,7 +208,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
 			}
 			earlier := time.Now().Add(-time.Hour).UnixMicro()
-			if _, err := a.Unlock(t.Context(), id, nil, ""); err != nil {
+			if _, err := a.Unlock(t.Context(), id, "", nil, ""); err != nil {
 				t.Errorf("%s: unlock: %v", id, err)
 			}
 			got := b.Fields(t, id)

@@ -213,7 +213,7 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 			if n := b.Calls.Total() - before; n != 1 {
 				t.Errorf("an outcome is read in %d calls, want 1", n)
 			}
-			if _, err := open(t, b).Requeue(t.Context(), "x", nil, false, ""); err != nil { // an operator, who keeps nothing
+			if _, err := open(t, b).Requeue(t.Context(), "x", "", nil, false, ""); err != nil { // an operator, who keeps nothing
 				t.Fatal(err)
 			}
 			if at := b.Fields(t, "x")["expireAt"]; at != nil {

@@ -60,6 +60,8 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 		a.Token, _ = parseInt(m["token"])
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
+		a.Change, a.By = cut(m["change"]), cut(m["by"])
+		a.ByAt, _ = parseTime(m["byAt"])
 		all = append(all, a)
 	}
 	return all
@@ -78,6 +80,7 @@ func historyValue(all []analysislock.Attempt) any {
 			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
 			"alone": orDelete(a.Alone), "delays": orDelete(int64(a.Delays)),
 			"code": orDelete(a.Code), "message": orDelete(a.Message),
+			"change": orDelete(a.Change), "by": orDelete(a.By), "byAt": timeValue(a.ByAt),
 		})
 	}
 	return entries

@@ -373,7 +373,7 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "time_to_start_ms": 130_000.0, "time_to_ready_ms": 140_000.0})
 		w.line(t, deliveryRoute, "ahead", map[string]any{"outcome": "ready", "time_to_start_ms": 0.0, "time_to_ready_ms": 0.0})
 		w.line(t, deliveryRoute, "undated", map[string]any{"outcome": "ready", "time_to_start_ms": nil, "time_to_ready_ms": nil})
-		if _, err := w.runner.Orphans.(*repo.Analyses).Requeue(t.Context(), "stamp", nil, false, ""); err != nil {
+		if _, err := w.runner.Orphans.(*repo.Analyses).Requeue(t.Context(), "stamp", "", nil, false, ""); err != nil {
 			t.Fatal(err)
 		}
 		w.line(t, deliveryRoute, "stamp", map[string]any{"outcome": "ready", "attempt": 1.0, "time_to_start_ms": nil, "time_to_ready_ms": 170_000.0})

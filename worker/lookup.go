@@ -45,7 +45,7 @@ func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) er
 		return err
 	}
 
-	_, err = r.analyses.Requeue(ctx, r.id, nil, true, "")
+	_, err = r.analyses.Requeue(ctx, r.id, "", nil, true, "")
 	if held, ok := errors.AsType[*lease.HeldError](err); ok {
 		err = newRunningError(held.ExpiresAt, held.Remaining)
 	}

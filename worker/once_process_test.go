@@ -127,7 +127,7 @@ func TestKill9AtEachCommitOfAnAct(t *testing.T) {
 				if answered += "not done"; reply.Done {
 					answered, reply.Result = "done", []byte(`{"charged":4200}`)
 				}
-				if _, err := operator.Resolve(t.Context(), "1", nil, "charge", reply, ""); err != nil {
+				if _, err := operator.Resolve(t.Context(), "1", "", nil, "charge", reply, ""); err != nil {
 					t.Fatal(err)
 				}
 			}

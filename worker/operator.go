@@ -19,11 +19,11 @@ import (
 type Documents interface {
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
-	Unlock(ctx context.Context, id string, seen *analysislock.Seen, task string) (analysislock.Analysis, error)
-	Requeue(ctx context.Context, id string, seen *analysislock.Seen, fresh bool, task string) (
+	Unlock(ctx context.Context, id, who string, seen *analysislock.Seen, task string) (analysislock.Analysis, error)
+	Requeue(ctx context.Context, id, who string, seen *analysislock.Seen, fresh bool, task string) (
 		analysislock.Analysis, error)
 	Cancel(ctx context.Context, id, who string, seen *analysislock.Seen) (analysislock.Analysis, error)
-	Resolve(ctx context.Context, id string, seen *analysislock.Seen, act string, answer analysislock.Answer,
+	Resolve(ctx context.Context, id, who string, seen *analysislock.Seen, act string, answer analysislock.Answer,
 		task string) (analysislock.Analysis, error)
 	Delete(ctx context.Context, id string) (before analysislock.Analysis, err error)
 	RaiseToken(ctx context.Context, id string, minimum int64) (analysislock.Analysis, error)

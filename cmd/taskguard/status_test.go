@@ -166,7 +166,7 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 		"lastError": map[string]any{"code": "crashed", "message": "its worker died"},
 		"history": []any{
 			crash(1, "worker-00042-kib/0087244a/9F2C", map[string]any{"delays": 2}),
-			crash(2, "worker-00042-kib/1193/9F2D", map[string]any{"alone": true}),
+			crash(2, "worker-00042-kib/1193/9F2D", map[string]any{"alone": true, "change": "requeued", "by": "me@here", "byAt": end}),
 		},
 	})
 
@@ -174,7 +174,8 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 		"ATTEMPT  STARTED                   DURATION      OUTCOME          ALONE  INSTANCE\n",
 		"\n1        "+at+"  1.5s          crashed                 worker-00042-kib/0087244a\n"+
 			"         the next attempt was delayed 2 times: the instance was busy\n"+
-			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n")
+			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n"+
+			"         requeued by me@here at "+end+"\n")
 	if n := strings.Count(one.out, "delayed"); n != 1 {
 		t.Errorf("%d attempts are delayed:\n%s", n, one.out)
 	}
@@ -184,7 +185,7 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 	history, _ := shown["history"].([]any)
 	keys := []string{"attempt", "owner", "started_at", "ended_at", "outcome"}
 	wantKeys(t, string(must(json.Marshal(history[0]))(t)), append(keys, "delays")...)
-	wantKeys(t, string(must(json.Marshal(history[1]))(t)), append(keys, "alone")...)
+	wantKeys(t, string(must(json.Marshal(history[1]))(t)), append(keys, "alone", "change", "by", "by_at")...)
 }
 
 func TestStatusShowsTheNextAttempt(t *testing.T) {

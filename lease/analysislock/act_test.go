@@ -223,7 +223,7 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
 				seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
 
-				_, err := w.locks.Resolve(w.Context(), "x", seen, tc.act, tc.answer, "task")
+				_, err := w.locks.Resolve(w.Context(), "x", "", seen, tc.act, tc.answer, "task")
 				got := w.doc()
 				refused := tc.open == 1
 				if tc.err != nil && !errors.Is(err, tc.err) || (err != nil) != refused {
@@ -238,7 +238,7 @@ func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
 				if e := got.Acts["charge"]; !refused && tc.answer.Done != (e.State == analysislock.ActDone) || e.Result != nil && string(e.Result) != `"r"` {
 					w.Errorf("the act is %+v", e)
 				}
-				if _, err = w.locks.Resolve(w.Context(), "x", seen, tc.act, tc.answer, "task"); err == nil {
+				if _, err = w.locks.Resolve(w.Context(), "x", "", seen, tc.act, tc.answer, "task"); err == nil {
 					w.Error("a second operator resolved it too")
 				}
 			})
@@ -266,7 +266,7 @@ func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
 				}
 				return map[leasetest.Call]leasetest.Fault{{Op: leasetest.Swap, N: 1}: fault}[c]
 			})
-			_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", analysislock.Answer{}, "")
+			_, err := w.locks.Resolve(w.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
 			if got := w.doc().Acts["charge"]; err != nil || got.Token != 2 {
 				w.Errorf("%v: %v, the act is %+v", fault, err, got)
 			}
@@ -299,7 +299,7 @@ func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
 							d.Lock.Owner, d.Lock.ExpiresAt = "w/2", w.now().Add(time.Minute)
 						}
 					}}, lease.Policy{}, 0, nil)
-					_, err := w.locks.Resolve(w.Context(), "x", nil, "charge", tc.answer, "")
+					_, err := w.locks.Resolve(w.Context(), "x", "", nil, "charge", tc.answer, "")
 					left := int64(-1)
 					if act, exists := w.doc().Acts["charge"]; exists {
 						left = act.Token
@@ -323,15 +323,15 @@ func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
 		d := queued()
 		d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted}}, 1
 		w.Put("x", d)
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act: %v", err)
 		}
 		d.OpenActs = 0 // whatever the count says
 		w.Put("x", d)
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
 			w.Errorf("fresh, with an uncertain act that is not counted: %v", err)
 		}
-		_, err := w.locks.Requeue(w.Context(), "x", nil, false, "")
+		_, err := w.locks.Requeue(w.Context(), "x", "", nil, false, "")
 		w.check(err)
 		if got := w.doc(); len(got.Acts) != 1 {
 			w.Errorf("after a requeue: %+v", got.Acts)

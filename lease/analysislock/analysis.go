@@ -182,6 +182,10 @@ type Attempt struct {
 	// Delays is how often the attempt after this one, which crashed, was delayed because the worker of the
 	// delivery ran something else.
 	Delays int `json:"delays,omitempty"`
+	// Change is what an operator has done since this attempt began, such as ChangeRequeued. By is who did it.
+	Change string    `json:"change,omitempty"`
+	By     string    `json:"by,omitempty"`   // at most 128 bytes
+	ByAt   time.Time `json:"by_at,omitzero"` // by the store's clock
 }
 
 // mark sets the marked acts of the analysis.

@@ -182,7 +182,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 	requeue := func(fresh bool) func(w *fixture, h *analysislock.Hold) error {
 		return func(w *fixture, _ *analysislock.Hold) error {
 			time.Sleep(2 * lease.DefaultTTL) // else it is refused
-			_, err := w.locks.Requeue(w.Context(), "x", nil, fresh, "")
+			_, err := w.locks.Requeue(w.Context(), "x", "", nil, fresh, "")
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		want func(d *document)
 	}{
 		"unlock": {func(w *fixture, _ *analysislock.Hold) error {
-			_, err := w.locks.Unlock(w.Context(), "x", nil, "task")
+			_, err := w.locks.Unlock(w.Context(), "x", "", nil, "task")
 			return err
 		}, func(d *document) {
 			free(d)
@@ -214,6 +214,8 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 			return err
 		}, func(d *document) {
 			end(d, analysislock.OutcomeCancelled, cancelled.Code, cancelled.Message)
+			past := &d.History[0]
+			past.Change, past.By, past.ByAt = analysislock.ChangeCancelled, "ana", past.EndedAt
 			finish(d, analysislock.Failed, cancelled)
 			d.Lock.Token, d.Lock.FinishedBy = 2, "operator"
 		}},
@@ -287,7 +289,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 				got := w.doc()
 				d.ReadAt = got.ReadAt
 				if past := &got.History[0]; !past.EndedAt.IsZero() { // a conflict's pause is milliseconds
-					past.EndedAt, got.NextAttemptAt = past.EndedAt.Truncate(time.Second), got.NextAttemptAt.Truncate(time.Second)
+					past.EndedAt, past.ByAt, got.NextAttemptAt = past.EndedAt.Truncate(time.Second), past.ByAt.Truncate(time.Second), got.NextAttemptAt.Truncate(time.Second)
 				}
 				if !reflect.DeepEqual(got, d) { //nolint:govet // its only error is nil
 					w.Errorf("got\n%+v, want\n%+v; history %+v", got, d, got.History)
@@ -421,7 +423,7 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 			t.Error("a negative TTL is no error")
 		}
 		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0, analysislock.AcquireOptions{})
-		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil, "")
+		_, unlock := w.locks.Unlock(w.Context(), "a/b", "", nil, "")
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {
 			if !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("%v, want ErrInvalidKey", err)

@@ -20,12 +20,21 @@ const (
 	OutcomeCrashed      = "crashed" // recorded by the acquisition that finds the attempt without an end
 )
 
+// The changes of an operator, in a history.
+const (
+	ChangeUnlocked  = "unlocked"
+	ChangeRequeued  = "requeued"
+	ChangeCancelled = "cancelled"
+	ChangeResolved  = "resolved"
+)
+
 // The limits of a history. A decision reads it, so it must stay small.
 const (
 	maxAttempts       = 10
 	maxHistoryBytes   = 5 << 10
 	maxHistoryMessage = 256                     // bytes
-	endBytes          = maxHistoryMessage + 512 // what end adds to an entry, and the tokens, which its JSON leaves out
+	maxBy             = 128                     // bytes
+	endBytes          = maxHistoryMessage + 512 // what end and changed add, and the tokens, which the JSON leaves out
 )
 
 // begin adds the attempt that the lock records to the history.
@@ -65,4 +74,17 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
 	attempt.EndedAt, attempt.Outcome, attempt.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
 	attempt.Message = text.Middle(message, maxHistoryMessage)
 	return attempt
+}
+
+// changed records what an operator, who, has done since the last attempt began. It is a part of that attempt's
+// entry: an entry of its own would be an attempt to workers of earlier versions, and to all that counts
+// attempts. A later change replaces it. Without an attempt, or without a name, nothing is recorded.
+func (d *Analysis) changed(now time.Time, change, who string) {
+	n := len(d.History)
+	if n == 0 || who == "" {
+		return
+	}
+	d.History = slices.Clone(d.History) // other analyses share it
+	last := &d.History[n-1]
+	last.Change, last.By, last.ByAt = change, text.Middle(who, maxBy), now.Truncate(time.Millisecond)
 }

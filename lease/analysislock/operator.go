@@ -20,13 +20,17 @@ type Seen struct {
 
 // Unlock takes the lock from its holder, also if its token cannot be read, and changes PROCESSING back
 // to QUEUED. It does not undo an acquisition that happens at the same time. task names the task that is
-// booked for an unfinished analysis afterwards; empty: none is. It returns the analysis as it was before.
-func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) (Analysis, error) {
+// booked for an unfinished analysis afterwards; empty: none is. The history names who did it, also after Requeue,
+// Cancel and Resolve; see Attempt.By. Unlock returns the analysis as it was before.
+func (l *Locks) Unlock(ctx context.Context, id, who string, seen *Seen, task string) (Analysis, error) {
 	unlock := func(d *Analysis, now time.Time) error {
 		if d.Malformed == nil && d.Lock.Owner != "" && !lease.Held(d.Lock, now) {
 			d.crash(now)
 		}
 		d.end(now, OutcomeLockLost, "", "")
+		if !d.Lock.Finished || d.Lock.Owner != "" { // else nothing is changed
+			d.changed(now, ChangeUnlocked, who)
+		}
 		d.Lock = lease.Unlock(d.Lock)
 		d.unbook()
 		if !d.Lock.Finished {
@@ -45,7 +49,7 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen, task string) 
 // next run finishes. The next run continues from the checkpoint and the marked acts, unless fresh
 // drops them; fresh returns ErrUncertain if an act is uncertain. task names the task that is booked
 // afterwards; empty: none is. Requeue returns the analysis as it was before.
-func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, task string) (Analysis, error) {
+func (l *Locks) Requeue(ctx context.Context, id, who string, seen *Seen, fresh bool, task string) (Analysis, error) {
 	opened := func(d Analysis) bool {
 		return d.Status == Queued && d.Error == nil && d.Lock.Owner == "" && d.Lock.Attempts == 0
 	}
@@ -64,6 +68,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool, 
 			d.mark(Acts{})
 		}
 		d.open(lock, task)
+		d.changed(now, ChangeRequeued, who)
 		return nil
 	}
 
@@ -137,6 +142,7 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		}
 		message := "cancelled by " + who
 		d.end(now, OutcomeCancelled, Cancelled, message)
+		d.changed(now, ChangeCancelled, who)
 		d.Lock = lock
 		d.fail(Cancelled, message)
 		return nil
@@ -204,7 +210,7 @@ type Answer struct {
 // does. A READY or a cancelled one stays so. It returns the analysis as it was before. Errors:
 // a *lease.HeldError while the lock is held; ErrNotUncertain; ErrAllActs; an error if Result is
 // too large.
-func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string, answer Answer,
+func (l *Locks) Resolve(ctx context.Context, id, who string, seen *Seen, name string, answer Answer,
 	task string,
 ) (Analysis, error) {
 	var resolved Act // the act as it was first read
@@ -235,6 +241,7 @@ func (l *Locks) Resolve(ctx context.Context, id string, seen *Seen, name string,
 			return err
 		}
 		d.mark(changed)
+		d.changed(now, ChangeResolved, who)
 		if !d.Closed() && !d.failedWith(Cancelled) {
 			d.open(lock, task)
 		}

@@ -34,7 +34,7 @@ func TestAFreshStartOfAnOpenAnalysisIsMadeAgainAfterAConflict(t *testing.T) {
 		d.Checkpoint = &analysislock.Checkpoint{Value: "c"}
 		w.Put("x", d)
 		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.Conflict))
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, true, ""); err != nil || w.doc().Checkpoint.Value != nil {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, true, ""); err != nil || w.doc().Checkpoint.Value != nil {
 			w.Errorf("%v; checkpoint %v", err, w.doc().Checkpoint.Value)
 		}
 	})
@@ -74,7 +74,7 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 				var left analysislock.Analysis
 				s := &interrupted{&w.Memory, func(d *analysislock.Analysis) { tc.others(d); left = *d }}
 				w.serve(s, lease.Policy{}, 0, nil)
-				if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil {
+				if _, err := w.locks.Requeue(w.Context(), "x", "", nil, false, ""); err != nil {
 					w.Errorf("requeue: %v", err)
 				}
 				got := w.doc()
@@ -98,7 +98,7 @@ func TestAnUnlockWhoseReplyWasLostIsNotMadeAgain(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
 				w.acquire("w/1")
 				w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) { d.Lock.Owner = owner }}, lease.Policy{}, 0, nil)
-				if _, err := w.locks.Unlock(w.Context(), "x", seen, ""); err != nil || w.doc().Lock.Owner != owner {
+				if _, err := w.locks.Unlock(w.Context(), "x", "", seen, ""); err != nil || w.doc().Lock.Owner != owner {
 					w.Errorf("%v; %+v, want the owner %q", err, w.doc().Lock, owner)
 				}
 			})
@@ -163,7 +163,7 @@ func TestOnlyAnUnfinishedAnalysisIsCancelled(t *testing.T) {
 				if !errors.Is(err, tc.err) || before.Status != tc.status || (got.Lock != d.Lock) != tc.writes {
 					w.Errorf("%+v, then %+v, %v; want %v", before, got, err, tc.err)
 				}
-				if got.History[0] != d.History[0] {
+				if got.History[0].Outcome != d.History[0].Outcome || (got.History[0].By == "ana") != tc.writes {
 					w.Errorf("history %+v", got.History)
 				}
 			})
@@ -182,8 +182,68 @@ func TestACancelledRunIsLostWithTheErrorOfTheCancel(t *testing.T) {
 		if e := h.Doc().Error; e == nil || e.Code != analysislock.Cancelled {
 			w.Errorf("lost with the error %+v, want that of the cancel", e)
 		}
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil || w.acquire("w/2").Grant.Token != 3 {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, false, ""); err != nil || w.acquire("w/2").Grant.Token != 3 {
 			w.Errorf("requeue: %v", err)
+		}
+	})
+}
+
+func TestTheHistoryNamesTheOperatorOfAChange(t *testing.T) {
+	type step = func(w *fixture, who string) error
+	errorOf := func(_ analysislock.Analysis, err error) error { return err }
+	unlock := func(w *fixture, who string) error { return errorOf(w.locks.Unlock(w.Context(), "x", who, nil, "")) }
+	requeue := func(w *fixture, who string) error {
+		return errorOf(w.locks.Requeue(w.Context(), "x", who, nil, false, ""))
+	}
+	cancel := func(w *fixture, who string) error { return errorOf(w.locks.Cancel(w.Context(), "x", who, nil)) }
+	resolve := func(w *fixture, who string) error {
+		return errorOf(w.locks.Resolve(w.Context(), "x", who, nil, "charge", analysislock.Answer{}, ""))
+	}
+	for name, tc := range map[string]struct {
+		change  step
+		who     string
+		crashed bool // else the attempt still runs
+		want    string
+		outcome string
+	}{
+		"unlock":               {unlock, "me", false, "unlocked", "lock_lost"},
+		"unlock of a dead one": {unlock, "me", true, "unlocked", "crashed"},
+		"requeue":              {requeue, "me", true, "requeued", ""},
+		"resolve":              {resolve, "me", true, "resolved", ""},
+		"cancel":               {cancel, "me", false, "cancelled", "cancelled"},
+		"a program":            {unlock, "", false, "", "lock_lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				w.acquire("w/1")
+				d := w.doc()
+				d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 1}}
+				w.Put("x", d)
+				if tc.crashed {
+					die(w)
+				}
+				w.check(tc.change(w, tc.who))
+				all := w.doc().History
+				if a := all[0]; len(all) != 1 || a.Change != tc.want || a.By != tc.who || a.ByAt.IsZero() == (tc.who != "") || a.Outcome != tc.outcome {
+					w.Errorf("%+v", all)
+				}
+			})
+		})
+	}
+
+	inBubble(t, queued(), func(w *fixture) { // without an attempt there is no entry
+		w.check(requeue(w, "me"))
+		w.check(cancel(w, "me"))
+		if d := w.doc(); len(d.History) != 0 || d.Error.Message != "cancelled by me" {
+			w.Errorf("%+v", d)
+		}
+	})
+	inBubble(t, queued(), func(w *fixture) {
+		h := w.acquire("w/1").Hold
+		w.check(h.End(w.Context(), analysislock.Completing(h.Now(), "r")))
+		w.check(unlock(w, "me"))
+		if a := w.doc().History[0]; a.Change != "" {
+			w.Errorf("%+v: there was nothing to unlock", a)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestStartsAreCountedFromAnewAfter(t *testing.T) {
 	for name, reset := range map[string]func(w *fixture){
 		"an acquisition": func(w *fixture) { w.acquire("w/run") },
 		"a requeue": func(w *fixture) {
-			_, err := w.locks.Requeue(w.Context(), "x", nil, false, "")
+			_, err := w.locks.Requeue(w.Context(), "x", "", nil, false, "")
 			w.check(err)
 		},
 		"a finish": func(w *fixture) {

@@ -114,7 +114,7 @@ func TestARequeuedKillerThatOnlyLosesItsLockIsNotFailed(t *testing.T) {
 			w.acquireWith(fmt.Sprint("i/", n), o)
 			die(w)
 		}
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, false, ""); err != nil {
 			w.Fatal(err)
 		}
 		for n := range 3 {
@@ -134,7 +134,7 @@ func TestARequeuedKillerHasTwoMoreAttemptsAlone(t *testing.T) {
 			w.acquireWith("i/"+time.Now().String(), o)
 			die(w)
 		}
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, false, ""); err != nil {
+		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, false, ""); err != nil {
 			w.Fatal(err)
 		}
 		for range 2 {
@@ -176,11 +176,27 @@ func TestWhatCountsAsACrash(t *testing.T) {
 			if !held {
 				die(w)
 			}
-			if _, err := w.locks.Unlock(w.Context(), "x", nil, ""); err != nil {
+			if _, err := w.locks.Unlock(w.Context(), "x", "", nil, ""); err != nil {
 				w.Fatal(err)
 			}
 		}
 	}
+	// by has the operator's name, which the history keeps.
+	by := func(step func(w *fixture, who string) error) func(w *fixture) {
+		return func(w *fixture) {
+			if err := step(w, "me"); err != nil {
+				w.Fatal(err)
+			}
+		}
+	}
+	requeue := by(func(w *fixture, who string) error {
+		_, err := w.locks.Requeue(w.Context(), "x", who, nil, false, "")
+		return err
+	})
+	unlockFree := by(func(w *fixture, who string) error {
+		_, err := w.locks.Unlock(w.Context(), "x", who, nil, "")
+		return err
+	})
 	for name, tc := range map[string]struct {
 		steps   []func(w *fixture)
 		suspect bool
@@ -194,6 +210,9 @@ func TestWhatCountsAsACrash(t *testing.T) {
 		"two, then a stop":                {[]func(*fixture){crash, crash, released(analysislock.OutcomeShuttingDown)}, true},
 		"an operator unlocked a live run": {[]func(*fixture){crash, unlock(true)}, false},
 		"an operator unlocked a dead one": {[]func(*fixture){crash, unlock(false)}, true},
+		"two, then an operator requeued":  {[]func(*fixture){crash, crash, requeue}, true},
+		"an operator requeued between":    {[]func(*fixture){crash, requeue, crash, unlockFree}, true},
+		"one, then an operator, often":    {[]func(*fixture){crash, requeue, unlockFree, requeue}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {

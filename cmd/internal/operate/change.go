@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/user"
 	"slices"
 	"strings"
@@ -208,17 +209,17 @@ func (cl *Client) apply(
 		was, err = cl.Delete(ctx, c.ID)
 		return was, deleted, err
 	case console.Unlock:
-		was, err = cl.Unlock(ctx, c.ID, c.Seen, task)
+		was, err = cl.Unlock(ctx, c.ID, c.Who, c.Seen, task)
 		if was.Status != analysislock.Processing {
 			return was, was.Status, err
 		}
 	case console.Resolve:
-		was, err = cl.Resolve(ctx, c.ID, c.Seen, c.Act, c.Answer, task)
+		was, err = cl.Resolve(ctx, c.ID, c.Who, c.Seen, c.Act, c.Answer, task)
 		if console.Final(&was) {
 			return was, was.Status, err
 		}
 	default:
-		was, err = cl.Requeue(ctx, c.ID, c.Seen, c.Verb == console.RequeueFresh, task)
+		was, err = cl.Requeue(ctx, c.ID, c.Who, c.Seen, c.Verb == console.RequeueFresh, task)
 	}
 	return was, analysislock.Queued, err
 }
@@ -245,13 +246,16 @@ func (cl *Client) log(
 	log.InfoContext(ctx, "changed by an operator")
 }
 
-// operator returns the user who runs this program.
+// operator returns the user who runs this program, and the machine: user@host.
 func operator() string {
-	u, err := user.Current()
-	if err != nil {
-		return "unknown"
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
 	}
-	return u.Username
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
 }
 
 // Resolve answers an uncertain act of an analysis, and books a delivery. It is refused while the

@@ -1,7 +1,9 @@
 package operate
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"os/user"
 	"regexp"
 	"strings"
@@ -44,7 +46,9 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if u, err := user.Current(); err == nil && operator() != u.Username {
+	u, err := user.Current()
+	host, hostErr := os.Hostname()
+	if errors.Join(err, hostErr) == nil && operator() != u.Username+"@"+host {
 		t.Error(operator())
 	}
 	c := cli.NewCall(cli.Command{}, nil, cli.Streams{}, func(string) (string, bool) { return "9", true })

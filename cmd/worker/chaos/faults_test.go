@@ -190,7 +190,7 @@ func (c *chaos) answerActs(ctx context.Context) {
 				}
 			})
 			seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
-			_, err := c.operator.Resolve(ctx, d.ID, seen, "charge", answer, "")
+			_, err := c.operator.Resolve(ctx, d.ID, "", seen, "charge", answer, "")
 			switch {
 			case err == nil:
 				c.add(map[bool]string{true: "answered done", false: "answered not done"}[answer.Done])

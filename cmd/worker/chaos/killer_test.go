@@ -97,7 +97,7 @@ func (c *chaos) requeueCrashed(ctx context.Context) {
 				continue
 			}
 			seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
-			if _, err := c.operator.Requeue(ctx, d.ID, seen, false, ""); err == nil {
+			if _, err := c.operator.Requeue(ctx, d.ID, "", seen, false, ""); err == nil {
 				c.add("requeued after crashes")
 				c.check(c.queue.deliver(context.WithoutCancel(ctx), d.ID, 0))
 			}

@@ -446,11 +446,11 @@ func (p *caller) operate(l *analysislock.Locks) (err error) {
 	ctx := p.context(context.Background())
 	switch p.operates {
 	case Unlock:
-		_, err = l.Unlock(ctx, p.analysis, nil, p.books)
+		_, err = l.Unlock(ctx, p.analysis, p.name, nil, p.books)
 	case Requeue:
-		_, err = l.Requeue(ctx, p.analysis, nil, p.fresh, p.books)
+		_, err = l.Requeue(ctx, p.analysis, p.name, nil, p.fresh, p.books)
 	case Resolve:
-		_, err = l.Resolve(ctx, p.analysis, p.seen, "charge", p.answer, p.books)
+		_, err = l.Resolve(ctx, p.analysis, p.name, p.seen, "charge", p.answer, p.books)
 	case Cancel:
 		_, err = l.Cancel(ctx, p.analysis, p.name, nil)
 	}
