@@ -227,6 +227,9 @@ var exhausted = map[string]error{
 	analysislock.Unrecordable:      analysislock.ErrUnrecordable,
 }
 
+// maxBeside is how many of the analyses beside which a run begins its log line names.
+const maxBeside = 10
+
 // run runs the analyzer while the lock is renewed, within the limits of time.
 func (a *attempt) run(ctx context.Context) (end runEnd) {
 	runner := a.runner
@@ -243,6 +246,10 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 	if a.measures.Stolen {
 		runner.Telemetry.Record(ctx, telemetry.Steals, 1)
 	}
+
+	beside := a.delivery.Place.Begin(a.id)
+	runner.Log.DebugContext(ctx, "a run begins", "analysis_id", a.id, "lock_token", a.acq.Grant.Token,
+		"others", len(beside), "beside", beside[:min(len(beside), maxBeside)])
 
 	started := time.Now()
 	held := a.hold.Start(ctx, a.renewed)

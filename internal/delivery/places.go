@@ -2,6 +2,9 @@ package delivery
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,11 +16,14 @@ type Places struct {
 	count   int64
 	free    *semaphore.Weighted
 	suspect atomic.Bool // one suspect waits for all places, or has them
+
+	mu      sync.Mutex
+	running map[*Place]string // ids of the analyses that run
 }
 
 // NewPlaces returns count free places.
 func NewPlaces(count int) *Places {
-	return &Places{count: int64(count), free: semaphore.NewWeighted(int64(count))}
+	return &Places{count: int64(count), free: semaphore.NewWeighted(int64(count)), running: map[*Place]string{}}
 }
 
 // Place is where one delivery runs. Only its goroutine uses it.
@@ -54,8 +60,24 @@ func (p *Place) Alone(ctx context.Context, wait time.Duration) bool {
 	return true
 }
 
+// Begin notes that the analysis id runs in the place until Leave. It returns those that run in the others. A
+// nil Place has none.
+func (p *Place) Begin(id string) (beside []string) {
+	if p == nil {
+		return nil
+	}
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	beside = slices.Sorted(maps.Values(p.all.running))
+	p.all.running[p] = id
+	return beside
+}
+
 // Leave frees what the place has taken.
 func (p *Place) Leave() {
+	p.all.mu.Lock()
+	delete(p.all.running, p)
+	p.all.mu.Unlock()
 	p.all.free.Release(p.taken)
 	if p.alone {
 		p.all.suspect.Store(false)
