@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -27,7 +28,8 @@ var submittedKeys = []string{"id", "name", "created", "booked", "status"}
 // One local cloud serves all these, as starting it takes a second.
 func TestOnALocalCloud(t *testing.T) {
 	t.Parallel()
-	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
+	logs := filepath.Join(t.TempDir(), "new", "logs")
+	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"}, "--logs", logs)
 	each := max(1, runtime.GOMAXPROCS(0)/2)
 	if want := fmt.Sprintf("the queue delivers at most %d at once, as MAX_RUNS is %d\n", 2*each, each); !strings.Contains(progress.String(), want) {
 		t.Errorf("%q is not in\n%s", want, progress)
@@ -53,6 +55,20 @@ func TestOnALocalCloud(t *testing.T) {
 		id := got["id"].(string)
 		taskguard(t, env, "submit", text).want(t, cli.ExitDone, id+"  ", "exists already, READY; finished, no delivery needed")
 		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", `READY {"bytes":12,`)
+	})
+
+	t.Run("its workers also write their log as Cloud Logging gets it", func(t *testing.T) {
+		lines := ""
+		for _, worker := range []string{"1", "2"} {
+			text := string(must(os.ReadFile(filepath.Join(logs, "worker-"+worker+".jsonl")))(t))
+			if !strings.Contains(text, `"severity":"INFO","message":"serving","address":`) {
+				t.Errorf("worker %s: %s", worker, text)
+			}
+			lines += text
+		}
+		if !regexp.MustCompile(`"severity":"INFO","message":"delivery","outcome":"ready".*"analysis_id":"some-text-md-`).MatchString(lines) {
+			t.Errorf("no delivery in %s", lines)
+		}
 	})
 
 	t.Run("doctor submits one and waits for it", func(t *testing.T) {

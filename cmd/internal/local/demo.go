@@ -75,6 +75,8 @@ type killedRun struct {
 // worker in the middle of a run, and shows that another continues this run from its
 // checkpoint, and that each file is finished once.
 func Demo(ctx context.Context, c *cli.Call) error {
+	var workers command
+	workers.takesLogs(c)
 	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
 	files, err := c.Parse(0, -1)
 	if err != nil {
@@ -90,7 +92,7 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	for _, doc := range docs {
 		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
 	}
-	d.show, d.observe = c.Progress(), d.delivered
+	d.show, d.observe, d.command = c.Progress(), d.delivered, workers
 	d.show.Print("%s", cli.Count(len(docs), "document"))
 
 	limit := demoTimeout + time.Duration(len(docs))*demoRun

@@ -48,6 +48,8 @@ func Local(ctx context.Context, c *cli.Call) error {
 		"the keys of the tokens, the document lock and the console; 0: any free ones")
 	workers := c.Flags.Int("workers", 2, "`how many` workers")
 	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
+	l := &local{c: c}
+	l.command.takesLogs(c)
 	c.TakesJSON("print the environment as one JSON document; progress goes to standard error")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
@@ -61,8 +63,8 @@ func Local(ctx context.Context, c *cli.Call) error {
 		return cli.UsageError("--recover-every: want more than 0")
 	}
 
+	l.show = c.Progress() // --json decides where
 	warnOfMisspelt(c)
-	l := &local{c: c, router: router{show: c.Progress()}}
 	defer l.close()
 	addressOf := func(i int) string { return address("127.0.0.1", *port, i) }
 	if err := l.serveAll(ctx, addressOf, *workers, *every); ctx.Err() == nil {

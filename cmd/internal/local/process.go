@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/clock"
+	"taskguard/internal/telemetry"
 	"taskguard/orchestrator"
 )
 
@@ -28,6 +30,12 @@ type command struct {
 	slow   time.Duration           // how long a run takes; 0: no longer than its analyzer
 	stderr io.Writer               // gets the standard error of the workers
 	log    func(*process, *record) // called for each line of a worker's log
+	logs   string                  // the directory of the workers' log files; empty: there are none
+}
+
+// takesLogs adds the option --logs.
+func (cmd *command) takesLogs(c *cli.Call) {
+	c.Flags.StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in this `directory`")
 }
 
 // process is a worker. Its standard input is a pipe, which the kernel closes when its parent
@@ -67,6 +75,9 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	w := &process{number: number, done: make(chan struct{})}
 	path, pathErr := os.Executable()
 	w.cmd = exec.Command(path, "worker", "--until-stdin-closes", "--slow", c.slow.String())
+	if c.logs != "" {
+		w.cmd.Args = append(w.cmd.Args, "--log-file", filepath.Join(c.logs, fmt.Sprintf("worker-%d.jsonl", number)))
+	}
 	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
 
@@ -136,6 +147,7 @@ const orphanGrace = time.Second
 // Worker runs cmd/worker on the loopback interface, and reports each run that begins.
 func Worker(ctx context.Context, c *cli.Call) error {
 	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
+	file := c.Flags.String("log-file", "", "also append the log to this `file`, as Cloud Logging gets it")
 	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
@@ -160,7 +172,10 @@ func Worker(ctx context.Context, c *cli.Call) error {
 		}()
 	}
 
-	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	log, err := logTo(c.Out, *file, cfg.LogLevel)
+	if err != nil {
+		return err
+	}
 	if *slow > 0 {
 		cfg.Analyzer = slowed(cfg.Analyzer, *slow)
 	}
@@ -170,6 +185,20 @@ func Worker(ctx context.Context, c *cli.Call) error {
 		return err
 	}
 	return workerservice.Serve(ctx, cfg, l, log)
+}
+
+// logTo returns a logger for the parent, which reads out. It also appends Cloud Logging's lines to file, if that
+// is not empty. The process keeps the file open.
+func logTo(out io.Writer, file string, level slog.Level) (*slog.Logger, error) {
+	parents := slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
+	if file == "" {
+		return slog.New(parents), nil
+	}
+	to, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return slog.New(slog.NewMultiHandler(parents, telemetry.NewLogger(to, "json", level).Handler())), nil
 }
 
 // logged returns an analyzer that logs the begin and the standard error of each run.
