@@ -35,7 +35,7 @@ type command struct {
 
 // takesLogs adds the option --logs.
 func (cmd *command) takesLogs(c *cli.Call) {
-	c.Flags.StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in this `directory`")
+	c.Flags.StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in `directory`")
 }
 
 // process is a worker. Its standard input is a pipe, which the kernel closes when its parent

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/build"
 	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
 )
@@ -63,7 +64,7 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
 				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
 			}
-			if text := log.String(); !strings.Contains(text, `"message":"serving","address":":1","memory_limit":`) || !strings.Contains(text, `"setting":"x"`) || !strings.Contains(text, `"stopping"`) {
+			if text := log.String(); !strings.Contains(text, `"message":"serving","address":":1","memory_limit":`) || !strings.Contains(text, `,"version":"`+build.Release+`","commit":"`+build.Commit()+`","setting":"x"`) || !strings.Contains(text, `"stopping"`) {
 				t.Errorf("%s: log %s", name, text)
 			}
 		})
