@@ -21,7 +21,7 @@ variable "region" {
 }
 
 variable "worker_image" {
-  description = "The worker's image by digest, for the first deployment: later ones are the build's."
+  description = "The worker's image by digest, for the first deployment alone: later ones are the build's, and the output worker_image has the present one."
   type        = string
 
   validation {
@@ -95,9 +95,8 @@ variable "collection" {
 }
 
 variable "keep_finished_days" {
-  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy."
+  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy. There is no default: without a decision the database grows for ever, and a deletion is for ever too."
   type        = number
-  default     = null
 
   validation {
     condition     = var.keep_finished_days == null ? true : var.keep_finished_days >= 32 && floor(var.keep_finished_days) == var.keep_finished_days

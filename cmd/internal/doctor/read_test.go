@@ -245,7 +245,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/services/taskguard-worker", `"timeoutSeconds":1560`, `"timeoutSeconds":0`, "run-timeout"},
 		{"/services/taskguard-worker", `"containerConcurrency":10`, `"containerConcurrency":0`, "memory"},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},
-		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"latest","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
+		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"1","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
