@@ -127,7 +127,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	for variable, want := range map[string]string{
 		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project-taskguard-build",
 		"backup_bucket": "my-project-taskguard-backup",
-		"submitters": "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
+		"submitters":    "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
 	} {
 		if !strings.Contains(given[variable], want) {
 			t.Errorf("production/main.tf has %s = %s, want %s", variable, given[variable], want)

@@ -277,7 +277,9 @@ func TestTheModuleGrantsTheRolesOfTheTableAndNoOthers(t *testing.T) {
 	wanted, wantedOwn := map[string]bool{}, map[string]bool{}
 	for _, row := range rolesTableRow.FindAllStringSubmatch(section, -1) {
 		for _, role := range strings.Split(row[2], "`, `") {
-			wanted[fmt.Sprintf("%s: %s on %s", row[1], role, row[3])] = true
+			for _, who := range strings.Split(row[1], "`, `") {
+				wanted[fmt.Sprintf("%s: %s on %s", who, role, row[3])] = true
+			}
 		}
 	}
 	for _, row := range regexp.MustCompile("(?m)^- `(\\w+)`: `(.*)`$").FindAllStringSubmatch(section, -1) {

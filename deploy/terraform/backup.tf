@@ -44,7 +44,7 @@ resource "google_cloud_scheduler_job" "export" {
   region           = var.region
   name             = local.names.export
   description      = "Exports the database to gs://${var.backup_bucket}"
-  schedule         = var.backup_schedule
+  schedule         = "0 3 * * *"
   time_zone        = "Etc/UTC"
   attempt_deadline = "60s"
 

@@ -27,18 +27,6 @@ resource "google_cloud_run_v2_job" "long" {
       # The next attempt is booked in the queue, or by recovery, and waits as RETRY_MIN says.
       max_retries = 0
 
-      dynamic "vpc_access" {
-        for_each = var.worker_vpc[*]
-        content {
-          egress = vpc_access.value.egress
-          network_interfaces {
-            network    = vpc_access.value.network
-            subnetwork = vpc_access.value.subnetwork
-            tags       = vpc_access.value.tags
-          }
-        }
-      }
-
       containers {
         image = var.long_jobs.image
 

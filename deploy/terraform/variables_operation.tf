@@ -4,12 +4,8 @@ variable "service_accounts" {
   default     = {}
 
   validation {
-    condition     = length(setsubtract(keys(var.service_accounts), ["worker", "caller", "build", "test", "doclock", "backup"])) == 0
-    error_message = "The parts are worker, caller, build, test, doclock and backup."
-  }
-  validation {
-    condition     = alltrue([for email in values(var.service_accounts) : endswith(email, "@${var.project}.iam.gserviceaccount.com")])
-    error_message = "Each is an e-mail address in the project, NAME@PROJECT.iam.gserviceaccount.com: Cloud Tasks signs as no account of another one."
+    condition     = alltrue([for part, email in var.service_accounts : contains(["worker", "caller", "build", "test", "doclock", "backup"], part) && endswith(email, "@${var.project}.iam.gserviceaccount.com")])
+    error_message = "Each is an e-mail address in the project, NAME@PROJECT.iam.gserviceaccount.com, of worker, caller, build, test, doclock or backup."
   }
   validation {
     condition     = length(distinct(values(var.service_accounts))) == length(var.service_accounts)
@@ -38,10 +34,6 @@ variable "queue_backoff" {
     condition     = alltrue([for wait in [var.queue_backoff.min, var.queue_backoff.max] : length(regexall("^[0-9]+(\\.[0-9]+)?s$", wait)) == 1 if wait != null])
     error_message = "A wait is a number of seconds, such as 30s."
   }
-  validation {
-    condition     = try(tonumber(trimsuffix(coalesce(var.queue_backoff.min, local.queue_flags["--min-backoff"]), "s")) <= tonumber(trimsuffix(coalesce(var.queue_backoff.max, local.queue_flags["--max-backoff"]), "s")), true)
-    error_message = "The shortest wait is at most the longest."
-  }
 }
 
 variable "backup_days" {
@@ -59,10 +51,4 @@ variable "backup_bucket" {
   description = "Existing bucket in another region, for this deployment alone, to which Cloud Scheduler exports the whole database each day, for a read a document. In another project, Firestore's service agent, service-NUMBER@gcp-sa-firestore.iam.gserviceaccount.com, needs roles/storage.admin on it; null: no export."
   type        = string
   default     = null
-}
-
-variable "backup_schedule" {
-  description = "When the export begins, as a cron schedule in UTC."
-  type        = string
-  default     = "0 3 * * *"
 }

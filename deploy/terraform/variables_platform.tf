@@ -23,7 +23,7 @@ variable "binary_authorization" {
 }
 
 variable "worker_vpc" {
-  description = "Direct egress of the worker into a VPC: network or subnetwork, network tags, and egress, PRIVATE_RANGES_ONLY or ALL_TRAFFIC, with which Google's APIs need Private Google Access. recovery_service and long_jobs have it too. For a Shared VPC, subnetwork is projects/HOST/regions/REGION/subnetworks/NAME, and Cloud Run's service agent, service-NUMBER@serverless-robot-prod.iam.gserviceaccount.com, has roles/compute.networkUser on it; null: none."
+  description = "Direct egress of the worker into a VPC: network or subnetwork, network tags, and egress, PRIVATE_RANGES_ONLY or ALL_TRAFFIC, with which Google's APIs need Private Google Access. recovery_service has it too. For a Shared VPC, subnetwork is projects/HOST/regions/REGION/subnetworks/NAME, and Cloud Run's service agent, service-NUMBER@serverless-robot-prod.iam.gserviceaccount.com, has roles/compute.networkUser on it; null: none."
   type = object({
     network    = optional(string)
     subnetwork = optional(string)
