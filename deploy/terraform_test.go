@@ -332,7 +332,7 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
 		},
-		"google_project_iam_member.responder":                      {"toset(var.responders)"},
+		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor ${m}" => m }`},
 		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`},
 		"google_cloud_tasks_queue_iam_member.task_finder":          {`= local.account["worker"].member`},
 		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},

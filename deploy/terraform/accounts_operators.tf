@@ -67,11 +67,11 @@ resource "google_project_iam_custom_role" "job_keeper" {
 }
 
 resource "google_project_iam_member" "responder" {
-  for_each = toset(var.responders)
+  for_each = { for m in var.responders : "monitoring.snoozeEditor ${m}" => m } # as in earlier versions
 
   project = var.project
   role    = "roles/monitoring.snoozeEditor"
-  member  = each.key
+  member  = each.value
 }
 
 resource "google_project_iam_member" "job_keeper" {

@@ -274,6 +274,8 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
 		"file_of_a_moving_secret":    {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "secret": "s"}}}, "needs secret_version"},
 		"one_account_of_two_parts":   {map[string]any{"service_accounts": map[string]string{"caller": "c@my-project.iam.gserviceaccount.com", "worker": "c@my-project.iam.gserviceaccount.com"}}, "roles of both"},
+		"secret_that_moves":          {map[string]any{"worker_secrets": map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}}, "version is a number"},
+		"apps_secret_that_moves":     {application("secrets", map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}), "version is a number"},
 		"dispatches_of_no_rate":      {map[string]any{"max_dispatches_per_second": 501}, "at most 500"},
 		"backoff_without_a_unit":     {map[string]any{"queue_backoff": map[string]any{"min": "30"}}, "number of seconds"},
 		"backup_kept_too_long":       {map[string]any{"backup_days": 99}, "at most 98"},
@@ -312,8 +314,6 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
 		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
-		"secret_that_moves":            {map[string]any{"worker_secrets": map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}}, "version is a number"},
-		"apps_secret_that_moves":       {application("secrets", map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}), "version is a number"},
 		"account_of_no_part":           {map[string]any{"service_accounts": map[string]string{"console": "c@my-project.iam.gserviceaccount.com"}}, "backup."},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})

@@ -109,7 +109,7 @@ variable "worker_secrets" {
   default     = {}
 
   validation {
-    condition     = alltrue([for s in concat(values(var.worker_secrets), var.app == null ? [] : values(var.app.secrets)) : length(regexall("^[1-9][0-9]*$", s.version)) == 1])
+    condition     = alltrue([for s in values(var.worker_secrets) : length(regexall("^[1-9][0-9]*$", s.version)) == 1])
     error_message = "A secret's version is a number: with latest, instances that start later have another secret than the others."
   }
 
