@@ -215,7 +215,7 @@ func moduleGrants(t *testing.T) (grants, own map[string]bool) {
 				return name
 			})
 		}
-		for who, roles := range grantsOf(b, text) {
+		for who, roles := range grantsOf(text) {
 			for role := range roles {
 				grants[fmt.Sprintf("%s: %s on %s", who, cmp.Or(custom[role], role), grantedOn(b))] = true
 			}
@@ -224,8 +224,8 @@ func moduleGrants(t *testing.T) (grants, own map[string]bool) {
 	return grants, own
 }
 
-// grantsOf returns the roles of a resource by who has them. text is the block's, with its locals.
-func grantsOf(b block, text string) map[string]map[string]bool {
+// grantsOf returns the roles of a resource by who has them, from its text with its locals.
+func grantsOf(text string) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
 	add := func(who, role string) {
 		if all[who] == nil {
