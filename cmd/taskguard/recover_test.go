@@ -184,7 +184,9 @@ func TestDoctorPrintsWhatItFindsAndExits1ForAProblem(t *testing.T) {
 
 func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {
 	indexes := shippedFiles + "firestore.indexes.json"
-	taskguard(t, vars{"KINDS": `[{"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
+	taskguard(t, vars{"KINDS": `[{"collection":"analysis"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
+		"(collection)\n", "\n1 problem, 0 pieces of advice\n")
+	taskguard(t, vars{"KINDS": `[{}, {"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
 		"--collection-group=orders ", "The field input of orders is indexed", "\n9 problems, 0 pieces of advice\n")
 	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", indexes).want(t, cli.ExitUsage, "KINDS: want a JSON array")
 	taskguard(t, vars{}, "doctor", "--service", "no/such.yaml").want(t, cli.ExitUsage, `--service: "no/such.yaml" is neither a file nor the name of a service`)

@@ -21,7 +21,8 @@ type Facts struct {
 	Kinds           []guarded.Kind
 	Queue           Queue
 	Indexes         Indexes
-	Jobs            []*scheduler.Job // the jobs in the queue's region that call recovery
+	Target          string           // TASK_TARGET_URL of the worker, or without a worker of this process
+	Jobs            []*scheduler.Job // the jobs in the queue's region that call a URL, of any deployment
 	Tasks           []Task           // the first tasks of the queue
 	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
 	Alerts, Unsent  int              // how many alert policies there are, and how many of them notify nobody
@@ -99,8 +100,16 @@ type Service struct {
 	Memory       int64 // bytes, of the container that gets the requests; 0: unknown
 	MaxInstances int64
 	URLs         string // a JSON list of all its addresses; empty: unknown
+	Audiences    string // a JSON list of further audiences that Cloud Run accepts
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
+	Region       string
+	Number       string // of its project; empty: unknown
+	Image        string // of the container that gets the requests, like the next three
+	Port         int64
+	Probes       []string            // the paths of its probes
+	Twice        []string            // variables that are set twice
+	Sidecars     []map[string]string // the environments of the other containers
 	// Serving is the revision that gets the most requests, Newest has the settings that were
 	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
 	Serving, Newest string
@@ -129,8 +138,12 @@ func (s Service) lookup(name string) (string, bool) {
 
 // Queue holds a queue's settings.
 type Queue struct {
+	// Name, Project and Region are those of its file; empty: not in it.
+	Name, Project, Region string
+
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
+	PerSecond   float64       // dispatches a second
 	MaxAttempts int64         // the limit for one task; -1: none
 	MaxDuration time.Duration // how long one task is retried; 0: without limit
 }
@@ -176,6 +189,7 @@ func Check(f Facts) []Finding {
 		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
+	d.checkPlaces()
 	d.checkQueue()
 	d.checkIndexes()
 	d.checkRecovery()
@@ -210,6 +224,21 @@ func (d *diagnosis) hasRead(parts ...Part) bool {
 func (d *diagnosis) add(s Severity, rule, problem string, args ...any) *Finding {
 	d.found = append(d.found, Finding{Rule: rule, Severity: s, Problem: fmt.Sprintf(problem, args...)})
 	return &d.found[len(d.found)-1]
+}
+
+// row is a rule that needs no loop: whether it is broken, and its finding.
+type row struct {
+	broken bool
+	Finding
+}
+
+// judge adds the findings of the rules that are broken.
+func (d *diagnosis) judge(rows ...row) {
+	for _, r := range rows {
+		if r.broken {
+			d.found = append(d.found, r.Finding)
+		}
+	}
 }
 
 func (d *diagnosis) problem(rule, text string, args ...any) *Finding {

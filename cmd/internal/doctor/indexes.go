@@ -3,7 +3,9 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	firestore "google.golang.org/api/firestore/v1"
@@ -126,6 +128,16 @@ func (d *diagnosis) checkIndexes() {
 // checkKind applies the rules to the indexes and the TTL policy of one collection.
 func (d *diagnosis) checkKind(k *worker.Kind) {
 	database, group := d.Indexes.Database, path.Base(k.Collection)
+	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
+	exempt := []string{input, result, "checkpoint", "effects"}
+	if other := d.prepared(group, exempt); other != "" {
+		d.problem("collection",
+			"The collection group %s has no index and no exemption, but %s has, and no kind of work uses that: "+
+				"a name may be misspelt.", group, other).
+			fix("Correct ANALYSES_COLLECTION or KINDS. If %s is right, copy what "+
+				"deploy/firestore.indexes.json has, with this name.", group)
+		return
+	}
 	for _, need := range NeededIndexes(*k) {
 		state, exists := d.Indexes.Composite[need]
 		if !exists {
@@ -139,8 +151,7 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
-	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
-	for _, name := range []string{input, result, "checkpoint", "effects"} {
+	for _, name := range exempt {
 		if d.Indexes.indexed(group, name) {
 			d.problem("field-indexed",
 				"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.", name, group).
@@ -149,10 +160,52 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		}
 	}
 
+	queried := []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"}
+	deleted := slices.DeleteFunc(slices.Clone(queried), func(name string) bool { return !d.Indexes.TTL[group+"/"+name] })
+	unindexed := slices.DeleteFunc(queried, func(name string) bool { return d.Indexes.indexed(group, name) })
+	d.judge(
+		row{len(unindexed) > 0, Finding{"field-not-indexed", Problem,
+			"Queries of " + group + " need an index of each of these fields, which are exempt: " + strings.Join(unindexed, ", ") +
+				". Without it recovery, the console or status fails.",
+			"Remove the exemption (gcloud firestore indexes fields update FIELD --database='" + database + "' --collection-group=" +
+				group + " --clear-exemption)."}},
+		row{len(deleted) > 0, Finding{"ttl-field", Problem,
+			"A TTL policy deletes documents of " + group + " after " + strings.Join(deleted, ", ") + ", also unfinished ones.",
+			"Disable it now (gcloud firestore fields ttls update FIELD --database='" + database + "' --collection-group=" +
+				group + " --disable-ttl). The policy of KEEP_FINISHED is that of expireAt."}},
+	)
+
 	if d.hasRead(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {
 		d.advice("keep-no-ttl",
 			"KEEP_FINISHED is set, and expireAt of %s has no TTL policy: finished documents are kept forever.", group).
 			fix("Create it (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s "+
 				"--enable-ttl), or remove KEEP_FINISHED.", database, group)
 	}
+}
+
+// prepared returns another collection group, which has these exemptions and is no kind's, if nothing
+// is set for this group.
+func (d *diagnosis) prepared(group string, exempt []string) (other string) {
+	named := map[string]bool{}
+	for name := range d.Indexes.Composite {
+		owner, _, _ := strings.Cut(name, ": ")
+		named[owner] = true
+	}
+	for name := range d.Indexes.Fields {
+		named[path.Dir(name)] = true
+	}
+	if named[group] {
+		return ""
+	}
+
+	for i := range d.Kinds {
+		delete(named, path.Base(d.Kinds[i].Collection))
+	}
+	for _, other := range slices.Sorted(maps.Keys(named)) {
+		lacks := func(field string) bool { indexed, set := d.Indexes.Fields[other+"/"+field]; return indexed || !set }
+		if !slices.ContainsFunc(exempt, lacks) {
+			return other
+		}
+	}
+	return ""
 }

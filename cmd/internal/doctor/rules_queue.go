@@ -2,17 +2,62 @@ package doctor
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	scheduler "google.golang.org/api/cloudscheduler/v1"
 	cloudtasks "google.golang.org/api/cloudtasks/v2"
 	"google.golang.org/grpc/codes"
+
+	"taskguard/worker"
 )
+
+// minPerSecond is one task in ten seconds.
+const minPerSecond = 0.1
+
+// accountProject has the project of a service account's address.
+var accountProject = regexp.MustCompile(`@([a-z][a-z0-9-]+)\.iam\.gserviceaccount\.com$`)
+
+// checkPlaces finds parts that name different projects or queues, such as those where a placeholder
+// was left. Images may be in another project, and services in another region than the queue.
+func (d *diagnosis) checkPlaces() {
+	var named []string
+	seen := map[string]bool{}
+	add := func(part, project string) {
+		if project != "" && number.FindString(project) == "" {
+			named, seen[project] = append(named, part+" is in "+project), true
+		}
+	}
+	queue := d.Worker.value("TASK_QUEUE")
+	project, region := place(queue)
+	add("TASK_QUEUE", project)
+	add("the queue's file", d.Queue.Project)
+	for name, s := range map[string]Service{"the worker": d.Worker, "doclock": d.Doclock} {
+		add(name+"'s database", s.value("GOOGLE_CLOUD_PROJECT"))
+		for of, account := range map[string]string{"account": s.Account, "TASK_CALLER": s.value("TASK_CALLER")} {
+			if m := accountProject.FindStringSubmatch(account); m != nil {
+				add(name+"'s "+of, m[1])
+			}
+		}
+	}
+
+	slices.Sort(named)
+	q := d.Queue
+	d.judge(
+		row{len(seen) > 1, Finding{"projects", Problem, "The parts are in different projects: " + strings.Join(named, ", ") + ".",
+			"Correct the project that is wrong, also in the other names of the file."}},
+		row{differ(q.Name, queue) || differ(q.Region, region), Finding{"queue-place", Problem,
+			"TASK_QUEUE is " + queue + ", and the file of the queue is for " + cmp.Or(q.Name, "the region "+q.Region) + ".",
+			"Correct TASK_QUEUE, or the file and the queue."}},
+	)
+}
 
 // checkQueue applies the rules about the queue's settings.
 func (d *diagnosis) checkQueue() {
@@ -33,6 +78,11 @@ func (d *diagnosis) checkQueue() {
 			fix("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max).", places)
 	}
 
+	if q.PerSecond < minPerSecond {
+		d.problem("queue-rate", "The queue dispatches %v tasks a second: the others wait.", q.PerSecond).
+			fix("Set --max-dispatches-per-second=10 on the queue.")
+	}
+
 	if q.MaxAttempts > 0 || q.MaxDuration > 0 {
 		d.problem("queue-gives-up",
 			"The queue drops a task after %d attempts (-1: never) and %v (0s: never), even if its analysis was locked "+
@@ -44,15 +94,29 @@ func (d *diagnosis) checkQueue() {
 
 const recoverRoute = "/internal/tasks/recover"
 
+// everyMinute matches the schedules of a call each minute, or each second or third one: an alert
+// counts the calls of ten minutes.
+var everyMinute = regexp.MustCompile(
+	`^((\*|\d{1,2}-59)(/[1-3])?|(\d{1,2},){19,}\d{1,2})( \*(/1)?){4}$|^every ([1-3] )?min(ute)?s?( synchronized)?$`)
+
 // checkRecovery finds a worker with a queue whose recovery no enabled job calls, and failed calls.
+// A job that calls another deployment is not judged.
 func (d *diagnosis) checkRecovery() {
 	if !d.hasRead(SchedulerJobs) {
 		return
 	}
 
-	enabled := func(j *scheduler.Job) bool { return j.State == "" || j.State == "ENABLED" }
-	queue := d.config.Options.Queue
-	if d.hasRead(WorkerSettings) && queue.Name != "" && !slices.ContainsFunc(d.Jobs, enabled) {
+	unscheduled := d.hasRead(WorkerSettings) && d.config.Options.Queue.Name != ""
+	for _, j := range d.Jobs {
+		enabled := j.State == "" || j.State == "ENABLED"
+		if t := j.HttpTarget; enabled && strings.HasSuffix(t.Uri, recoverRoute) && (d.owns(t.Uri) || d.recovers(t.Uri)) {
+			unscheduled = false
+			d.checkJob(j)
+		}
+	}
+
+	if unscheduled {
+		queue := d.config.Options.Queue
 		url, caller := cmp.Or(queue.TargetURL, "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
 		d.problem("recovery-unscheduled",
 			"No enabled job of Cloud Scheduler in the queue's region calls POST %s%s. Unless one of another region does, "+
@@ -61,16 +125,51 @@ func (d *diagnosis) checkRecovery() {
 				"--schedule='* * * * *' --http-method=POST --uri=%s%s --oidc-service-account-email=%s "+
 				"--oidc-token-audience=%[1]s).", url, recoverRoute, caller)
 	}
+}
 
-	for _, j := range d.Jobs {
-		if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
-			code := codes.Code(s.Code) //nolint:gosec // above 0
-			d.problem("recovery-failed", "The last call of %s failed: %s %s. Analyses are not recovered.",
-				path.Base(j.Name), code, strings.TrimRight(oneLine(s.Message), ". ")).
+// checkJob applies the rules to a job that calls recovery.
+func (d *diagnosis) checkJob(j *scheduler.Job) {
+	t, name := j.HttpTarget, path.Base(j.Name)
+	token := cmp.Or(t.OidcToken, &scheduler.OidcToken{})
+	audience := token.Audience
+	if t.OidcToken != nil {
+		audience = cmp.Or(audience, t.Uri) // as Google does
+	}
+	refused := d.refusesToken(audience) && !(d.recovers(audience) && d.Worker.value("TASK_AUTH") != "oidc")
+	caller := token.ServiceAccountEmail
+	stranger := d.owns(t.Uri) && caller != "" && caller != d.Worker.value("TASK_CALLER") && d.refusesCaller(caller)
+
+	status := cmp.Or(j.Status, &scheduler.Status{})
+	code := codes.Code(max(status.Code, 0)) //nolint:gosec // -1: it has never run
+	for _, fault := range []struct {
+		rule, problem, fix string
+		applies            bool
+	}{
+		{"recovery-schedule", "has the schedule " + j.Schedule + ": what is lost waits for it, and an alert counts the calls",
+			"--schedule='* * * * *'", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule))},
+		{"recovery-method", "calls by " + t.HttpMethod + ", which is answered 405",
+			"--http-method=POST", t.HttpMethod != "" && t.HttpMethod != "POST"},
+		{"recovery-audience", "has no valid token: it has the audience " + strconv.Quote(audience),
+			"--oidc-token-audience", d.hasRead(WorkerSettings) && refused},
+		{"recovery-caller", "calls as " + caller + ", which may not call, unless the project or the organisation allows it",
+			"--oidc-service-account-email", d.hasRead(WorkerSettings) && stranger},
+		{"recovery-failed", fmt.Sprintf("failed at its last call: %s %s", code, strings.TrimRight(oneLine(status.Message), ". ")),
+			"its account, audience or URL", code > 0},
+	} {
+		if fault.applies {
+			d.problem(fault.rule, "The job %s %s. Analyses are not recovered in time.", name, fault.problem).
 				fix("See its log (gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%s'), "+
-					"then correct its account, audience or URL (gcloud scheduler jobs update http).", path.Base(j.Name))
+					"and correct %s (gcloud scheduler jobs update http %[1]s).", name, fault.fix)
 		}
 	}
+}
+
+// recovers reports whether a URL has the host of the service NAME-recovery, which the module may run
+// beside the worker NAME-worker.
+func (d *diagnosis) recovers(address string) bool {
+	u, err := url.Parse(address)
+	s := Service{Name: d.Worker.deployment() + "-recovery", Region: d.Worker.Region, Number: d.Worker.Number}
+	return err == nil && d.Worker.Name != "" && s.at(u.Host)
 }
 
 // checkTasks has one finding for all tasks that have the same fault. The fix applies where they are created.
@@ -79,9 +178,14 @@ func (d *diagnosis) checkTasks() {
 		rule, problem, fix string
 		applies            func(Task) bool
 	}{
-		{"task-url", "go to no address of the worker", "TASK_TARGET_URL",
-			func(t Task) bool { return !d.owns(t.URL) }},
-		{"task-audience", "have no valid token", "TASK_CALLER and TASK_AUDIENCE", d.refusesToken},
+		{"task-url", "go to no address and route of the worker", "TASK_TARGET_URL",
+			func(t Task) bool {
+				return !d.owns(t.URL) || !slices.ContainsFunc(d.Kinds, func(k worker.Kind) bool {
+					return strings.HasSuffix(t.URL, k.Path)
+				})
+			}},
+		{"task-audience", "have no valid token", "TASK_CALLER and TASK_AUDIENCE",
+			func(t Task) bool { return d.refusesToken(t.Audience) }},
 		{"task-deadline", "may be delivered again during a run of RUN_TIMEOUT", "dispatchDeadline, or RUN_TIMEOUT,",
 			func(t Task) bool { return t.Deadline < d.deadline() }},
 		// After NotFound, the analysis may have been deleted.
@@ -102,27 +206,29 @@ func (d *diagnosis) checkTasks() {
 	}
 }
 
-// refusesToken reports whether the worker refuses the token of t. Cloud Run's own check accepts the
-// audience of each address of the service, without a slash.
-func (d *diagnosis) refusesToken(t Task) bool {
-	switch t.Audience {
-	case "":
+// refusesToken reports whether the worker refuses a token with this audience; empty: there is no token.
+// Cloud Run's own check accepts each address of the service, without a slash, and its custom audiences.
+func (d *diagnosis) refusesToken(audience string) bool {
+	switch {
+	case audience == "":
 		return true
-	case d.config.Options.Queue.Audience:
+	case audience == d.config.Options.Queue.Audience:
 		return false
+	case d.Worker.value("TASK_AUTH") == "oidc":
+		return true
 	}
-	return d.Worker.value("TASK_AUTH") == "oidc" || !d.owns(t.Audience) || strings.HasSuffix(t.Audience, "/")
+	ours := d.owns(audience) && !strings.HasSuffix(audience, "/")
+	return !ours && !strings.Contains(d.Worker.Audiences, `"`+audience+`"`)
 }
 
 // owns reports whether a URL has the host of TASK_TARGET_URL, or one of Cloud Run's for the worker.
 func (d *diagnosis) owns(address string) bool {
 	u, err := url.Parse(address)
-	target, err2 := url.Parse(d.config.Options.Queue.TargetURL)
-	if err != nil || err2 != nil || u.Scheme != "https" {
+	target, err2 := url.Parse(cmp.Or(d.config.Options.Queue.TargetURL, d.Target))
+	if err != nil || u.Scheme != "https" {
 		return false
 	}
-	ownHost := strings.HasPrefix(u.Host, d.Worker.Name+"-") && strings.HasSuffix(u.Host, ".run.app")
-	return ownHost || u.Host == target.Host
+	return d.Worker.at(u.Host) || err2 == nil && u.Host == target.Host
 }
 
 // checkAlerts finds a deployment whose alerts nobody gets.
@@ -141,38 +247,50 @@ func (d *diagnosis) checkGrants() {
 		if g := &d.Grants[i]; !g.Given {
 			d.add(g.severity, g.rule,
 				"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
-				d.Worker.Account, g.permission, g.resource, g.effect).
+				d.Worker.Account, strings.Join(g.permissions, ", "), g.resource, g.effect).
 				fix("Grant it (gcloud %s --member=serviceAccount:%s --role=%s).", g.command, d.Worker.Account, g.roles[0])
 		}
 	}
 }
 
-// queueFile reads a file for gcloud's --flags-file.
+// queueFile reads a file for gcloud's --flags-file, or what gcloud tasks queues describe prints.
 func queueFile(name string) (Queue, error) {
 	f := struct {
-		Location    string `json:"--location"`
-		Project     string `json:"--project"`
-		Concurrent  int64  `json:"--max-concurrent-dispatches"`
-		PerSecond   any    `json:"--max-dispatches-per-second"`
-		MaxAttempts int64  `json:"--max-attempts"`
-		MaxDuration string `json:"--max-retry-duration"`
-		MinBackoff  any    `json:"--min-backoff"`
-		MaxBackoff  any    `json:"--max-backoff"`
-		Doublings   int64  `json:"--max-doublings"`
-		Sampling    any    `json:"--log-sampling-ratio"`
-		Routing     any    `json:"--routing-override"`
+		cloudtasks.Queue
+		AppEngine   any         `json:"queue"`
+		Location    string      `json:"--location"`
+		Project     string      `json:"--project"`
+		Concurrent  json.Number `json:"--max-concurrent-dispatches"`
+		PerSecond   json.Number `json:"--max-dispatches-per-second"`
+		MaxAttempts json.Number `json:"--max-attempts"`
+		MaxDuration string      `json:"--max-retry-duration"`
+		MinBackoff  any         `json:"--min-backoff"`
+		MaxBackoff  any         `json:"--max-backoff"`
+		Doublings   any         `json:"--max-doublings"`
+		Sampling    any         `json:"--log-sampling-ratio"`
+		Routing     any         `json:"--routing-override"`
 	}{}
-	if err := decodeFile(name, "a flags file of a queue", &f); err != nil {
+	err := decodeFile(name, "a flags file of a queue", &f)
+	switch {
+	case f.AppEngine != nil:
+		return Queue{}, fmt.Errorf("%s is App Engine's queue.yaml, which is another format: do not upload it, because that "+
+			"pauses or deletes each queue that it lacks; write gcloud's flags as in deploy/queue.yaml "+
+			"(gcloud tasks queues update QUEUE --flags-file=FILE)", name)
+	case err != nil:
 		return Queue{}, err
 	}
 
-	q, err := parseQueue(&cloudtasks.Queue{
-		RateLimits:  &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
-		RetryConfig: &cloudtasks.RetryConfig{MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration},
-	})
+	if f.Name == "" { // flags
+		f.RateLimits, f.RetryConfig = &cloudtasks.RateLimits{}, &cloudtasks.RetryConfig{MaxRetryDuration: f.MaxDuration}
+		f.RateLimits.MaxConcurrentDispatches, _ = f.Concurrent.Int64() // a number, or empty
+		f.RateLimits.MaxDispatchesPerSecond, _ = f.PerSecond.Float64()
+		f.RetryConfig.MaxAttempts, _ = f.MaxAttempts.Int64()
+	}
+	q, err := parseQueue(&f.Queue)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
+	q.Name, q.Project, q.Region = f.Name, f.Project, f.Location
 	return q, err
 }
 
@@ -184,6 +302,7 @@ func parseQueue(api *cloudtasks.Queue) (Queue, error) {
 	return Queue{
 		State:       api.State,
 		Concurrent:  cmp.Or(limits.MaxConcurrentDispatches, 1000),
+		PerSecond:   cmp.Or(limits.MaxDispatchesPerSecond, 500),
 		MaxAttempts: cmp.Or(retries.MaxAttempts, 100),
 		MaxDuration: longest,
 	}, err

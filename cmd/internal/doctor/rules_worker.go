@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"fmt"
 	"log/slog"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,10 +69,39 @@ func (d *diagnosis) checkWorker() {
 	}
 	d.checkTargetURL()
 	d.checkCallerOfTasks()
+	d.checkAnalyzer()
 }
 
-// checkTargetURL finds tasks of the worker that go elsewhere. Cloud Run's addresses of a service begin
-// with its name; another address may be the service's custom domain.
+// Limits of the lock. With a shorter heartbeat a document has more writes than Firestore takes
+// for long; with a longer TTL the work of a dead worker waits longer.
+const (
+	minHeartbeat = 5 * time.Second
+	maxTTL       = 30 * time.Minute
+)
+
+// checkAnalyzer finds an analyzer in this instance that nothing serves, and locks of extreme lengths.
+func (d *diagnosis) checkAnalyzer() {
+	lock, w := d.config.Options.Lock, d.Worker
+	u, err := url.Parse(d.Worker.value("ANALYZER"))
+	loopback := err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, u.Hostname())
+	d.judge(
+		row{loopback && len(w.Sidecars) == 0, Finding{"analyzer-missing", Problem,
+			"ANALYZER is an address in the instance, and the service has no second container that could answer.",
+			"Add the application's container (deploy/sidecar/README.md), or correct ANALYZER."}},
+		row{loopback && u.Port() == strconv.FormatInt(w.Port, 10), Finding{"analyzer-is-worker", Problem,
+			"ANALYZER has the port of the worker: it would call itself.",
+			"Let the application listen on another port, and name that in ANALYZER."}},
+		row{lock.Heartbeat < minHeartbeat && lock.Heartbeat > 0, Finding{"heartbeat", Problem,
+			fmt.Sprintf("LOCK_HEARTBEAT is %v: each run writes to its document so often, and Firestore limits that.", lock.Heartbeat),
+			"Remove it: then it is a third of LOCK_TTL, whose default is 300s."}},
+		row{lock.TTL > maxTTL, Finding{"lock-ttl", Advice,
+			fmt.Sprintf("LOCK_TTL is %v: an analysis whose worker died waits that long. A run renews its lock, "+
+				"so the TTL needs not be as long as a run.", lock.TTL),
+			"Remove LOCK_TTL and LOCK_HEARTBEAT: the default is 300s."}},
+	)
+}
+
+// checkTargetURL finds tasks of the worker that go elsewhere. An address that is not Cloud Run's may be the service's custom domain.
 func (d *diagnosis) checkTargetURL() {
 	target, err := url.Parse(d.config.Options.Queue.TargetURL)
 	if err != nil || target.Host == "" { // no queue, or the rule "environment" reports it
@@ -87,8 +118,7 @@ func (d *diagnosis) checkTargetURL() {
 	}
 
 	host := target.Hostname()
-	listed := d.Worker.URLs == "" || strings.Contains(d.Worker.URLs, `"https://`+host+`"`)
-	ownHost := !strings.HasSuffix(host, ".run.app") || strings.HasPrefix(host, d.Worker.Name+"-") && listed
+	ownHost := !strings.HasSuffix(host, ".run.app") || d.Worker.at(host)
 	if target.Scheme != "https" || !ownHost {
 		d.problem("target-url",
 			"TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, "+
@@ -100,17 +130,22 @@ func (d *diagnosis) checkTargetURL() {
 // checkCallerOfTasks finds deliveries that Cloud Run may refuse. The members of a group are unknown.
 func (d *diagnosis) checkCallerOfTasks() {
 	caller := d.Worker.value("TASK_CALLER")
-	if !d.hasRead(WorkerCallers) || d.Worker.value("TASK_AUTH") != "iam" || caller == "" {
-		return
-	}
-	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, caller) })
-	if !allowed {
+	if caller != "" && d.refusesCaller(caller) && d.Worker.value("TASK_AUTH") == "iam" {
 		d.advice("caller-not-invoker",
 			"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
 				"unless the project, a folder or the organisation allows it.", caller).
 			fix("Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%s "+
 				"--role=roles/run.invoker).", caller)
 	}
+}
+
+// refusesCaller reports whether it is known that the worker does not accept an account.
+func (d *diagnosis) refusesCaller(account string) bool {
+	if d.Worker.value("TASK_AUTH") == "oidc" {
+		return !slices.Contains(d.config.Auth.Token.Accounts, account)
+	}
+	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, account) })
+	return d.hasRead(WorkerCallers) && !allowed
 }
 
 // mayBe reports whether a member of a policy is, or may include, a service account.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	run "google.golang.org/api/run/v1"
+
+	"taskguard/cmd/internal/cli"
 )
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
@@ -65,15 +67,20 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 
 	found = Service{
 		Name:         s.Metadata.Name,
-		Environment:  environment(container),
+		Region:       s.Metadata.Labels["cloud.googleapis.com/location"],
+		Number:       number.FindString(s.Metadata.Namespace),
+		Image:        container.Image,
+		Port:         8080,
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
 		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
+		Audiences:    annotations["run.googleapis.com/custom-audiences"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
 	}
 	found.Serving, found.Newest, found.NewestShare = serving(s)
+	found.readContainers(container, spec.Containers)
 
 	// The service and the revision have a limit each: the lower one counts.
 	service := annotations["run.googleapis.com/maxScale"]
@@ -84,20 +91,59 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 	return found, errors.Join(err, err2)
 }
 
-// environment returns a container's variables.
-func environment(c *run.Container) map[string]string {
-	all := map[string]string{}
-	for _, v := range c.Env {
-		switch {
-		case v == nil: // a dash alone
-		case v.ValueFrom != nil:
-			all[v.Name] = Secret
-		default:
-			all[v.Name] = v.Value
+// readContainers reads the container that gets the requests, and the environments of all.
+func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
+	s.Environment, s.Twice = environment(ingress)
+	for _, c := range all {
+		if c != nil && c != ingress {
+			variables, twice := environment(c)
+			s.Sidecars, s.Twice = append(s.Sidecars, variables), append(s.Twice, twice...)
 		}
 	}
-	return all
+
+	for _, p := range []*run.Probe{ingress.StartupProbe, ingress.LivenessProbe} {
+		if p != nil && p.HttpGet != nil {
+			s.Probes = append(s.Probes, cmp.Or(p.HttpGet.Path, "/"))
+		}
+	}
+	for _, p := range ingress.Ports {
+		s.Port = cmp.Or(p.ContainerPort, s.Port)
+	}
 }
+
+// environment returns a container's variables, and the names of those that are set twice.
+func environment(c *run.Container) (all map[string]string, twice []string) {
+	all = map[string]string{}
+	for _, v := range c.Env {
+		if v == nil { // a dash alone
+			continue
+		}
+		if _, exists := all[v.Name]; exists {
+			twice = append(twice, v.Name)
+		}
+		if all[v.Name] = v.Value; v.ValueFrom != nil {
+			all[v.Name] = Secret
+		}
+	}
+	return all, twice
+}
+
+var (
+	number = regexp.MustCompile(`^[0-9]+$`)
+	// runHost has a service's name, and its project's number and region, or a hash.
+	runHost = regexp.MustCompile(`^([a-z0-9-]+)-(?:([0-9]+)\.([a-z0-9-]+)|[a-z0-9]+-[a-z0-9]+\.a)\.run\.app$`)
+)
+
+// at reports whether Cloud Run gives the service this host. Names may begin alike: taskguard-worker
+// is not taskguard-worker-staging.
+func (s Service) at(host string) bool {
+	m := runHost.FindStringSubmatch(host)
+	listed := s.URLs == "" || strings.Contains(s.URLs, `"https://`+host+`"`)
+	return m != nil && m[1] == s.Name && listed && !differ(m[2], s.Number) && !differ(m[3], s.Region)
+}
+
+// differ reports whether two values are known, and not the same.
+func differ(a, b string) bool { return a != "" && b != "" && a != b }
 
 // ingressContainer returns the container that gets the requests: the only one, or the
 // one with a port.
@@ -153,13 +199,63 @@ func (d *diagnosis) checkService(s service) {
 	}
 
 	d.checkEnvironment(s)
-	if s.value("SESSION_SECRET") != "" {
-		d.problem("plain-secret",
-			"SESSION_SECRET is in plain text among the service's settings: who may view them can make a session.").
-			fix("Create a new one in Secret Manager and refer to it, in one command " +
-				"(--remove-env-vars=SESSION_SECRET --update-secrets=SESSION_SECRET=taskguard-session:latest).")
+	d.checkTemplate(s)
+	for _, variables := range append([]map[string]string{s.Environment}, s.Sidecars...) {
+		for _, name := range slices.Sorted(maps.Keys(variables)) {
+			if !isSecret(name, variables[name]) {
+				continue
+			}
+			d.problem("plain-secret", "%s has a secret in plain text in %s: who may view its settings can use it.",
+				s.title, name).
+				fix("Create a new one in Secret Manager and refer to it, in one command "+
+					"(--remove-env-vars=%s --update-secrets=%[1]s=SECRET:latest).", name)
+		}
 	}
 	d.checkCallers(s)
+}
+
+var (
+	defaultAccount = regexp.MustCompile(`^$|-compute@developer\.gserviceaccount\.com$|@appspot\.gserviceaccount\.com$`)
+	healthRoute    = regexp.MustCompile(`^/health/(live|ready)$`)
+	reserved       = []string{"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
+)
+
+// checkTemplate applies the rules about the account, the image and the container.
+func (d *diagnosis) checkTemplate(s service) {
+	set := slices.DeleteFunc(slices.Clone(reserved), func(name string) bool { _, ok := s.Environment[name]; return !ok })
+	unserved := slices.DeleteFunc(slices.Clone(s.Probes), healthRoute.MatchString)
+	d.judge(
+		row{defaultAccount.MatchString(s.Account), Finding{"default-account", Problem,
+			s.title + " has no service account of its own: Google's default one may do too much, or too little.",
+			"Set serviceAccountName (--service-account)."}},
+		row{s.Image != "" && !strings.Contains(s.Image, "@sha256:"), Finding{"image-tag", Advice,
+			"The image " + s.Image + " is named by a tag: what it is can change between test and deployment.",
+			"Name it by its digest, IMAGE@sha256:…."}},
+		row{len(s.Twice) > 0, Finding{"variable-twice", Problem,
+			s.title + " has variables that are set twice, of which one value counts: " + strings.Join(s.Twice, ", ") + ".",
+			"Remove one of the two."}},
+		row{len(set) > 0, Finding{"reserved-variable", Problem,
+			"Cloud Run sets " + strings.Join(set, ", ") + " itself, and refuses a service that does.",
+			"Remove it; containerPort chooses the port."}},
+		row{len(unserved) > 0 && !s.custom, Finding{"probe-path", Problem,
+			s.title + " answers 404 to its probe of " + strings.Join(unserved, ", ") + ": no instance starts, or each is killed.",
+			"Set /health/ready for the startup probe, /health/live for the liveness probe."}},
+	)
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
+		`(API|ACCESS|PRIVATE|SECRET)_?KEY)$`)
+	// secretPart matches a URL's password, a private key, and a header, a flag or a parameter.
+	secretPart = regexp.MustCompile(`(?i)://[^/\s:@]*:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE KEY|` +
+		`(\b(authorization|api[-_]?key|token|password|secret)|[?&]key)=[^/$\s]`)
+	// noSecret matches what is short, a path, a URL, a placeholder, or the name of a secret.
+	noSecret = regexp.MustCompile(`^.{0,7}$|^[./<$]|://|^projects/`)
+)
+
+// isSecret reports whether a variable seems to be a secret in plain text.
+func isSecret(name, value string) bool {
+	return value != Secret && (secretPart.MatchString(value) || secretName.MatchString(name) && !noSecret.MatchString(value))
 }
 
 // checkEnvironment finds the variables that keep the service from starting. It also finds variables
@@ -191,7 +287,11 @@ func (d *diagnosis) checkEnvironment(s service) {
 		severity = Advice
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
-		if word, _, _ := strings.Cut(strings.ToUpper(name), "_"); words[word] && !read[name] {
+		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
+		resembles := func(known string) bool {
+			return len(known) > len("LOCK_TT") && !strings.HasPrefix(known, "OTEL_") && cli.Similar(known, strings.ToUpper(name))
+		}
+		if !read[name] && (words[word] || slices.ContainsFunc(slices.Collect(maps.Keys(read)), resembles)) {
 			d.add(severity, "unknown-variable",
 				"%s does not read the variable %s: its name may be misspelled.", s.title, name).
 				fix("Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%s).", name)
