@@ -190,7 +190,7 @@ func seeded() []misconfiguration {
 		{"password of a sidecar", "plain-secret", problem, func(f *doctor.Facts) { f.Worker.Sidecars = []map[string]string{{"DB_PASSWORD": "0123456789"}} }},
 		{"variable of Cloud Run", "reserved-variable", problem, set("PORT", "8080")},
 		{"application without a container", "analyzer-missing", problem, set("ANALYZER", "http://localhost:9000/analyze")},
-		{"worker that calls itself", "analyzer-is-worker", problem, func(f *doctor.Facts) {
+		{"worker that calls itself", "analyzer-missing", problem, func(f *doctor.Facts) {
 			set("ANALYZER", "http://127.0.0.1:8080/analyze")(f)
 			f.Worker.Sidecars = []map[string]string{{}}
 		}},
@@ -285,7 +285,6 @@ func TestServiceFilesAreChecked(t *testing.T) {
 		"image by tag":         {"@sha256:" + strings.Repeat("0", 64), ":latest", "image-tag"},
 		"no account":           {"serviceAccountName: taskguard-worker@my-project.iam.gserviceaccount.com", "containerConcurrency: 10", "default-account"},
 		"variable twice":       {"            - name: LOCK_TTL\n", "            - name: LOCK_TTL\n              value: 600s\n            - name: LOCK_TTL\n", "variable-twice"},
-		"probe of no route":    {"/health/ready", "/healthz", "probe-path"},
 		"probe of the port":    {"httpGet:\n              path: /health/ready", "tcpSocket:\n              port: 8080", ""},
 		"application":          {"value: builtin:document", "value: http://localhost:9000/analyze", "analyzer-missing"},
 		"number of a project":  {"123456789012.europe", "210987654321.europe", "target-url"},

@@ -105,9 +105,8 @@ type Service struct {
 	Account      string
 	Region       string
 	Number       string // of its project; empty: unknown
-	Image        string // of the container that gets the requests, like the next three
-	Port         int64
-	Probes       []string            // the paths of its probes
+	Image        string // of the container that gets the requests, like the next two
+	Port         string
 	Twice        []string            // variables that are set twice
 	Sidecars     []map[string]string // the environments of the other containers
 	// Serving is the revision that gets the most requests, Newest has the settings that were
@@ -134,6 +133,27 @@ func (s Service) lookup(name string) (string, bool) {
 		v = "exec:true" // the program is in the image, not here
 	}
 	return v, ok
+}
+
+// Exports returns the variables that the commands need for this deployment, without secrets. One that is
+// not set is empty, so that it replaces another deployment's in a shell.
+func (f Facts) Exports() map[string]string {
+	project, region := place(f.Status[WorkerSettings].From)
+	all := map[string]string{"FIRESTORE_EMULATOR_HOST": "", "CLOUD_TASKS_EMULATOR_HOST": ""}
+	for _, name := range []string{
+		"GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "KEEP_FINISHED", "LOCK_TTL", "LOCK_HEARTBEAT",
+		"MAX_ATTEMPTS", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER", "TASK_AUDIENCE",
+	} {
+		all[name] = f.Worker.value(name)
+	}
+	all["GOOGLE_CLOUD_PROJECT"] = cmp.Or(all["GOOGLE_CLOUD_PROJECT"], project)
+	all["CLOUDSDK_CORE_PROJECT"] = cmp.Or(project, all["GOOGLE_CLOUD_PROJECT"])
+	all["CLOUDSDK_RUN_REGION"] = cmp.Or(region, f.Worker.Region)
+	if f.Status[DoclockSettings].From != "" {
+		all["DOCLOCK_DATABASE"] = f.Doclock.value("FIRESTORE_DATABASE")
+		all["DOCUMENT_LOCKS_COLLECTION"] = f.Doclock.value("DOCUMENT_LOCKS_COLLECTION")
+	}
+	return all
 }
 
 // Queue holds a queue's settings.
@@ -172,9 +192,6 @@ type Finding struct {
 	Problem  string   `json:"problem"`
 	Fix      string   `json:"fix"`
 }
-
-// fix sets the Fix.
-func (f *Finding) fix(text string, args ...any) { f.Fix = fmt.Sprintf(text, args...) }
 
 // Check applies each rule whose parts were read. Problems come first.
 func Check(f Facts) []Finding {
@@ -220,31 +237,10 @@ func (d *diagnosis) hasRead(parts ...Part) bool {
 	return !slices.ContainsFunc(parts, func(p Part) bool { return d.Status[p].From == "" })
 }
 
-// add adds a finding, and returns it for its fix.
-func (d *diagnosis) add(s Severity, rule, problem string, args ...any) *Finding {
-	d.found = append(d.found, Finding{Rule: rule, Severity: s, Problem: fmt.Sprintf(problem, args...)})
-	return &d.found[len(d.found)-1]
-}
-
-// row is a rule that needs no loop: whether it is broken, and its finding.
-type row struct {
-	broken bool
-	Finding
-}
-
-// judge adds the findings of the rules that are broken.
-func (d *diagnosis) judge(rows ...row) {
-	for _, r := range rows {
-		if r.broken {
-			d.found = append(d.found, r.Finding)
-		}
+// rule adds a finding if it is broken. The first line of text is the problem, the second one the fix.
+func (d *diagnosis) rule(s Severity, name string, broken bool, text string, args ...any) {
+	if broken {
+		problem, fix, _ := strings.Cut(fmt.Sprintf(text, args...), "\n")
+		d.found = append(d.found, Finding{Rule: name, Severity: s, Problem: problem, Fix: fix})
 	}
-}
-
-func (d *diagnosis) problem(rule, text string, args ...any) *Finding {
-	return d.add(Problem, rule, text, args...)
-}
-
-func (d *diagnosis) advice(rule, text string, args ...any) *Finding {
-	return d.add(Advice, rule, text, args...)
 }

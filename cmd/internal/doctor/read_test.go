@@ -373,8 +373,8 @@ func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
 		settings map[string]string
 		found    int
 	}{
-		"database exempts all": {map[string]string{"__default__/fields/*": none}, 1},
-		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 1},
+		"database exempts all": {map[string]string{"__default__/fields/*": none}, 4},
+		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 4},
 		"but what is queried":  {with(queried(), "__default__/fields/*", none), 0},
 		"one query fails":      {with(queried(), "__default__/fields/*", none, "analyses/fields/lockExpiresAt", none), 1},
 		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 4},
@@ -488,6 +488,32 @@ func TestEnvironmentOfAnOperatorNamesTheParts(t *testing.T) {
 	}
 	if read, _ := f.Readings(); len(doctor.Check(f)) > 0 || len(read) != 3 || read[0].From != queueName {
 		t.Errorf("%+v, want the queue, the indexes and the jobs", read)
+	}
+}
+
+// For the variables nothing else is asked. The project is that of the service's name if it sets none.
+func TestTheExportsAreOfTheDeployedService(t *testing.T) {
+	c := newCloud(t)
+	const service, variable = location + "/services/taskguard-worker", `{"name":"GOOGLE_CLOUD_PROJECT","value":"my-project"},`
+	if !strings.Contains(c.answers[service], variable) {
+		t.Fatal(c.answers[service])
+	}
+	c.answers = map[string]string{service: strings.Replace(c.answers[service], variable, "", 1)}
+	f, err := doctor.Read(t.Context(), doctor.Options{
+		Service: service[len("/v1/"):], Alone: true, Lookup: lookup(nil),
+		Google: []option.ClientOption{option.WithEndpoint(c.URL), option.WithoutAuthentication()},
+	})
+	got := f.Exports()
+	for name, want := range map[string]string{
+		"GOOGLE_CLOUD_PROJECT": "my-project", "CLOUDSDK_CORE_PROJECT": "my-project", "CLOUDSDK_RUN_REGION": "europe-west1", "TASK_QUEUE": queueName,
+		"TASK_TARGET_URL": workerURL, "TASK_CALLER": caller, "TASK_AUDIENCE": "", "FIRESTORE_EMULATOR_HOST": "",
+	} {
+		if value, set := got[name]; value != want || !set || err != nil {
+			t.Errorf("%s is %q, want %q: %v, %+v", name, value, want, err, f.Status)
+		}
+	}
+	if _, set := got["DOCLOCK_DATABASE"]; set || f.Status[doctor.QueueSettings].Failed {
+		t.Errorf("%v, %+v", got, f.Status)
 	}
 }
 

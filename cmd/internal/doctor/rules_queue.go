@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,44 +19,31 @@ import (
 	"taskguard/worker"
 )
 
-// minPerSecond is one task in ten seconds.
-const minPerSecond = 0.1
-
-// accountProject has the project of a service account's address.
-var accountProject = regexp.MustCompile(`@([a-z][a-z0-9-]+)\.iam\.gserviceaccount\.com$`)
+// projectName matches a name of a resource or a service account, with its project. A project's number
+// is not compared.
+var projectName = regexp.MustCompile(`^projects/([a-z][a-z0-9-]+)|@([a-z][a-z0-9-]+)\.iam\.gserviceaccount\.com$`)
 
 // checkPlaces finds parts that name different projects or queues, such as those where a placeholder
 // was left. Images may be in another project, and services in another region than the queue.
 func (d *diagnosis) checkPlaces() {
-	var named []string
-	seen := map[string]bool{}
-	add := func(part, project string) {
-		if project != "" && number.FindString(project) == "" {
-			named, seen[project] = append(named, part+" is in "+project), true
+	queue, q := d.Worker.value("TASK_QUEUE"), d.Queue
+	names := []string{queue, "projects/" + q.Project}
+	for _, s := range []Service{d.Worker, d.Doclock} {
+		names = append(names, "projects/"+s.value("GOOGLE_CLOUD_PROJECT"), s.Account, s.value("TASK_CALLER"))
+	}
+	projects := map[string]string{} // a name in each
+	for _, name := range names {
+		if m := projectName.FindStringSubmatch(name); m != nil {
+			projects[m[1]+m[2]] = name
 		}
 	}
-	queue := d.Worker.value("TASK_QUEUE")
-	project, region := place(queue)
-	add("TASK_QUEUE", project)
-	add("the queue's file", d.Queue.Project)
-	for name, s := range map[string]Service{"the worker": d.Worker, "doclock": d.Doclock} {
-		add(name+"'s database", s.value("GOOGLE_CLOUD_PROJECT"))
-		for of, account := range map[string]string{"account": s.Account, "TASK_CALLER": s.value("TASK_CALLER")} {
-			if m := accountProject.FindStringSubmatch(account); m != nil {
-				add(name+"'s "+of, m[1])
-			}
-		}
-	}
-
-	slices.Sort(named)
-	q := d.Queue
-	d.judge(
-		row{len(seen) > 1, Finding{"projects", Problem, "The parts are in different projects: " + strings.Join(named, ", ") + ".",
-			"Correct the project that is wrong, also in the other names of the file."}},
-		row{differ(q.Name, queue) || differ(q.Region, region), Finding{"queue-place", Problem,
-			"TASK_QUEUE is " + queue + ", and the file of the queue is for " + cmp.Or(q.Name, "the region "+q.Region) + ".",
-			"Correct TASK_QUEUE, or the file and the queue."}},
-	)
+	d.rule(Problem, "projects", len(projects) > 1,
+		"The parts are in different projects: %s.\nCorrect the project that is wrong, wherever it is named.",
+		strings.Join(slices.Sorted(maps.Values(projects)), ", "))
+	_, region := place(queue)
+	d.rule(Problem, "queue-place", differ(q.Name, queue) || differ(q.Region, region),
+		"TASK_QUEUE is %s, and the queue's file is for %s.\nCorrect TASK_QUEUE, or the file and the queue.",
+		queue, cmp.Or(q.Name, "the region "+q.Region))
 }
 
 // checkQueue applies the rules about the queue's settings.
@@ -66,30 +53,21 @@ func (d *diagnosis) checkQueue() {
 	}
 
 	q, s := d.Queue, d.Worker
-	if q.State == "PAUSED" || q.State == "DISABLED" {
-		d.problem("queue-stopped", "The queue is %s: nothing is delivered.", strings.ToLower(q.State)).
-			fix("Resume it (gcloud tasks queues resume).")
-	}
-	if places := s.MaxInstances * s.Concurrency; d.hasRead(WorkerSettings) && q.Concurrent >= places {
-		d.problem("dispatches",
-			"The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): "+
-				"then recovery's call and further tasks are answered 429, which slows the whole queue.",
-			q.Concurrent, s.Name, places, s.MaxInstances, s.Concurrency).
-			fix("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max).", places)
-	}
-
-	if q.PerSecond < minPerSecond {
-		d.problem("queue-rate", "The queue dispatches %v tasks a second: the others wait.", q.PerSecond).
-			fix("Set --max-dispatches-per-second=10 on the queue.")
-	}
-
-	if q.MaxAttempts > 0 || q.MaxDuration > 0 {
-		d.problem("queue-gives-up",
-			"The queue drops a task after %d attempts (-1: never) and %v (0s: never), even if its analysis was locked "+
-				"or failed for now. MAX_ATTEMPTS limits an analysis, and records that in its document.",
-			q.MaxAttempts, q.MaxDuration).
-			fix("Set --max-attempts=-1 and --max-retry-duration=0s on the queue.")
-	}
+	places := s.MaxInstances * s.Concurrency
+	d.rule(Problem, "queue-stopped", q.State == "PAUSED" || q.State == "DISABLED",
+		"The queue is %s: nothing is delivered.\nResume it (gcloud tasks queues resume).", strings.ToLower(q.State))
+	d.rule(Problem, "dispatches", d.hasRead(WorkerSettings) && q.Concurrent >= places,
+		"The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): "+
+			"then recovery's call and further tasks are answered 429, which slows the whole queue.\n"+
+			"Set --max-concurrent-dispatches on the queue below %[3]d, or allow more instances (--max).",
+		q.Concurrent, s.Name, places, s.MaxInstances, s.Concurrency)
+	d.rule(Problem, "queue-rate", q.PerSecond < 0.1, // one in ten seconds
+		"The queue dispatches %v tasks a second: the others wait.\n"+
+			"Set --max-dispatches-per-second=10 on the queue.", q.PerSecond)
+	d.rule(Problem, "queue-gives-up", q.MaxAttempts > 0 || q.MaxDuration > 0,
+		"The queue drops a task after %d attempts (-1: never) and %v (0s: never), even if its analysis was locked "+
+			"or failed for now. MAX_ATTEMPTS limits an analysis, and records that in its document.\n"+
+			"Set --max-attempts=-1 and --max-retry-duration=0s on the queue.", q.MaxAttempts, q.MaxDuration)
 }
 
 const recoverRoute = "/internal/tasks/recover"
@@ -115,52 +93,49 @@ func (d *diagnosis) checkRecovery() {
 		}
 	}
 
-	if unscheduled {
-		queue := d.config.Options.Queue
-		url, caller := cmp.Or(queue.TargetURL, "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
-		d.problem("recovery-unscheduled",
-			"No enabled job of Cloud Scheduler in the queue's region calls POST %s%s. Unless one of another region does, "+
-				"an analysis whose worker died, or whose task was lost, stays as it is.", url, recoverRoute).
-			fix("Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, "+
-				"--schedule='* * * * *' --http-method=POST --uri=%s%s --oidc-service-account-email=%s "+
-				"--oidc-token-audience=%[1]s).", url, recoverRoute, caller)
-	}
+	target := cmp.Or(d.config.Options.Queue.TargetURL, "URL")
+	d.rule(Problem, "recovery-unscheduled", unscheduled,
+		"No enabled job of Cloud Scheduler in the queue's region calls POST %s%s. Unless one of another region does, "+
+			"an analysis whose worker died, or whose task was lost, stays as it is.\n"+
+			"Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, "+
+			"--schedule='* * * * *' --http-method=POST --uri=%[1]s%[2]s --oidc-service-account-email=%[3]s "+
+			"--oidc-token-audience=%[1]s).", target, recoverRoute, cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT"))
 }
 
 // checkJob applies the rules to a job that calls recovery.
 func (d *diagnosis) checkJob(j *scheduler.Job) {
-	t, name := j.HttpTarget, path.Base(j.Name)
-	token := cmp.Or(t.OidcToken, &scheduler.OidcToken{})
-	audience := token.Audience
+	t, token := j.HttpTarget, cmp.Or(j.HttpTarget.OidcToken, &scheduler.OidcToken{})
+	audience, caller := token.Audience, token.ServiceAccountEmail
 	if t.OidcToken != nil {
 		audience = cmp.Or(audience, t.Uri) // as Google does
 	}
-	refused := d.refusesToken(audience) && !(d.recovers(audience) && d.Worker.value("TASK_AUTH") != "oidc")
-	caller := token.ServiceAccountEmail
-	stranger := d.owns(t.Uri) && caller != "" && caller != d.Worker.value("TASK_CALLER") && d.refusesCaller(caller)
-
+	known, oidc := d.hasRead(WorkerSettings), d.Worker.value("TASK_AUTH") == "oidc"
+	stranger := d.owns(t.Uri) && !slices.Contains([]string{"", d.Worker.value("TASK_CALLER")}, caller)
 	status := cmp.Or(j.Status, &scheduler.Status{})
-	code := codes.Code(max(status.Code, 0)) //nolint:gosec // -1: it has never run
+
 	for _, fault := range []struct {
-		rule, problem, fix string
-		applies            bool
+		rule    string
+		applies bool
+		problem string
+		flag    string
 	}{
-		{"recovery-schedule", "has the schedule " + j.Schedule + ": what is lost waits for it, and an alert counts the calls",
-			"--schedule='* * * * *'", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule))},
-		{"recovery-method", "calls by " + t.HttpMethod + ", which is answered 405",
-			"--http-method=POST", t.HttpMethod != "" && t.HttpMethod != "POST"},
-		{"recovery-audience", "has no valid token: it has the audience " + strconv.Quote(audience),
-			"--oidc-token-audience", d.hasRead(WorkerSettings) && refused},
-		{"recovery-caller", "calls as " + caller + ", which may not call, unless the project or the organisation allows it",
-			"--oidc-service-account-email", d.hasRead(WorkerSettings) && stranger},
-		{"recovery-failed", fmt.Sprintf("failed at its last call: %s %s", code, strings.TrimRight(oneLine(status.Message), ". ")),
-			"its account, audience or URL", code > 0},
+		{"recovery-schedule", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule)),
+			"has the schedule " + j.Schedule + ", and an alert counts its calls", "--schedule='* * * * *'"},
+		{"recovery-method", t.HttpMethod != "" && t.HttpMethod != "POST",
+			"calls by " + t.HttpMethod + ", which is answered 405", "--http-method=POST"},
+		{"recovery-audience", known && d.refusesToken(audience) && (oidc || !d.recovers(audience)),
+			fmt.Sprintf("has no token that is accepted; its audience is %q", audience), "--oidc-token-audience"},
+		{"recovery-caller", known && stranger && d.refusesCaller(caller),
+			"calls as " + caller + ", which may not unless the project or the organisation allows it",
+			"--oidc-service-account-email"},
+		{"recovery-failed", status.Code > 0, // -1: it has never run
+			fmt.Sprintf("failed at its last call: %v %s", codes.Code(max(0, status.Code)), //nolint:gosec // above 0
+				strings.TrimRight(oneLine(status.Message), ". ")), "--uri, its account or its audience"},
 	} {
-		if fault.applies {
-			d.problem(fault.rule, "The job %s %s. Analyses are not recovered in time.", name, fault.problem).
-				fix("See its log (gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%s'), "+
-					"and correct %s (gcloud scheduler jobs update http %[1]s).", name, fault.fix)
-		}
+		d.rule(Problem, fault.rule, fault.applies,
+			"The job %s %s. Analyses are not recovered in time.\nCorrect %s (gcloud scheduler jobs update http %[1]s). "+
+				"Its log: gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%[1]s'.",
+			path.Base(j.Name), fault.problem, fault.flag)
 	}
 }
 
@@ -197,12 +172,11 @@ func (d *diagnosis) checkTasks() {
 			continue
 		}
 		t := faulty[0]
-		d.problem(fault.rule,
-			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.",
-			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last).
-			fix("Correct %s where they are created. Then book each unfinished analysis again (taskguard requeue ID; "+
+		d.rule(Problem, fault.rule, true,
+			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.\n"+
+				"Correct %s where they are created. Then book each unfinished analysis again (taskguard requeue ID; "+
 				"recovery books only those that are QUEUED or PROCESSING), and delete the tasks (gcloud tasks delete).",
-				fault.fix)
+			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix)
 	}
 }
 
@@ -233,23 +207,20 @@ func (d *diagnosis) owns(address string) bool {
 
 // checkAlerts finds a deployment whose alerts nobody gets.
 func (d *diagnosis) checkAlerts() {
-	if d.hasRead(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0) {
-		d.advice("alerts",
-			"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.",
-			d.Alerts, d.Worker.deployment(), d.Unsent).
-			fix("Create those of deploy, add a channel (gcloud monitoring policies update --add-notification-channels).")
-	}
+	d.rule(Advice, "alerts", d.hasRead(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0),
+		"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.\n"+
+			"Create those of deploy, add a channel (gcloud monitoring policies update --add-notification-channels).",
+		d.Alerts, d.Worker.deployment(), d.Unsent)
 }
 
 // checkGrants finds permissions that the worker's account lacks.
 func (d *diagnosis) checkGrants() {
 	for i := range d.Grants {
-		if g := &d.Grants[i]; !g.Given {
-			d.add(g.severity, g.rule,
-				"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.",
-				d.Worker.Account, strings.Join(g.permissions, ", "), g.resource, g.effect).
-				fix("Grant it (gcloud %s --member=serviceAccount:%s --role=%s).", g.command, d.Worker.Account, g.roles[0])
-		}
+		g := &d.Grants[i]
+		d.rule(g.severity, g.rule, !g.Given,
+			"%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.\n"+
+				"Grant it (gcloud %s --member=serviceAccount:%[1]s --role=%[6]s).",
+			d.Worker.Account, strings.Join(g.permissions, ", "), g.resource, g.effect, g.command, g.roles[0])
 	}
 }
 

@@ -70,7 +70,7 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 		Region:       s.Metadata.Labels["cloud.googleapis.com/location"],
 		Number:       number.FindString(s.Metadata.Namespace),
 		Image:        container.Image,
-		Port:         8080,
+		Port:         "8080",
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
 		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
@@ -101,13 +101,8 @@ func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
 		}
 	}
 
-	for _, p := range []*run.Probe{ingress.StartupProbe, ingress.LivenessProbe} {
-		if p != nil && p.HttpGet != nil {
-			s.Probes = append(s.Probes, cmp.Or(p.HttpGet.Path, "/"))
-		}
-	}
 	for _, p := range ingress.Ports {
-		s.Port = cmp.Or(p.ContainerPort, s.Port)
+		s.Port = strconv.FormatInt(cmp.Or(p.ContainerPort, 8080), 10)
 	}
 }
 
@@ -187,64 +182,24 @@ func (d *diagnosis) checkService(s service) {
 	}
 
 	// A release sends the requests to one revision, and a change of a setting makes another.
-	if s.Serving != s.Newest {
-		severity := Problem
-		if s.NewestShare > 0 { // a release is under way
-			severity = Advice
-		}
-		d.add(severity, "traffic",
-			"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.",
-			s.Name, s.Newest, s.NewestShare, s.Serving).
-			fix("Test the newest revision, and send them to it (docs/operations.md, Change a setting).")
+	severity := Problem
+	if s.NewestShare > 0 { // a release is under way
+		severity = Advice
 	}
+	d.rule(severity, "traffic", s.Serving != s.Newest,
+		"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.\n"+
+			"Test the newest revision, and send them to it (docs/operations.md, Change a setting).",
+		s.Name, s.Newest, s.NewestShare, s.Serving)
 
 	d.checkEnvironment(s)
 	d.checkTemplate(s)
-	for _, variables := range append([]map[string]string{s.Environment}, s.Sidecars...) {
-		for _, name := range slices.Sorted(maps.Keys(variables)) {
-			if !isSecret(name, variables[name]) {
-				continue
-			}
-			d.problem("plain-secret", "%s has a secret in plain text in %s: who may view its settings can use it.",
-				s.title, name).
-				fix("Create a new one in Secret Manager and refer to it, in one command "+
-					"(--remove-env-vars=%s --update-secrets=%[1]s=SECRET:latest).", name)
-		}
-	}
 	d.checkCallers(s)
 }
 
 var (
 	defaultAccount = regexp.MustCompile(`^$|-compute@developer\.gserviceaccount\.com$|@appspot\.gserviceaccount\.com$`)
-	healthRoute    = regexp.MustCompile(`^/health/(live|ready)$`)
-	reserved       = []string{"PORT", "K_SERVICE", "K_REVISION", "K_CONFIGURATION"}
-)
-
-// checkTemplate applies the rules about the account, the image and the container.
-func (d *diagnosis) checkTemplate(s service) {
-	set := slices.DeleteFunc(slices.Clone(reserved), func(name string) bool { _, ok := s.Environment[name]; return !ok })
-	unserved := slices.DeleteFunc(slices.Clone(s.Probes), healthRoute.MatchString)
-	d.judge(
-		row{defaultAccount.MatchString(s.Account), Finding{"default-account", Problem,
-			s.title + " has no service account of its own: Google's default one may do too much, or too little.",
-			"Set serviceAccountName (--service-account)."}},
-		row{s.Image != "" && !strings.Contains(s.Image, "@sha256:"), Finding{"image-tag", Advice,
-			"The image " + s.Image + " is named by a tag: what it is can change between test and deployment.",
-			"Name it by its digest, IMAGE@sha256:…."}},
-		row{len(s.Twice) > 0, Finding{"variable-twice", Problem,
-			s.title + " has variables that are set twice, of which one value counts: " + strings.Join(s.Twice, ", ") + ".",
-			"Remove one of the two."}},
-		row{len(set) > 0, Finding{"reserved-variable", Problem,
-			"Cloud Run sets " + strings.Join(set, ", ") + " itself, and refuses a service that does.",
-			"Remove it; containerPort chooses the port."}},
-		row{len(unserved) > 0 && !s.custom, Finding{"probe-path", Problem,
-			s.title + " answers 404 to its probe of " + strings.Join(unserved, ", ") + ": no instance starts, or each is killed.",
-			"Set /health/ready for the startup probe, /health/live for the liveness probe."}},
-	)
-}
-
-var (
-	secretName = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
+	reserved       = regexp.MustCompile(`^(PORT|K_SERVICE|K_REVISION|K_CONFIGURATION)$`)
+	secretName     = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
 		`(API|ACCESS|PRIVATE|SECRET)_?KEY)$`)
 	// secretPart matches a URL's password, a private key, and a header, a flag or a parameter.
 	secretPart = regexp.MustCompile(`(?i)://[^/\s:@]*:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE KEY|` +
@@ -253,9 +208,30 @@ var (
 	noSecret = regexp.MustCompile(`^.{0,7}$|^[./<$]|://|^projects/`)
 )
 
-// isSecret reports whether a variable seems to be a secret in plain text.
-func isSecret(name, value string) bool {
-	return value != Secret && (secretPart.MatchString(value) || secretName.MatchString(name) && !noSecret.MatchString(value))
+// checkTemplate applies the rules about the account, the image, and the containers.
+func (d *diagnosis) checkTemplate(s service) {
+	d.rule(Problem, "default-account", defaultAccount.MatchString(s.Account),
+		"%s has no service account for itself: Google's default one may do too much, or too little.\n"+
+			"Set serviceAccountName (--service-account).", s.title)
+	d.rule(Advice, "image-tag", s.Image != "" && !strings.Contains(s.Image, "@sha256:"),
+		"The image of %s is %s: a tag can name another image at the next deployment than in the test.\n"+
+			"Name it by its digest, IMAGE@sha256:….", s.title, s.Image)
+	d.rule(Problem, "variable-twice", len(s.Twice) > 0,
+		"%s has variables that are set twice, and only one value counts: %s.\n"+
+			"Remove one of the two.", s.title, strings.Join(s.Twice, ", "))
+
+	for _, variables := range append([]map[string]string{s.Environment}, s.Sidecars...) {
+		for _, name := range slices.Sorted(maps.Keys(variables)) {
+			value := strings.TrimPrefix(variables[name], Secret)
+			named := secretName.MatchString(name) && !noSecret.MatchString(value)
+			d.rule(Problem, "plain-secret", named || secretPart.MatchString(value),
+				"%s has a secret in plain text in %s: who may view its settings can use it.\n"+
+					"Create a new one in Secret Manager and refer to it, in one command "+
+					"(--remove-env-vars=%[2]s --update-secrets=%[2]s=SECRET:latest).", s.title, name)
+			d.rule(Problem, "reserved-variable", reserved.MatchString(name),
+				"Cloud Run sets %[2]s, and refuses to deploy %[1]s with it.\nRemove it.", s.title, name)
+		}
+	}
 }
 
 // checkEnvironment finds the variables that keep the service from starting. It also finds variables
@@ -274,11 +250,9 @@ func (d *diagnosis) checkEnvironment(s service) {
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			name, problem, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			if s.Environment[name] == Secret {
-				continue // it is unknown, not wrong
-			}
-			d.problem("environment", "%s will not start: %s: %s.", s.title, name, problem).
-				fix("Correct %s (--update-env-vars), or remove what does not belong (--remove-env-vars).", name)
+			d.rule(Problem, "environment", s.Environment[name] != Secret, // which is unknown, not wrong
+				"%s will not start: %s: %s.\n"+
+					"Correct %[2]s (--update-env-vars), or remove what does not belong (--remove-env-vars).", s.title, name, problem)
 		}
 	}
 
@@ -286,44 +260,38 @@ func (d *diagnosis) checkEnvironment(s service) {
 	if s.custom || s.value("ANALYZER_ENV") != "" { // the analyzer may read it
 		severity = Advice
 	}
+	known := slices.DeleteFunc(slices.Collect(maps.Keys(read)), func(name string) bool {
+		return len(name) < len("LOCK_TTL") || strings.HasPrefix(name, "OTEL_")
+	})
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
-		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
-		resembles := func(known string) bool {
-			return len(known) > len("LOCK_TT") && !strings.HasPrefix(known, "OTEL_") && cli.Similar(known, strings.ToUpper(name))
-		}
-		if !read[name] && (words[word] || slices.ContainsFunc(slices.Collect(maps.Keys(read)), resembles)) {
-			d.add(severity, "unknown-variable",
-				"%s does not read the variable %s: its name may be misspelled.", s.title, name).
-				fix("Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%s).", name)
-		}
+		upper := strings.ToUpper(name)
+		word, _, _ := strings.Cut(upper, "_")
+		similar := slices.ContainsFunc(known, func(other string) bool { return cli.Similar(other, upper) })
+		d.rule(severity, "unknown-variable", !read[name] && (words[word] || similar),
+			"%s does not read the variable %s: its name may be misspelled.\n"+
+				"Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name)
 	}
 }
 
 // checkCallers finds a service that lets anybody in, or nobody.
 func (d *diagnosis) checkCallers(s service) {
 	mode, checked := s.value("TASK_AUTH"), s.InvokerCheck
-	if mode == "iam" && !checked {
-		d.problem("invoker-check-disabled",
-			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.", s.Name).
-			fix("Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.")
-	}
+	d.rule(Problem, "invoker-check-disabled", mode == "iam" && !checked,
+		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.\n"+
+			"Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.", s.Name)
 	if !d.hasRead(s.callers) {
 		return
 	}
 
 	for _, member := range s.Callers {
-		if mode == "iam" && everybody(member) {
-			d.problem("invoker-public",
-				"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.", member, s.title).
-				fix("Remove it (gcloud run services remove-iam-policy-binding --member=%s --role=roles/run.invoker).", member)
-		}
+		d.rule(Problem, "invoker-public", mode == "iam" && everybody(member),
+			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.\n"+
+				"Remove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).", member, s.title)
 	}
-	if mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers") {
-		d.problem("oidc-behind-iam",
-			"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.", s.title).
-			fix("Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; " +
-				"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).")
-	}
+	d.rule(Problem, "oidc-behind-iam", mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers"),
+		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.\n"+
+			"Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; "+
+			"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).", s.title)
 }
 
 func everybody(member string) bool { return member == "allUsers" || member == "allAuthenticatedUsers" }
