@@ -141,8 +141,8 @@ func (f Facts) Exports() map[string]string {
 	project, region := place(f.Status[WorkerSettings].From)
 	all := map[string]string{"FIRESTORE_EMULATOR_HOST": "", "CLOUD_TASKS_EMULATOR_HOST": ""}
 	for _, name := range []string{
-		"GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "KEEP_FINISHED", "LOCK_TTL", "LOCK_HEARTBEAT",
-		"MAX_ATTEMPTS", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER", "TASK_AUDIENCE",
+		"GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "KEEP_FINISHED", "LOCK_TTL",
+		"LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER", "TASK_AUDIENCE",
 	} {
 		all[name] = f.Worker.value(name)
 	}

@@ -60,8 +60,8 @@ func neededGrants(queue, caller string) []Grant {
 		},
 		{
 			rule: "account-cannot-use-database", severity: Problem,
-			permissions: []string{"datastore.databases.get", "datastore.entities.create", "datastore.entities.get",
-				"datastore.entities.list", "datastore.entities.update"},
+			permissions: strings.Fields("datastore.databases.get datastore.entities.create datastore.entities.get " +
+				"datastore.entities.list datastore.entities.update"),
 			effect:   "it cannot read and write the analyses, and does not start",
 			resource: "the database", command: "projects add-iam-policy-binding " + project,
 			roles: []string{"roles/datastore.user", "roles/datastore.owner", "roles/firebase.admin",

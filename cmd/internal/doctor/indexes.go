@@ -134,7 +134,7 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		d.rule(Problem, "collection", true,
 			"The collection group %s has no exempted fields, but %s has, and no kind of work uses that: "+
 				"a name may be misspelt.\n"+
-				"Correct ANALYSES_COLLECTION or KINDS. If %[1]s is right, copy what deploy/firestore.indexes.json has, with this name.",
+				"Correct ANALYSES_COLLECTION or KINDS. If %[1]s is right, copy deploy/firestore.indexes.json for this name.",
 			group, other)
 		return
 	}
@@ -147,7 +147,8 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		d.rule(Problem, "index-missing", state != "" && state != "READY",
 			"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
 				"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.\n"+
-				"Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.", need, state, d.Indexes.create(need))
+				"Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.",
+			need, state, d.Indexes.create(need))
 	}
 	for _, name := range exempt {
 		d.rule(Problem, "field-indexed", d.Indexes.indexed(group, name),
@@ -157,12 +158,12 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 	}
 	for _, name := range []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"} {
 		d.rule(Problem, "field-not-indexed", !d.Indexes.indexed(group, name),
-			"The field %s of %s is exempt from indexes: queries of recovery, the console or status need its index, and fail.\n"+
+			"The field %s of %s is exempt from indexes: queries of recovery or of the console fail.\n"+
 				"Index it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--index=order=ascending --index=order=descending).", name, group, database)
 		d.rule(Problem, "ttl-field", d.Indexes.TTL[group+"/"+name],
 			"A TTL policy on %s deletes documents of %s, also unfinished ones.\n"+
-				"Disable it now (gcloud firestore fields ttls update %[1]s --database='%[3]s' --collection-group=%[2]s "+
+				"Disable it (gcloud firestore fields ttls update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--disable-ttl). The field for KEEP_FINISHED is expireAt.", name, group, database)
 	}
 

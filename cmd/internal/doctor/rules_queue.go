@@ -28,7 +28,7 @@ var projectName = regexp.MustCompile(`^projects/([a-z][a-z0-9-]+)|@([a-z][a-z0-9
 func (d *diagnosis) checkPlaces() {
 	queue, q := d.Worker.value("TASK_QUEUE"), d.Queue
 	names := []string{queue, "projects/" + q.Project}
-	for _, s := range []Service{d.Worker, d.Doclock} {
+	for _, s := range []*Service{&d.Worker, &d.Doclock} {
 		names = append(names, "projects/"+s.value("GOOGLE_CLOUD_PROJECT"), s.Account, s.value("TASK_CALLER"))
 	}
 	projects := map[string]string{} // a name in each
@@ -87,7 +87,8 @@ func (d *diagnosis) checkRecovery() {
 	unscheduled := d.hasRead(WorkerSettings) && d.config.Options.Queue.Name != ""
 	for _, j := range d.Jobs {
 		enabled := j.State == "" || j.State == "ENABLED"
-		if t := j.HttpTarget; enabled && strings.HasSuffix(t.Uri, recoverRoute) && (d.owns(t.Uri) || d.recovers(t.Uri)) {
+		uri := j.HttpTarget.Uri
+		if enabled && strings.HasSuffix(uri, recoverRoute) && (d.owns(uri) || d.recovers(uri)) {
 			unscheduled = false
 			d.checkJob(j)
 		}
@@ -104,39 +105,33 @@ func (d *diagnosis) checkRecovery() {
 
 // checkJob applies the rules to a job that calls recovery.
 func (d *diagnosis) checkJob(j *scheduler.Job) {
+	fault := func(rule string, applies bool, problem, flag string) {
+		d.rule(Problem, rule, applies,
+			"The job %s %s. Analyses are not recovered in time.\nCorrect %s (gcloud scheduler jobs update http %[1]s)."+
+				" Its log: gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%[1]s'.",
+			path.Base(j.Name), problem, flag)
+	}
 	t, token := j.HttpTarget, cmp.Or(j.HttpTarget.OidcToken, &scheduler.OidcToken{})
 	audience, caller := token.Audience, token.ServiceAccountEmail
 	if t.OidcToken != nil {
 		audience = cmp.Or(audience, t.Uri) // as Google does
 	}
-	known, oidc := d.hasRead(WorkerSettings), d.Worker.value("TASK_AUTH") == "oidc"
-	stranger := d.owns(t.Uri) && !slices.Contains([]string{"", d.Worker.value("TASK_CALLER")}, caller)
 	status := cmp.Or(j.Status, &scheduler.Status{})
 
-	for _, fault := range []struct {
-		rule    string
-		applies bool
-		problem string
-		flag    string
-	}{
-		{"recovery-schedule", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule)),
-			"has the schedule " + j.Schedule + ", and an alert counts its calls", "--schedule='* * * * *'"},
-		{"recovery-method", t.HttpMethod != "" && t.HttpMethod != "POST",
-			"calls by " + t.HttpMethod + ", which is answered 405", "--http-method=POST"},
-		{"recovery-audience", known && d.refusesToken(audience) && (oidc || !d.recovers(audience)),
-			fmt.Sprintf("has no token that is accepted; its audience is %q", audience), "--oidc-token-audience"},
-		{"recovery-caller", known && stranger && d.refusesCaller(caller),
-			"calls as " + caller + ", which may not unless the project or the organisation allows it",
-			"--oidc-service-account-email"},
-		{"recovery-failed", status.Code > 0, // -1: it has never run
-			fmt.Sprintf("failed at its last call: %v %s", codes.Code(max(0, status.Code)), //nolint:gosec // above 0
-				strings.TrimRight(oneLine(status.Message), ". ")), "--uri, its account or its audience"},
-	} {
-		d.rule(Problem, fault.rule, fault.applies,
-			"The job %s %s. Analyses are not recovered in time.\nCorrect %s (gcloud scheduler jobs update http %[1]s). "+
-				"Its log: gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%[1]s'.",
-			path.Base(j.Name), fault.problem, fault.flag)
+	fault("recovery-schedule", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule)),
+		"has the schedule "+j.Schedule+", and an alert counts its calls", "--schedule='* * * * *'")
+	fault("recovery-method", t.HttpMethod != "" && t.HttpMethod != "POST",
+		"calls by "+t.HttpMethod+", which is answered 405", "--http-method=POST")
+	if d.hasRead(WorkerSettings) {
+		oidc, other := d.Worker.value("TASK_AUTH") == "oidc", caller != "" && caller != d.Worker.value("TASK_CALLER")
+		fault("recovery-audience", d.refusesToken(audience) && (oidc || !d.recovers(audience)),
+			fmt.Sprintf("has no token that is accepted; its audience is %q", audience), "--oidc-token-audience")
+		fault("recovery-caller", other && d.owns(t.Uri) && d.refusesCaller(caller), "calls as "+caller+
+			", which may not unless the project or the organisation allows it", "--oidc-service-account-email")
 	}
+	fault("recovery-failed", status.Code > 0, // -1: it has never run
+		fmt.Sprintf("failed at its last call: %v %s", codes.Code(max(0, status.Code)), //nolint:gosec // above 0
+			strings.TrimRight(oneLine(status.Message), ". ")), "--uri, its account or its audience")
 }
 
 // recovers reports whether a URL has the host of the service NAME-recovery, which the module may run
@@ -154,11 +149,7 @@ func (d *diagnosis) checkTasks() {
 		applies            func(Task) bool
 	}{
 		{"task-url", "go to no address and route of the worker", "TASK_TARGET_URL",
-			func(t Task) bool {
-				return !d.owns(t.URL) || !slices.ContainsFunc(d.Kinds, func(k worker.Kind) bool {
-					return strings.HasSuffix(t.URL, k.Path)
-				})
-			}},
+			func(t Task) bool { return !d.owns(t.URL) || !slices.ContainsFunc(d.Kinds, t.isOf) }},
 		{"task-audience", "have no valid token", "TASK_CALLER and TASK_AUDIENCE",
 			func(t Task) bool { return d.refusesToken(t.Audience) }},
 		{"task-deadline", "may be delivered again during a run of RUN_TIMEOUT", "dispatchDeadline, or RUN_TIMEOUT,",
@@ -168,17 +159,17 @@ func (d *diagnosis) checkTasks() {
 			func(t Task) bool { return t.Last == codes.Unauthenticated || t.Last == codes.PermissionDenied }},
 	} {
 		faulty := slices.DeleteFunc(slices.Clone(d.Tasks), func(t Task) bool { return !fault.applies(t) })
-		if len(faulty) == 0 {
-			continue
-		}
-		t := faulty[0]
-		d.rule(Problem, fault.rule, true,
+		t := append(faulty, Task{})[0]
+		d.rule(Problem, fault.rule, len(faulty) > 0,
 			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.\n"+
 				"Correct %s where they are created. Then book each unfinished analysis again (taskguard requeue ID; "+
 				"recovery books only those that are QUEUED or PROCESSING), and delete the tasks (gcloud tasks delete).",
 			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix)
 	}
 }
+
+// isOf reports whether a task has the route of a kind.
+func (t Task) isOf(k worker.Kind) bool { return strings.HasSuffix(t.URL, k.Path) }
 
 // refusesToken reports whether the worker refuses a token with this audience; empty: there is no token.
 // Cloud Run's own check accepts each address of the service, without a slash, and its custom audiences.
@@ -244,8 +235,8 @@ func queueFile(name string) (Queue, error) {
 	err := decodeFile(name, "a flags file of a queue", &f)
 	switch {
 	case f.AppEngine != nil:
-		return Queue{}, fmt.Errorf("%s is App Engine's queue.yaml, which is another format: do not upload it, because that "+
-			"pauses or deletes each queue that it lacks; write gcloud's flags as in deploy/queue.yaml "+
+		return Queue{}, fmt.Errorf("%s is App Engine's queue.yaml, which is another format: do not upload it, because "+
+			"that pauses or deletes each queue that it lacks; write gcloud's flags as in deploy/queue.yaml "+
 			"(gcloud tasks queues update QUEUE --flags-file=FILE)", name)
 	case err != nil:
 		return Queue{}, err

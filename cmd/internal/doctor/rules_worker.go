@@ -41,10 +41,12 @@ func (d *diagnosis) checkWorker() {
 	need := memoryAlone + runs*memoryPerRun
 	d.rule(Problem, "max-runs", w.Concurrency > int64(o.MaxRuns),
 		"MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409.\n"+
-			"Set containerConcurrency: %[1]d (--concurrency=%[1]d); or MAX_RUNS=%[2]d, if memory suffices.", o.MaxRuns, w.Concurrency)
+			"Set containerConcurrency: %[1]d (--concurrency=%[1]d); or MAX_RUNS=%[2]d, if memory suffices.",
+		o.MaxRuns, w.Concurrency)
 	d.rule(Advice, "memory", w.Memory > 0 && w.Memory < need,
 		"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.\n"+
-			"Set memory: %[4]dMi (--memory=%[4]dMi), or a smaller containerConcurrency.", w.Name, w.Memory>>20, runs, need>>20)
+			"Set memory: %[4]dMi (--memory=%[4]dMi), or a smaller containerConcurrency.",
+		w.Name, w.Memory>>20, runs, need>>20)
 	d.rule(Problem, "log-lines", d.config.LogLevel > slog.LevelInfo || d.config.LogFormat != "json",
 		"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.\n"+
 			"Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).", d.config.LogLevel, d.config.LogFormat)
@@ -66,7 +68,8 @@ func (d *diagnosis) checkWorker() {
 	d.rule(Advice, "caller-not-invoker", caller != "" && w.value("TASK_AUTH") == "iam" && d.refusesCaller(caller),
 		"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
 			"unless the project, a folder or the organisation allows it.\n"+
-			"Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%[1]s --role=roles/run.invoker).", caller)
+			"Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%[1]s --role=roles/run.invoker).",
+		caller)
 	d.checkTargetURL()
 }
 

@@ -134,7 +134,7 @@ var (
 func (s Service) at(host string) bool {
 	m := runHost.FindStringSubmatch(host)
 	listed := s.URLs == "" || strings.Contains(s.URLs, `"https://`+host+`"`)
-	return m != nil && m[1] == s.Name && listed && !differ(m[2], s.Number) && !differ(m[3], s.Region)
+	return len(m) > 0 && m[1] == s.Name && listed && !differ(m[2], s.Number) && !differ(m[3], s.Region)
 }
 
 // differ reports whether two values are known, and not the same.
@@ -252,7 +252,8 @@ func (d *diagnosis) checkEnvironment(s service) {
 			name, problem, _ := strings.Cut(strings.TrimSpace(line), ": ")
 			d.rule(Problem, "environment", s.Environment[name] != Secret, // which is unknown, not wrong
 				"%s will not start: %s: %s.\n"+
-					"Correct %[2]s (--update-env-vars), or remove what does not belong (--remove-env-vars).", s.title, name, problem)
+					"Correct %[2]s (--update-env-vars), or remove what does not belong (--remove-env-vars).",
+				s.title, name, problem)
 		}
 	}
 
@@ -278,7 +279,8 @@ func (d *diagnosis) checkCallers(s service) {
 	mode, checked := s.value("TASK_AUTH"), s.InvokerCheck
 	d.rule(Problem, "invoker-check-disabled", mode == "iam" && !checked,
 		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.\n"+
-			"Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.", s.Name)
+			"Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.",
+		s.Name)
 	if !d.hasRead(s.callers) {
 		return
 	}
@@ -286,7 +288,8 @@ func (d *diagnosis) checkCallers(s service) {
 	for _, member := range s.Callers {
 		d.rule(Problem, "invoker-public", mode == "iam" && everybody(member),
 			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.\n"+
-				"Remove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).", member, s.title)
+				"Remove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).",
+			member, s.title)
 	}
 	d.rule(Problem, "oidc-behind-iam", mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers"),
 		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.\n"+
