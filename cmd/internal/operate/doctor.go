@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -31,10 +30,13 @@ func Env(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
+	if o.Service == "" {
+		return cli.UsageError("--service is missing")
+	}
 
 	facts, err := doctor.Read(ctx, o)
-	if o.Service == "" || err != nil {
-		return cli.UsageError(cmp.Or(err, errors.New("--service is missing")).Error())
+	if err != nil {
+		return cli.UsageError(err.Error())
 	}
 	for _, part := range []doctor.Part{doctor.WorkerSettings, doctor.DoclockSettings} {
 		if s := facts.Status[part]; s.Failed {
