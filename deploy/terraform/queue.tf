@@ -16,5 +16,12 @@ resource "google_cloud_tasks_queue" "analyses" {
     max_doublings      = local.max_doublings
   }
 
+  dynamic "stackdriver_logging_config" {
+    for_each = var.queue_log_ratio[*]
+    content {
+      sampling_ratio = stackdriver_logging_config.value
+    }
+  }
+
   depends_on = [google_project_service.api]
 }

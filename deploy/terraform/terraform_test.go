@@ -148,6 +148,8 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
 			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
+			"notification_channels": []string{"mail"}, "notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}}, "renotify_minutes": 120,
+			"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": 7.5}, "tasks wait": map[string]any{"disabled": true}},
 		},
 		"program": {
 			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
@@ -192,6 +194,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		t.Errorf("make settings writes README.md: -page +module:\n%s", diff)
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
+	alertsGoWhereTheyShould(t, all["theirs"].Value.Files)
 	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
 }
 
@@ -270,6 +273,12 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
 		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
 		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
+		"again_after_no_time":        {map[string]any{"renotify_minutes": 29}, "30 to 1440"},
+		"unknown_severity":           {map[string]any{"notification_channels_by_severity": map[string][]string{"FATAL": {}}}, "CRITICAL"},
+		"logs_of_no_share":           {map[string]any{"queue_log_ratio": 2}, "0 to 1"},
+		"unknown_alert":              {map[string]any{"alert_overrides": map[string]any{"runs": map[string]any{"disabled": true}}}, "another name"},
+		"threshold_of_a_variable":    {map[string]any{"alert_overrides": map[string]any{"the backlog grows": map[string]any{"threshold": 5}}}, "of their own"},
+		"threshold_below_zero":       {map[string]any{"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": -1}}}, "negative"},
 		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
 		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
 		"file_of_a_moving_secret":    {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "secret": "s"}}}, "needs secret_version"},
