@@ -57,12 +57,13 @@ func healthy(id int, _ float64, attempt int) end {
 func killer(perDay int) func(int, float64, int) end {
 	perMinute := float64(perDay) / 1440
 	id := int(begins * perMinute)
-	return func(i int, at float64, attempt int) end {
+	return func(i int, _ float64, attempt int) end {
 		behind := i - id
 		switch {
 		case behind == 0:
 			return end{outcome: "crash", after: 0.3}
-		case perDay > 1000 && attempt == 1 && (behind < 0 && behind >= -9 || behind > 370 && behind < 380): // at its second crash
+		case perDay > 1000 && attempt == 1 && (behind < 0 && behind >= -9 || behind > 370 && behind < 380):
+			// beside its first crash, or beside the second, five minutes later
 			return end{outcome: "crash", after: 0.3}
 		}
 		return ready

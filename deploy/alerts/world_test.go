@@ -115,7 +115,7 @@ func (w *world) sent(due float64) float64 {
 func (w *world) admitted(at float64) float64 {
 	for try := 1; w.refused > 0 && at >= w.refused; try++ {
 		w.attempt(at, 0, "permission_denied")
-		w.request(at, "worker", 403)
+		w.request(at, 403)
 		at += backoff(try)
 		if at > float64(w.minutes) {
 			break
@@ -140,7 +140,7 @@ func (w *world) retry(over, at, due float64, e end) {
 // crash counts a delivery whose worker dies, and the next one, which finds the lock held.
 func (w *world) crash(over, due, at float64) {
 	w.attempt(over, at-due, "unavailable")
-	w.request(over, "worker", 503)
+	w.request(over, 503)
 	w.delivery(over+0.5, 0, end{outcome: "locked"}, 200)
 }
 
@@ -152,18 +152,18 @@ func (w *world) start(created, at, over float64) {
 }
 
 func (w *world) delivery(at, delay float64, e end, status int) {
-	w.logged(at, "deliveries", fmt.Sprintf(`outcome="%s",status="%d"`, e.outcome, status))
-	w.request(at, "worker", status)
+	w.logged(at, "deliveries", fmt.Sprintf(`outcome=%q,status="%d"`, e.outcome, status))
+	w.request(at, status)
 	w.attempt(at, delay, map[int]string{200: "ok", 500: "internal"}[status])
 }
 
 func (w *world) recovery(m int) {
 	at := float64(m)
 	w.logged(at, "recoveries", `outcome="recovered",status="200"`)
-	w.request(at, "worker", 200)
+	w.request(at, 200)
 	if w.oldest[m] > 0 {
 		w.logged(at, "oldest_ms_count", "")
-		w.count(at, w.log("oldest_ms_sum", ""), w.oldest[m]*60_000)
+		w.add(at, "oldest_ms_sum", "", w.oldest[m]*60_000)
 	}
 	if w.abandoned > 0 && at >= w.abandoned {
 		w.logged(at, "abandoned_count", "")
@@ -202,20 +202,18 @@ func (w *world) attempt(at, delay float64, code string) {
 	}
 }
 
-func (w *world) request(at float64, service string, status int) {
+func (w *world) request(at float64, status int) {
 	w.count(at, fmt.Sprintf(`run_googleapis_com:request_count{monitored_resource="cloud_run_revision",%s`+
-		`service_name="taskguard-%s",response_code="%d",response_code_class="%dxx"}`,
-		w.revision(at), service, status, status/100), 1)
+		`service_name="taskguard-worker",response_code="%d",response_code_class="%dxx"}`,
+		w.revision(at), status, status/100), 1)
 }
 
-func (w *world) logged(at float64, metric, fields string) { w.count(at, w.log(metric, fields, at), 1) }
+func (w *world) logged(at float64, metric, fields string) { w.add(at, metric, fields, 1) }
 
-func (w *world) log(metric, fields string, at ...float64) string {
-	revision := ""
-	if len(at) > 0 {
-		revision = w.revision(at[0])
-	}
-	return `logging_googleapis_com:user_taskguard_` + metric + `{monitored_resource="cloud_run_revision",` + revision + fields + `}`
+// add adds to a log metric.
+func (w *world) add(at float64, metric, fields string, n float64) {
+	w.count(at, `logging_googleapis_com:user_taskguard_`+metric+
+		`{monitored_resource="cloud_run_revision",`+w.revision(at)+fields+`}`, n)
 }
 
 func (w *world) revision(at float64) string {

@@ -153,7 +153,7 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 func alertsGoWhereTheyShould(t *testing.T, files json.RawMessage) {
 	t.Helper()
 	var made struct {
-		Policies map[string]monitoring.AlertPolicy
+		Policies map[string]*monitoring.AlertPolicy
 	}
 	check(t, json.Unmarshal(files, &made))
 	channels := map[string][]string{"CRITICAL": {"pager"}, "ERROR": {"mail"}}

@@ -45,21 +45,12 @@ locals {
   ]) }
 
   # What alert_overrides may change, in the unit of each condition; null: a variable of its own.
-  usual_thresholds = merge({ for name, s in local.share_alerts : name => s.percent }, {
-    "analyses start late"                 = null
-    "deliveries are answered with errors" = null
-    "an analysis is not finished"         = null
-    "the backlog grows"                   = null
-    "tasks wait"                          = 10
-    "tasks are not sent"                  = local.quiet_minutes
-    "tasks do not arrive"                 = 30
-    "attempts are exhausted"              = 0
-    "analyses are stuck"                  = 0
-    "recovery has stopped"                = 3
-    "tasks can never succeed"             = 0
-    "an act is uncertain"                 = 0
-    "records are abandoned"               = 0
-  })
+  usual_thresholds = merge(
+    { for name, s in local.share_alerts : name => s.percent },
+    { "tasks wait" = 10, "tasks are not sent" = local.quiet_minutes, "tasks do not arrive" = 30, "recovery has stopped" = 3 },
+    { for name in ["attempts are exhausted", "analyses are stuck", "tasks can never succeed", "an act is uncertain", "records are abandoned"] : name => 0 },
+    { for name in ["analyses start late", "deliveries are answered with errors", "an analysis is not finished", "the backlog grows"] : name => null },
+  )
   thresholds = { for name, usual in local.usual_thresholds : name => try(coalesce(var.alert_overrides[name].threshold), usual) }
 
   # What is counted in a time, for shares.
