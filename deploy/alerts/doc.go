@@ -1,5 +1,6 @@
 // Package alerts has no code. Its tests evaluate the queries of the alerts in deploy/monitoring with Prometheus' own
-// engine, over simulated days at ten analyses a day and at 100,000: each alert fires in its situation, and not in others.
+// engine, over simulated days at ten, 1,000 and 100,000 analyses a day. Each alert fires in its situation, and not in
+// the others.
 //
 // It is a module of its own, so that the product does not depend on Prometheus:
 //
