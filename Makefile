@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test google race lint types settings bench frames fuzz demo explore simulate scale chaos mutants-generated
+.PHONY: check test google race lint types settings digests bench frames fuzz demo explore simulate scale chaos mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -39,6 +39,13 @@ types:
 # files of deploy/monitoring for gcloud, and the table of deploy/terraform/README.md.
 settings:
 	REQUIRE_TERRAFORM=1 go test -count=1 ./deploy/terraform -update
+
+# digests adds to each image of the builds' steps that has only a version what its registry answers.
+digests:
+	@sed -n 's/^ *name: \([^@$$]*:[^@]*\)$$/\1/p' cloudbuild.yaml deploy/cloudbuild-release.yaml | sort -u | while read -r image; do \
+	  digest=$$(go run github.com/google/go-containerregistry/cmd/crane@v0.20.6 digest "$$image" </dev/null) || exit 1; \
+	  sed -i.orig "s|name: $$image$$|&@$$digest|" cloudbuild.yaml deploy/cloudbuild-release.yaml; \
+	done && rm -f cloudbuild.yaml.orig deploy/cloudbuild-release.yaml.orig
 
 bench:
 	go test ./worker ./cmd/worker/... -run '^$$' -bench . -benchtime 3x

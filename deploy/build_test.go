@@ -41,11 +41,11 @@ func TestEveryImageAndToolOfTheBuildsHasAVersion(t *testing.T) {
 	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(read(t, "README.md"), "gcloud 549 or newer (") {
 		t.Errorf("gcloud is not %s in the build and on the page", own)
 	}
-	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
+	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*@sha256:[0-9a-f]{64}$|/google-cloud-cli:\d+\.\d+\.\d+-slim$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
 	for account := range builds {
 		for _, s := range readBuild(t, account).Steps {
 			if !image.MatchString(s.Name) {
-				t.Errorf("%s: the image %s has no version", s.Id, s.Name)
+				t.Errorf("%s: the image %s has no version and digest", s.Id, s.Name)
 			}
 			for _, word := range append(strings.Fields(s.Script), s.Args...) {
 				if tool.MatchString(word) && !regexp.MustCompile(`@v\d+\.\d+\.\d+$`).MatchString(word) {

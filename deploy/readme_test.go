@@ -97,7 +97,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 		"datastore.user " + api + " database (default)", "datastore.user " + oncall + " database (default)",
 		"cloudscheduler.viewer " + oncall + " projects my-project", "logging.viewer " + oncall + " projects my-project",
 		"monitoring.viewer " + oncall + " projects my-project", "serviceusage.serviceUsageConsumer " + oncall + " projects my-project",
-		"projects/my-project/taskguardTaskFinder worker queues analyses",
+		"projects/my-project/taskguardTaskFinder worker queues analyses", "projects/my-project/taskguardExporter backup database (default)",
 		"cloudtasks.viewer " + oncall + " queues analyses", "cloudtasks.taskDeleter " + oncall + " queues analyses",
 		"run.viewer " + oncall + " services worker", "run.viewer " + oncall + " services doclock",
 	}
@@ -126,7 +126,8 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	given := callsModule(t, filepath.Join(c.folder, "production", "main.tf"))
 	for variable, want := range map[string]string{
 		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project-taskguard-build",
-		"submitters": "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
+		"backup_bucket": "my-project-taskguard-backup",
+		"submitters":    "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
 	} {
 		if !strings.Contains(given[variable], want) {
 			t.Errorf("production/main.tf has %s = %s, want %s", variable, given[variable], want)
@@ -153,7 +154,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	c := newCloud(t)
 	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
-		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(read(t, "README.md"), -1), "")
+		strings.Join(regexp.MustCompile(`(?m)^(sed -i.* deploy/|rm deploy/).*\n`).FindAllString(read(t, "README.md"), -1), "")
 	if !c.bash("", "-c", script) {
 		t.Fatal(c.output)
 	}

@@ -55,7 +55,7 @@ fake() {
   "go run "*) echo "europe-west1-docker.pkg.dev/my-project/taskguard/$named@sha256:0000000000000000000000000000000000000000000000000000000000000000" ;;
   "openssl "*) echo secret ;;
   "git clone "*) cp -R deploy "${*: -1}" ;;
-  "terraform "*" apply") create terraform:everything; create "firestore databases:(default)" ;;
+  "terraform "*" apply") create terraform:everything; exists "firestore databases:(default)" || create "firestore databases:(default)" ;;
   "terraform "*" destroy") delete terraform:everything ;;
   "curl "*"/prometheus/api/v1/query") read -r _ || true; echo '{"status": "success"}' ;; # else the writer gets SIGPIPE
   "gcloud config get-value account") echo me@example.com ;;
@@ -69,6 +69,7 @@ fake() {
   "gcloud beta builds submit "*_SETTINGS=yes*)
     [[ $fail == refused ]] || echo "https://a/internal/self-test answers 500, not 200"
     [[ ! -e $FAKE/broken || $fail == released ]] ;;
+  "gcloud run services describe "*latestReadyRevisionName*) echo "$named-00001" ;;
   "gcloud run services describe "*) printf '100,w-2\n,w-3\n' ;;
   "gcloud run revisions list "*) printf 'w-2\nw-1\n' ;;
   "gcloud run revisions describe w-2 "*) printf -- "- name: MAX_ATTEMPTS\n  value: '9'\n" ;;
@@ -84,6 +85,7 @@ fake() {
   "gcloud storage rm "*) delete "storage buckets:$named" ;;
   "gcloud firestore indexes "*) ;;
   "gcloud secrets create "*) read -r _ || true; create "secrets:$named" ;;
+  "gcloud firestore backups "*) ;; # they end with time
   "gcloud "*" create "*) kind=${words[*]}; create "${kind%% create *}:$named" ;;
   "gcloud "*" delete "*) kind=${words[*]}; for name in ${kind#* delete }; do delete "${kind%% delete *}:${name##*/}"; done ;;
   "gcloud "*" list "*) kind=${words[*]}; list "${kind%% list*}" ;;

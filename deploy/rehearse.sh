@@ -17,7 +17,7 @@ shopt -s inherit_errexit extglob
 
 PROJECT=${1-} way=${2-} REGION=${REGION:-europe-west1}
 : "${PAUSE:=180}" # seconds until roles have taken effect, and until logs have arrived
-: "${BUILD_REGION:=$REGION}" "${UPGRADE_FROM=}"
+: "${BUILD_REGION:=$REGION}" "${BACKUP_REGION:=europe-north1}" "${UPGRADE_FROM=}"
 permissions=$PWD/$PROJECT-permissions.txt clone=$PWD/$PROJECT-rehearsal
 
 log() { printf '%s\n' "$@" >&2; }
@@ -26,7 +26,7 @@ die() { log "$@"; exit 1; }
 # section prints the commands of a section of the page that may run unattended.
 section() {
   awk -v heading="$1" '/^```$/ { code = 0 } code { print } /^##/ { here = $0 ~ "^##+ " heading "$" } here && /^```sh$/ { code = 1 }' deploy/README.md |
-    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=$caller OPERATOR=$caller ALERTS=${caller#*:}|" \
+    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION BACKUP_REGION=$BACKUP_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=$caller OPERATOR=$caller ALERTS=${caller#*:}|" \
       -e '/^gcloud auth login/d' -e '/^gcloud auth application-default/d' \
       -e "/^taskguard doctor --service taskguard-worker/i sleep $PAUSE" \
       -e '/^curl /,$d' # the task of an analysis that does not exist
@@ -227,7 +227,7 @@ fi
 left=$(resources)
 [ -z "$left" ] || die "$PROJECT is not empty: $left"
 # For seven days, IAM also describes a deleted role.
-for role in taskguardOperations taskguardTaskFinder; do
+for role in taskguard{Operations,TaskFinder,QueueKeeper,JobKeeper,Exporter}; do
   ! gcloud iam roles describe $role --project="$PROJECT" --quiet </dev/null >/dev/null 2>&1 ||
     die "$PROJECT has been rehearsed, or has the role $role: use a new project"
 done

@@ -21,19 +21,19 @@ set -euo pipefail
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "release.sh needs bash 4.4 or later, not $BASH_VERSION: on a Mac, brew install bash" >&2; exit 1; }
 shopt -s inherit_errexit
 
-# By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK is known.
+# By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK and RECOVERY is known.
 host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
 : "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
 : "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
 [ -d "$STATE" ] || mkdir -p "$STATE" # a build that builds nothing has not made it
-: "${WORKER:?}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; DOCLOCK may be empty
+: "${WORKER:?}" "${RECOVERY=}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; RECOVERY, which runs the worker's image, and DOCLOCK may be empty
 : "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds
 : "${SHARE:=0}" "${SHARE_SECONDS:=1800}" "${SELF_TEST_SECONDS:=1500}"
 tag=candidate
-[ -z "$CONTAINER" ] || DOCLOCK=
-services=("$WORKER" ${DOCLOCK:+"$DOCLOCK"})
+[ -z "$CONTAINER" ] || DOCLOCK= RECOVERY=
+services=("$WORKER" ${RECOVERY:+"$RECOVERY"} ${DOCLOCK:+"$DOCLOCK"})
 declare -A address=() # of a service: the audience of its tokens, too
 for service in "${services[@]}"; do address[$service]=https://$service-$PROJECT_NUMBER.$REGION.run.app; done
 
@@ -197,6 +197,7 @@ candidate() {
     served=$(serving "$service")
     image_of "$CONTAINER" "$served"
     old=$image
+    [ "$service" != "$RECOVERY" ] || cp "$STATE/$WORKER.image" "$STATE/$RECOVERY.image"
     [ -e "$STATE/$service.image" ] || printf '%s' "$old" >"$STATE/$service.image"
     image=$(<"$STATE/$service.image")
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"

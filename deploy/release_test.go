@@ -65,6 +65,15 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			},
 			other: map[string]string{"d.traffic": "d-new,100,,\n"},
 		},
+		"recovery in a service of its own": {
+			verbs: "candidate smoke shift", extra: []string{"DOCLOCK=", "RECOVERY=r"},
+			files: map[string]string{"r.traffic": "r-1,100,,\n", "r.template": "r,8080,registry/w@sha256:7\n", "r.tagged": "", "r-1.containers": ",8080,registry/w@sha256:7\n"},
+			changes: []string{
+				workerUpdate, "update r --no-traffic --tag=candidate --image=registry/w@sha256:1", workerShift, "update-traffic r --to-revisions=r-new=100",
+				"tags add registry/w@sha256:1 registry/w:serving-w --quiet", "tags add registry/w@sha256:1 registry/w:serving-w --quiet",
+			},
+			other: map[string]string{"w.template": "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:1\n"},
+		},
 		"an application, and no input for the analyzer": {
 			verbs: "candidate smoke shift", extra: application, prints: "NOT TESTED: its analyzer, because SMOKE_INPUT is not set",
 			files:   map[string]string{"w.image": "registry/app@sha256:10", "self-test": `404 {"reason":"not_configured"}`},

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -10,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -170,74 +171,130 @@ func callsModule(t *testing.T, path string) (given map[string]string) {
 	return given
 }
 
-// One more role is an unneeded permission, and one less is a call that is
-// refused, in production only.
-func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
-	want := map[string]string{
-		"google_artifact_registry_repository_iam_member.build":     "artifactregistry.writer",
-		"google_cloud_run_v2_job_iam_member.worker":                "run.jobsExecutorWithOverrides",
-		"google_cloud_run_v2_service_iam_member.build":             "run.developer",
-		"google_cloud_run_v2_service_iam_member.caller":            "run.invoker",
-		"google_cloud_run_v2_service_iam_member.viewer":            "run.viewer",
-		"google_cloud_tasks_queue_iam_member.enqueuer":             "cloudtasks.enqueuer",
-		"google_cloud_tasks_queue_iam_member.operator":             "cloudtasks.taskDeleter cloudtasks.viewer",
-		"google_cloud_tasks_queue_iam_member.task_finder":          "google_project_iam_custom_role.task_finder",
-		"google_project_iam_custom_role.task_finder":               "cloudtasks.tasks.get",
-		"google_project_iam_custom_role.operations":                "run.operations.get run.revisions.get run.revisions.list",
-		"google_artifact_registry_repository_iam_member.responder": "artifactregistry.reader",
-		"google_project_iam_member.build_logs":                     "logging.logWriter monitoring.viewer",
-		"google_project_iam_member.responder":                      "cloudscheduler.admin monitoring.snoozeEditor",
-		"google_cloud_tasks_queue_iam_member.responder":            "cloudtasks.queueAdmin",
-		"google_cloud_run_v2_service_iam_member.responder":         "run.developer",
-		"google_service_account_iam_member.responder_deploys_as":   "iam.serviceAccountUser",
-		"google_service_account_iam_member.responder_calls_as":     "iam.serviceAccountOpenIdTokenCreator",
-		"google_cloud_run_v2_service_iam_member.sweep":             "run.invoker",
-		"google_cloud_run_v2_service_iam_member.recovery":          "run.invoker",
-		"google_project_iam_member.build_waits":                    "google_project_iam_custom_role.operations",
-		"google_project_iam_member.cloud_sql":                      "cloudsql.client",
-		"google_project_iam_member.database":                       "datastore.user",
-		"google_project_iam_member.operator":                       "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
-		"google_project_iam_member.telemetry":                      "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
-		"google_project_iam_member.test_logs":                      "logging.logWriter",
-		"google_secret_manager_secret_iam_member.pusher":           "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.session":          "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.worker":           "secretmanager.secretAccessor",
-		"google_service_account_iam_member.build_calls_as":         "iam.serviceAccountOpenIdTokenCreator",
-		"google_service_account_iam_member.build_deploys_as":       "iam.serviceAccountUser",
-		"google_service_account_iam_member.signs_as_caller":        "iam.serviceAccountUser",
-		"google_storage_bucket_iam_member.build":                   "storage.objectViewer",
-		"google_storage_bucket_iam_member.test":                    "storage.objectViewer",
-		"google_storage_bucket_iam_member.volume":                  "storage.objectUser storage.objectViewer",
-	}
-	roles := regexp.MustCompile(`(?:"(?:roles/)?|role +=\s*)([a-z]+(?:\.[a-z][A-Za-z]+)+|google_project_iam_custom_role\.\w+)(?:"|\.name)`)
-	lists := map[string]string{} // the locals that a resource refers to for its roles
+var (
+	roleNamed     = regexp.MustCompile(`"(?:roles/)?([a-z]+\.[a-z][A-Za-z]+)"|(google_project_iam_custom_role\.\w+)(?:\[0\])?\.name`)
+	rolePair      = regexp.MustCompile(`\["(\w+)", "([a-zA-Z.]+)"\]`)
+	accountNamed  = regexp.MustCompile(`local\.account\["(\w+)"\]\.member|var\.(submitters|operators|responders)`)
+	localNamed    = regexp.MustCompile(`local\.(\w+)\b`)
+	customRoleID  = regexp.MustCompile(`role_id += "\$\{[^}]*\}\}?(\w+)"`)
+	permissions   = regexp.MustCompile(`permissions = \[(.*)\]`)
+	accountSigned = regexp.MustCompile(`service_account_id = local\.account\["(\w+)"\]`)
+	rolesTableRow = regexp.MustCompile("(?m)^\\| `([^|]+)` \\| `([^|]+)` \\| ([^|]+) \\| [^|]+ \\|$")
+)
+
+// moduleGrants returns the grants of the module, "who: role on what", and the permissions of its
+// own roles, "role: permissions".
+func moduleGrants(t *testing.T) (grants, own map[string]bool) {
+	t.Helper()
 	module := parseModule(t)
+	locals, custom := map[string]string{}, map[string]string{}
+	grants, own = map[string]bool{}, map[string]bool{}
 	for _, b := range module {
 		for name, a := range b.Body.Attributes {
 			if b.Type == "locals" {
-				lists["local."+name] = string(a.Expr.Range().SliceBytes([]byte(read(t, a.Range().Filename))))
+				locals[name] = string(a.Expr.Range().SliceBytes([]byte(read(t, a.Range().Filename))))
 			}
 		}
+		if b.Type == "resource" && b.Labels[0] == "google_project_iam_custom_role" {
+			name := customRoleID.FindStringSubmatch(b.text)[1]
+			custom[b.name()] = name
+			own[name+": "+strings.ReplaceAll(permissions.FindStringSubmatch(b.text)[1], `"`, "")] = true
+		}
 	}
-	got := map[string]string{}
+
 	for _, b := range module {
-		if !strings.Contains(b.name(), "_iam_") {
+		if !strings.Contains(b.name(), "_iam_") || !strings.HasSuffix(b.Labels[0], "_member") {
 			continue
 		}
 		text := b.text
-		for _, list := range []string{"local.operator_roles", "local.operator_queue_roles"} {
-			if strings.Contains(text, list+",") {
-				text += lists[list]
+		for range 3 { // a local may refer to another
+			text = localNamed.ReplaceAllStringFunc(text, func(name string) string {
+				if value := locals[strings.TrimPrefix(name, "local.")]; value != "" && name != "local.account" && !strings.Contains(value, "google_cloud_run") {
+					return value
+				}
+				return name
+			})
+		}
+		for who, roles := range grantsOf(text) {
+			for role := range roles {
+				grants[fmt.Sprintf("%s: %s on %s", who, cmp.Or(custom[role], role), grantedOn(b))] = true
 			}
 		}
-		found := map[string]bool{}
-		for _, role := range roles.FindAllStringSubmatch(text, -1) {
-			found[role[1]] = true
-		}
-		got[b.name()] = strings.Join(sorted(found), " ")
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	return grants, own
+}
+
+// grantsOf returns the roles of a resource by who has them, from its text with its locals.
+func grantsOf(text string) map[string]map[string]bool {
+	all := map[string]map[string]bool{}
+	add := func(who, role string) {
+		if all[who] == nil {
+			all[who] = map[string]bool{}
+		}
+		all[who][role] = true
+	}
+	if pairs := rolePair.FindAllStringSubmatch(text, -1); strings.Contains(text, "each.value.account].member") {
+		for _, pair := range pairs {
+			add(pair[1], pair[2])
+		}
+		return all
+	}
+	for _, who := range accountNamed.FindAllStringSubmatch(text, -1) {
+		for _, role := range roleNamed.FindAllStringSubmatch(text, -1) {
+			add(cmp.Or(who[1], who[2]), cmp.Or(role[1], role[2]))
+		}
+	}
+	return all
+}
+
+// grantedOn returns what a role is granted on.
+func grantedOn(b block) string {
+	kinds := map[string]string{
+		"google_artifact_registry_repository_iam_member": "repository", "google_cloud_run_v2_job_iam_member": "job",
+		"google_cloud_run_v2_service_iam_member": "services", "google_cloud_tasks_queue_iam_member": "queue",
+		"google_project_iam_member": "project", "google_secret_manager_secret_iam_member": "secrets",
+		"google_service_account_iam_member": "accounts of the services", "google_storage_bucket_iam_member": "bucket",
+	}
+	on := kinds[b.Labels[0]]
+	if signs := accountSigned.FindStringSubmatch(b.text); signs != nil {
+		on = "`" + signs[1] + "`"
+	}
+	if strings.Contains(b.text, "/databases/") {
+		on = "database"
+	}
+	if strings.Contains(b.text, "/instances/") {
+		on = "instances"
+	}
+	return on
+}
+
+// One more role is an unneeded permission, and one less is a call that is refused, in production
+// only. The table says why there is each one.
+func TestTheModuleGrantsTheRolesOfTheTableAndNoOthers(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Accounts and roles\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	grants, own := moduleGrants(t)
+	wanted, wantedOwn := map[string]bool{}, map[string]bool{}
+	for _, row := range rolesTableRow.FindAllStringSubmatch(section, -1) {
+		for _, role := range strings.Split(row[2], "`, `") {
+			for _, who := range strings.Split(row[1], "`, `") {
+				wanted[fmt.Sprintf("%s: %s on %s", who, role, row[3])] = true
+			}
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^- `(\\w+)`: `(.*)`$").FindAllStringSubmatch(section, -1) {
+		wantedOwn[row[1]+": "+strings.ReplaceAll(row[2], "`", "")] = true
+	}
+	if diff := gocmp.Diff(sorted(wanted), sorted(grants)); diff != "" || len(grants) < 40 {
+		t.Errorf("%d grants: -table +module:\n%s", len(grants), diff)
+	}
+	if diff := gocmp.Diff(sorted(wantedOwn), sorted(own)); diff != "" {
+		t.Errorf("-page's own roles +module:\n%s", diff)
+	}
+	for grant := range grants {
+		if strings.HasPrefix(grant, "caller: ") && grant != "caller: run.invoker on services" {
+			t.Errorf("every submitter can act as the caller, and has %s", grant)
+		}
 	}
 }
 
@@ -275,15 +332,17 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
 		},
-		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor"], var.responders)`},
+		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor ${m}" => m }`},
 		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`},
-		"google_cloud_tasks_queue_iam_member.task_finder":          {`= google_service_account.this["worker"].member`},
+		"google_cloud_tasks_queue_iam_member.task_finder":          {`= local.account["worker"].member`},
 		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},
 		"google_cloud_tasks_queue_iam_member.responder":            {"toset(var.responders)"},
 		"google_cloud_run_v2_service_iam_member.responder":         {"var.responders)"},
 		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
 		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
-		"google_cloud_run_v2_service.recovery":                     {`local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`},
+		"google_cloud_run_v2_service.recovery":                     {`local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "= google_cloud_run_v2_service.worker.template[0].containers[0].image\n", "traffic,"},
+		"google_firestore_backup_schedule.daily":                   {"var.create_database && var.backup_days > 0", "daily_recurrence {}"},
+		"google_cloud_scheduler_job.export":                        {`:exportDocuments"`, `local.account["backup"].email`, "retry_count "},
 		"google_cloud_run_v2_job.long":                             {"max_retries = 0", `"${var.long_jobs.run_timeout_minutes * 60 + 120}s"`, `["worker"].email`},
 		"google_cloud_scheduler_job.recover":                       {`"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":                         {`"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
@@ -333,7 +392,7 @@ func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
 	}
 	delete(need, "")
 	s := evaluated(t, "everything")
-	if diff := cmp.Diff(sorted(need), slices.Sorted(slices.Values(s.APIs))); diff != "" {
+	if diff := gocmp.Diff(sorted(need), slices.Sorted(slices.Values(s.APIs))); diff != "" {
 		t.Errorf("-needed +enabled:\n%s", diff)
 	}
 }

@@ -227,7 +227,8 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 				w.unavailable.Store(true)
 				<-ctx.Done()
 			case "flaky":
-				return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
+				failure := &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
+				return nil, &orchestrator.RetryAfterError{Wait: time.Minute, Err: failure}
 			case "invalid":
 				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "s3cret"}
 			case "cancelled":
@@ -278,7 +279,7 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 				"level": "WARN", "outcome": "failed", "code": "attempts_exhausted", "attempt": 3.0, "lock_token": 8.0, "lock_owner": "*", "run_ms": nil, "held_by": nil,
 			}},
 			{"held", "acquire locked, follow_up booked, delivery held locked", line{
-				"level": "INFO", "outcome": "locked", "status": 200.0, "follow_up": "booked", "retry_at": expires, "held_by": "them", "attempt": nil, "lock_owner": nil,
+				"level": "INFO", "outcome": "locked", "status": 200.0, "follow_up": "booked", "retry_at": expires, "asked_ms": nil, "held_by": "them", "attempt": nil, "lock_owner": nil,
 			}},
 			{"held", "acquire locked, follow_up already, delivery held locked", line{"outcome": "locked", "follow_up": "booked"}},
 			{"long-held", "acquire locked, follow_up failed!, delivery long-held locked", line{
@@ -287,7 +288,7 @@ func TestEachStepOfADeliveryIsALineWithItsFieldsASpanAndAFigure(t *testing.T) {
 			{"deleted", "acquire acquired, run, finish!, delivery deleted 1 1 lock_lost", line{"level": "WARN", "outcome": "lock_lost", "lost": "deleted", "error": "*"}},
 			{"taken", "acquire acquired, heartbeat lost!, run!, follow_up booked, delivery taken 1 1 lock_lost", line{"lost": "taken", "heartbeats": 0.0}},
 			{"flaky", "acquire acquired, run!, release, follow_up booked, delivery flaky 1 1 retry", line{
-				"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1", "error": nil,
+				"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1", "error": nil, "asked_ms": 60_000.0,
 			}},
 			{"invalid", "acquire acquired, run!, finish, delivery invalid 1 1 failed", line{"outcome": "failed", "code": "invalid_input"}},
 			{"cancelled", "acquire acquired, heartbeat lost!, run!, delivery cancelled 1 1 lock_lost", line{"outcome": "lock_lost", "lost": "cancelled"}},

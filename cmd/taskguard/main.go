@@ -94,6 +94,9 @@ func commands() []cli.Command {
 		{Name: "doctor", Run: operate.Doctor,
 			Summary:   "check whether the settings of a deployment fit: the service, the queue, the indexes, the jobs",
 			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
+		{Name: "env", Arguments: "--service NAME", Run: operate.Env,
+			Summary:   "print the exports that the other commands need, read from a deployed service",
+			Variables: "for short names GOOGLE_CLOUD_PROJECT, and CLOUDSDK_RUN_REGION or the region of TASK_QUEUE"},
 
 		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,
 			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",

@@ -184,7 +184,9 @@ func TestDoctorPrintsWhatItFindsAndExits1ForAProblem(t *testing.T) {
 
 func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {
 	indexes := shippedFiles + "firestore.indexes.json"
-	taskguard(t, vars{"KINDS": `[{"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
+	taskguard(t, vars{"KINDS": `[{"collection":"analysis"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
+		"(collection)\n", "\n1 problem, 0 pieces of advice\n")
+	taskguard(t, vars{"KINDS": `[{}, {"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
 		"--collection-group=orders ", "The field input of orders is indexed", "\n9 problems, 0 pieces of advice\n")
 	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", indexes).want(t, cli.ExitUsage, "KINDS: want a JSON array")
 	taskguard(t, vars{}, "doctor", "--service", "no/such.yaml").want(t, cli.ExitUsage, `--service: "no/such.yaml" is neither a file nor the name of a service`)
@@ -194,4 +196,19 @@ func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {
 			t.Errorf("%s: %q", file, o.out+o.err)
 		}
 	}
+}
+
+func TestEnvPrintsTheExportsOfADeployment(t *testing.T) {
+	service, doclock := shippedFiles+"service.yaml", shippedFiles+"doclock.yaml"
+	taskguard(t, vars{}, "env", "--service", service, "--doclock", doclock).want(t, cli.ExitDone,
+		"export GOOGLE_CLOUD_PROJECT=my-project\n", "export FIRESTORE_DATABASE='(default)'\n", "export ANALYSES_COLLECTION=analyses\n",
+		"export TASK_QUEUE=projects/my-project/locations/europe-west1/queues/analyses\n", "export TASK_CALLER=taskguard-caller@my-project.iam",
+		"export TASK_TARGET_URL=https://taskguard-worker-123456789012.europe-west1.run.app\n", "export CLOUDSDK_RUN_REGION=europe-west1\n",
+		"export DOCLOCK_DATABASE=taskguard-doclock\n", "export KEEP_FINISHED=''\n", "export FIRESTORE_EMULATOR_HOST=''\n")
+	taskguard(t, vars{}, "env", "--json", "--service", service).want(t, cli.ExitDone, `"RUN_TIMEOUT":"25m"`)
+	secret := variant(t, "- name: RUN_TIMEOUT\n              value: 25m", "- name: KEEP_FINISHED\n              valueFrom: {secretKeyRef: {name: s, key: latest}}")
+	taskguard(t, vars{}, "env", "--service", secret).want(t, cli.ExitDone, "export KEEP_FINISHED=''\n")
+	taskguard(t, vars{}, "env").want(t, cli.ExitUsage, "--service")
+	taskguard(t, vars{}, "env", "--service", "no/such").want(t, cli.ExitUsage, "neither a file nor the name of a service")
+	taskguard(t, vars{}, "env", "--service", shippedFiles+"queue.yaml").want(t, cli.ExitFailed, "is not a Cloud Run service")
 }

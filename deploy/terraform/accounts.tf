@@ -1,17 +1,28 @@
 locals {
-  accounts = {
+  parts = { for part, what in {
     worker  = "Runs ${var.name}-worker"
     caller  = "Cloud Tasks and Cloud Scheduler call the services as this"
     build   = "Builds and deploys the services"
     test    = "Tests commits, and cannot deploy"
     doclock = "Runs ${var.name}-doclock"
-  }
+    backup  = "Cloud Scheduler exports the database as this"
+  } : part => what if part == "doclock" ? local.doclock : part == "backup" ? var.backup_bucket != null : true }
+
+  account = merge(
+    { for part, a in google_service_account.this : part => { email = a.email, member = a.member, name = a.name } },
+    { for part, email in var.service_accounts : part => {
+      email = email, member = "serviceAccount:${email}", name = "projects/${var.project}/serviceAccounts/${email}"
+    } },
+  )
+
+  # The accounts that the services run as.
+  runners = [for part in ["worker", "doclock"] : part if local.doclock || part != "doclock"]
 
   # The document lock, which the public reaches, has no access to the analyses, unless
   # doclock_database names their database.
   database_users = merge(
-    { for name, member in merge({ worker = google_service_account.this["worker"].member }, local.bookers) : name => { member = member, database = local.names.database } },
-    { for name in ["doclock"] : name => { member = google_service_account.this[name].member, database = local.names.doclock_database } if local.doclock },
+    { for name, member in merge({ worker = local.account["worker"].member }, local.bookers) : name => { member = member, database = local.names.database } },
+    { for part in ["doclock"] : part => { member = local.account["doclock"].member, database = local.names.doclock_database } if local.doclock },
     { for m in var.operators : "doclock ${m}" => { member = m, database = local.names.doclock_database } if local.doclock && local.names.doclock_database != local.names.database },
   )
 
@@ -20,7 +31,7 @@ locals {
 }
 
 resource "google_service_account" "this" {
-  for_each = { for name, what in local.accounts : name => what if local.doclock || name != "doclock" }
+  for_each = { for part, what in local.parts : part => what if !contains(keys(var.service_accounts), part) }
 
   project      = var.project
   account_id   = "${var.name}-${each.key}"
@@ -50,7 +61,7 @@ resource "google_project_iam_member" "database" {
 # Who creates tasks names the account that signs them, and needs to act as it.
 
 resource "google_cloud_tasks_queue_iam_member" "enqueuer" {
-  for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
+  for_each = merge({ worker = local.account["worker"].member }, local.bookers)
 
   project  = var.project
   location = var.region
@@ -77,13 +88,13 @@ resource "google_cloud_tasks_queue_iam_member" "task_finder" {
   location = var.region
   name     = google_cloud_tasks_queue.analyses.name
   role     = google_project_iam_custom_role.task_finder.name
-  member   = google_service_account.this["worker"].member
+  member   = local.account["worker"].member
 }
 
 resource "google_service_account_iam_member" "signs_as_caller" {
-  for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
+  for_each = merge({ worker = local.account["worker"].member }, local.bookers)
 
-  service_account_id = google_service_account.this["caller"].name
+  service_account_id = local.account["caller"].name
   role               = "roles/iam.serviceAccountUser"
   member             = each.value
 }
@@ -93,7 +104,7 @@ resource "google_cloud_run_v2_service_iam_member" "caller" {
   location = var.region
   name     = google_cloud_run_v2_service.worker.name
   role     = "roles/run.invoker"
-  member   = google_service_account.this["caller"].member
+  member   = local.account["caller"].member
 }
 
 resource "google_cloud_run_v2_service_iam_member" "sweep" {
@@ -103,7 +114,7 @@ resource "google_cloud_run_v2_service_iam_member" "sweep" {
   location = var.region
   name     = google_cloud_run_v2_service.doclock[0].name
   role     = "roles/run.invoker"
-  member   = google_service_account.this["caller"].member
+  member   = local.account["caller"].member
 }
 
 resource "google_secret_manager_secret_iam_member" "session" {
@@ -112,7 +123,7 @@ resource "google_secret_manager_secret_iam_member" "session" {
   project   = var.project
   secret_id = var.session_secret
   role      = "roles/secretmanager.secretAccessor"
-  member    = google_service_account.this["doclock"].member
+  member    = local.account["doclock"].member
 }
 
 resource "google_secret_manager_secret_iam_member" "pusher" {
@@ -121,7 +132,7 @@ resource "google_secret_manager_secret_iam_member" "pusher" {
   project   = var.project
   secret_id = var.pusher_secret
   role      = "roles/secretmanager.secretAccessor"
-  member    = google_service_account.this["doclock"].member
+  member    = local.account["doclock"].member
 }
 
 resource "google_secret_manager_secret_iam_member" "worker" {
@@ -130,7 +141,7 @@ resource "google_secret_manager_secret_iam_member" "worker" {
   project   = var.project
   secret_id = each.key
   role      = "roles/secretmanager.secretAccessor"
-  member    = google_service_account.this["worker"].member
+  member    = local.account["worker"].member
 }
 
 resource "google_storage_bucket_iam_member" "volume" {
@@ -138,7 +149,7 @@ resource "google_storage_bucket_iam_member" "volume" {
 
   bucket = each.value.bucket
   role   = each.value.read_only ? "roles/storage.objectViewer" : "roles/storage.objectUser"
-  member = google_service_account.this["worker"].member
+  member = local.account["worker"].member
 }
 
 resource "google_project_iam_member" "cloud_sql" {
@@ -146,7 +157,7 @@ resource "google_project_iam_member" "cloud_sql" {
 
   project = split(":", each.key)[0]
   role    = "roles/cloudsql.client"
-  member  = google_service_account.this["worker"].member
+  member  = local.account["worker"].member
 
   condition {
     title      = "${var.name}'s instance"
@@ -164,5 +175,5 @@ resource "google_project_iam_member" "telemetry" {
 
   project = var.project
   role    = "roles/${each.value.role}"
-  member  = google_service_account.this[each.value.account].member
+  member  = local.account[each.value.account].member
 }

@@ -6,7 +6,7 @@ resource "google_artifact_registry_repository_iam_member" "build" {
   location   = var.region
   repository = var.repository
   role       = "roles/artifactregistry.writer"
-  member     = google_service_account.this["build"].member
+  member     = local.account["build"].member
 }
 
 # The source that `gcloud builds submit` uploads.
@@ -15,7 +15,7 @@ resource "google_storage_bucket_iam_member" "build" {
 
   bucket = var.build_source_bucket
   role   = "roles/storage.objectViewer"
-  member = google_service_account.this["build"].member
+  member = local.account["build"].member
 }
 
 # Logs, and the errors of a share of the traffic, have no narrower resource than the project.
@@ -24,7 +24,7 @@ resource "google_project_iam_member" "build_logs" {
 
   project = var.project
   role    = each.key
-  member  = google_service_account.this["build"].member
+  member  = local.account["build"].member
 }
 
 # An earlier version had one role.
@@ -48,7 +48,7 @@ resource "google_project_iam_custom_role" "operations" {
 resource "google_project_iam_member" "build_waits" {
   project = var.project
   role    = google_project_iam_custom_role.operations.name
-  member  = google_service_account.this["build"].member
+  member  = local.account["build"].member
 }
 
 resource "google_cloud_run_v2_service_iam_member" "build" {
@@ -58,22 +58,22 @@ resource "google_cloud_run_v2_service_iam_member" "build" {
   location = var.region
   name     = each.value
   role     = "roles/run.developer"
-  member   = google_service_account.this["build"].member
+  member   = local.account["build"].member
 }
 
 resource "google_service_account_iam_member" "build_deploys_as" {
-  for_each = toset([for name in ["worker", "doclock"] : name if local.doclock || name != "doclock"])
+  for_each = toset(local.runners)
 
-  service_account_id = google_service_account.this[each.key].name
+  service_account_id = local.account[each.key].name
   role               = "roles/iam.serviceAccountUser"
-  member             = google_service_account.this["build"].member
+  member             = local.account["build"].member
 }
 
 # An ID token of the caller, for the smoke test; no access token.
 resource "google_service_account_iam_member" "build_calls_as" {
-  service_account_id = google_service_account.this["caller"].name
+  service_account_id = local.account["caller"].name
   role               = "roles/iam.serviceAccountOpenIdTokenCreator"
-  member             = google_service_account.this["build"].member
+  member             = local.account["build"].member
 }
 
 # The tests: nothing but the source and the logs.
@@ -82,11 +82,11 @@ resource "google_storage_bucket_iam_member" "test" {
 
   bucket = var.build_source_bucket
   role   = "roles/storage.objectViewer"
-  member = google_service_account.this["test"].member
+  member = local.account["test"].member
 }
 
 resource "google_project_iam_member" "test_logs" {
   project = var.project
   role    = "roles/logging.logWriter"
-  member  = google_service_account.this["test"].member
+  member  = local.account["test"].member
 }

@@ -11,6 +11,7 @@ locals {
   services = merge(
     { worker = google_cloud_run_v2_service.worker.name },
     { for s in google_cloud_run_v2_service.doclock : "doclock" => s.name },
+    { for s in google_cloud_run_v2_service.recovery : "recovery" => s.name },
   )
 }
 
@@ -44,14 +45,41 @@ resource "google_cloud_run_v2_service_iam_member" "viewer" {
 
 # What the steps of docs/operations.md need beside that: a change of traffic or of settings
 # by release.sh, with its images and its calls; the queue; the jobs and snoozes, which have no
-# narrower resource than the project.
+# narrower resource than the project. The predefined roles for queue and jobs also delete them,
+# and a deleted queue's name is taken for three days.
+
+resource "google_project_iam_custom_role" "queue_keeper" {
+  project     = var.project
+  role_id     = "${replace(var.name, "-", "_")}QueueKeeper"
+  title       = "${var.name}: pause and limit the queue"
+  permissions = ["cloudtasks.queues.get", "cloudtasks.queues.pause", "cloudtasks.queues.resume", "cloudtasks.queues.update"]
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_project_iam_custom_role" "job_keeper" {
+  project     = var.project
+  role_id     = "${replace(var.name, "-", "_")}JobKeeper"
+  title       = "${var.name}: pause and run jobs of Cloud Scheduler"
+  permissions = ["cloudscheduler.jobs.enable", "cloudscheduler.jobs.pause", "cloudscheduler.jobs.run"]
+
+  depends_on = [google_project_service.api]
+}
 
 resource "google_project_iam_member" "responder" {
-  for_each = { for pair in setproduct(["cloudscheduler.admin", "monitoring.snoozeEditor"], var.responders) : join(" ", pair) => { role = pair[0], member = pair[1] } }
+  for_each = { for m in var.responders : "monitoring.snoozeEditor ${m}" => m } # as in earlier versions
 
   project = var.project
-  role    = "roles/${each.value.role}"
-  member  = each.value.member
+  role    = "roles/monitoring.snoozeEditor"
+  member  = each.value
+}
+
+resource "google_project_iam_member" "job_keeper" {
+  for_each = toset(var.responders)
+
+  project = var.project
+  role    = google_project_iam_custom_role.job_keeper.name
+  member  = each.key
 }
 
 resource "google_artifact_registry_repository_iam_member" "responder" {
@@ -70,7 +98,7 @@ resource "google_cloud_tasks_queue_iam_member" "responder" {
   project  = var.project
   location = var.region
   name     = google_cloud_tasks_queue.analyses.name
-  role     = "roles/cloudtasks.queueAdmin"
+  role     = google_project_iam_custom_role.queue_keeper.name
   member   = each.key
 }
 
@@ -85,9 +113,9 @@ resource "google_cloud_run_v2_service_iam_member" "responder" {
 }
 
 resource "google_service_account_iam_member" "responder_deploys_as" {
-  for_each = { for pair in setproduct(keys(local.services), var.responders) : join(" ", pair) => { account = pair[0], member = pair[1] } }
+  for_each = { for pair in setproduct(local.runners, var.responders) : join(" ", pair) => { account = pair[0], member = pair[1] } }
 
-  service_account_id = google_service_account.this[each.value.account].name
+  service_account_id = local.account[each.value.account].name
   role               = "roles/iam.serviceAccountUser"
   member             = each.value.member
 }
@@ -95,7 +123,7 @@ resource "google_service_account_iam_member" "responder_deploys_as" {
 resource "google_service_account_iam_member" "responder_calls_as" {
   for_each = toset(var.responders)
 
-  service_account_id = google_service_account.this["caller"].name
+  service_account_id = local.account["caller"].name
   role               = "roles/iam.serviceAccountOpenIdTokenCreator"
   member             = each.key
 }

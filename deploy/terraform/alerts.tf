@@ -5,7 +5,8 @@ resource "google_monitoring_alert_policy" "taskguard" {
   display_name          = each.key
   combiner              = "OR"
   severity              = each.value.severity
-  notification_channels = var.notification_channels
+  enabled               = each.value.enabled
+  notification_channels = each.value.channels
   user_labels           = var.labels
 
   # Exactly one: Google refuses a second next to a PromQL query.
@@ -18,6 +19,16 @@ resource "google_monitoring_alert_policy" "taskguard" {
       evaluation_interval = "60s"
       # Google knows a new log metric only after some minutes: the first apply would fail.
       disable_metric_validation = true
+    }
+  }
+
+  dynamic "alert_strategy" {
+    for_each = [for minutes in var.renotify_minutes[*] : minutes if length(each.value.channels) > 0]
+    content {
+      notification_channel_strategy {
+        notification_channel_names = each.value.channels
+        renotify_interval          = "${60 * alert_strategy.value}s"
+      }
     }
   }
 

@@ -10,7 +10,7 @@ resource "google_project_service" "api" {
 # What only Google knows; the test of settings.tf sets these two itself.
 locals {
   project_number = data.google_project.this.number
-  caller         = google_service_account.this["caller"].email
+  caller         = local.account["caller"].email
 }
 
 data "google_project" "this" {

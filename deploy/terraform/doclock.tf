@@ -24,7 +24,7 @@ resource "google_cloud_run_v2_service" "doclock" {
 
   template {
     encryption_key  = var.kms_key
-    service_account = google_service_account.this["doclock"].email
+    service_account = local.account["doclock"].email
     # An open WebSocket is one request; the page connects again after its end.
     timeout                          = "3600s"
     max_instance_request_concurrency = 1000
@@ -86,7 +86,7 @@ resource "google_cloud_run_v2_service" "doclock" {
           value_source {
             secret_key_ref {
               secret  = env.value
-              version = "latest"
+              version = var.pusher_secret_version
             }
           }
         }

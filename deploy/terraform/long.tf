@@ -20,7 +20,7 @@ resource "google_cloud_run_v2_job" "long" {
 
   template {
     template {
-      service_account = google_service_account.this["worker"].email
+      service_account = local.account["worker"].email
       encryption_key  = var.kms_key
       # After RUN_TIMEOUT, with time to release the lock and book the next attempt.
       timeout = "${var.long_jobs.run_timeout_minutes * 60 + 120}s"
@@ -76,5 +76,5 @@ resource "google_cloud_run_v2_job_iam_member" "worker" {
   location = var.region
   name     = google_cloud_run_v2_job.long[0].name
   role     = "roles/run.jobsExecutorWithOverrides"
-  member   = google_service_account.this["worker"].member
+  member   = local.account["worker"].member
 }

@@ -85,7 +85,7 @@ func (b body) object() string {
 			name, in = nested.Labels[0], body{nested.Body.Blocks[0].Body, b.src}
 			value = fmt.Sprintf("[for %s in [for v in %s : { value = v }] : %s]", name, body{nested.Body, b.src}.text("for_each"), in.object())
 		}
-		if name != "labels" && name != "conditions" { // which are lists
+		if name != "labels" && name != "conditions" && name != "notification_channel_strategy" { // which are lists
 			value = "one(" + value + ")"
 		}
 		fields = append(fields, camel(name)+" = "+value)
@@ -146,6 +146,38 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("make settings writes %s: -files +Terraform:\n%s", monitoringFolder, diff)
+	}
+}
+
+// alertsGoWhereTheyShould checks the channels, thresholds and states of the alerts, where they are set.
+func alertsGoWhereTheyShould(t *testing.T, files json.RawMessage) {
+	t.Helper()
+	var made struct {
+		Policies map[string]*monitoring.AlertPolicy
+	}
+	check(t, json.Unmarshal(files, &made))
+	channels := map[string][]string{"CRITICAL": {"pager"}, "ERROR": {"mail"}}
+	for name, p := range made.Policies {
+		var got []string
+		if p.AlertStrategy != nil {
+			again := p.AlertStrategy.NotificationChannelStrategy[0]
+			if got = again.NotificationChannelNames; again.RenotifyInterval != "7200s" {
+				t.Errorf("%s notifies again after %s", name, again.RenotifyInterval)
+			}
+		}
+		if want := channels[p.Severity]; !slices.Equal(got, want) {
+			t.Errorf("%s, %s, goes to %q, want %q", name, p.Severity, got, want)
+		}
+		if want := !strings.HasSuffix(name, "tasks wait"); p.Enabled != want {
+			t.Errorf("%s: enabled is %v", name, p.Enabled)
+		}
+		query := p.Conditions[0].ConditionPrometheusQueryLanguage.Query
+		if strings.Contains(query, "> 0.075 * ") != strings.HasSuffix(name, "runs time out") {
+			t.Errorf("%s: the threshold is another: %s", name, query)
+		}
+	}
+	if len(made.Policies) < 20 {
+		t.Errorf("%d policies", len(made.Policies))
 	}
 }
 

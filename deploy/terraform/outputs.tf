@@ -15,17 +15,17 @@ output "queue" {
 
 output "caller" {
   description = "Account that tasks are signed as: TASK_CALLER."
-  value       = google_service_account.this["caller"].email
+  value       = local.account["caller"].email
 }
 
 output "build_account" {
   description = "Account for the build's trigger."
-  value       = google_service_account.this["build"].email
+  value       = local.account["build"].email
 }
 
 output "accounts" {
-  description = "The accounts' e-mail addresses, by their part: worker, caller, build, test, doclock."
-  value       = { for part, account in google_service_account.this : part => account.email }
+  description = "The accounts' e-mail addresses, by their part: worker, caller, build, test, doclock, backup."
+  value       = { for part in keys(local.parts) : part => local.account[part].email }
 }
 
 output "names" {
@@ -36,6 +36,11 @@ output "names" {
 output "serving_revisions" {
   description = "The worker's revisions with traffic and their percentages, as of the last apply or refresh."
   value       = { for t in google_cloud_run_v2_service.worker.traffic_statuses : coalesce(t.revision, "latest") => t.percent if try(t.percent > 0, false) }
+}
+
+output "worker_image" {
+  description = "The worker's image of the last release, as of the last apply or refresh: what to set as worker_image before the service is made anew."
+  value       = google_cloud_run_v2_service.worker.template[0].containers[0].image
 }
 
 output "version" {

@@ -25,12 +25,25 @@ resource "google_cloud_run_v2_service" "recovery" {
 
   template {
     encryption_key  = var.kms_key
-    service_account = google_service_account.this["worker"].email
+    service_account = local.account["worker"].email
     timeout         = "60s"
 
+    dynamic "vpc_access" {
+      for_each = var.worker_vpc[*]
+      content {
+        egress = vpc_access.value.egress
+        network_interfaces {
+          network    = vpc_access.value.network
+          subnetwork = vpc_access.value.subnetwork
+          tags       = vpc_access.value.tags
+        }
+      }
+    }
+
     containers {
-      name  = "worker"
-      image = var.worker_image
+      name = "worker"
+      # What the last release has put there; worker_image is only the first.
+      image = google_cloud_run_v2_service.worker.template[0].containers[0].image
 
       ports {
         name           = "http1"
@@ -66,6 +79,17 @@ resource "google_cloud_run_v2_service" "recovery" {
     }
   }
 
+  lifecycle {
+    # The build sets them, as the worker's.
+    ignore_changes = [
+      client,
+      client_version,
+      template[0].annotations,
+      template[0].labels,
+      traffic,
+    ]
+  }
+
   depends_on = [
     google_firestore_index.analyses,
     google_project_iam_member.database,
@@ -80,5 +104,5 @@ resource "google_cloud_run_v2_service_iam_member" "recovery" {
   location = var.region
   name     = google_cloud_run_v2_service.recovery[0].name
   role     = "roles/run.invoker"
-  member   = google_service_account.this["caller"].member
+  member   = local.account["caller"].member
 }

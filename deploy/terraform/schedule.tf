@@ -14,7 +14,7 @@ resource "google_cloud_scheduler_job" "recover" {
     uri         = "${local.recovery_url}/internal/tasks/recover"
 
     oidc_token {
-      service_account_email = google_service_account.this["caller"].email
+      service_account_email = local.account["caller"].email
       audience              = local.recovery_url
     }
   }
@@ -38,7 +38,7 @@ resource "google_cloud_scheduler_job" "sweep" {
     uri         = "${local.doclock_url}/internal/sweep"
 
     oidc_token {
-      service_account_email = google_service_account.this["caller"].email
+      service_account_email = local.account["caller"].email
       audience              = local.doclock_url
     }
   }

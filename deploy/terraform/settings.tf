@@ -7,7 +7,7 @@ locals {
   # Two deployments in one project share none of these names, nor those of the accounts,
   # metrics and alerts. With the default of name they are those of earlier versions: other
   # names would replace the resources.
-  names = merge({ for what in ["doclock", "long", "recover", "recovery", "sweep", "worker"] : what => "${var.name}-${what}" }, {
+  names = merge({ for what in ["doclock", "export", "long", "recover", "recovery", "sweep", "worker"] : what => "${var.name}-${what}" }, {
     dashboard        = var.name
     database         = coalesce(var.database, var.name == "taskguard" ? "(default)" : var.name)
     doclock_database = coalesce(var.doclock_database, "${var.name}-doclock")
@@ -29,6 +29,10 @@ locals {
   # gcloud's flags: one file for Terraform, gcloud and the tests.
   queue_flags               = yamldecode(file("${path.module}/../queue.yaml"))
   max_concurrent_dispatches = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"])
+  max_dispatches_per_second = coalesce(var.max_dispatches_per_second, local.queue_flags["--max-dispatches-per-second"])
+  min_backoff               = coalesce(var.queue_backoff.min, local.queue_flags["--min-backoff"])
+  max_backoff               = coalesce(var.queue_backoff.max, local.queue_flags["--max-backoff"])
+  max_doublings             = coalesce(var.queue_backoff.doublings, local.queue_flags["--max-doublings"])
 
   # The queries' indexes and the fields that must not be indexed: one file for
   # Terraform, Firebase's tool and the tests.
@@ -115,7 +119,7 @@ locals {
   volumes = merge(
     { for name, v in var.worker_volumes : name => merge(v, { cloud_sql = null }) },
     { for i in slice(["cloudsql"], 0, min(1, length(var.cloud_sql_instances))) : i => {
-      path = "/cloudsql", bucket = null, nfs = null, secret = null, memory = null, read_only = true, cloud_sql = var.cloud_sql_instances
+      path = "/cloudsql", bucket = null, nfs = null, secret = null, secret_version = null, memory = null, read_only = true, cloud_sql = var.cloud_sql_instances
     } },
   )
   # Cloud Run chooses this one itself for some of them, and reports it.

@@ -12,13 +12,21 @@ locals {
   retry_max_minutes = sum(concat([0], [for part in regexall("([0-9.]+)(h|ms|m|s)", lookup(var.worker_env, "RETRY_MAX", "10m")) : part[0] * { h = 60, m = 1, s = 1 / 60, ms = 0 }[part[1]]]))
   quiet_minutes     = max(30, ceil(1.25 * local.retry_max_minutes) + 15)
 
+  # More tasks than analyses whose analyzers asked for a long wait, and none is sent. A wait
+  # is 12 hours at most.
+  standstill = "sum(min_over_time(${local.queue_depth}[%dm])) > (sum(increase(${local.long_waits}[12h])) or vector(0)) unless ${local.attempts} > 0"
+  # After it, for two hours: what was late is no news.
+  resumed = "count_over_time((${format(local.standstill, 30, 30)})[2h:5m])"
+
   # A log metric may belong to several kinds of resource; PromQL needs one of them.
   logs = "monitored_resource=\"cloud_run_revision\""
 
   # By the name that Cloud Monitoring shows; heading is the section of the runbook.
   # Each comparison of a query is a line of its own.
   alerts = { for heading, alert in local.all_alerts : replace(heading, "Taskguard", title(var.name)) => merge(alert, {
-    heading = heading, query = replace(alert.query, "/ (and|or|unless) ([(sh])/", "\n$1 $2")
+    heading  = heading, query = replace(alert.query, "/ (and|or|unless) ([(csh])/", "\n$1 $2")
+    enabled  = !try(var.alert_overrides[trimprefix(heading, "Taskguard: ")].disabled, false)
+    channels = lookup(var.notification_channels_by_severity, alert.severity, var.notification_channels)
     })
   if local.doclock || heading != "Taskguard: the document lock fails" }
 
@@ -36,12 +44,111 @@ locals {
     ])})"
   ]) }
 
-  all_alerts = {
+  # What alert_overrides may change, in the unit of each condition; null: a variable of its own.
+  usual_thresholds = merge(
+    { for name, s in local.share_alerts : name => s.percent },
+    { "tasks wait" = 10, "tasks are not sent" = local.quiet_minutes, "tasks do not arrive" = 30, "recovery has stopped" = 3 },
+    { for name in ["attempts are exhausted", "analyses are stuck", "tasks can never succeed", "an act is uncertain", "records are abandoned"] : name => 0 },
+    { for name in ["analyses start late", "deliveries are answered with errors", "an analysis is not finished", "the backlog grows"] : name => null },
+  )
+  thresholds = { for name, usual in local.usual_thresholds : name => try(coalesce(var.alert_overrides[name].threshold), usual) }
+
+  # What is counted in a time, for shares.
+  counted    = "sum(increase(%s[TIME]))"
+  delivered  = format(local.counted, "${local.logged.deliveries}{${local.logs},outcome%s}")
+  requested  = format(local.counted, local.run_requests)
+  ended      = format(local.delivered, "=~\"ready|failed|retry|continued|lock_lost\"")
+  worker_5xx = format(local.requested, "worker", "response_code_class=\"5xx\"")
+  queued     = format(local.counted, "cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}%s}")
+  long_waits = "${local.logged.long_waits}{${local.logs}}"
+  timed_out  = format(local.counted, "${local.logged.timeouts}{${local.logs}}")
+  # An answer of the worker itself has a log line: the others are crashes, instances that
+  # never started, and requests past their timeout. Five minutes late, when both kinds of
+  # metric have arrived; a tenth of the answers may differ.
+  unlogged = "((${local.worker_5xx} - (${format(local.counted, "${local.logged.deliveries}{${local.logs},status=~\"5.*\"}")} or vector(0)) - (${format(local.counted, "${local.logged.recoveries}{${local.logs},status=~\"5.*\"}")} or vector(0))) > 0.1 * ${local.worker_5xx})"
+
+  # An alert of these fires when there are more bad events than floor, and their share is over
+  # its threshold in percent. The short time decides if it has over 20 events, otherwise the
+  # long one does. So the same alert holds at ten analyses a day and at 100,000.
+  share_alerts = {
+    # The queue's view: also what does not reach the worker. A killer crashes four times, which is not enough.
+    "the queue sees errors" = {
+      severity = "CRITICAL", percent = 10, of = "the queue's attempts are not answered 2xx", lasting = "600s"
+      short    = "[5m]", long = "[1h]", floor = 4
+      bad      = format(local.queued, ",response_code!~\"(?i)ok|2..\"")
+      all      = format(local.queued, "")
+    }
+    "Firestore is out of reach" = {
+      severity = "CRITICAL", percent = 10, of = "the deliveries are answered 503 unavailable", lasting = "300s"
+      short    = "[5m]", long = "[1h]", floor = 4
+      bad      = format(local.delivered, "=\"unavailable\"")
+      all      = format(local.counted, "${local.logged.deliveries}{${local.logs}}")
+    }
+    "the worker dies or is cut off" = {
+      severity = "CRITICAL", percent = 5, of = "the requests are answered 5xx without a log line", lasting = "300s"
+      short    = "[15m] offset 5m", long = "[1h] offset 5m", floor = 5
+      bad      = local.unlogged
+      all      = format(local.requested, "worker", "response_code!=\"\"")
+    }
+    # A long wait that an analyzer asked for is no failure, and timeouts are another alert's.
+    "attempts are retried" = {
+      severity = "ERROR", percent = 30, of = "the attempts fail and are retried", lasting = "600s"
+      short    = "[5m]", long = "[1h]", floor = 3
+      bad      = "(${format(local.delivered, "=\"retry\"")} - (${format(local.counted, local.long_waits)} or vector(0)) - (${local.timed_out} or vector(0)))"
+      all      = local.ended
+    }
+    "runs time out" = {
+      severity = "ERROR", percent = 2, of = "the runs pass RUN_TIMEOUT or STALL_TIMEOUT", lasting = "0s"
+      short    = "[30m]", long = "[6h]", floor = 1
+      bad      = local.timed_out
+      all      = local.ended
+    }
+    # Or an analysis that crashed twice in a row, which is delayed while its instance is busy.
+    "analyses crash" = {
+      severity = "ERROR", percent = 1, of = "the runs get no answer of their worker, or a suspect waits to run alone", lasting = "0s"
+      short    = "[30m] offset 5m", long = "[6h] offset 5m", floor = 1
+      bad      = local.unlogged
+      all      = local.ended
+      or       = replace("${format(local.delivered, "=\"suspect\"")} > 0 or ", "TIME", "30m")
+    }
+    "analyses fail" = {
+      severity = "ERROR", percent = 10, of = "the analyses end FAILED", lasting = "600s"
+      short    = "[30m]", long = "[12h]", floor = 2
+      bad      = format(local.delivered, "=\"failed\"")
+      all      = format(local.delivered, "=~\"ready|failed\"")
+    }
+    "the document lock fails" = {
+      severity = "ERROR", percent = 1, of = "the document lock's answers are 5xx", lasting = "600s"
+      short    = "[15m]", long = "[6h]", floor = 5
+      bad      = format(local.requested, "doclock", "response_code_class=\"5xx\"")
+      all      = format(local.requested, "doclock", "response_code!=\"\"")
+    }
+    "locks are lost" = {
+      severity = "WARNING", percent = 2, of = "the runs lose their lock", lasting = "0s"
+      short    = "[30m]", long = "[6h]", floor = 3
+      bad      = format(local.counted, "${local.logged.losses}{${local.logs},lost!=\"cancelled\"}")
+      all      = local.ended
+    }
+    "no instance is free" = {
+      severity = "WARNING", percent = 2, of = "the requests are answered 429", lasting = "300s"
+      short    = "[10m]", long = "[1h]", floor = 5
+      bad      = format(local.requested, "worker", "response_code=\"429\"")
+      all      = format(local.requested, "worker", "response_code!=\"\"")
+    }
+  }
+
+  all_alerts = merge({ for name, s in local.share_alerts : "Taskguard: ${name}" => {
+    severity = s.severity, means = "over ${local.thresholds[name]} % of ${s.of}", lasting = s.lasting
+    query = join("", [try(s.or, ""),
+      replace("(${s.bad} > ${s.floor}) > ${local.thresholds[name] / 100} * (${s.all} > 20) or ", "[TIME]", s.short),
+      replace("(${s.bad} > ${s.floor}) > ${local.thresholds[name] / 100} * ${s.all}", "[TIME]", s.long),
+    replace(" unless ${s.all} > 20", "[TIME]", s.short)])
+    } }, {
     "Taskguard: analyses start late" = {
       severity = "ERROR"
       means    = "too many analyses start later than the objective"
       lasting  = "0s"
-      query    = local.burns.starts
+      query    = "(${local.burns.starts}) unless ${local.resumed}"
     }
 
     "Taskguard: deliveries are answered with errors" = {
@@ -60,59 +167,38 @@ locals {
 
     "Taskguard: tasks wait" = {
       severity = "WARNING"
-      means    = "half of the deliveries are over 10 minutes late"
+      means    = "half of the deliveries are over ${local.thresholds["tasks wait"]} minutes late"
       lasting  = "600s"
-      query    = "histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > 600000"
+      query    = "histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${60000 * local.thresholds["tasks wait"]} unless ${local.resumed}"
     }
 
     "Taskguard: the backlog grows" = {
       severity = "WARNING"
       means    = "the backlog is large and grows"
       lasting  = "1800s"
-      query    = "sum(${local.queue_depth}) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
+      query    = "sum(${local.queue_depth}) - (sum(increase(${local.long_waits}[12h])) or vector(0)) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
     }
 
     # All tasks may wait for RETRY_MAX.
     "Taskguard: tasks are not sent" = {
       severity = "CRITICAL"
-      means    = "there are tasks, and none is sent"
+      means    = "there are tasks, and none is sent for ${local.thresholds["tasks are not sent"]} minutes"
       lasting  = "900s"
-      query    = "sum(min_over_time(${local.queue_depth}[${local.quiet_minutes}m])) > 0 unless ${format(local.attempts, local.quiet_minutes)} > 0"
+      query    = format(local.standstill, local.thresholds["tasks are not sent"], local.thresholds["tasks are not sent"])
     }
 
     "Taskguard: tasks do not arrive" = {
       severity = "CRITICAL"
-      means    = "tasks are sent, and no delivery is logged"
+      means    = "tasks are sent, and no delivery is logged for ${local.thresholds["tasks do not arrive"]} minutes"
       lasting  = "900s"
-      query    = "${format(local.attempts, 30)} > 0 unless sum(increase(${local.logged.deliveries}{${local.logs}}[30m])) > 0"
-    }
-
-    "Taskguard: Firestore is out of reach" = {
-      severity = "CRITICAL"
-      means    = "deliveries are answered 503 unavailable"
-      lasting  = "300s"
-      query    = "sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"unavailable\"}[10m])) > 5"
-    }
-
-    "Taskguard: analyses fail" = {
-      severity = "ERROR"
-      means    = "over a tenth ends FAILED"
-      lasting  = "600s"
-      query    = "sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"failed\"}[30m])) > 5 and sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"failed\"}[30m])) > 0.1 * sum(increase(${local.logged.deliveries}{${local.logs},outcome=~\"ready|failed\"}[30m]))"
+      query    = "${format(local.attempts, local.thresholds["tasks do not arrive"])} > 0 unless sum(increase(${local.logged.deliveries}{${local.logs}}[${local.thresholds["tasks do not arrive"]}m])) > 0"
     }
 
     "Taskguard: attempts are exhausted" = {
       severity = "ERROR"
       means    = "an analysis was given up: its attempts or its run time are exhausted"
       lasting  = "0s"
-      query    = "sum(increase(${local.logged.exhausted}{${local.logs}}[15m])) > 0"
-    }
-
-    "Taskguard: locks are lost" = {
-      severity = "WARNING"
-      means    = "runs lose their lock"
-      lasting  = "0s"
-      query    = "sum(increase(${local.logged.losses}{${local.logs},lost!=\"cancelled\"}[30m])) > 3"
+      query    = "sum(increase(${local.logged.exhausted}{${local.logs}}[15m])) > ${local.thresholds["attempts are exhausted"]}"
     }
 
     # Analyses that wait in the queue are another alert's. Where recovery cannot ask the
@@ -122,7 +208,7 @@ locals {
       severity = "ERROR"
       means    = "for half an hour recovery has found orphaned analyses"
       lasting  = "1800s"
-      query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[${ceil(var.lock_ttl_seconds / 60) + 3}m])) > 0 unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
+      query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[${ceil(var.lock_ttl_seconds / 60) + 3}m])) > ${local.thresholds["analyses are stuck"]} unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
     }
 
     # A line that is counted late must not start the 15 minutes again, so one or two calls
@@ -130,30 +216,23 @@ locals {
     # minutes are enough for the job's first calls to be counted.
     "Taskguard: recovery has stopped" = {
       severity = "ERROR"
-      means    = "fewer than three recovery calls have succeeded in ten minutes"
+      means    = "fewer than ${local.thresholds["recovery has stopped"]} recovery calls have succeeded in ten minutes"
       lasting  = "900s"
-      query    = "(sum(increase(${local.logged.recoveries}{${local.logs},outcome=\"recovered\"}[10m])) or vector(0)) < 3"
-    }
-
-    "Taskguard: no instance is free" = {
-      severity = "WARNING"
-      means    = "Cloud Run answers 429"
-      lasting  = "300s"
-      query    = "sum(increase(${format(local.run_requests, "worker", "response_code=\"429\"")}[10m])) > 5"
+      query    = "(sum(increase(${local.logged.recoveries}{${local.logs},outcome=\"recovered\"}[10m])) or vector(0)) < ${local.thresholds["recovery has stopped"]}"
     }
 
     "Taskguard: tasks can never succeed" = {
       severity = "ERROR"
       means    = "tasks were rejected and are deleted"
       lasting  = "0s"
-      query    = "sum by (outcome) (increase(${local.logged.rejected}{${local.logs}}[15m])) > 0"
+      query    = "sum by (outcome) (increase(${local.logged.rejected}{${local.logs}}[15m])) > ${local.thresholds["tasks can never succeed"]}"
     }
 
     "Taskguard: an act is uncertain" = {
       severity = "ERROR"
       means    = "an act may have been done, and an operator must answer whether it was"
       lasting  = "0s"
-      query    = "sum(increase(${local.logged.uncertain}{${local.logs}}[15m])) > 0"
+      query    = "sum(increase(${local.logged.uncertain}{${local.logs}}[15m])) > ${local.thresholds["an act is uncertain"]}"
     }
 
     # Recovery counts a record until its caller comes back or an operator cancels it.
@@ -161,26 +240,9 @@ locals {
       severity = "ERROR"
       means    = "a record of Do has an act, and its caller has not come back"
       lasting  = "0s"
-      query    = "sum(increase(${local.logged.abandoned}_count{${local.logs}}[15m])) > 0"
+      query    = "sum(increase(${local.logged.abandoned}_count{${local.logs}}[15m])) > ${local.thresholds["records are abandoned"]}"
     }
-
-    # An answer of the worker itself has a log line: the others are crashes, instances
-    # that never started, and requests past their timeout. Five minutes late, when both
-    # kinds of metric have arrived; a tenth of the answers may differ.
-    "Taskguard: the worker dies or is cut off" = {
-      severity = "CRITICAL"
-      means    = "5xx answers without a log line"
-      lasting  = "300s"
-      query    = "(sum(increase(${format(local.run_requests, "worker", "response_code_class=\"5xx\"")}[15m] offset 5m)) - (sum(increase(${local.logged.deliveries}{${local.logs},status=~\"5.*\"}[15m] offset 5m)) or vector(0)) - (sum(increase(${local.logged.recoveries}{${local.logs},status=~\"5.*\"}[15m] offset 5m)) or vector(0)) > 5) > 0.1 * sum(increase(${format(local.run_requests, "worker", "response_code_class=\"5xx\"")}[15m] offset 5m))"
-    }
-
-    "Taskguard: the document lock fails" = {
-      severity = "ERROR"
-      means    = "the document lock answers 5xx"
-      lasting  = "600s"
-      query    = "sum(increase(${format(local.run_requests, "doclock", "response_code_class=\"5xx\"")}[15m])) > 5"
-    }
-  }
+  })
 
   # The runbook by heading, for a notification on a telephone: with this deployment's
   # names in the commands, and without links, which do not work there.

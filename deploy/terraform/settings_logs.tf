@@ -21,7 +21,9 @@ locals {
     time_to_start_ms = { of = "Time from creation to start", filter = "${local.delivery} AND jsonPayload.time_to_start_ms>=0", labels = [], value = "time_to_start_ms" }
     time_to_ready_ms = { of = "Time from creation to READY", filter = "${local.delivery} AND jsonPayload.time_to_ready_ms>=0", labels = [], value = "time_to_ready_ms" }
     oldest_ms        = { of = "Age of the oldest unfinished analysis", filter = "${local.recovery} AND jsonPayload.oldest_ms>=0", labels = [], value = "oldest_ms" }
-    exhausted        = { of = "Analyses whose attempts or run time are exhausted", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted)$\"", labels = [], value = null }
+    exhausted        = { of = "Analyses that were given up", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted|not_started|crashed)$\"", labels = [], value = null }
+    timeouts         = { of = "Runs that passed RUN_TIMEOUT or STALL_TIMEOUT", filter = "${local.delivery} AND jsonPayload.code=~\"^(run_timeout|stalled)$\"", labels = [], value = null }
+    long_waits       = { of = "Attempts whose analyzer asked for a long wait", filter = "${local.delivery} AND jsonPayload.asked_ms>${60000 * local.quiet_minutes}", labels = [], value = null }
     rejected         = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
     uncertain        = { of = "Analyses with an act that may have been done", filter = "${local.worker_lines} AND jsonPayload.message=\"an act is uncertain\"", labels = [], value = null }
     steals           = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }

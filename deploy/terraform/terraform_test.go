@@ -40,6 +40,8 @@ output "settings" {
     recovery                  = [local.recovery_url, local.recovery]
     request_seconds           = local.request_seconds
     max_concurrent_dispatches = local.max_concurrent_dispatches
+    max_dispatches_per_second = local.max_dispatches_per_second
+    backoff                   = [local.min_backoff, local.max_backoff, local.max_doublings]
     queue_flags               = local.queue_flags
     collection_group          = local.collection_group
     worker_env                = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
@@ -65,7 +67,7 @@ func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 	t.Helper()
 	modules, outputs := map[string]any{}, map[string]any{}
 	for name, given := range cases {
-		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest}
+		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest, "keep_finished_days": nil}
 		maps.Copy(call, given)
 		modules[name], outputs[name] = call, map[string]any{"value": "${module." + name + "}"}
 	}
@@ -142,10 +144,12 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	folder := calls(t, map[string]map[string]any{
 		"smallest":    {},
 		"application": application("port", 9000),
-		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
+		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1", "otlp_endpoint": "http://collector:4318"},
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
 			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
+			"notification_channels": []string{"mail"}, "notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}}, "renotify_minutes": 120,
+			"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": 7.5}, "tasks wait": map[string]any{"disabled": true}},
 		},
 		"program": {
 			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
@@ -157,11 +161,12 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		},
 		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "session_secret_version": "7", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "max_dispatches_per_second": 200,
+			"queue_backoff": map[string]any{"min": "1s", "max": "60s", "doublings": 3}, "backup_bucket": "my-backups", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
 			"worker_volumes": map[string]any{
 				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
-				"keys": map[string]any{"path": "/keys", "secret": "key"}, "scratch": map[string]any{"path": "/scratch", "memory": "1Gi"},
+				"keys": map[string]any{"path": "/keys", "secret": "key", "secret_version": "3"}, "scratch": map[string]any{"path": "/scratch", "memory": "1Gi"},
 			},
 		},
 	})
@@ -189,6 +194,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		t.Errorf("make settings writes README.md: -page +module:\n%s", diff)
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
+	alertsGoWhereTheyShould(t, all["theirs"].Value.Files)
 	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
 }
 
@@ -267,8 +273,21 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
 		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
 		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
+		"again_after_no_time":        {map[string]any{"renotify_minutes": 29}, "30 to 1440"},
+		"unknown_severity":           {map[string]any{"notification_channels_by_severity": map[string][]string{"FATAL": {}}}, "CRITICAL"},
+		"logs_of_no_share":           {map[string]any{"queue_log_ratio": 2}, "0 to 1"},
+		"unknown_alert":              {map[string]any{"alert_overrides": map[string]any{"runs": map[string]any{"disabled": true}}}, "another name"},
+		"threshold_of_a_variable":    {map[string]any{"alert_overrides": map[string]any{"the backlog grows": map[string]any{"threshold": 5}}}, "of their own"},
+		"threshold_below_zero":       {map[string]any{"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": -1}}}, "negative"},
 		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
 		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
+		"file_of_a_moving_secret":    {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "secret": "s"}}}, "needs secret_version"},
+		"one_account_of_two_parts":   {map[string]any{"service_accounts": map[string]string{"caller": "c@my-project.iam.gserviceaccount.com", "worker": "c@my-project.iam.gserviceaccount.com"}}, "roles of both"},
+		"secret_that_moves":          {map[string]any{"worker_secrets": map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}}, "version is a number"},
+		"apps_secret_that_moves":     {application("secrets", map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}), "version is a number"},
+		"dispatches_of_no_rate":      {map[string]any{"max_dispatches_per_second": 501}, "at most 500"},
+		"backoff_without_a_unit":     {map[string]any{"queue_backoff": map[string]any{"min": "30"}}, "number of seconds"},
+		"backup_kept_too_long":       {map[string]any{"backup_days": 99}, "at most 98"},
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
@@ -287,7 +306,10 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 	t.Parallel()
 	refused(t, map[string]refusal{
 		"long_jobs_and_an_analyzer":    {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"}, "leave app and analyzer null"},
-		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
+		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s", "session_secret_version": "1"}, "needs doclock_image"},
+		"session_secret_that_moves":    {map[string]any{"doclock_image": "doclock" + digest, "session_secret": "s", "session_secret_version": "latest"}, "a number"},
+		"pusher_secret_that_moves":     {map[string]any{"pusher_secret": "s", "pusher_secret_version": "latest"}, "a number"},
+		"account_of_another_project":   {map[string]any{"service_accounts": map[string]string{"caller": "c@theirs.iam.gserviceaccount.com"}}, "in the project"},
 		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
 		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
 		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
@@ -301,6 +323,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
 		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
+		"account_of_no_part":           {map[string]any{"service_accounts": map[string]string{"console": "c@my-project.iam.gserviceaccount.com"}}, "backup."},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})
 }

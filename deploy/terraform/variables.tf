@@ -21,7 +21,7 @@ variable "region" {
 }
 
 variable "worker_image" {
-  description = "The worker's image by digest, for the first deployment: later ones are the build's."
+  description = "The worker's image by digest, for the first deployment alone: later ones are the build's, and the output worker_image has the present one."
   type        = string
 
   validation {
@@ -95,9 +95,8 @@ variable "collection" {
 }
 
 variable "keep_finished_days" {
-  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy."
+  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy. There is no default: without a decision the database grows for ever, and a deletion is for ever too."
   type        = number
-  default     = null
 
   validation {
     condition     = var.keep_finished_days == null ? true : var.keep_finished_days >= 32 && floor(var.keep_finished_days) == var.keep_finished_days
@@ -170,6 +169,54 @@ variable "notification_channels" {
   description = "Channels that alerts go to, as projects/PROJECT/notificationChannels/ID."
   type        = list(string)
   default     = []
+}
+
+variable "notification_channels_by_severity" {
+  description = "Channels of the alerts of a severity, CRITICAL, ERROR or WARNING, instead of notification_channels. docs/operations.md says who acts on each."
+  type        = map(list(string))
+  default     = {}
+
+  validation {
+    condition     = length(setsubtract(keys(var.notification_channels_by_severity), ["CRITICAL", "ERROR", "WARNING"])) == 0
+    error_message = "The severities of the alerts are CRITICAL, ERROR and WARNING."
+  }
+}
+
+variable "renotify_minutes" {
+  description = "Minutes after which an alert that is still open notifies again; null: it does not."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.renotify_minutes == null ? true : var.renotify_minutes >= 30 && var.renotify_minutes <= 1440
+    error_message = "An alert notifies again after 30 to 1440 minutes."
+  }
+}
+
+variable "alert_overrides" {
+  description = "Changes of alerts, by the name in docs/operations.md without its prefix, such as \"runs time out\": another threshold, in the unit that the alert's condition names, or disabled."
+  type        = map(object({ threshold = optional(number), disabled = optional(bool, false) }))
+  default     = {}
+
+  validation {
+    condition     = alltrue([for name in keys(var.alert_overrides) : contains(keys(local.usual_thresholds), name)])
+    error_message = "An alert has another name: see the runbook in docs/operations.md, and leave out the prefix."
+  }
+  validation {
+    condition     = alltrue([for name, o in var.alert_overrides : o.threshold == null ? true : try(local.usual_thresholds[name] != null, true) && o.threshold >= 0])
+    error_message = "A threshold is not negative. Four are variables of their own: start_percent, answer_percent, oldest_minutes and backlog_tasks."
+  }
+}
+
+variable "queue_log_ratio" {
+  description = "Share of the queue's operations that Cloud Tasks logs, from 0 to 1: each attempt with its status, also what never reaches the worker; null: as the queue has it, none in a new one."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.queue_log_ratio == null ? true : var.queue_log_ratio >= 0 && var.queue_log_ratio <= 1
+    error_message = "The share is from 0 to 1."
+  }
 }
 
 variable "backlog_tasks" {

@@ -29,4 +29,8 @@ variable "app" {
     condition     = var.app == null ? true : length(setintersection(keys(var.app.env), keys(var.app.secrets))) == 0
     error_message = "A variable of the application has a plain value and a secret."
   }
+  validation {
+    condition     = var.app == null ? true : alltrue([for s in values(var.app.secrets) : length(regexall("^[1-9][0-9]*$", s.version)) == 1])
+    error_message = "A secret's version is a number, as in worker_secrets."
+  }
 }

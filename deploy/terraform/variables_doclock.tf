@@ -5,15 +5,31 @@ variable "session_secret" {
 }
 
 variable "session_secret_version" {
-  description = "Version of session_secret; latest is read by each instance as it starts."
+  description = "Version of session_secret, a number; needed with session_secret. docs/operations.md changes it."
   type        = string
-  default     = "latest"
+  default     = null
+
+  validation {
+    condition     = var.session_secret == null ? true : length(regexall("^[1-9][0-9]*$", coalesce(var.session_secret_version, "none"))) == 1
+    error_message = "session_secret needs session_secret_version, a number: with latest, instances that start later have another secret than the others, and no release has tested it."
+  }
 }
 
 variable "pusher_secret" {
   description = "Name of an existing Secret Manager secret, PUSHER_APP_SECRET, for clients of Laravel Echo; PUSHER_APP_KEY is set in doclock_env."
   type        = string
   default     = null
+}
+
+variable "pusher_secret_version" {
+  description = "Version of pusher_secret, a number; needed with pusher_secret."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.pusher_secret == null ? true : length(regexall("^[1-9][0-9]*$", coalesce(var.pusher_secret_version, "none"))) == 1
+    error_message = "pusher_secret needs pusher_secret_version, a number."
+  }
 }
 
 variable "doclock_database" {

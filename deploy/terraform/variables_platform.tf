@@ -5,9 +5,9 @@ variable "labels" {
 }
 
 variable "deletion_protection" {
-  description = "Whether `terraform destroy` refuses to delete the services. They hold no data."
+  description = "Whether `terraform destroy` refuses to delete the services and the job. To destroy them, apply false first."
   type        = bool
-  default     = false
+  default     = true
 }
 
 variable "kms_key" {
@@ -23,7 +23,7 @@ variable "binary_authorization" {
 }
 
 variable "worker_vpc" {
-  description = "Direct egress of the worker into a VPC: network or subnetwork, network tags, and egress, PRIVATE_RANGES_ONLY or ALL_TRAFFIC, with which Google's APIs need Private Google Access; null: none."
+  description = "Direct egress of the worker into a VPC: network or subnetwork, network tags, and egress, PRIVATE_RANGES_ONLY or ALL_TRAFFIC, with which Google's APIs need Private Google Access. recovery_service has it too. For a Shared VPC, subnetwork is projects/HOST/regions/REGION/subnetworks/NAME, and Cloud Run's service agent, service-NUMBER@serverless-robot-prod.iam.gserviceaccount.com, has roles/compute.networkUser on it; null: none."
   type = object({
     network    = optional(string)
     subnetwork = optional(string)
@@ -56,13 +56,13 @@ variable "worker_gpu" {
 }
 
 variable "recovery_service" {
-  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. It runs worker_image, with each apply: no build releases it, so before an apply worker_image must be the digest that serves."
+  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. A release brings it the worker's image with _RECOVERY=NAME-recovery."
   type        = bool
   default     = false
 }
 
 variable "worker_volumes" {
-  description = "Folders of the container that analyzes, by the volume's name: an absolute path, and one of bucket; nfs, as SERVER:/PATH in worker_vpc; secret, whose latest version is the file path/SECRET; memory, a size such as 512Mi that counts as the container's. Buckets and NFS are read-only unless read_only is false. The worker's account gets the role."
+  description = "Folders of the container that analyzes, by the volume's name: an absolute path, and one of bucket; nfs, as SERVER:/PATH in worker_vpc; secret, whose version secret_version, a number, is the file path/SECRET; memory, a size such as 512Mi that counts as the container's. Buckets and NFS are read-only unless read_only is false. The worker's account gets the role."
   type = map(object({
     path      = string
     bucket    = optional(string)
@@ -70,8 +70,15 @@ variable "worker_volumes" {
     secret    = optional(string)
     memory    = optional(string)
     read_only = optional(bool, true)
+
+    secret_version = optional(string)
   }))
   default = {}
+
+  validation {
+    condition     = alltrue([for v in values(var.worker_volumes) : length(regexall("^[1-9][0-9]*$", coalesce(v.secret_version, "none"))) == 1 if v.secret != null])
+    error_message = "A volume's secret needs secret_version, a number."
+  }
 
   validation {
     condition     = alltrue([for v in values(var.worker_volumes) : length([for s in [v.bucket, v.nfs, v.secret, v.memory] : s if s != null]) == 1])

@@ -104,9 +104,14 @@ variable "worker_env" {
 }
 
 variable "worker_secrets" {
-  description = "Secrets of Secret Manager in the worker's environment, by the variable's name; the worker alone is allowed to read them. Version latest is read by each instance as it starts."
+  description = "Secrets of Secret Manager in the worker's environment, by the variable's name; the worker alone is allowed to read them. The version is a number, so that a release tests what changes; docs/operations.md changes it."
   type        = map(object({ secret = string, version = string }))
   default     = {}
+
+  validation {
+    condition     = alltrue([for s in values(var.worker_secrets) : length(regexall("^[1-9][0-9]*$", s.version)) == 1])
+    error_message = "A secret's version is a number: with latest, instances that start later have another secret than the others."
+  }
 
   validation {
     condition     = length(setintersection(keys(var.worker_secrets), concat(keys(local.worker_env), keys(var.worker_env)))) == 0

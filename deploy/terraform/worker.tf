@@ -23,7 +23,7 @@ resource "google_cloud_run_v2_service" "worker" {
   }
 
   template {
-    service_account                  = google_service_account.this["worker"].email
+    service_account                  = local.account["worker"].email
     timeout                          = "${local.request_seconds}s"
     max_instance_request_concurrency = var.worker_concurrency
     encryption_key                   = var.kms_key
@@ -102,7 +102,7 @@ resource "google_cloud_run_v2_service" "worker" {
 
             items {
               path    = reverse(split("/", secret.value))[0]
-              version = "latest"
+              version = volumes.value.secret_version
             }
           }
         }

@@ -71,6 +71,8 @@ func LogFields() []Field {
 			"and if this delivery is itself that follow-up", func(l LogLine) any { return l.FollowUp }},
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
 			func(l LogLine) any { return valueIf(!l.RetryAt.IsZero(), iso8601.Format(l.RetryAt)) }},
+		{"asked_ms", "integer", "the wait that the analyzer asked for, if the outcome is retry",
+			func(l LogLine) any { return valueIf(l.Reason == Retry && l.RetryIn > 0, l.RetryIn) }},
 		{"held_by", "string", "owner of the other worker's lock",
 			func(l LogLine) any { return text.Head(l.HeldBy, MaxText) }},
 		{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded " +

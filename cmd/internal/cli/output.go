@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,4 +121,24 @@ func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
 		return nil, errors.New("want a duration such as 90m or 2d, or a time such as 2026-01-31T12:00:00Z")
 	}
 	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
+}
+
+// Exports returns commands for a shell that set variables.
+func Exports(vars map[string]string) string {
+	text := ""
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		text += "export " + name + "=" + Quote(vars[name]) + "\n"
+	}
+	return text
+}
+
+// plainWord matches words that a shell does not change.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
+
+// Quote returns text as one word of a POSIX shell.
+func Quote(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +45,9 @@ func shipped(t testing.TB) doctor.Facts {
 	f := files(t)
 	f.Queue.State = "RUNNING"
 	f.Worker.Callers = []string{"serviceAccount:" + caller}
-	f.Jobs = []*scheduler.Job{{Name: "x/taskguard-recover", State: "ENABLED"}}
+	f.Jobs = []*scheduler.Job{{Name: "x/taskguard-recover", State: "ENABLED", Schedule: "* * * * *", HttpTarget: &scheduler.HttpTarget{
+		Uri: workerURL + "/internal/tasks/recover", HttpMethod: "POST", OidcToken: &scheduler.OidcToken{ServiceAccountEmail: caller, Audience: workerURL},
+	}}}
 	f.Tasks = []doctor.Task{
 		{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 		{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
@@ -171,6 +175,36 @@ func seeded() []misconfiguration {
 		{"worker that cannot book", "account-cannot-book", problem, func(f *doctor.Facts) { f.Grants[0].Given = false }},
 		{"worker that cannot sign", "account-cannot-sign", problem, func(f *doctor.Facts) { f.Grants[1].Given = false }},
 		{"worker that cannot find its tasks", "account-cannot-find-tasks", advice, func(f *doctor.Facts) { f.Grants[2].Given = false }},
+		{"worker without its database", "account-cannot-use-database", problem, func(f *doctor.Facts) { f.Grants[3].Given = false }},
+		{"misspelt collection", "collection", problem, func(f *doctor.Facts) { f.Kinds[0].Collection = "analysis" }},
+		{"lock's expiry without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = false }},
+		{"next attempt without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/nextAttemptAt"] = false }},
+		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
+		{"heartbeat of a second", "heartbeat", problem, set("LOCK_HEARTBEAT", "1s")},
+		{"TTL as long as a run", "lock-ttl", advice, set("LOCK_TTL", "1h", "LOCK_HEARTBEAT", "")},
+		{"misspelt first word", "unknown-variable", problem, set("ANALYSES_COLLECTION", "", "ANALYSIS_COLLECTION", "analyses")},
+		{"key in plain text", "plain-secret", problem, set("OPENAI_API_KEY", "sk-0123456789abcdef")},
+		{"password of a database", "plain-secret", problem, set("DATABASE_URL", "postgres://app:hunter2@10.0.0.1/app")},
+		{"token of an exporter", "plain-secret", problem, set("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic 0123456789")},
+		{"token of a program", "plain-secret", problem, set("ANALYZER", "exec:/app/run --token=0123456789")},
+		{"password of a sidecar", "plain-secret", problem, func(f *doctor.Facts) { f.Worker.Sidecars = []map[string]string{{"DB_PASSWORD": "0123456789"}} }},
+		{"variable of Cloud Run", "reserved-variable", problem, set("PORT", "8080")},
+		{"application without a container", "analyzer-missing", problem, set("ANALYZER", "http://localhost:9000/analyze")},
+		{"worker that calls itself", "analyzer-missing", problem, func(f *doctor.Facts) {
+			set("ANALYZER", "http://127.0.0.1:8080/analyze")(f)
+			f.Worker.Sidecars = []map[string]string{{}}
+		}},
+		{"database of another project", "projects", problem, set("GOOGLE_CLOUD_PROJECT", "your-project")},
+		{"caller of another project", "projects", problem, func(f *doctor.Facts) {
+			set("TASK_CALLER", "taskguard-caller@staging.iam.gserviceaccount.com")(f)
+			f.Worker.Callers, f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = []string{"group:a@b.c"}, ""
+		}},
+		{"doclock in another project", "projects", problem, func(f *doctor.Facts) { f.Doclock.Account = "taskguard-doclock@staging.iam.gserviceaccount.com" }},
+		{"queue's file for another region", "queue-place", problem, func(f *doctor.Facts) { f.Queue.Region = "europe-west3" }},
+		{"queue's file for another queue", "queue-place", problem, func(f *doctor.Facts) { f.Queue.Name = queueName + "-staging" }},
+		{"a task in a minute", "queue-rate", problem, func(f *doctor.Facts) { f.Queue.PerSecond = 0.0166 }},
+		{"address in another region", "target-url", problem, func(f *doctor.Facts) { f.Worker.Region = "europe-west3" }},
+		{"staging's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "worker-staging", 1))},
 		{"no alert", "alerts", advice, func(f *doctor.Facts) { f.Alerts = 0 }},
 	}
 }
@@ -211,13 +245,70 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 		"task of what is deleted":  func(f *doctor.Facts) { f.Tasks[1].Last = codes.NotFound },
 		"a program of the image":   set("ANALYZER", "exec:/no/such/program -x", "ANALYZER_ENV", "MODEL"),
 		"tokens of the audience":   oidc,
-		"slash of the address":     set("TASK_TARGET_URL", workerURL+"/"),
-		"another address of it":    func(f *doctor.Facts) { f.Tasks[1].Audience = "https://taskguard-worker-x-ew.a.run.app" },
+		"tasks in ten seconds":     func(f *doctor.Facts) { f.Queue.PerSecond = 0.1 },
+		"heartbeat of 5 s":         set("LOCK_HEARTBEAT", "5s"),
+		"TTL of half an hour":      set("LOCK_TTL", "30m", "LOCK_HEARTBEAT", ""),
+		"no secrets": set("MAX_OUTPUT", "", "MODEL_TOKENS", "4096000000", "API_KEY_FILE", "/secrets/key", "MODEL_API_KEY", "projects/p/secrets/key",
+			"STOP_TOKEN", "<|endoftext|>", "PUSHER_APP_KEY", "0123456789", "DB_PASSWORD", doctor.Secret, "AUTH_TOKEN", "https://auth.example/token"),
+		"application in a container": func(f *doctor.Facts) {
+			set("ANALYZER", "http://localhost:9000/analyze")(f)
+			f.Worker.Sidecars = []map[string]string{{"APP_PORT": "9000", "DATABASE_URL": "postgres://app@10.0.0.1/app", "DB_PASSWORD": doctor.Secret}}
+		},
+		"application elsewhere": set("ANALYZER", "https://analyzer.example:8080/analyze"),
+		"queue in a region": func(f *doctor.Facts) {
+			f.Worker.Region, f.Worker.URLs = "", `["`+workerURL+`"]`
+			f.Queue.Region = "europe-west1"
+		},
+		"account without project":  func(f *doctor.Facts) { f.Doclock.Account = "doclock@my-project.example.com.iam.gserviceaccount.com" },
+		"image of another project": func(f *doctor.Facts) { f.Worker.Image = "europe-docker.pkg.dev/images/taskguard/worker@sha256:00" },
+		"custom audience": func(f *doctor.Facts) {
+			f.Worker.Audiences, f.Tasks[0].Audience = `["analyses"]`, "analyses"
+			f.Jobs[0].HttpTarget.OidcToken.Audience = "analyses"
+		},
+		"indexed times":         func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = true },
+		"TTL of an application": func(f *doctor.Facts) { f.Indexes.TTL["analyses/deleteAt"] = true },
+		"slash of the address":  set("TASK_TARGET_URL", workerURL+"/"),
+		"another address of it": func(f *doctor.Facts) { f.Tasks[1].Audience = "https://taskguard-worker-x-ew.a.run.app" },
 	} {
 		f := shipped(t)
 		change(&f)
 		if found := doctor.Check(f); len(found) > 0 {
 			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// Each row changes one text of service.yaml.
+func TestServiceFilesAreChecked(t *testing.T) {
+	const port = "              containerPort: 8080\n"
+	for name, tc := range map[string]struct{ old, replacement, rule string }{
+		"image by tag":         {"@sha256:" + strings.Repeat("0", 64), ":latest", "image-tag"},
+		"no account":           {"serviceAccountName: taskguard-worker@my-project.iam.gserviceaccount.com", "containerConcurrency: 10", "default-account"},
+		"variable twice":       {"            - name: LOCK_TTL\n", "            - name: LOCK_TTL\n              value: 600s\n            - name: LOCK_TTL\n", "variable-twice"},
+		"probe of the port":    {"httpGet:\n              path: /health/ready", "tcpSocket:\n              port: 8080", ""},
+		"application":          {"value: builtin:document", "value: http://localhost:9000/analyze", "analyzer-missing"},
+		"number of a project":  {"123456789012.europe", "210987654321.europe", "target-url"},
+		"placeholder left":     {"queues/analyses", "queues/analyses-2", ""},
+		"queue of a project":   {"projects/my-project/locations", "projects/your-project/locations", "projects"},
+		"queue in a region":    {"locations/europe-west1/queues", "locations/us-central1/queues", "queue-place"},
+		"number as namespace":  {`namespace: "123456789012"`, "namespace: my-project", ""},
+		"without its location": {"cloud.googleapis.com/location: europe-west1", "team: a", ""},
+		"another port":         {port, strings.Replace(port, "8080", "9090", 1), ""},
+	} {
+		text := read(t, deploy+"service.yaml")
+		if name == "no account" {
+			text = strings.Replace(text, "      containerConcurrency: 10\n", "", 1)
+		}
+		if !strings.Contains(text, tc.old) {
+			t.Fatalf("%s: no %q", name, tc.old)
+		}
+		file := filepath.Join(t.TempDir(), "service.yaml")
+		if err := os.WriteFile(file, []byte(strings.Replace(text, tc.old, tc.replacement, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := doctor.Read(t.Context(), doctor.Options{Service: file, Queue: deploy + "queue.yaml", Lookup: lookup(nil)})
+		if found := doctor.Check(f); err != nil || rulesOf(found) != tc.rule {
+			t.Errorf("%s: got %+v, %v, want %q", name, found, err, tc.rule)
 		}
 	}
 }

@@ -21,7 +21,8 @@ type Facts struct {
 	Kinds           []guarded.Kind
 	Queue           Queue
 	Indexes         Indexes
-	Jobs            []*scheduler.Job // the jobs in the queue's region that call recovery
+	Target          string           // TASK_TARGET_URL of the worker, or without a worker of this process
+	Jobs            []*scheduler.Job // the jobs in the queue's region that call a URL, of any deployment
 	Tasks           []Task           // the first tasks of the queue
 	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
 	Alerts, Unsent  int              // how many alert policies there are, and how many of them notify nobody
@@ -99,8 +100,15 @@ type Service struct {
 	Memory       int64 // bytes, of the container that gets the requests; 0: unknown
 	MaxInstances int64
 	URLs         string // a JSON list of all its addresses; empty: unknown
+	Audiences    string // a JSON list of further audiences that Cloud Run accepts
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
+	Region       string
+	Number       string // of its project; empty: unknown
+	Image        string // of the container that gets the requests, like the next two
+	Port         string
+	Twice        []string            // variables that are set twice
+	Sidecars     []map[string]string // the environments of the other containers
 	// Serving is the revision that gets the most requests, Newest has the settings that were
 	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
 	Serving, Newest string
@@ -127,10 +135,35 @@ func (s Service) lookup(name string) (string, bool) {
 	return v, ok
 }
 
+// Exports returns the variables that the commands need for this deployment, without secrets. One that is
+// not set is empty, so that it replaces another deployment's in a shell.
+func (f Facts) Exports() map[string]string {
+	project, region := place(f.Status[WorkerSettings].From)
+	all := map[string]string{"FIRESTORE_EMULATOR_HOST": "", "CLOUD_TASKS_EMULATOR_HOST": ""}
+	for _, name := range []string{
+		"GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "KEEP_FINISHED", "LOCK_TTL",
+		"LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER", "TASK_AUDIENCE",
+	} {
+		all[name] = f.Worker.value(name)
+	}
+	all["GOOGLE_CLOUD_PROJECT"] = cmp.Or(all["GOOGLE_CLOUD_PROJECT"], project)
+	all["CLOUDSDK_CORE_PROJECT"] = cmp.Or(project, all["GOOGLE_CLOUD_PROJECT"])
+	all["CLOUDSDK_RUN_REGION"] = cmp.Or(region, f.Worker.Region)
+	if f.Status[DoclockSettings].From != "" {
+		all["DOCLOCK_DATABASE"] = f.Doclock.value("FIRESTORE_DATABASE")
+		all["DOCUMENT_LOCKS_COLLECTION"] = f.Doclock.value("DOCUMENT_LOCKS_COLLECTION")
+	}
+	return all
+}
+
 // Queue holds a queue's settings.
 type Queue struct {
+	// Name, Project and Region are those of its file; empty: not in it.
+	Name, Project, Region string
+
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
+	PerSecond   float64       // dispatches a second
 	MaxAttempts int64         // the limit for one task; -1: none
 	MaxDuration time.Duration // how long one task is retried; 0: without limit
 }
@@ -160,9 +193,6 @@ type Finding struct {
 	Fix      string   `json:"fix"`
 }
 
-// fix sets the Fix.
-func (f *Finding) fix(text string, args ...any) { f.Fix = fmt.Sprintf(text, args...) }
-
 // Check applies each rule whose parts were read. Problems come first.
 func Check(f Facts) []Finding {
 	d := diagnosis{Facts: f}
@@ -176,6 +206,7 @@ func Check(f Facts) []Finding {
 		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
+	d.checkPlaces()
 	d.checkQueue()
 	d.checkIndexes()
 	d.checkRecovery()
@@ -206,16 +237,10 @@ func (d *diagnosis) hasRead(parts ...Part) bool {
 	return !slices.ContainsFunc(parts, func(p Part) bool { return d.Status[p].From == "" })
 }
 
-// add adds a finding, and returns it for its fix.
-func (d *diagnosis) add(s Severity, rule, problem string, args ...any) *Finding {
-	d.found = append(d.found, Finding{Rule: rule, Severity: s, Problem: fmt.Sprintf(problem, args...)})
-	return &d.found[len(d.found)-1]
-}
-
-func (d *diagnosis) problem(rule, text string, args ...any) *Finding {
-	return d.add(Problem, rule, text, args...)
-}
-
-func (d *diagnosis) advice(rule, text string, args ...any) *Finding {
-	return d.add(Advice, rule, text, args...)
+// rule adds a finding if it is broken. The first line of text is the problem, the second one the fix.
+func (d *diagnosis) rule(s Severity, name string, broken bool, text string, args ...any) {
+	if broken {
+		problem, fix, _ := strings.Cut(fmt.Sprintf(text, args...), "\n")
+		d.found = append(d.found, Finding{Rule: name, Severity: s, Problem: problem, Fix: fix})
+	}
 }

@@ -95,6 +95,7 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 			return err
 		}
 		*s, err = parseService(got, serves)
+		template.Image = s.Image             // a release tests an image before it has traffic
 		if reflect.DeepEqual(template, *s) { // after a roll-back, for example: no setting waits for traffic
 			s.Newest = s.Serving
 		}
@@ -154,13 +155,13 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 	})
 }
 
-// askJobs reads the jobs of projects/P/locations/L that call recovery.
+// askJobs reads the jobs of projects/P/locations/L that call a URL.
 func (r *reader) askJobs(ctx context.Context, parent string) {
 	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context, api google) error {
 		jobs := api.scheduler.Projects.Locations.Jobs.List(parent)
 		return jobs.Pages(ctx, func(p *scheduler.ListJobsResponse) error {
 			for _, j := range p.Jobs {
-				if j.HttpTarget != nil && strings.HasSuffix(j.HttpTarget.Uri, recoverRoute) {
+				if j.HttpTarget != nil {
 					r.facts.Jobs = append(r.facts.Jobs, j)
 				}
 			}

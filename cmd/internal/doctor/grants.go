@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,22 +21,23 @@ import (
 type Grant struct {
 	Given bool
 
-	rule               string
-	severity           Severity
-	permission, effect string // effect: what happens without the permission
-	resource           string
-	command            string   // the gcloud command that grants a role
-	roles              []string // the roles with the permission, the narrowest first
+	rule        string
+	severity    Severity
+	permissions []string
+	effect      string // what happens without the permissions
+	resource    string
+	command     string   // the gcloud command that grants a role
+	roles       []string // the roles with the permissions, the narrowest first
 }
 
 // neededGrants returns what an account needs to book tasks in a queue that are signed as caller.
 func neededGrants(queue, caller string) []Grant {
 	const editor, owner = "roles/editor", "roles/owner"
-	_, region := place(queue)
+	project, region := place(queue)
 	ofQueue := fmt.Sprintf("tasks queues add-iam-policy-binding %s --location=%s", path.Base(queue), region)
 	return []Grant{
 		{
-			rule: "account-cannot-book", severity: Problem, permission: "cloudtasks.tasks.create",
+			rule: "account-cannot-book", severity: Problem, permissions: []string{"cloudtasks.tasks.create"},
 			effect:   "the next attempts and recovered analyses are not booked",
 			resource: queue, command: ofQueue,
 			roles: []string{
@@ -43,18 +45,27 @@ func neededGrants(queue, caller string) []Grant {
 			},
 		},
 		{
-			rule: "account-cannot-sign", severity: Problem, permission: "iam.serviceAccounts.actAs",
+			rule: "account-cannot-sign", severity: Problem, permissions: []string{"iam.serviceAccounts.actAs"},
 			effect:   "it cannot create tasks with this account's token",
 			resource: "projects/-/serviceAccounts/" + caller,
 			command:  "iam service-accounts add-iam-policy-binding " + caller,
 			roles:    []string{"roles/iam.serviceAccountUser", editor, owner},
 		},
 		{
-			rule: "account-cannot-find-tasks", severity: Advice, permission: "cloudtasks.tasks.get",
+			rule: "account-cannot-find-tasks", severity: Advice, permissions: []string{"cloudtasks.tasks.get"},
 			effect:   "each analysis that waits in the queue is booked again after each TTL",
 			resource: queue, command: ofQueue,
 			roles: []string{"roles/cloudtasks.viewer", "roles/cloudtasks.admin", "roles/cloudtasks.editor",
 				"roles/viewer", editor, owner},
+		},
+		{
+			rule: "account-cannot-use-database", severity: Problem,
+			permissions: strings.Fields("datastore.databases.get datastore.entities.create datastore.entities.get " +
+				"datastore.entities.list datastore.entities.update"),
+			effect:   "it cannot read and write the analyses, and does not start",
+			resource: "the database", command: "projects add-iam-policy-binding " + project,
+			roles: []string{"roles/datastore.user", "roles/datastore.owner", "roles/firebase.admin",
+				"roles/firebase.developAdmin", "roles/firebase.sdkAdminServiceAgent", editor, owner},
 		},
 	}
 }
@@ -65,7 +76,8 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 	for i := range needed {
 		g := &needed[i]
 		ofResource, err := api.policy(ctx, g.resource)
-		granted, errRole := api.give(ctx, r.facts.Worker.Account, slices.Concat(ofResource, ofProject), g)
+		bindings := slices.DeleteFunc(slices.Concat(ofResource, ofProject), r.elsewhere)
+		granted, errRole := api.give(ctx, r.facts.Worker.Account, bindings, g)
 		if err = cmp.Or(err, errProject, errRole); err != nil && !granted {
 			unknown = cmp.Or(unknown, err)
 			continue
@@ -74,6 +86,19 @@ func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, proj
 		r.facts.Grants = append(r.facts.Grants, *g)
 	}
 	return unknown
+}
+
+// databaseName matches the databases of a condition, or how their names begin.
+var databaseName = regexp.MustCompile(`/databases/([^/'"]+)`)
+
+// elsewhere reports whether the condition of a binding names other databases alone.
+func (r *reader) elsewhere(b *iam.Binding) bool {
+	if b.Condition == nil || strings.Contains(b.Condition.Expression, "!") {
+		return false
+	}
+	names := databaseName.FindAllStringSubmatch(b.Condition.Expression, -1)
+	ours := func(m []string) bool { return strings.HasPrefix(r.facts.Indexes.Database, m[1]) }
+	return len(names) > 0 && !slices.ContainsFunc(names, ours)
 }
 
 // policy reads the bindings of a project, a queue or a service account.
@@ -103,9 +128,10 @@ func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, er
 	return p.Bindings, err
 }
 
-// give reports whether bindings may give an account the permission of g. A condition and the
+// give reports whether bindings may give an account the permissions of g. A condition and the
 // members of a group are unknown, so such a binding counts. It reads custom roles.
 func (api google) give(ctx context.Context, account string, bindings []*iam.Binding, g *Grant) (bool, error) {
+	missing := slices.Clone(g.permissions)
 	for _, b := range bindings {
 		if !slices.ContainsFunc(b.Members, func(m string) bool { return mayBe(m, account) }) {
 			continue
@@ -122,9 +148,9 @@ func (api google) give(ctx context.Context, account string, bindings []*iam.Bind
 			return false, err
 		}
 		effective := !custom.Deleted && custom.Stage != "DISABLED"
-		if effective && slices.Contains(custom.IncludedPermissions, g.permission) {
-			return true, nil
-		}
+		missing = slices.DeleteFunc(missing, func(p string) bool {
+			return effective && slices.Contains(custom.IncludedPermissions, p)
+		})
 	}
-	return false, nil
+	return len(missing) == 0, nil
 }

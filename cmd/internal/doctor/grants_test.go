@@ -52,7 +52,7 @@ func TestARoleOnTheProjectOrOfAGroupIsOneOnItsResources(t *testing.T) {
 		c.answers["/v1/projects/my-project:getIamPolicy"] = policy("editor", member)
 		c.answers["/v2/"+queueName+":getIamPolicy"] = "" // refused
 		c.answers["/v1/projects/-/serviceAccounts/"+caller+":getIamPolicy"] = `{}`
-		if f := c.ask(t, t.Context()); len(doctor.Check(f)) > 0 || len(f.Grants) != 3 {
+		if f := c.ask(t, t.Context()); len(doctor.Check(f)) > 0 || len(f.Grants) != 4 {
 			t.Errorf("%s: %+v, %+v", member, doctor.Check(f), f.Status)
 		}
 	}
@@ -62,7 +62,36 @@ func TestARoleThatCannotBeReadIsNotJudged(t *testing.T) {
 	c := newCloud(t)
 	delete(c.answers, "/v1/projects/my-project/roles/taskguardTaskFinder")
 	f := c.ask(t, t.Context())
-	if found := doctor.Check(f); len(found) > 0 || f.Status[doctor.AccountRoles].Why == "" || len(f.Grants) != 2 {
+	if found := doctor.Check(f); len(found) > 0 || f.Status[doctor.AccountRoles].Why == "" || len(f.Grants) != 3 {
 		t.Errorf("%+v, %+v", found, f)
+	}
+}
+
+// The permissions may come from several custom roles. A condition may name another database.
+func TestTheWorkerMustBeAllowedToUseItsDatabase(t *testing.T) {
+	const project, role = "/v1/projects/my-project:getIamPolicy", "/v1/projects/my-project/roles/"
+	binding := func(role, condition string) string {
+		return `{"role":"` + role + `","members":["serviceAccount:` + workerAccount + `"],"condition":{"expression":"` + condition + `"}}`
+	}
+	const database = "resource.name == 'projects/my-project/databases/"
+	for name, tc := range map[string]struct{ bindings, rule string }{
+		"its database":       {binding("roles/datastore.user", database+"(default)'"), ""},
+		"databases like it":  {binding("roles/datastore.user", "resource.name.startsWith('projects/my-project/databases/(def')"), ""},
+		"all but another":    {binding("roles/datastore.user", "resource.name != 'projects/my-project/databases/staging'"), ""},
+		"a role of its own":  {binding("roles/datastore.owner", ""), ""},
+		"two custom roles":   {binding("projects/my-project/roles/reads", "") + "," + binding("projects/my-project/roles/writes", ""), ""},
+		"only the first":     {binding("projects/my-project/roles/reads", ""), "account-cannot-use-database"},
+		"another database":   {binding("roles/datastore.user", database+"staging'"), "account-cannot-use-database"},
+		"a role that reads":  {binding("roles/datastore.viewer", ""), "account-cannot-use-database"},
+		"another's role":     {strings.ReplaceAll(binding("roles/datastore.user", ""), workerAccount, doclockAccount), "account-cannot-use-database"},
+		"a role for doclock": {binding("roles/datastore.user", database+"taskguard-doclock'"), "account-cannot-use-database"},
+	} {
+		c := newCloud(t)
+		c.answers[project] = `{"bindings":[` + tc.bindings + `]}`
+		c.answers[role+"reads"] = `{"includedPermissions":["datastore.databases.get","datastore.entities.get","datastore.entities.list"]}`
+		c.answers[role+"writes"] = `{"includedPermissions":["datastore.entities.create","datastore.entities.update"]}`
+		if found := doctor.Check(c.ask(t, t.Context())); rulesOf(found) != tc.rule {
+			t.Errorf("%s: got %+v, want %q", name, found, tc.rule)
+		}
 	}
 }

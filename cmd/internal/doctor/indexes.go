@@ -3,7 +3,9 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	firestore "google.golang.org/api/firestore/v1"
@@ -126,33 +128,71 @@ func (d *diagnosis) checkIndexes() {
 // checkKind applies the rules to the indexes and the TTL policy of one collection.
 func (d *diagnosis) checkKind(k *worker.Kind) {
 	database, group := d.Indexes.Database, path.Base(k.Collection)
+	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
+	exempt := []string{input, result, "checkpoint", "effects"}
+	if other := d.prepared(group, exempt); other != "" {
+		d.rule(Problem, "collection", true,
+			"The collection group %s has no exempted fields, but %s has, and no kind of work uses that: "+
+				"a name may be misspelt.\n"+
+				"Correct ANALYSES_COLLECTION or KINDS. If %[1]s is right, copy deploy/firestore.indexes.json for this name.",
+			group, other)
+		return
+	}
+
 	for _, need := range NeededIndexes(*k) {
 		state, exists := d.Indexes.Composite[need]
 		if !exists {
 			state = "missing"
 		}
-		if state != "" && state != "READY" {
-			d.problem("index-missing",
-				"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
-					"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.", need, state).
-				fix("Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.", d.Indexes.create(need))
-		}
+		d.rule(Problem, "index-missing", state != "" && state != "READY",
+			"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
+				"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.\n"+
+				"Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.",
+			need, state, d.Indexes.create(need))
+	}
+	for _, name := range exempt {
+		d.rule(Problem, "field-indexed", d.Indexes.indexed(group, name),
+			"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.\n"+
+				"Exempt it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
+				"--disable-indexes).", name, group, database)
+	}
+	for _, name := range []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"} {
+		d.rule(Problem, "field-not-indexed", !d.Indexes.indexed(group, name),
+			"The field %s of %s is exempt from indexes: queries of recovery or of the console fail.\n"+
+				"Index it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
+				"--index=order=ascending --index=order=descending).", name, group, database)
+		d.rule(Problem, "ttl-field", d.Indexes.TTL[group+"/"+name],
+			"A TTL policy on %s deletes documents of %s, also unfinished ones.\n"+
+				"Disable it (gcloud firestore fields ttls update %[1]s --database='%[3]s' --collection-group=%[2]s "+
+				"--disable-ttl). The field for KEEP_FINISHED is expireAt.", name, group, database)
 	}
 
-	input, result := cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")
-	for _, name := range []string{input, result, "checkpoint", "effects"} {
-		if d.Indexes.indexed(group, name) {
-			d.problem("field-indexed",
-				"The field %s of %s is indexed: Firestore refuses documents with over 40,000 index entries.", name, group).
-				fix("Exempt it (gcloud firestore indexes fields update %s --database='%s' --collection-group=%s "+
-					"--disable-indexes).", name, database, group)
-		}
+	expires := d.hasRead(WorkerSettings) && d.config.Options.Keep > 0
+	d.rule(Advice, "keep-no-ttl", expires && !d.Indexes.TTL[group+"/expireAt"],
+		"KEEP_FINISHED is set, and expireAt of %[2]s has no TTL policy: finished documents are kept forever.\n"+
+			"Create it (gcloud firestore fields ttls update expireAt --database='%[1]s' --collection-group=%[2]s "+
+			"--enable-ttl), or remove KEEP_FINISHED.", database, group)
+}
+
+// prepared returns another collection group, which has these exemptions and is no kind's, if this
+// group has none.
+func (d *diagnosis) prepared(group string, exempt []string) (other string) {
+	groups := map[string]bool{}
+	for name := range d.Indexes.Fields {
+		groups[path.Dir(name)] = true
+	}
+	if groups[group] {
+		return ""
 	}
 
-	if d.hasRead(WorkerSettings) && d.config.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"] {
-		d.advice("keep-no-ttl",
-			"KEEP_FINISHED is set, and expireAt of %s has no TTL policy: finished documents are kept forever.", group).
-			fix("Create it (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s "+
-				"--enable-ttl), or remove KEEP_FINISHED.", database, group)
+	for i := range d.Kinds {
+		delete(groups, path.Base(d.Kinds[i].Collection))
 	}
+	for _, other := range slices.Sorted(maps.Keys(groups)) {
+		lacks := func(field string) bool { indexed, set := d.Indexes.Fields[other+"/"+field]; return indexed || !set }
+		if !slices.ContainsFunc(exempt, lacks) {
+			return other
+		}
+	}
+	return ""
 }

@@ -25,6 +25,7 @@ type Options struct {
 	Queue   string        // a file of gcloud's flags; empty: the queue of TASK_QUEUE
 	Indexes string        // a firestore.indexes.json; empty: the database's
 	Kinds   []worker.Kind // the kinds of work, filled; none: analysis
+	Alone   bool          // read only the services
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for Google's clients; tests set an endpoint
 }
@@ -39,7 +40,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 		Options: o, facts: Facts{Status: map[Part]Status{}},
 		connect: sync.OnceValues(func() (google, error) { return connect(ctx, o.Google) }),
 	}
-	if o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock) {
+	if o.Alone || o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock) {
 		r.offline = "files are named, so Google is asked only for what a flag names"
 	}
 
@@ -54,6 +55,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 		r.env = r.process
 	}
 
+	f.Target = r.env("TASK_TARGET_URL")
 	queue := r.env("TASK_QUEUE")
 	project, region := place(queue)
 	r.readQueue(ctx, queue, project != "")

@@ -41,7 +41,8 @@ const (
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	const job = `{"name":"projects/my-project/locations/europe-west1/jobs/taskguard-recover","state":"ENABLED","status":{"code":-1},
-		"httpTarget":{"uri":"` + workerURL + `/internal/tasks/recover","httpMethod":"POST"}}`
+		"schedule":"* * * * *","httpTarget":{"uri":"` + workerURL + `/internal/tasks/recover","httpMethod":"POST",
+		"oidcToken":{"serviceAccountEmail":"` + caller + `","audience":"` + workerURL + `"}}}`
 	const other = `{"name":"x/z","httpTarget":{"uri":"https://example.com/"},"status":{"code":7}}`
 	index := func(field, by, order string) string {
 		return `{"queryScope":"COLLECTION","fields":[{"fieldPath":"` + field + `","order":"ASCENDING"},
@@ -214,6 +215,32 @@ func TestTheSettingsAreThoseOfTheRevisionThatServes(t *testing.T) {
 	}
 }
 
+// In one project there are other deployments, whose failures are not this one's.
+func TestAnotherDeploymentIsNotJudged(t *testing.T) {
+	staging := func(text string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(text, "taskguard-worker-", "taskguard-worker-staging-"), "taskguard-recover", "staging-recover")
+	}
+	c := newCloud(t)
+	var jobs struct{ Jobs []json.RawMessage }
+	if err := json.Unmarshal([]byte(c.answers[location+"/jobs"]), &jobs); err != nil {
+		t.Fatal(err)
+	}
+	ours := string(jobs.Jobs[2])
+	failing := strings.Replace(staging(ours), `"code":-1`, `"code":7`, 1)
+	for name, tc := range map[string]struct{ jobs, rule string }{
+		"staging's fails":                     {ours + "," + failing, ""},
+		"staging's is paused":                 {ours + "," + strings.Replace(failing, "ENABLED", "PAUSED", 1), ""},
+		"ours is paused, staging's is not":    {strings.Replace(ours, "ENABLED", "PAUSED", 1) + "," + staging(ours), "recovery-unscheduled"},
+		"there is only staging's":             {staging(ours), "recovery-unscheduled"},
+		"an old one of ours is paused, fails": {ours + "," + strings.NewReplacer("ENABLED", "PAUSED", `"code":-1`, `"code":7`).Replace(ours), ""},
+	} {
+		c.answers[location+"/jobs"] = `{"jobs":[` + tc.jobs + `]}`
+		if found := doctor.Check(c.ask(t, t.Context())); rulesOf(found) != tc.rule {
+			t.Errorf("%s: got %+v, want %q", name, found, tc.rule)
+		}
+	}
+}
+
 func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 	c := newCloud(t)
 	c.answers[groups+"orders/indexes"] = strings.Replace(c.answers[groups+"analyses/indexes"], "READY", "CREATING", 1)
@@ -245,7 +272,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/services/taskguard-worker", `"timeoutSeconds":1560`, `"timeoutSeconds":0`, "run-timeout"},
 		{"/services/taskguard-worker", `"containerConcurrency":10`, `"containerConcurrency":0`, "memory"},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},
-		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"latest","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
+		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"1","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
@@ -267,6 +294,27 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/queues/analyses:getIamPolicy", workerAccount, doclockAccount, "account-cannot-book"},
 		{"/queues/analyses:getIamPolicy", "enqueuer", "viewer", "account-cannot-book"},
 		{caller + ":getIamPolicy", workerAccount, caller, "account-cannot-sign"},
+		{"/jobs", `"* * * * *"`, `"0 * * * *"`, "recovery-schedule"},
+		{"/jobs", `"* * * * *"`, `"*/10 * * * *"`, "recovery-schedule"},
+		{"/jobs", `"* * * * *"`, `"* 8-18 * * 1-5"`, "recovery-schedule"},
+		{"/jobs", `"* * * * *"`, `"every 24 hours"`, "recovery-schedule"},
+		{"/jobs", `"* * * * *"`, `"*/2 * * * *"`, ""},
+		{"/jobs", `"* * * * *"`, `"every 1 minutes"`, ""},
+		{"/jobs", `"httpMethod":"POST"`, `"httpMethod":"GET"`, "recovery-method"},
+		{"/jobs", `"audience":"` + workerURL, `"audience":"https://taskguard-doclock-123456789012.europe-west1.run.app`, "recovery-audience"},
+		{"/jobs", `"audience":"` + workerURL, `"audience":"` + workerURL + `/`, "recovery-audience"},
+		{"/jobs", `"audience":"` + workerURL + `"`, `"scope":""`, ""},
+		{"/jobs", `"oidcToken"`, `"oauthToken"`, "recovery-audience"},
+		{"/jobs", `"serviceAccountEmail":"` + caller, `"serviceAccountEmail":"` + doclockAccount, "recovery-caller"},
+		{"/jobs", `"ENABLED","status":{"code":-1}`, `"PAUSED","status":{"code":-1}`, "recovery-unscheduled"},
+		{"/jobs", "https://taskguard-worker-123456789012", "https://taskguard-worker-staging-123456789012", "recovery-unscheduled"},
+		{"/jobs", "https://taskguard-worker-1234", "https://taskguard-worker-9234", "recovery-unscheduled"},
+		{"/jobs", workerURL + "/internal", "https://taskguard-recovery-123456789012.europe-west1.run.app/internal", ""},
+		{"/queues/analyses", `"maxConcurrentDispatches":95`, `"maxConcurrentDispatches":95,"maxDispatchesPerSecond":0.05`, "queue-rate"},
+		{"/queues/analyses", `"maxConcurrentDispatches":95`, `"maxConcurrentDispatches":95,"maxDispatchesPerSecond":0.1`, ""},
+		{"/tasks", "/internal/tasks/analysis", "/internal/tasks/analyses", "task-url"},
+		{"/tasks", `"url":"https://taskguard-worker-`, `"url":"https://taskguard-worker-staging-`, "task-url"},
+		{"/services/taskguard-worker", `"taskguard-worker@my-project.iam`, `"123456789012-compute@developer`, "default-account account-cannot-book account-cannot-sign account-cannot-use-database account-cannot-find-tasks"},
 		{"/alertPolicies", `"projects/my-project/notificationChannels/1"`, ``, "alerts"},
 		{"/alertPolicies", `"enabled":true`, `"enabled":false`, "alerts"},
 		{"/alertPolicies", `Taskguard`, `Taskguard-Staging`, "alerts"},
@@ -290,12 +338,27 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	}
 }
 
+// queried has an index of each field that queries need.
+func queried() map[string]string {
+	const some = `{"indexes":[{"queryScope":"COLLECTION"}]}`
+	all := map[string]string{}
+	for _, name := range []string{"status", "lockExpiresAt", "nextAttemptAt", "updatedAt"} {
+		all["analyses/fields/"+name] = some
+	}
+	return all
+}
+
+func with(all map[string]string, pairs ...string) map[string]string {
+	assign(all, pairs)
+	return all
+}
+
 func TestATTLPolicyIsReadWithOrWithoutIndexSettings(t *testing.T) {
 	for config, want := range map[string]int{
 		`{"usesAncestorConfig":true},"ttlConfig":{"state":"CREATING"}`: 0, `{},"ttlConfig":{"state":"ACTIVE"}`: 0, `{}`: 1, `{},"ttlConfig":{"state":"NEEDS_REPAIR"}`: 1,
 	} {
 		c := newCloud(t)
-		c.answers[groups+"-/fields"] = fieldsJSON(map[string]string{"analyses/fields/*": `{}`, "analyses/fields/expireAt": config})
+		c.answers[groups+"-/fields"] = fieldsJSON(with(queried(), "analyses/fields/*", `{}`, "analyses/fields/expireAt", config))
 		f := c.ask(t, t.Context())
 		set("KEEP_FINISHED", "2160h", "FIRESTORE_DATABASE", "other")(&f)
 		if found := doctor.Check(f); len(found) != want || want == 1 && !strings.Contains(found[0].Fix, "expireAt --database='(default)' --collection-group=analyses ") {
@@ -310,11 +373,13 @@ func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
 		settings map[string]string
 		found    int
 	}{
-		"database exempts all": {map[string]string{"__default__/fields/*": none}, 0},
-		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 0},
+		"database exempts all": {map[string]string{"__default__/fields/*": none}, 4},
+		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 4},
+		"but what is queried":  {with(queried(), "__default__/fields/*", none), 0},
+		"one query fails":      {with(queried(), "__default__/fields/*", none, "analyses/fields/lockExpiresAt", none), 1},
 		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 4},
 		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 4},
-		"one field is indexed": {map[string]string{"__default__/fields/*": none, "analyses/fields/input": some}, 1},
+		"one field is indexed": {with(queried(), "__default__/fields/*", none, "analyses/fields/input", some), 1},
 		"no setting":           {nil, 4},
 	} {
 		c := newCloud(t)
@@ -426,6 +491,32 @@ func TestEnvironmentOfAnOperatorNamesTheParts(t *testing.T) {
 	}
 }
 
+// For the variables nothing else is asked. The project is that of the service's name if it sets none.
+func TestTheExportsAreOfTheDeployedService(t *testing.T) {
+	c := newCloud(t)
+	const service, variable = location + "/services/taskguard-worker", `{"name":"GOOGLE_CLOUD_PROJECT","value":"my-project"},`
+	if !strings.Contains(c.answers[service], variable) {
+		t.Fatal(c.answers[service])
+	}
+	c.answers = map[string]string{service: strings.Replace(c.answers[service], variable, "", 1)}
+	f, err := doctor.Read(t.Context(), doctor.Options{
+		Service: service[len("/v1/"):], Alone: true, Lookup: lookup(nil),
+		Google: []option.ClientOption{option.WithEndpoint(c.URL), option.WithoutAuthentication()},
+	})
+	got := f.Exports()
+	for name, want := range map[string]string{
+		"GOOGLE_CLOUD_PROJECT": "my-project", "CLOUDSDK_CORE_PROJECT": "my-project", "CLOUDSDK_RUN_REGION": "europe-west1", "TASK_QUEUE": queueName,
+		"TASK_TARGET_URL": workerURL, "TASK_CALLER": caller, "TASK_AUDIENCE": "", "FIRESTORE_EMULATOR_HOST": "",
+	} {
+		if value, set := got[name]; value != want || !set || err != nil {
+			t.Errorf("%s is %q, want %q: %v, %+v", name, value, want, err, f.Status)
+		}
+	}
+	if _, set := got["DOCLOCK_DATABASE"]; set || f.Status[doctor.QueueSettings].Failed {
+		t.Errorf("%v, %+v", got, f.Status)
+	}
+}
+
 func TestFilesAreReadStrictly(t *testing.T) {
 	const service = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: w}\n"
 	const container = service + "spec: {template: {spec: {containers: "
@@ -441,14 +532,17 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"queue without limits":      {"--queue", "--location: l\n", ""},
 		"malformed time of retries": {"--queue", "--max-retry-duration: 30x\n", `in duration "30x"`},
 		"instances as text":         {"--service", strings.Replace(container, "name: w", "name: w, annotations: {run.googleapis.com/maxScale: many}", 1) + "[{image: a}]}}}", "invalid syntax"},
-		"description of a queue":    {"--queue", "name: projects/p/locations/l/queues/q\n", "is not a flags file of a queue"},
+		"description of a queue":    {"--queue", "name: projects/p/locations/l/queues/q\nrateLimits: {maxBurstSize: 10, maxDispatchesPerSecond: 5.5}\nstate: RUNNING\n", ""},
+		"another description":       {"--queue", "nam: projects/p/locations/l/queues/q\n", "is not a flags file of a queue"},
+		"App Engine's queue.yaml":   {"--queue", "queue:\n- name: analyses\n  rate: 10/s\n  retry_parameters: {task_retry_limit: 7}\n", " is App Engine's queue.yaml"},
+		"numbers in quotes":         {"--queue", "--max-attempts: '-1'\n--max-concurrent-dispatches: \"95\"\n", ""},
 		"flag set twice":            {"--queue", "--max-attempts: 1\n--max-attempts: 2\n", "already set"},
 		"unknown flag":              {"--queue", "--max-attempt: 3\n", `unknown field "--max-attempt"`},
 		"indexes": {"--indexes", `{"fieldOverrides": [{"collectionGroup": "a", "fieldPath": "expireAt", "ttl": true}, {"collectionGroup": "a", "fieldPath": "b", "indexes": [{}]},
 			{"collectionGroup": "a", "fieldPath": "c", "indexes": []}], "indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
 		"not indexes":      {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
 		"indexes of text":  {"--indexes", "module m\n", "json: cannot unmarshal string"},
-		"limit of text":    {"--queue", "--max-attempts: many\n", "struct field .--max-attempts"},
+		"limit of text":    {"--queue", "--max-attempts: many\n", "invalid number literal"},
 		"no text of index": {"--indexes", "", " is empty"},
 		"no text of queue": {"--queue", "\n", " is empty"},
 	} {

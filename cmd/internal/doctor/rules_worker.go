@@ -28,49 +28,61 @@ func (d *diagnosis) checkWorker() {
 		return
 	}
 
-	// A fix that ends the request together with its dispatch.
-	const setTimeout = "Set timeoutSeconds: %d (--timeout=%[1]d), and RUN_TIMEOUT a minute shorter."
 	w, o, deadline := d.Worker, d.config.Options, d.deadline()
-	if o.RunTimeout >= w.Timeout {
-		d.problem("run-timeout",
-			"RUN_TIMEOUT is %v, but Cloud Run ends the request after %v: a longer run loses its CPU.",
-			o.RunTimeout, w.Timeout).
-			fix(setTimeout, deadline/time.Second)
-	}
-	if w.Timeout > deadline {
-		d.problem("dispatch-deadline",
-			"The request timeout is %v, and Cloud Tasks waits only %v (RUN_TIMEOUT + 1 min, at most 30 min): "+
-				"a later answer is lost, and the task is delivered again.", w.Timeout, deadline).
-			fix(setTimeout, deadline/time.Second)
-	}
+	d.rule(Problem, "run-timeout", o.RunTimeout >= w.Timeout,
+		"RUN_TIMEOUT is %v, but Cloud Run ends the request after %v: a longer run loses its CPU.\n"+
+			setTimeout, o.RunTimeout, w.Timeout, deadline/time.Second)
+	d.rule(Problem, "dispatch-deadline", w.Timeout > deadline,
+		"The request timeout is %v, and Cloud Tasks waits only %v (RUN_TIMEOUT + 1 min, at most 30 min): "+
+			"a later answer is lost, and the task is delivered again.\n"+
+			setTimeout, w.Timeout, deadline, deadline/time.Second)
 
-	if w.Concurrency > int64(o.MaxRuns) {
-		d.problem("max-runs",
-			"MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409.",
-			o.MaxRuns, w.Concurrency).
-			fix("Set containerConcurrency: %d (--concurrency=%[1]d); or MAX_RUNS=%d, if memory suffices.",
-				o.MaxRuns, w.Concurrency)
-	}
 	runs := min(w.Concurrency, int64(o.MaxRuns))
-	if need := memoryAlone + runs*memoryPerRun; w.Memory > 0 && w.Memory < need {
-		d.advice("memory",
-			"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.",
-			w.Name, w.Memory>>20, runs, need>>20).
-			fix("Set memory: %dMi (--memory=%[1]dMi), or a smaller containerConcurrency.", need>>20)
-	}
+	need := memoryAlone + runs*memoryPerRun
+	d.rule(Problem, "max-runs", w.Concurrency > int64(o.MaxRuns),
+		"MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409.\n"+
+			"Set containerConcurrency: %[1]d (--concurrency=%[1]d); or MAX_RUNS=%[2]d, if memory suffices.",
+		o.MaxRuns, w.Concurrency)
+	d.rule(Advice, "memory", w.Memory > 0 && w.Memory < need,
+		"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.\n"+
+			"Set memory: %[4]dMi (--memory=%[4]dMi), or a smaller containerConcurrency.",
+		w.Name, w.Memory>>20, runs, need>>20)
+	d.rule(Problem, "log-lines", d.config.LogLevel > slog.LevelInfo || d.config.LogFormat != "json",
+		"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.\n"+
+			"Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).", d.config.LogLevel, d.config.LogFormat)
+	d.rule(Problem, "heartbeat", o.Lock.Heartbeat < minHeartbeat,
+		"LOCK_HEARTBEAT is %v: each run writes to its document so often, and Firestore limits the writes to one.\n"+
+			"Remove it: then it is a third of LOCK_TTL, whose default is 300s.", o.Lock.Heartbeat)
+	d.rule(Advice, "lock-ttl", o.Lock.TTL > maxTTL,
+		"LOCK_TTL is %v: so long the analysis of a dead worker waits. A run renews its lock, and can take longer.\n"+
+			"Remove LOCK_TTL and LOCK_HEARTBEAT: the default is 300s.", o.Lock.TTL)
 
-	if d.config.LogLevel > slog.LevelInfo || d.config.LogFormat != "json" {
-		d.problem("log-lines",
-			"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.",
-			d.config.LogLevel, d.config.LogFormat).
-			fix("Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).")
-	}
+	analyzer, err := url.Parse(w.value("ANALYZER"))
+	local := err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, analyzer.Hostname())
+	d.rule(Problem, "analyzer-missing", local && (len(w.Sidecars) == 0 || analyzer.Port() == w.Port),
+		"ANALYZER is an address in the instance, where no container but the worker's can answer at it.\n"+
+			"Add the application's container, with another port than the worker's (deploy/sidecar/README.md).")
+
+	// The members of a group are unknown.
+	caller := w.value("TASK_CALLER")
+	d.rule(Advice, "caller-not-invoker", caller != "" && w.value("TASK_AUTH") == "iam" && d.refusesCaller(caller),
+		"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
+			"unless the project, a folder or the organisation allows it.\n"+
+			"Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%[1]s --role=roles/run.invoker).",
+		caller)
 	d.checkTargetURL()
-	d.checkCallerOfTasks()
 }
 
-// checkTargetURL finds tasks of the worker that go elsewhere. Cloud Run's addresses of a service begin
-// with its name; another address may be the service's custom domain.
+const (
+	// setTimeout is a fix that ends the request together with its dispatch.
+	setTimeout = "Set timeoutSeconds: %d (--timeout=%[3]d), and RUN_TIMEOUT a minute shorter."
+	// With a shorter heartbeat a document has more writes than Firestore takes for long.
+	minHeartbeat = 5 * time.Second
+	maxTTL       = 30 * time.Minute
+)
+
+// checkTargetURL finds tasks of the worker that go elsewhere. An address that is not Cloud Run's may be the
+// service's custom domain.
 func (d *diagnosis) checkTargetURL() {
 	target, err := url.Parse(d.config.Options.Queue.TargetURL)
 	if err != nil || target.Host == "" { // no queue, or the rule "environment" reports it
@@ -79,38 +91,27 @@ func (d *diagnosis) checkTargetURL() {
 
 	for i := range d.Kinds {
 		if k := &d.Kinds[i]; strings.HasSuffix(target.Path, k.Path) {
-			d.problem("target-url",
-				"TASK_TARGET_URL is %s, and tasks add the path of the kind %s: they are answered 404.", target, k.Name).
-				fix("Remove the path from TASK_TARGET_URL.")
+			d.rule(Problem, "target-url", true,
+				"TASK_TARGET_URL is %s, and tasks add the path of the kind %s: they are answered 404.\n"+
+					"Remove the path from TASK_TARGET_URL.", target, k.Name)
 			return
 		}
 	}
 
-	host := target.Hostname()
-	listed := d.Worker.URLs == "" || strings.Contains(d.Worker.URLs, `"https://`+host+`"`)
-	ownHost := !strings.HasSuffix(host, ".run.app") || strings.HasPrefix(host, d.Worker.Name+"-") && listed
-	if target.Scheme != "https" || !ownHost {
-		d.problem("target-url",
-			"TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, "+
-				"or their tokens travel in plain text.", target, d.Worker.Name).
-			fix("Set TASK_TARGET_URL to the service's address (--update-env-vars).")
-	}
+	ownHost := !strings.HasSuffix(target.Hostname(), ".run.app") || d.Worker.at(target.Hostname())
+	d.rule(Problem, "target-url", target.Scheme != "https" || !ownHost,
+		"TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, "+
+			"or their tokens travel in plain text.\n"+
+			"Set TASK_TARGET_URL to the service's address (--update-env-vars).", target, d.Worker.Name)
 }
 
-// checkCallerOfTasks finds deliveries that Cloud Run may refuse. The members of a group are unknown.
-func (d *diagnosis) checkCallerOfTasks() {
-	caller := d.Worker.value("TASK_CALLER")
-	if !d.hasRead(WorkerCallers) || d.Worker.value("TASK_AUTH") != "iam" || caller == "" {
-		return
+// refusesCaller reports whether it is known that the worker does not accept an account.
+func (d *diagnosis) refusesCaller(account string) bool {
+	if d.Worker.value("TASK_AUTH") == "oidc" {
+		return !slices.Contains(d.config.Auth.Token.Accounts, account)
 	}
-	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, caller) })
-	if !allowed {
-		d.advice("caller-not-invoker",
-			"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
-				"unless the project, a folder or the organisation allows it.", caller).
-			fix("Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%s "+
-				"--role=roles/run.invoker).", caller)
-	}
+	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, account) })
+	return d.hasRead(WorkerCallers) && !allowed
 }
 
 // mayBe reports whether a member of a policy is, or may include, a service account.

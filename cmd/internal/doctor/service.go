@@ -12,6 +12,8 @@ import (
 	"time"
 
 	run "google.golang.org/api/run/v1"
+
+	"taskguard/cmd/internal/cli"
 )
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
@@ -65,15 +67,20 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 
 	found = Service{
 		Name:         s.Metadata.Name,
-		Environment:  environment(container),
+		Region:       s.Metadata.Labels["cloud.googleapis.com/location"],
+		Number:       number.FindString(s.Metadata.Namespace),
+		Image:        container.Image,
+		Port:         "8080",
 		Timeout:      time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second,
 		Concurrency:  cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		URLs:         annotations["run.googleapis.com/urls"],
+		Audiences:    annotations["run.googleapis.com/custom-audiences"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
 	}
 	found.Serving, found.Newest, found.NewestShare = serving(s)
+	found.readContainers(container, spec.Containers)
 
 	// The service and the revision have a limit each: the lower one counts.
 	service := annotations["run.googleapis.com/maxScale"]
@@ -84,20 +91,54 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 	return found, errors.Join(err, err2)
 }
 
-// environment returns a container's variables.
-func environment(c *run.Container) map[string]string {
-	all := map[string]string{}
-	for _, v := range c.Env {
-		switch {
-		case v == nil: // a dash alone
-		case v.ValueFrom != nil:
-			all[v.Name] = Secret
-		default:
-			all[v.Name] = v.Value
+// readContainers reads the container that gets the requests, and the environments of all.
+func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
+	s.Environment, s.Twice = environment(ingress)
+	for _, c := range all {
+		if c != nil && c != ingress {
+			variables, twice := environment(c)
+			s.Sidecars, s.Twice = append(s.Sidecars, variables), append(s.Twice, twice...)
 		}
 	}
-	return all
+
+	for _, p := range ingress.Ports {
+		s.Port = strconv.FormatInt(cmp.Or(p.ContainerPort, 8080), 10)
+	}
 }
+
+// environment returns a container's variables, and the names of those that are set twice.
+func environment(c *run.Container) (all map[string]string, twice []string) {
+	all = map[string]string{}
+	for _, v := range c.Env {
+		if v == nil { // a dash alone
+			continue
+		}
+		if _, exists := all[v.Name]; exists {
+			twice = append(twice, v.Name)
+		}
+		if all[v.Name] = v.Value; v.ValueFrom != nil {
+			all[v.Name] = Secret
+		}
+	}
+	return all, twice
+}
+
+var (
+	number = regexp.MustCompile(`^[0-9]+$`)
+	// runHost has a service's name, and its project's number and region, or a hash.
+	runHost = regexp.MustCompile(`^([a-z0-9-]+)-(?:([0-9]+)\.([a-z0-9-]+)|[a-z0-9]+-[a-z0-9]+\.a)\.run\.app$`)
+)
+
+// at reports whether Cloud Run gives the service this host. Names may begin alike: taskguard-worker
+// is not taskguard-worker-staging.
+func (s Service) at(host string) bool {
+	m := runHost.FindStringSubmatch(host)
+	listed := s.URLs == "" || strings.Contains(s.URLs, `"https://`+host+`"`)
+	return len(m) > 0 && m[1] == s.Name && listed && !differ(m[2], s.Number) && !differ(m[3], s.Region)
+}
+
+// differ reports whether two values are known, and not the same.
+func differ(a, b string) bool { return a != "" && b != "" && a != b }
 
 // ingressContainer returns the container that gets the requests: the only one, or the
 // one with a port.
@@ -141,25 +182,56 @@ func (d *diagnosis) checkService(s service) {
 	}
 
 	// A release sends the requests to one revision, and a change of a setting makes another.
-	if s.Serving != s.Newest {
-		severity := Problem
-		if s.NewestShare > 0 { // a release is under way
-			severity = Advice
-		}
-		d.add(severity, "traffic",
-			"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.",
-			s.Name, s.Newest, s.NewestShare, s.Serving).
-			fix("Test the newest revision, and send them to it (docs/operations.md, Change a setting).")
+	severity := Problem
+	if s.NewestShare > 0 { // a release is under way
+		severity = Advice
 	}
+	d.rule(severity, "traffic", s.Serving != s.Newest,
+		"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.\n"+
+			"Test the newest revision, and send them to it (docs/operations.md, Change a setting).",
+		s.Name, s.Newest, s.NewestShare, s.Serving)
 
 	d.checkEnvironment(s)
-	if s.value("SESSION_SECRET") != "" {
-		d.problem("plain-secret",
-			"SESSION_SECRET is in plain text among the service's settings: who may view them can make a session.").
-			fix("Create a new one in Secret Manager and refer to it, in one command " +
-				"(--remove-env-vars=SESSION_SECRET --update-secrets=SESSION_SECRET=taskguard-session:latest).")
-	}
+	d.checkTemplate(s)
 	d.checkCallers(s)
+}
+
+var (
+	defaultAccount = regexp.MustCompile(`^$|-compute@developer\.gserviceaccount\.com$|@appspot\.gserviceaccount\.com$`)
+	reserved       = regexp.MustCompile(`^(PORT|K_SERVICE|K_REVISION|K_CONFIGURATION)$`)
+	secretName     = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
+		`(API|ACCESS|PRIVATE|SECRET)_?KEY)$`)
+	// secretPart matches a URL's password, a private key, and a header, a flag or a parameter.
+	secretPart = regexp.MustCompile(`(?i)://[^/\s:@]*:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE KEY|` +
+		`(\b(authorization|api[-_]?key|token|password|secret)|[?&]key)=[^/$\s]`)
+	// noSecret matches what is short, a path, a URL, a placeholder, or the name of a secret.
+	noSecret = regexp.MustCompile(`^.{0,7}$|^[./<$]|://|^projects/`)
+)
+
+// checkTemplate applies the rules about the account, the image, and the containers.
+func (d *diagnosis) checkTemplate(s service) {
+	d.rule(Problem, "default-account", defaultAccount.MatchString(s.Account),
+		"%s has no service account for itself: Google's default one may do too much, or too little.\n"+
+			"Set serviceAccountName (--service-account).", s.title)
+	d.rule(Advice, "image-tag", s.Image != "" && !strings.Contains(s.Image, "@sha256:"),
+		"The image of %s is %s: a tag can name another image at the next deployment than in the test.\n"+
+			"Name it by its digest, IMAGE@sha256:….", s.title, s.Image)
+	d.rule(Problem, "variable-twice", len(s.Twice) > 0,
+		"%s has variables that are set twice, and only one value counts: %s.\n"+
+			"Remove one of the two.", s.title, strings.Join(s.Twice, ", "))
+
+	for _, variables := range append([]map[string]string{s.Environment}, s.Sidecars...) {
+		for _, name := range slices.Sorted(maps.Keys(variables)) {
+			value := strings.TrimPrefix(variables[name], Secret)
+			named := secretName.MatchString(name) && !noSecret.MatchString(value)
+			d.rule(Problem, "plain-secret", named || secretPart.MatchString(value),
+				"%s has a secret in plain text in %s: who may view its settings can use it.\n"+
+					"Create a new one in Secret Manager and refer to it, in one command "+
+					"(--remove-env-vars=%[2]s --update-secrets=%[2]s=SECRET:latest).", s.title, name)
+			d.rule(Problem, "reserved-variable", reserved.MatchString(name),
+				"Cloud Run sets %[2]s, and refuses to deploy %[1]s with it.\nRemove it.", s.title, name)
+		}
+	}
 }
 
 // checkEnvironment finds the variables that keep the service from starting. It also finds variables
@@ -178,11 +250,10 @@ func (d *diagnosis) checkEnvironment(s service) {
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			name, problem, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			if s.Environment[name] == Secret {
-				continue // it is unknown, not wrong
-			}
-			d.problem("environment", "%s will not start: %s: %s.", s.title, name, problem).
-				fix("Correct %s (--update-env-vars), or remove what does not belong (--remove-env-vars).", name)
+			d.rule(Problem, "environment", s.Environment[name] != Secret, // which is unknown, not wrong
+				"%s will not start: %s: %s.\n"+
+					"Correct %[2]s (--update-env-vars), or remove what does not belong (--remove-env-vars).",
+				s.title, name, problem)
 		}
 	}
 
@@ -190,40 +261,40 @@ func (d *diagnosis) checkEnvironment(s service) {
 	if s.custom || s.value("ANALYZER_ENV") != "" { // the analyzer may read it
 		severity = Advice
 	}
+	known := slices.DeleteFunc(slices.Collect(maps.Keys(read)), func(name string) bool {
+		return len(name) < len("LOCK_TTL") || strings.HasPrefix(name, "OTEL_")
+	})
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
-		if word, _, _ := strings.Cut(strings.ToUpper(name), "_"); words[word] && !read[name] {
-			d.add(severity, "unknown-variable",
-				"%s does not read the variable %s: its name may be misspelled.", s.title, name).
-				fix("Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%s).", name)
-		}
+		upper := strings.ToUpper(name)
+		word, _, _ := strings.Cut(upper, "_")
+		similar := slices.ContainsFunc(known, func(other string) bool { return cli.Similar(other, upper) })
+		d.rule(severity, "unknown-variable", !read[name] && (words[word] || similar),
+			"%s does not read the variable %s: its name may be misspelled.\n"+
+				"Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name)
 	}
 }
 
 // checkCallers finds a service that lets anybody in, or nobody.
 func (d *diagnosis) checkCallers(s service) {
 	mode, checked := s.value("TASK_AUTH"), s.InvokerCheck
-	if mode == "iam" && !checked {
-		d.problem("invoker-check-disabled",
-			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.", s.Name).
-			fix("Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.")
-	}
+	d.rule(Problem, "invoker-check-disabled", mode == "iam" && !checked,
+		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.\n"+
+			"Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.",
+		s.Name)
 	if !d.hasRead(s.callers) {
 		return
 	}
 
 	for _, member := range s.Callers {
-		if mode == "iam" && everybody(member) {
-			d.problem("invoker-public",
-				"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.", member, s.title).
-				fix("Remove it (gcloud run services remove-iam-policy-binding --member=%s --role=roles/run.invoker).", member)
-		}
+		d.rule(Problem, "invoker-public", mode == "iam" && everybody(member),
+			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.\n"+
+				"Remove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).",
+			member, s.title)
 	}
-	if mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers") {
-		d.problem("oidc-behind-iam",
-			"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.", s.title).
-			fix("Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; " +
-				"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).")
-	}
+	d.rule(Problem, "oidc-behind-iam", mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers"),
+		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.\n"+
+			"Set TASK_AUTH=iam without TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS; "+
+			"or, where the public may call, disable Cloud Run's check (--no-invoker-iam-check).", s.title)
 }
 
 func everybody(member string) bool { return member == "allUsers" || member == "allAuthenticatedUsers" }

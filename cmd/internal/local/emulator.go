@@ -7,10 +7,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,7 +72,7 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})
 	} else {
 		const ready = "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
-		_, err = fmt.Fprintf(c.Out, ready, exports(vars), health)
+		_, err = fmt.Fprintf(c.Out, ready, cli.Exports(vars), health)
 	}
 	if err == nil {
 		<-ctx.Done()
@@ -172,24 +170,4 @@ func (c *cloud) close() {
 		stop()
 	}
 	c.serving.Wait()
-}
-
-// exports returns commands for a shell that set variables.
-func exports(vars map[string]string) string {
-	text := ""
-	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		text += "export " + name + "=" + quote(vars[name]) + "\n"
-	}
-	return text
-}
-
-// plainWord matches words that a shell does not change.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
-
-// quote returns text as one word of a POSIX shell.
-func quote(text string) string {
-	if plainWord.MatchString(text) {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

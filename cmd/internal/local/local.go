@@ -286,13 +286,13 @@ func (l *local) printEnvironment(locks, console string) error {
 	if l.c.JSON {
 		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": console})
 	}
-	self := quote(os.Args[0])
+	self := cli.Quote(os.Args[0])
 	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
 		self = "go run ./cmd/taskguard"
 	}
 	_, err := fmt.Fprintf(l.c.Out, "In another terminal:\n\n%s\nand then:\n\n  %s submit FILE… --wait\n\n"+
 		"or status, resolve ID NAME, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, run ID, recover "+
 		"instead of submit. "+
-		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n", exports(vars), self)
+		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n", cli.Exports(vars), self)
 	return err
 }

@@ -1,5 +1,5 @@
 // Package operate has the commands with which an operator submits analyses and operates
-// on them: submit, run, status, unlock, cancel, requeue, delete, recover, console, doctor, version.
+// on them: submit, run, status, unlock, cancel, requeue, delete, recover, console, doctor, env, version.
 // They are a client of package worker.
 package operate
 

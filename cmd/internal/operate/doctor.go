@@ -21,6 +21,35 @@ type diagnosis struct {
 	Unchecked []doctor.Reading `json:"unchecked"`
 }
 
+// Env prints the variables that the commands need for a deployment, as lines for a shell.
+func Env(ctx context.Context, c *cli.Call) error {
+	o := doctor.Options{Lookup: c.Lookup, Alone: true}
+	c.Flags.StringVar(&o.Service, "service", "", "the worker: a service's `NAME`, or a file as for doctor")
+	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: a service's `NAME`, or a file")
+	c.TakesJSON("print the variables as one JSON object")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	if o.Service == "" {
+		return cli.UsageError("--service is missing")
+	}
+
+	facts, err := doctor.Read(ctx, o)
+	if err != nil {
+		return cli.UsageError(err.Error())
+	}
+	for _, part := range []doctor.Part{doctor.WorkerSettings, doctor.DoclockSettings} {
+		if s := facts.Status[part]; s.Failed {
+			return errors.New(s.Why)
+		}
+	}
+	if c.JSON {
+		return c.PrintJSON(facts.Exports())
+	}
+	cli.Print(c.Out, "%s", cli.Exports(facts.Exports()))
+	return nil
+}
+
 // Doctor checks whether the settings of a deployment fit each other.
 func Doctor(ctx context.Context, c *cli.Call) error {
 	o := doctor.Options{Lookup: c.Lookup}

@@ -10,6 +10,7 @@ module "taskguard" {
   worker_image          = "europe-west1-docker.pkg.dev/my-project/taskguard/worker@sha256:0000000000000000000000000000000000000000000000000000000000000000"
   submitters            = ["serviceAccount:api@my-project.iam.gserviceaccount.com"]
   notification_channels = ["projects/my-project/notificationChannels/1234567890"]
+  keep_finished_days    = 90
 
   app = {
     image  = "europe-west1-docker.pkg.dev/my-project/taskguard/model@sha256:0000000000000000000000000000000000000000000000000000000000000000"

@@ -9,7 +9,7 @@ module "production" {
   submitters            = ["serviceAccount:api@my-project.iam.gserviceaccount.com"]
   notification_channels = ["projects/my-project/notificationChannels/1234567890"]
   labels                = { environment = "production" }
-  deletion_protection   = true
+  keep_finished_days    = 90
 }
 
 module "staging" {
@@ -20,6 +20,9 @@ module "staging" {
   submitters      = ["serviceAccount:api-staging@my-project.iam.gserviceaccount.com"]
   labels          = { environment = "staging" }
   delete_database = true
+
+  keep_finished_days  = 32
+  deletion_protection = false
 }
 
 output "environment" { value = module.production.environment }

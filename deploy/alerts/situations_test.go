@@ -1,0 +1,178 @@
+package alerts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// begins is when each situation begins: an analysis is just created, also at ten a day.
+const begins = 3 * 144
+
+// situation is what happens to a deployment. Times are in minutes; zero: it does not happen.
+type situation struct {
+	ends                 func(id int, at float64, attempt int) end // how an attempt that begins at a time ends
+	busy                 bool                                      // the instances are never empty
+	paused, resumed      float64                                   // the queue
+	refused              float64                                   // Cloud Run refuses the caller from then on
+	release              float64                                   // a new revision serves
+	abandoned, uncertain float64
+
+	must   map[string]int // the minutes after which an alert is open at the latest
+	may    []string       // alerts that also open
+	silent float64        // no alert opens from then on
+}
+
+func allReady(int, float64, int) end { return ready }
+
+// during returns the ends of attempts that begin in the first so many minutes of a situation; others are ready.
+func during(minutes float64, e func(id, attempt int) end) func(int, float64, int) end {
+	return func(id int, at float64, attempt int) end {
+		if at >= begins && at < begins+minutes {
+			return e(id, attempt)
+		}
+		return ready
+	}
+}
+
+// healthy returns how the attempts of a usual day end: one in 200 is retried, one in 1000 fails.
+func healthy(id int, _ float64, attempt int) end {
+	switch {
+	case id%200 == 7 && attempt == 1:
+		return end{outcome: "retry", after: 0.5}
+	case id%1000 == 8:
+		return end{outcome: "failed", after: 0.5}
+	case id%5000 == 9 && attempt == 1:
+		return end{outcome: "retry", after: 25, code: "run_timeout"}
+	}
+	return ready
+}
+
+// killer returns the ends of an analysis that kills its worker, and of nine that run beside it.
+func killer(perDay int) func(int, float64, int) end {
+	perMinute := float64(perDay) / 1440
+	id := int(begins * perMinute)
+	return func(i int, _ float64, attempt int) end {
+		behind := i - id
+		switch {
+		case behind == 0:
+			return end{outcome: "crash", after: 0.3}
+		case perDay > 1000 && attempt == 1 && (behind < 0 && behind >= -9 || behind > 370 && behind < 380):
+			// beside its first crash, or beside the second, five minutes later
+			return end{outcome: "crash", after: 0.3}
+		}
+		return ready
+	}
+}
+
+// situations returns what happens at so many analyses a day.
+func situations(perDay int) map[string]situation {
+	many := perDay > 1000
+	either := func(few, much int) int {
+		if many {
+			return much
+		}
+		return few
+	}
+	hang := end{outcome: "retry", after: 25, code: "run_timeout"}
+	all := map[string]situation{
+		"a usual day":      {ends: healthy, busy: many},
+		"a new deployment": {ends: allReady, release: begins + 0.4},
+		"a dependency is down for two hours": {
+			ends: during(120, func(int, int) end { return end{outcome: "retry", after: 0.2} }),
+			must: map[string]int{"attempts are retried": either(20, 13)},
+			may:  []string{"attempts are exhausted", "analyses fail", "the backlog grows", "an analysis is not finished"},
+		},
+		"a dependency is down for three minutes": {
+			ends: during(3, func(int, int) end { return end{outcome: "retry", after: 0.2} }),
+		},
+		"deliveries are refused at the door": {
+			ends: allReady, refused: begins,
+			must: map[string]int{"the queue sees errors": either(20, 13)},
+			may:  []string{"tasks do not arrive", "the backlog grows", "an analysis is not finished"},
+		},
+		"runs time out": {
+			ends: during(120, func(id, _ int) end {
+				if many && id%20 != 0 {
+					return ready
+				}
+				return hang
+			}),
+			must: map[string]int{"runs time out": either(60, 45)},
+			may:  []string{"an analysis is not finished", "attempts are exhausted"},
+		},
+		"an input kills its worker": {
+			ends: killer(perDay), busy: many,
+			must: map[string]int{"analyses crash": 15, "attempts are exhausted": 40},
+		},
+		"an act is abandoned": {
+			ends: allReady, abandoned: begins,
+			must: map[string]int{"records are abandoned": 2},
+		},
+		"an act is uncertain": {
+			ends: allReady, uncertain: begins,
+			must: map[string]int{"an act is uncertain": 2},
+		},
+		"an analyzer asks for a wait of hours": {
+			ends: during(300, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 240} }),
+			may:  []string{"an analysis is not finished"}, // on the next working day
+		},
+		"the queue is paused for an hour": {
+			ends: allReady, paused: begins, resumed: begins + 60, silent: begins + 60,
+			may: []string{"tasks are not sent", "the backlog grows"},
+		},
+		"the queue stands still": {
+			ends: allReady, paused: begins, resumed: 10_000,
+			must: map[string]int{"tasks are not sent": 47},
+			may:  []string{"the backlog grows", "an analysis is not finished"},
+		},
+	}
+	return all
+}
+
+func TestAlerts(t *testing.T) {
+	engine := promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 1e9, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
+	})
+	alerts := policies(t)
+	for _, perDay := range []int{10, 1000, 100_000} {
+		for name, s := range situations(perDay) {
+			t.Run(fmt.Sprintf("%d a day/%s", perDay, name), func(t *testing.T) {
+				t.Parallel()
+				const minutes = 960
+				series := simulate(s, perDay, minutes)
+				missing := maps.Clone(s.must)
+				for _, p := range alerts {
+					s.check(t, p, firing(t, engine, p, series, minutes))
+					delete(missing, p.name)
+				}
+				if len(missing) > 0 {
+					t.Errorf("there is no alert %v", missing)
+				}
+			})
+		}
+	}
+}
+
+// check compares when an alert is open with what the situation says.
+func (s situation) check(t *testing.T, p policy, open []bool) {
+	t.Helper()
+	first := slices.Index(open, true)
+	within, must := s.must[p.name]
+	switch {
+	case must && (first < begins || first > begins+within):
+		t.Errorf("%s opens after %d minutes, want within %d", p.name, first-begins, within)
+	case !must && first >= 0 && !slices.Contains(s.may, p.name):
+		t.Errorf("%s opens after %d minutes", p.name, first-begins)
+	}
+	for m := 1; s.silent > 0 && m < len(open); m++ {
+		if open[m] && !open[m-1] && float64(m) > s.silent {
+			t.Errorf("%s opens again after %d minutes", p.name, m-begins)
+		}
+	}
+}
