@@ -46,7 +46,7 @@ type Backlog struct {
 }
 
 // Reads returns about how many reads Firestore bills for the next Backlog.
-func (b *Backlog) Reads() int64 { return 15 + (b.Created+3*(b.Running+b.Waiting+b.Stuck))/1000 }
+func (b Backlog) Reads() int64 { return 15 + (b.Created+3*(b.Running+b.Waiting+b.Stuck))/1000 }
 
 // sum sets Top, Ended, and DrainedAt: until then, as many end as now wait.
 func (b *Backlog) sum() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -28,6 +29,7 @@ type failuresPage struct {
 	Left      int   // the number of groups that are not shown
 	LeftActs  int   // the number of analyses with uncertain acts that are not shown
 	Rest      int64 // the number of failed analyses in no shown group
+	Counted   live  // how old the Groups are
 }
 
 // group is a code with the lines that the messages of its newest analyses have.
@@ -73,14 +75,23 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 	return g
 }
 
-// problems is what one reading for the page of failures returns.
+// problems is what the page of failures lists one by one.
 type problems struct {
-	failures     []repo.Failure
-	hiddenGroups int // the number of further groups
-	uncertain    []analysislock.Analysis
-	crashed      []analysislock.Analysis // with the code crashed, the last updated first
-	readAt       time.Time
+	uncertain []analysislock.Analysis
+	crashed   []analysislock.Analysis // with the code crashed, the last updated first
+	readAt    time.Time
 }
+
+// failures is what the page of failures counts.
+type failures struct {
+	groups []repo.Failure
+	hidden int   // the number of further groups
+	all    int64 // the number of analyses that are FAILED, which are counted in all and by group
+	readAt time.Time
+}
+
+// Reads returns about how many reads Firestore has billed for the counts of f.
+func (f failures) Reads() int64 { return int64(1+len(f.groups)+f.hidden) + 2*f.all/1000 }
 
 // uncertainSince returns when the first of the open acts of a began.
 func uncertainSince(a *analysislock.Analysis) (first time.Time) {
@@ -104,17 +115,26 @@ func (s *Server) problems(ctx context.Context) (p problems, err error) {
 		return uncertainSince(&a).Compare(uncertainSince(&b))
 	})
 
-	reads, ctx := errgroup.WithContext(ctx)
-	reads.Go(func() (err error) {
-		p.crashed, _, _, err = s.source.Page(ctx, repo.Filter{Code: analysislock.Crashed}, "", maxCodes)
-		return err
-	})
-	reads.Go(func() (err error) {
-		p.failures, p.hiddenGroups, err = s.source.Failures(ctx, maxCodes)
-		return err
-	})
-	err = reads.Wait()
+	p.crashed, _, _, err = s.source.Page(ctx, repo.Filter{Code: analysislock.Crashed}, "", maxCodes)
 	return p, err
+}
+
+// failures counts the failures.
+func (s *Server) failures(ctx context.Context) (f failures, err error) {
+	if f.readAt, err = s.source.Now(ctx); err != nil {
+		return f, err
+	}
+	counts, ctx := errgroup.WithContext(ctx)
+	counts.Go(func() (err error) {
+		f.all, err = s.source.Count(ctx, repo.Filter{Status: analysislock.Failed})
+		return err
+	})
+	counts.Go(func() (err error) {
+		f.groups, f.hidden, err = s.source.Failures(ctx, maxCodes)
+		return err
+	})
+	err = counts.Wait()
+	return f, err
 }
 
 // failed handles GET /failures.
@@ -122,15 +142,30 @@ func (s *Server) failed(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
 	p := failuresPage{frame: s.frame(c, "Failures")}
-	all, _ := s.totals(ctx)
-	r := s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
-	found, _ := r.value.(problems)
-	var now time.Time
-	if p.Live, now = r.age(found.readAt); r.busy != nil && !r.fresh() { // this page has no script
-		c.Response().Header().Set("Refresh", "2")
+
+	var (
+		listed, counted reading
+		reads           sync.WaitGroup
+	)
+	read := func(ctx context.Context) (any, error) { return s.problems(ctx) }
+	count := func(ctx context.Context) (any, error) { return s.failures(ctx) }
+	reads.Go(func() { listed = s.shared(ctx, "problems", 2*s.o.Every, read) })
+	reads.Go(func() { counted = s.shared(ctx, "failures", 2*s.o.Every, count) })
+	reads.Wait()
+
+	found, _ := listed.value.(problems)
+	failed, _ := counted.value.(failures)
+	for _, r := range []*reading{&listed, &counted} {
+		if r.busy != nil && !r.fresh() { // this page has no script
+			c.Response().Header().Set("Refresh", "2")
+		}
 	}
 
-	p.Left, p.LeftActs = found.hiddenGroups, max(0, len(found.uncertain)-maxCodes)
+	var now time.Time
+	p.Live, now = listed.age(found.readAt)
+	p.Counted, _ = counted.age(failed.readAt)
+	p.Live.Problem = cmp.Or(p.Live.Problem, p.Counted.Problem)
+	p.Left, p.LeftActs = failed.hidden, max(0, len(found.uncertain)-maxCodes)
 	for i := range found.uncertain[:len(found.uncertain)-p.LeftActs] {
 		r := s.newRow(&found.uncertain[i], now)
 		r.Section = "uncertain" // its other acts are not shown
@@ -142,9 +177,9 @@ func (s *Server) failed(c echo.Context) error {
 		}
 	}
 	slices.SortStableFunc(p.Crashed, func(a, b row) int { return cmp.Compare(a.Status, b.Status) })
-	p.Rest = all.counts[analysislock.Failed]
-	for i := range found.failures {
-		f := &found.failures[i]
+	p.Rest = failed.all
+	for i := range failed.groups {
+		f := &failed.groups[i]
 		p.Rest -= f.N
 		p.Groups = append(p.Groups, s.newGroup(f, now))
 	}

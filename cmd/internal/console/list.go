@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -96,6 +98,7 @@ type listPage struct {
 	Rows     []row
 	Oldest   *row // the unfinished analysis that was created first
 	Pills    []pill
+	Tally    live         // how old the numbers of the Pills are
 	First    string       // the query of the first page
 	Next     string       // the query of the next page
 	Backlog  repo.Backlog // only without a filter; a zero At: never read
@@ -117,10 +120,15 @@ type view struct {
 	readAt                          time.Time
 }
 
-// totals is what all pages show of all analyses.
-type totals struct {
-	counts map[string]int64 // the number for each status, and for "" the number of all
-	oldest *analysislock.Analysis
+// totals are the numbers of all analyses and of each of kinds.
+type totals []int64
+
+// Reads returns how many reads Firestore has billed for t.
+func (t totals) Reads() (n int64) {
+	for _, counted := range t {
+		n += 1 + counted/1000
+	}
+	return n
 }
 
 // list handles GET /.
@@ -142,16 +150,24 @@ func (s *Server) list(c echo.Context) error {
 
 // fill fills p with what was read last, or is read now.
 func (s *Server) fill(ctx context.Context, p *listPage) {
+	var (
+		all             totals
+		counted, oldest reading
+		reads           sync.WaitGroup
+	)
+	reads.Go(func() { all, counted = s.totals(ctx) })
+	reads.Go(func() { oldest = s.oldest(ctx) })
 	r := s.shared(ctx, p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, p.choice) })
-	v, _ := r.value.(view)
-	all, fresh := s.totals(ctx)
-	p.Pills = p.pills(all.counts, fresh)
+	reads.Wait()
 
+	v, _ := r.value.(view)
 	var now time.Time
 	p.Live, now = r.age(v.readAt)
 	p.Rows = s.rows(&v, now)
-	if p.After == "" && p.Search == "" && fresh && all.oldest != nil {
-		p.Oldest = new(s.newRow(all.oldest, now))
+	p.Pills = p.pills(all, counted.fresh())
+	p.Tally, _ = counted.age(time.Time{})
+	if first, _ := oldest.value.(*analysislock.Analysis); first != nil && oldest.fresh() && p.After+p.Search == "" {
+		p.Oldest = new(s.newRow(first, now))
 	}
 	if !p.Filtered && p.After == "" {
 		r := s.shared(ctx, "backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
@@ -214,35 +230,43 @@ func (s *Server) rows(v *view, now time.Time) (rows []row) {
 	return rows
 }
 
-// totals returns the numbers of all states, and the oldest analysis unless it cannot be read.
-func (s *Server) totals(ctx context.Context) (all totals, known bool) {
+// totals returns the numbers of all states.
+func (s *Server) totals(ctx context.Context) (totals, reading) {
 	r := s.shared(ctx, "totals", 2*s.o.Every, func(ctx context.Context) (any, error) {
-		all := totals{counts: map[string]int64{}}
-		for _, status := range append([]string{""}, kinds...) {
-			n, err := s.source.Count(ctx, repo.Filter{Status: status})
-			if err != nil {
-				return nil, err
-			}
-			all.counts[status] = n
+		all := make(totals, 1+len(kinds))
+		counts, ctx := errgroup.WithContext(ctx)
+		for i, status := range append([]string{""}, kinds...) {
+			counts.Go(func() (err error) {
+				all[i], err = s.source.Count(ctx, repo.Filter{Status: status})
+				return err
+			})
 		}
-		if oldest, found, err := s.source.OldestUnfinished(ctx); err == nil && found {
-			all.oldest = &oldest
-		}
-		return all, nil
+		return all, counts.Wait()
 	})
-	all, _ = r.value.(totals)
-	return all, r.fresh()
+	all, _ := r.value.(totals)
+	return all, r
+}
+
+// oldest returns the *analysislock.Analysis that is unfinished and was created first; nil: there is none.
+func (s *Server) oldest(ctx context.Context) reading {
+	return s.shared(ctx, "oldest", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		oldest, found, err := s.source.OldestUnfinished(ctx)
+		if !found {
+			return nil, err
+		}
+		return &oldest, err
+	})
 }
 
 // pills returns the choices of a state; the first one is of all.
-func (p *listPage) pills(counts map[string]int64, fresh bool) (all []pill) {
-	for _, status := range append([]string{""}, kinds...) {
+func (p *listPage) pills(counts totals, fresh bool) (all []pill) {
+	for i, status := range append([]string{""}, kinds...) {
 		ch := p.choice
 		ch.State, ch.Search, ch.After = status, "", ""
 		link := pill{State: status, Kind: kindOf(status), Query: ch.query(),
 			Current: p.State == status && p.Search == ""}
-		if n, counted := counts[status]; counted && fresh {
-			link.N = number(n)
+		if fresh {
+			link.N = number(counts[i])
 		}
 		all = append(all, link)
 	}

@@ -2,10 +2,9 @@ package console
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"time"
-
-	"taskguard/repo"
 )
 
 const (
@@ -15,13 +14,38 @@ const (
 	retry    = 4 * time.Second  // a failed read is repeated at the latest after this time
 )
 
-// maxReadings are kept; then all are read again.
+// readsPerSecond bounds what each of the three counts costs, whatever it counts: the states, the backlog
+// and the failures.
+const readsPerSecond = 5
+
+// count is a value that Firestore counts, and for which it bills so many reads.
+type count interface{ Reads() int64 }
+
+// restAfter returns how long a count that took so long is not repeated, and for any other value zero. One
+// that failed has no number to go by: Firestore counts less than a million entries, 1,000 reads, a second.
+func (r *reading) restAfter(value any, took time.Duration, err error) time.Duration {
+	rest := func(c count) time.Duration { return time.Duration(c.Reads()) * time.Second / readsPerSecond }
+	c, counts := value.(count)
+	last, known := r.value.(count)
+	switch {
+	case !counts:
+		return 0
+	case err == nil:
+		return rest(c)
+	case known:
+		return min(rest(last), took*1000/readsPerSecond)
+	}
+	return took * 1000 / readsPerSecond
+}
+
+// maxReadings are kept; then all are read again, except costly ones and those under way.
 const maxReadings = 32
 
 // reading is a value that pages share, and the result of the last attempt to read it.
 // Server.mu guards its fields; nothing is read while it is locked.
 type reading struct {
 	every time.Duration // the shortest time from one attempt to the next
+	rest  time.Duration // the same, because of what the last attempt cost
 	value any
 	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
@@ -40,21 +64,17 @@ func (s *Server) shared(
 
 	r := s.readings[key]
 	if r == nil {
-		if len(s.readings) == maxReadings {
-			clear(s.readings)
+		if len(s.readings) >= maxReadings {
+			s.drop(func(r *reading) bool { return r.busy == nil })
 		}
 		r = &reading{}
 		s.readings[key] = r
 	}
-	r.every = every
-	if b, ok := r.value.(repo.Backlog); ok { // it is billed at most a read a second
-		r.every = max(every, time.Duration(b.Reads())*time.Second)
-	}
-
-	pause := r.every
+	pause := every
 	if r.err != nil {
 		pause = min(pause, retry)
 	}
+	pause, r.every = max(pause, r.rest), max(every, r.rest)
 	if r.busy == nil && time.Since(r.tried) >= pause {
 		r.tried, r.busy = time.Now(), make(chan struct{})
 		go s.attempt(r, read, s.Track()) // a stop ends it and waits for it
@@ -76,15 +96,17 @@ func (s *Server) shared(
 	return *r
 }
 
-// attempt reads the value of r, and calls done.
+// attempt reads the value of r, and calls done. read returns a count also beside an error.
 func (s *Server) attempt(r *reading, read func(context.Context) (any, error), done func()) {
 	defer done()
 	ctx, cancel := context.WithTimeout(s.work, maxRead)
 	defer cancel()
+	began := time.Now()
 	value, err := read(ctx)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	r.rest = r.restAfter(value, time.Since(began), err)
 	if err == nil {
 		r.value, r.ended = value, time.Now()
 	} else if r.err == nil {
@@ -95,11 +117,16 @@ func (s *Server) attempt(r *reading, read func(context.Context) (any, error), do
 	r.busy = nil
 }
 
-// forget makes the next pages read again: an operator has changed something.
+// forget makes the next pages read again: an operator has changed something. Costly counts wait.
 func (s *Server) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.readings)
+	s.drop(func(*reading) bool { return true })
+}
+
+// drop removes the readings that match, but for the counts that are read less often because of their cost.
+func (s *Server) drop(match func(*reading) bool) {
+	maps.DeleteFunc(s.readings, func(_ string, r *reading) bool { return match(r) && r.rest < r.every })
 }
 
 // fresh reports whether the value is current.
@@ -113,6 +140,7 @@ type live struct {
 	At      string // the store's time of the data, as text
 	Now     int64  // the same in milliseconds
 	Problem string // a sentence about the store
+	Age     string // of data that is older than a minute
 }
 
 // liveAt describes a page with data of the store's time readAt.
@@ -128,15 +156,20 @@ func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
-	passed := time.Since(r.ended)
+	passed, old := time.Since(r.ended), ""
+	if passed >= time.Minute {
+		old = age(passed)
+	}
 	if r.fresh() {
 		now = readAt.Add(passed)
-		return liveAt(now), now
+		l = liveAt(now)
+		l.Age = old
+		return l, now
 	}
 	l = liveAt(readAt)
-	l.Status, l.Problem = "unavailable", problem(r.err)+". What is shown is as of "+l.At
-	if passed >= time.Minute {
-		l.Problem += ", " + age(passed) + " ago"
+	l.Status, l.Age, l.Problem = "unavailable", old, problem(r.err)+". What is shown is as of "+l.At
+	if old != "" {
+		l.Problem += ", " + old + " ago"
 	}
 	l.Problem += "."
 	return l, readAt
