@@ -95,7 +95,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	case successful(answer.status):
 		return answer.output.result(job)
 	}
-	return nil, e.refused(answer)
+	return nil, e.refused(ctx, answer)
 }
 
 // answer is an endpoint's answer.
@@ -202,11 +202,16 @@ func broken(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// refused returns the error for an answer whose status is not 2xx.
-func (e *endpoint) refused(a answer) error {
+// refused returns the error for an answer whose status is not 2xx. Any 5xx may be that of a server, or of the
+// proxy before it, that is being stopped: a framework that cancels its handlers answers 500. One with a
+// code or a wait is the application's own.
+func (e *endpoint) refused(ctx context.Context, a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
 	f := explained(a.output.text)
-	f.wait = a.wait
+	if f.wait = a.wait; a.status >= 500 && f.code == "" && f.wait == 0 {
+		clock.Sleep(ctx, e.patience)
+	}
+
 	// A retry cannot help after a 4xx, except these.
 	temporary := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests}
 	if f.permanent = a.status/100 == 4 && !slices.Contains(temporary, a.status); f.permanent {

@@ -28,6 +28,7 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (any, error) {
 	t.Helper()
 	a := newAnalyzer(t, url, orchestrator.Options{})
+	orchestrator.SetPatience(a, time.Millisecond)
 	return orchestrator.Run(ctx, a, job)
 }
 
@@ -105,6 +106,7 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 				_, _ = io.WriteString(w, c.body)
 			})
 			a := newAnalyzer(t, s.URL, orchestrator.Options{JSON: c.json})
+			orchestrator.SetPatience(a, time.Millisecond)
 			var warned recorder
 			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Reporter: &warned})
 			text, _ := c.want.(string)

@@ -41,6 +41,7 @@ var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
 			leave()
 		})
 	},
+	"a 500": answeringStatus(500), "a 503": answeringStatus(503), "a 502 of its proxy": answeringStatus(502),
 	"refused": func(t *testing.T, leave func()) orchestrator.Analyzer {
 		s := serve(t, nil)
 		s.Close()
@@ -58,6 +59,14 @@ func answering(t *testing.T, answer func(w http.ResponseWriter)) orchestrator.An
 		answer(w)
 	})
 	return newAnalyzer(t, s.URL, orchestrator.Options{})
+}
+
+// answeringStatus returns an endpoint that answers with a status.
+func answeringStatus(status int) func(t *testing.T, leave func()) orchestrator.Analyzer {
+	return func(t *testing.T, leave func()) orchestrator.Analyzer {
+		t.Helper()
+		return answering(t, func(w http.ResponseWriter) { leave(); w.WriteHeader(status) })
+	}
 }
 
 // ending returns a program that ends with the command of a shell.
@@ -103,9 +112,17 @@ func TestOtherEndsWaitForNoStop(t *testing.T) {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		_, _ = io.WriteString(w, `{"result":1}`) // without a newline
 	}
+	named := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"error":{"code":"no_page"}}`)
+	}
+	busy := func(w http.ResponseWriter) {
+		w.Header().Set("Retry-After", "9")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
 	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{})
 	for name, a := range map[string]orchestrator.Analyzer{
-		"a 500": answering(t, status(500)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
+		"a 500 with a code": answering(t, named), "a 503 with a wait": answering(t, busy), "a 429": answering(t, status(429)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
 		"lines with a result": answering(t, result),
 		"no such host":        noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
 		"SIGKILL": program(t, never, "shell", "kill -KILL $$"),
