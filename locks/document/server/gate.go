@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -14,13 +15,25 @@ const (
 	askTimeout   = 3 * time.Second
 	remembered   = 10 * time.Second // how long an answer counts for further requests
 	permittedFor = time.Minute      // how long an answer counts for a socket, which is then closed
+	maxAsked     = 100              // connections to the application
 )
 
 // gate asks the application whether a session may use a room: GET url?room=ROOM with the
 // caller's cookies and token. Without a URL everybody may.
 type gate struct {
-	url     string
-	answers sync.Map // of func() error, for each session and room
+	url       string
+	transport *http.Transport
+	answers   sync.Map // of func() error, for each session and room
+}
+
+// newGate returns the gate of a URL. Its connections are bounded, so that a slow application gets no more of them.
+func newGate(url string) *gate {
+	t := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: askTimeout}).DialContext,
+		TLSHandshakeTimeout: askTimeout, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
+		MaxConnsPerHost: maxAsked, MaxIdleConnsPerHost: maxAsked,
+	}
+	return &gate{url: url, transport: t}
 }
 
 // check returns nil, errNotPermitted or errNotAsked. No answer is kept for callers without a
@@ -60,7 +73,7 @@ func (g *gate) ask(r *http.Request, room string) error {
 	}
 
 	// A redirect is not followed: it leads to a login page, which is answered 200.
-	resp, err := http.DefaultTransport.RoundTrip(request)
+	resp, err := g.transport.RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotAsked, err)
 	}

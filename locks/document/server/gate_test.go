@@ -149,13 +149,13 @@ func TestAPermissionIsWithdrawnWithinTenSecondsAndForASocketWithinAMinute(t *tes
 		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusOK {
 			t.Errorf("at once: %d, want the answer that was given", status)
 		}
-		http.DefaultClient.CloseIdleConnections() // time passes only if nobody waits for a network
+		h.CloseIdle() // time passes only if nobody waits for a network
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusForbidden {
 			t.Errorf("10 s later: %d", status)
 		}
-		http.DefaultClient.CloseIdleConnections()
+		h.CloseIdle()
 	})
 }
 
@@ -200,5 +200,47 @@ func (s *socket) rest() (text string, code websocket.StatusCode) {
 			return text, websocket.CloseStatus(err)
 		}
 		text += string(data)
+	}
+}
+
+func TestASlowApplicationStopsNoSocketsReading(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(slow.Close)
+	p := newPusherSite(t, func(s *setup) { s.options.Authorize = slow.URL }).browser(t).connect()
+	p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
+	<-asked
+	p.wantAlive()
+	close(answer)
+	if f := p.frame(); f.Event != succeed {
+		t.Errorf("after the answer: %+v, want %s", f, succeed)
+	}
+}
+
+func TestTheApplicationHasABoundedNumberOfConnections(t *testing.T) {
+	var now, most atomic.Int64
+	busy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		time.Sleep(50 * time.Millisecond)
+	}))
+	t.Cleanup(busy.Close)
+	s := newSite(t, func(s *setup) { s.options.Authorize = busy.URL })
+	var all sync.WaitGroup
+	for i := range 250 {
+		b := s.browser(t)
+		all.Go(func() { b.ask(http.MethodGet, fmt.Sprint("/api/documents/", i, "/lock")) })
+	}
+	all.Wait()
+	if n := most.Load(); n > 100 {
+		t.Errorf("%d requests at once, want at most 100", n)
 	}
 }

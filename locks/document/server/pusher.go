@@ -194,7 +194,8 @@ func (s *Server) connect(c echo.Context) error {
 		return nil // Accept has answered
 	}
 	id := fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()) //nolint:gosec // an address, not a secret
-	p := &pusher{server: s, conn: conn, request: r, caller: caller, id: id, channels: map[string]context.CancelFunc{}}
+	p := &pusher{server: s, conn: conn, request: r, caller: caller, id: id,
+		changes: make(chan change, maxBurst), channels: map[string]context.CancelFunc{}}
 	if c.Param("key") != s.o.Pusher.Key { // the route has no empty key
 		p.close(errUnknownKey)
 		return nil
@@ -211,9 +212,16 @@ type pusher struct {
 	request    *http.Request // that has opened it
 	caller     Caller        // of request: the session that its public channels count for
 	id         string
-	paced      time.Time                     // when the last message was due; the reading goroutine's own
-	channels   map[string]context.CancelFunc // each ends a subscription; the reading goroutine's own
+	paced      time.Time // when the last message was due; the reading goroutine's own
+	changes    chan change
+	channels   map[string]context.CancelFunc // each ends a subscription; apply's own
 	forwarding sync.WaitGroup
+}
+
+// change is a message that begins or ends a subscription.
+type change struct {
+	Event string
+	Data  json.RawMessage
 }
 
 // begin sends the socket's id.
@@ -246,22 +254,48 @@ func (p *pusher) send(event, channel string, data any) {
 
 // read handles the client's messages until the socket ends.
 func (p *pusher) read(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	p.forwarding.Go(func() { defer stop(); p.apply(ctx) })
+
 	for {
 		kind, data, err := p.conn.Read(context.Background()) // ends when conn is closed
 		if err != nil {
-			return nil //nolint:nilerr // the client has disconnected
+			return nil // the client has disconnected
 		}
 		if kind != websocket.MessageText {
 			return errMessage
 		}
 
 		p.pace(ctx)
-		err = p.handle(ctx, data)
-		var known *pusherError
-		if errors.As(err, &known) && (known.Code == errUnauthorized.Code || known.Code == errEvent.Code) {
-			p.send("pusher:error", "", known)
-		} else if err != nil {
+		if err := p.told(p.handle(ctx, data)); err != nil {
 			return err
+		}
+	}
+}
+
+// told sends the client an error that does not end the socket. It returns any other.
+func (p *pusher) told(err error) error {
+	var known *pusherError
+	if !errors.As(err, &known) || known.Code != errUnauthorized.Code && known.Code != errEvent.Code {
+		return err
+	}
+	p.send("pusher:error", "", known)
+	return nil
+}
+
+// apply changes the subscriptions, one after another, until ctx ends or one ends the socket. The application
+// and the store may take seconds to answer, and the client's pings are answered in that time.
+func (p *pusher) apply(ctx context.Context) {
+	for {
+		select {
+		case m := <-p.changes:
+			if err := p.told(p.change(ctx, m)); err != nil {
+				p.close(err)
+				return
+			}
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -277,10 +311,7 @@ func (p *pusher) pace(ctx context.Context) {
 
 // handle handles one message.
 func (p *pusher) handle(ctx context.Context, data []byte) error {
-	var m struct {
-		Event string
-		Data  json.RawMessage
-	}
+	var m change
 	if json.Unmarshal(data, &m) != nil {
 		return errMessage
 	}
@@ -292,22 +323,26 @@ func (p *pusher) handle(ctx context.Context, data []byte) error {
 	case "pusher:pong":
 		return nil
 	case "pusher:subscribe", "pusher:unsubscribe":
-		return p.change(ctx, m.Event, m.Data)
+		select {
+		case p.changes <- m:
+		case <-ctx.Done():
+		}
+		return nil
 	}
 	return errEvent
 }
 
-// change begins or ends a subscription. data is an object, or its JSON in a string.
-func (p *pusher) change(ctx context.Context, event string, data json.RawMessage) error {
+// change begins or ends a subscription. The data of m is an object, or its JSON in a string.
+func (p *pusher) change(ctx context.Context, m change) error {
 	var text string
-	if json.Unmarshal(data, &text) == nil && text != "" {
-		data = json.RawMessage(text)
+	if json.Unmarshal(m.Data, &text) == nil && text != "" {
+		m.Data = json.RawMessage(text)
 	}
 	var about struct{ Channel, Auth string }
-	if json.Unmarshal(data, &about) != nil {
+	if json.Unmarshal(m.Data, &about) != nil {
 		return errMessage
 	}
-	if event == "pusher:subscribe" {
+	if m.Event == "pusher:subscribe" {
 		return p.subscribe(ctx, about.Channel, about.Auth)
 	}
 	p.unsubscribe(about.Channel)

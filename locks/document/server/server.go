@@ -95,7 +95,7 @@ type Server struct {
 	work                 context.Context // its end closes all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
-	gate                 gate
+	gate                 *gate
 	rooms                quota
 	sockets, channels    quota
 	log                  *slog.Logger
@@ -110,7 +110,7 @@ func NewServer(work context.Context, locks *document.Locks, feed *document.Feed,
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), work: work, log: o.Log, o: o,
-		locks: locks, feed: feed, sessions: sessions, echo: echo.New(), gate: gate{url: o.Authorize},
+		locks: locks, feed: feed, sessions: sessions, echo: echo.New(), gate: newGate(o.Authorize),
 	}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // an invalid origin is not trusted
