@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -60,9 +62,8 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), _ error) {
 // removeOwn removes the lock that was made. Another program may have taken it for stale, and made its own,
 // if this process stood still.
 func removeOwn(dir string, made fs.FileInfo) {
-	now, err := os.Lstat(dir)
-	if err == nil && os.SameFile(made, now) && now.ModTime().Equal(made.ModTime()) {
-		_ = syscall.Rmdir(dir)
+	if now, err := os.Lstat(dir); err == nil && same(made, now) {
+		_ = removeFound(dir, made)
 	}
 }
 
@@ -74,7 +75,7 @@ func removeStale(dir string) error {
 		now := time.Now()
 		switch age := now.Sub(found.ModTime()); {
 		case age > stale:
-			err = syscall.Rmdir(dir) // os.Remove would delete a file too
+			err = removeFound(dir, found)
 		case age < -stale:
 			err = os.Chtimes(dir, now, now)
 		}
@@ -84,3 +85,27 @@ func removeStale(dir string) error {
 	}
 	return err
 }
+
+// removeFound removes the lock dir if it is still the one that was found. Since then another program may have
+// removed that one, and made its own. So dir is renamed before the second look, and a lock of another
+// program gets its name back. A crash in between leaves the directory with the other name, which nobody uses.
+func removeFound(dir string, found fs.FileInfo) error {
+	if !found.IsDir() {
+		return syscall.ENOTDIR // no lock of proper-lockfile
+	}
+	aside := filepath.Join(filepath.Dir(dir), fmt.Sprintf(".lock-%x", rand.Uint64())) //nolint:gosec // a name, not a secret
+	if err := os.Rename(dir, aside); err != nil {
+		return err
+	}
+	now, err := os.Lstat(aside)
+	if err == nil && same(found, now) {
+		err = syscall.Rmdir(aside) // os.Remove would delete a file too
+	}
+	if _, left := os.Lstat(aside); left != nil {
+		return err
+	}
+	return errors.Join(err, os.Rename(aside, dir))
+}
+
+// same reports whether both are one lock, which nobody has refreshed in between.
+func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -103,6 +104,31 @@ func TestOnlyTheOwnLockIsRemoved(t *testing.T) { // O8
 	_, err := must(operator.New(store, w.path, "A", six, operator.Options{}))(t).Assign(t.Context(), "kana")
 	check(t, err)
 	w.wantLock(true)
+}
+
+// Two programs have found the same stale lock. The first one has removed it, and made its own, before the
+// second one removes what it has found; or its owner, which stood still, has refreshed it.
+func TestALockThatWasMadeOrRefreshedSinceALookStays(t *testing.T) { // O8
+	for name, meanwhile := range map[string]func(w *fixture){
+		"made":      func(w *fixture) { check(w, os.Remove(w.path+".lock")); w.makeLock(0) },
+		"refreshed": func(w *fixture) { check(w, os.Chtimes(w.path+".lock", time.Now(), time.Now())) },
+		"full":      func(w *fixture) { check(w, os.WriteFile(w.path+".lock/x", nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			w.makeLock(time.Hour)
+			stale := must(os.Lstat(w.path + ".lock"))(t)
+			meanwhile(w)
+			now := must(os.Lstat(w.path + ".lock"))(t)
+			err := operator.RemoveFound(w.path+".lock", stale)
+			if after, lost := os.Lstat(w.path + ".lock"); lost != nil || !os.SameFile(now, after) {
+				t.Errorf("%v: the lock is lost: %v", err, lost)
+			}
+			if entries := must(os.ReadDir(filepath.Dir(w.path)))(t); len(entries) != 1 {
+				t.Errorf("the folder has %v, want the lock alone", entries)
+			}
+		})
+	}
 }
 
 // In 300 rounds a Node program with proper-lockfile and this package want the same operator at once. In every
