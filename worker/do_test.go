@@ -322,6 +322,7 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g := opened(t, b, nil)
 			ctx := c.end(t, g)
+			work := g.MustRegister(worker.Kind{})
 			got, err := worker.Do(ctx, g, "op", "key", func(ctx context.Context, _ worker.Job) (string, error) {
 				if c.ignores {
 					time.Sleep(5 * time.Second)
@@ -339,7 +340,7 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 				if _, err := worker.Do(t.Context(), g, "op", "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
 					t.Errorf("after Shutdown the error is %v", err)
 				}
-				if err := g.MustRegister(worker.Kind{}).Book(t.Context(), "x"); !errors.Is(err, worker.ErrStopping) {
+				if err := work.Book(t.Context(), "x"); !errors.Is(err, worker.ErrStopping) {
 					t.Errorf("after Shutdown the error of Book is %v", err)
 				}
 			}

@@ -35,6 +35,7 @@ type Guard struct {
 	stop       context.CancelCauseFunc
 	background sync.WaitGroup
 	ready      sync.Once
+	disconnect func() error // closes the connections, once
 
 	mu       sync.Mutex
 	works    []*Work                   // the registered kinds

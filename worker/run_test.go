@@ -105,6 +105,11 @@ func TestAStoppedWork_Run(t *testing.T) {
 			set(t, x, map[string]any{"status": "QUEUED"})
 			ctx, end := context.WithCancelCause(t.Context())
 			booked := 0
+			work := g.MustRegister(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
+				go tc.stop(end, g)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}})
 			switch name {
 			case "before it began":
 				end(errSignal)
@@ -113,11 +118,7 @@ func TestAStoppedWork_Run(t *testing.T) {
 			default:
 				booked = 1
 			}
-			_, err := g.MustRegister(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
-				go tc.stop(end, g)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}}).Run(ctx, "x")
+			_, err := work.Run(ctx, "x")
 			if !errors.Is(err, tc.err) {
 				t.Errorf("error %v, want %v", err, tc.err)
 			}
@@ -129,6 +130,21 @@ func TestAStoppedWork_Run(t *testing.T) {
 				_ = g.Shutdown(t.Context())
 			}
 		})
+	}
+}
+
+func TestAGuardIsShutDownOnceAndTakesNoKindAfterwards(t *testing.T) {
+	b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+	g := opened(t, b, q.Use)
+	for range 2 {
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, k := range []worker.Kind{{}, {Name: "do", Collection: "records"}} {
+		if _, err := g.Register(k); !errors.Is(err, worker.ErrStopping) {
+			t.Errorf("kind %q: %v, want ErrStopping", k.Name, err)
+		}
 	}
 }
 

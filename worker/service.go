@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/compute/metadata"
@@ -53,6 +54,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 		return nil, err
 	}
 
+	g.disconnect = sync.OnceValue(g.close)
 	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	g.route()
 	return g, nil
@@ -150,8 +152,9 @@ func stopBefore(deadline time.Time) *delivery.StopError {
 // their locks, booked their next deliveries and answered, or until ctx ends. An act inside Once
 // and a handler inside Idempotent are cancelled only two seconds before ctx's deadline. Give Shutdown
 // at least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
-// its lock until the lock expires; the error has the number of such runs. Call Shutdown once,
-// before the HTTP server is shut down, so that the answers are sent.
+// its lock until the lock expires; the error has the number of such runs. Call Shutdown
+// before the HTTP server is shut down, so that the answers are sent. A further call waits likewise, and
+// changes nothing.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -165,10 +168,16 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	}
 
 	g.background.Wait()
+	return errors.Join(err, g.disconnect())
+}
+
+// close closes the connections.
+func (g *Guard) close() error {
+	err := g.db.Close()
 	if g.queue != nil {
 		err = errors.Join(err, g.queue.Close())
 	}
-	return errors.Join(err, g.db.Close())
+	return err
 }
 
 // instance returns the text with which the owner of each delivery begins. It does not use the

@@ -28,7 +28,8 @@ type Work struct {
 // Two kinds of one Guard have different names, paths and collections: otherwise a delivery of one
 // could be handled as the other's. The error says which field of the kind to change. A kind with a Run
 // needs a check of its callers: see Options.Auth. The kind do has the records of Do in its Collection, for an
-// Operator only: the records have no deliveries, so a Run is refused, and Submit too.
+// Operator only: the records have no deliveries, so a Run is refused, and Submit too. After Shutdown the error
+// is ErrStopping.
 func (g *Guard) Register(k Kind) (*Work, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
@@ -37,6 +38,8 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case g.work.Err() != nil:
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, ErrStopping)
 	case k.Name == recordsName && (k.Run != nil || k.Start != nil):
 		return nil, errors.New("worker: kind \"do\": the records of Do have no Run: their callers do the work")
 	case k.Name == recordsName:

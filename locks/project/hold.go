@@ -3,6 +3,7 @@ package project
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -72,7 +73,7 @@ func (l *Locker) keep(ctx context.Context, h *holding) {
 func (l *Locker) reportLoss(h *holding, cause error) {
 	l.mu.Lock()
 	if l.state != Releasing && errors.Is(cause, lease.ErrLost) {
-		e := &Error{Code: LeaseStale, Cause: cause, retry: h.lease.RenewAttempt}
+		e := &Error{Code: LeaseStale, Cause: h.why(cause), retry: h.lease.RenewAttempt}
 		l.lose(h, e, h.failed(e)...)
 	}
 	l.mu.Unlock()
@@ -139,6 +140,9 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 		switch {
 		case err != nil:
 			h.lease.RenewAttempt++
+			if !errors.Is(err, lease.ErrLost) {
+				h.failing = err
+			}
 		case l.held == h && l.state == Renewing:
 			l.extended(h, Renewed)
 		}
@@ -149,6 +153,14 @@ func (l *Locker) renew(ctx context.Context, h *holding) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.renewed(h, err)
+}
+
+// why adds to the cause of a loss the error of the renewals before it, such as a full disk.
+func (h *holding) why(cause error) error {
+	if h.failing == nil {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", cause, h.failing)
 }
 
 // renewed ends a heartbeat of h whose outcome is err, with mu held.
@@ -163,7 +175,7 @@ func (l *Locker) renewed(h *holding, err error) error {
 	case err == nil || l.held != h:
 		return err
 	case !time.Now().Before(h.lease.TrustedUntil):
-		e = &Error{Code: LeaseStale, Cause: &lease.LostError{Reason: lease.OutOfTime}}
+		e = &Error{Code: LeaseStale, Cause: h.why(&lease.LostError{Reason: lease.OutOfTime})}
 		l.lose(h, e, h.failed(e)...)
 		return e
 	case e != nil && (e.Code == LeaseStale || h.missed >= missedLimit):
@@ -179,7 +191,7 @@ func (l *Locker) extended(h *holding, event EventType) {
 	l.move(active[h.strategy])
 	failures := h.lease.RenewAttempt
 	h.lease.ExpiresAt, h.lease.TrustedUntil, h.lease.RenewAttempt = h.hold.Doc().ExpiresAt, h.hold.TrustedUntil(), 0
-	h.missed = 0
+	h.missed, h.failing = 0, nil
 	l.add(h, Event{Type: event, Retry: failures})
 	l.schedule(h)
 }

@@ -72,9 +72,10 @@ type holding struct {
 	done     chan struct{} // closed when keep has returned
 
 	lease     Lease
-	automatic bool // renewed without the caller, for WithProjectLock
-	missed    int  // failed heartbeats in a row
-	force     bool // the release under way is forced
+	automatic bool  // renewed without the caller, for WithProjectLock
+	missed    int   // failed heartbeats in a row
+	failing   error // why the last renewal failed
+	force     bool  // the release under way is forced
 	lost      *Error
 	announced bool // OnReadonly was called
 }

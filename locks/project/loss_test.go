@@ -268,3 +268,23 @@ func TestARenewalMayOutliveTrust(t *testing.T) {
 		}
 	})
 }
+
+// Such as a full disk.
+func TestALossOutOfTimeNamesWhyTheRenewalsFailed(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.Refuse)) })
+		_, err := s.untilLost(project.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond})
+		wantCode(s.T, err, project.LeaseStale, false)
+		if !errors.Is(err, lease.ErrRefused) || !errors.Is(err, lease.ErrLost) {
+			s.Errorf("%v; want also why the last renewal failed", err)
+		}
+
+		s.Reset()
+		s.remote.SetPlan(nil)
+		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse)) })
+		time.AfterFunc(15*time.Second, s.holdRemote)
+		if _, err := s.untilLost(project.AcquireOptions{}); errors.Is(err, lease.ErrRefused) {
+			s.Errorf("%v; want nothing of a failure before a renewal that succeeded", err)
+		}
+	})
+}
