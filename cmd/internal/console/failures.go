@@ -142,16 +142,13 @@ func (s *Server) failed(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
 	p := failuresPage{frame: s.frame(c, "Failures")}
-
-	var (
-		listed, counted reading
-		reads           sync.WaitGroup
-	)
-	read := func(ctx context.Context) (any, error) { return s.problems(ctx) }
-	count := func(ctx context.Context) (any, error) { return s.failures(ctx) }
-	reads.Go(func() { listed = s.shared(ctx, "problems", 2*s.o.Every, read) })
-	reads.Go(func() { counted = s.shared(ctx, "failures", 2*s.o.Every, count) })
-	reads.Wait()
+	var counted reading
+	var counting sync.WaitGroup
+	counting.Go(func() {
+		counted = s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.failures(ctx) })
+	})
+	listed := s.shared(ctx, "problems", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
+	counting.Wait()
 
 	found, _ := listed.value.(problems)
 	failed, _ := counted.value.(failures)

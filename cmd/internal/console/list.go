@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -150,15 +149,12 @@ func (s *Server) list(c echo.Context) error {
 
 // fill fills p with what was read last, or is read now.
 func (s *Server) fill(ctx context.Context, p *listPage) {
-	var (
-		all             totals
-		counted, oldest reading
-		reads           sync.WaitGroup
-	)
-	reads.Go(func() { all, counted = s.totals(ctx) })
-	reads.Go(func() { oldest = s.oldest(ctx) })
 	r := s.shared(ctx, p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, p.choice) })
-	reads.Wait()
+	all, counted := s.totals(ctx)
+	oldest := s.shared(ctx, "oldest", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		oldest, _, err := s.source.OldestUnfinished(ctx)
+		return oldest, err
+	})
 
 	v, _ := r.value.(view)
 	var now time.Time
@@ -166,8 +162,8 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	p.Rows = s.rows(&v, now)
 	p.Pills = p.pills(all, counted.fresh())
 	p.Tally, _ = counted.age(time.Time{})
-	if first, _ := oldest.value.(*analysislock.Analysis); first != nil && oldest.fresh() && p.After+p.Search == "" {
-		p.Oldest = new(s.newRow(first, now))
+	if first, _ := oldest.value.(analysislock.Analysis); first.ID != "" && oldest.fresh() && p.After+p.Search == "" {
+		p.Oldest = new(s.newRow(&first, now))
 	}
 	if !p.Filtered && p.After == "" {
 		r := s.shared(ctx, "backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
@@ -245,17 +241,6 @@ func (s *Server) totals(ctx context.Context) (totals, reading) {
 	})
 	all, _ := r.value.(totals)
 	return all, r
-}
-
-// oldest returns the *analysislock.Analysis that is unfinished and was created first; nil: there is none.
-func (s *Server) oldest(ctx context.Context) reading {
-	return s.shared(ctx, "oldest", 2*s.o.Every, func(ctx context.Context) (any, error) {
-		oldest, found, err := s.source.OldestUnfinished(ctx)
-		if !found {
-			return nil, err
-		}
-		return &oldest, err
-	})
 }
 
 // pills returns the choices of a state; the first one is of all.

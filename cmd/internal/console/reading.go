@@ -38,7 +38,7 @@ func (r *reading) restAfter(value any, took time.Duration, err error) time.Durat
 	return took * 1000 / readsPerSecond
 }
 
-// maxReadings are kept; then all are read again, except costly ones and those under way.
+// maxReadings are kept; then all but costly ones and those under way are read again.
 const maxReadings = 32
 
 // reading is a value that pages share, and the result of the last attempt to read it.
@@ -65,7 +65,7 @@ func (s *Server) shared(
 	r := s.readings[key]
 	if r == nil {
 		if len(s.readings) >= maxReadings {
-			s.drop(func(r *reading) bool { return r.busy == nil })
+			maps.DeleteFunc(s.readings, func(_ string, r *reading) bool { return r.busy == nil && !r.costly() })
 		}
 		r = &reading{}
 		s.readings[key] = r
@@ -81,7 +81,8 @@ func (s *Server) shared(
 	}
 
 	if r.fresh() || r.err != nil {
-		limited, cancel := context.WithDeadline(ctx, r.tried.Add(patience))
+		deadline, _ := ctx.Deadline() // of the page, after maxWait: all its reads together have the patience
+		limited, cancel := context.WithDeadline(ctx, deadline.Add(patience-maxWait))
 		defer cancel()
 		ctx = limited
 	}
@@ -117,17 +118,15 @@ func (s *Server) attempt(r *reading, read func(context.Context) (any, error), do
 	r.busy = nil
 }
 
-// forget makes the next pages read again: an operator has changed something. Costly counts wait.
+// forget makes the next pages read again, except costly counts: an operator has changed something.
 func (s *Server) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(func(*reading) bool { return true })
+	maps.DeleteFunc(s.readings, func(_ string, r *reading) bool { return !r.costly() })
 }
 
-// drop removes the readings that match, but for the counts that are read less often because of their cost.
-func (s *Server) drop(match func(*reading) bool) {
-	maps.DeleteFunc(s.readings, func(_ string, r *reading) bool { return match(r) && r.rest < r.every })
-}
+// costly reports whether r is a count that is read less often because of its cost.
+func (r *reading) costly() bool { return r.rest >= r.every }
 
 // fresh reports whether the value is current.
 func (r *reading) fresh() bool {
@@ -156,23 +155,24 @@ func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 	if r.ended.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
 	}
-	passed, old := time.Since(r.ended), ""
+	passed := time.Since(r.ended)
+	if now = readAt; r.fresh() {
+		now = readAt.Add(passed)
+	}
+	l = liveAt(now)
 	if passed >= time.Minute {
-		old = age(passed)
+		l.Age = age(passed)
 	}
 	if r.fresh() {
-		now = readAt.Add(passed)
-		l = liveAt(now)
-		l.Age = old
 		return l, now
 	}
-	l = liveAt(readAt)
-	l.Status, l.Age, l.Problem = "unavailable", old, problem(r.err)+". What is shown is as of "+l.At
-	if old != "" {
-		l.Problem += ", " + old + " ago"
+
+	l.Status, l.Problem = "unavailable", problem(r.err)+". What is shown is as of "+l.At
+	if l.Age != "" {
+		l.Problem += ", " + l.Age + " ago"
 	}
 	l.Problem += "."
-	return l, readAt
+	return l, now
 }
 
 // Identity identifies the sender of a request. Its error contains no text of the request. It
