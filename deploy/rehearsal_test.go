@@ -41,6 +41,7 @@ list() { # prints the names of a kind
 # fake is no subshell: a fork takes longer than everything else here.
 fake() {
   local call="$*" words=() database='(default)' fail= word named kind name IFS=$'\t'
+  [[ -z ${CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT-} ]] || set -- "$@" "as ${GOOGLE_APPLICATION_CREDENTIALS##*/.as-}"
   echo "$*" >>"$FAKE/calls"
   IFS=' '
   shift
@@ -55,10 +56,13 @@ fake() {
   "go run "*) echo "europe-west1-docker.pkg.dev/my-project/taskguard/$named@sha256:0000000000000000000000000000000000000000000000000000000000000000" ;;
   "openssl "*) echo secret ;;
   "git clone "*) cp -R deploy "${*: -1}" ;;
+  "terraform -chdir=failover apply") create "firestore databases:failover" ;;
+  "terraform -chdir=failover destroy") ;;
   "terraform "*" apply") create terraform:everything; exists "firestore databases:(default)" || create "firestore databases:(default)" ;;
   "terraform "*" destroy") delete terraform:everything ;;
   "curl "*"/prometheus/api/v1/query") read -r _ || true; echo '{"status": "success"}' ;; # else the writer gets SIGPIPE
   "gcloud config get-value account") echo me@example.com ;;
+  "gcloud info "*) echo "$FAKE" ;;
   "gcloud projects describe "*) echo 123456789012 ;;
   "gcloud projects get-iam-policy "*) echo 'bindings: []' ;;
   "gcloud projects set-iam-policy "*) cp "$4" "$FAKE/policy" ;;
@@ -78,6 +82,7 @@ fake() {
   "gcloud iam roles describe "*) exists "iam roles:$4" ;;
   "gcloud logging read "*) printf 'a@b.c\trun.services.get\tgranted\na@b.c\trun.services.get\tgranted\nx@b.c\trun.operations.get\trefused\n' ;;
   "gcloud run services replace "*) [[ $(<"$4") =~ $'\n  name: '([a-z-]+) ]] && create "$kind:${BASH_REMATCH[1]}" ;;
+  "gcloud monitoring snoozes create "*) ;; # it ends by itself
   "gcloud monitoring "*" create "*) create "$kind:${4##*/}" ;;
   "gcloud beta monitoring channels create "*) create "beta monitoring channels:7"; echo projects/my-project/notificationChannels/7 ;;
   "gcloud firestore databases create "*) create "$kind:$database" ;;
@@ -97,6 +102,7 @@ fake() {
 type cloud struct {
 	t      *testing.T
 	folder string
+	env    []string // more variables of the script
 	output string
 }
 
@@ -107,6 +113,7 @@ func newCloud(t *testing.T) *cloud {
 	c.write("fakes", cloudFakes)
 	c.write("cloud", "")
 	c.write("apis", "storage.googleapis.com\n")
+	c.write("application_default_credentials.json", `{"type": "authorized_user"}`)
 	return c
 }
 
@@ -136,7 +143,7 @@ func (c *cloud) bash(answers string, args ...string) bool {
 	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), "bash", args...)
 	cmd.Dir, cmd.Stdin, cmd.WaitDelay = c.folder, strings.NewReader(answers), time.Minute
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.folder, "TMPDIR=" + c.folder, "BASH_ENV=" + filepath.Join(c.folder, "fakes"), "FAKE=" + c.folder}
+	cmd.Env = slices.Concat(c.env, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.folder, "TMPDIR=" + c.folder, "BASH_ENV=" + filepath.Join(c.folder, "fakes"), "FAKE=" + c.folder})
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		c.t.Fatal(err)
@@ -203,6 +210,7 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=COMMIT_SHA=,_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
 		",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
 		"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
+		"gcloud tasks queues pause", "gcloud tasks queues resume", "taskguard restore",
 		"gcloud firestore databases delete", "gcloud logging read",
 	}) {
 		_, after, found := strings.Cut(rest, want)
@@ -236,6 +244,52 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 		if c.write("fail", fail); way == "terraform" && c.rehearse("no\n", way, step) {
 			t.Errorf("the step %s succeeds:\n%s", step, c.output)
 		}
+	}
+}
+
+func TestARehearsalTakesEachStepAsTheAccountOfItsRole(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t).withFewAlerts()
+	c.env = []string{"OPERATOR=o@x", "RESPONDER=r@x", "SUBMITTER=s@x"}
+	if !c.rehearse("theirs\nyes\n", "terraform") {
+		t.Error("it fails")
+	}
+	c.wantRemoved("")
+	for call := range strings.Lines(c.calls()) {
+		want := ""
+		switch {
+		case strings.HasPrefix(call, "taskguard submit "):
+			want = "s@x"
+		case strings.HasPrefix(call, "taskguard status "), strings.HasPrefix(call, "taskguard restore "):
+			want = "o@x"
+		case strings.Contains(call, "-00001=100"): // the first revision is pinned by whoever sets all up
+		case regexp.MustCompile(`update-traffic|(queues|jobs) (pause|resume)|snoozes`).MatchString(call):
+			want = "r@x"
+		}
+		if _, who, _ := strings.Cut(strings.TrimSpace(call), " as "); who != want && (want == "" || who != want+".json") && !strings.Contains(call, "policies list") {
+			t.Errorf("as %q, want %q: %s", who, want, call)
+		}
+	}
+	config := c.read("theirs-rehearsal/production/main.tf")
+	for _, want := range []string{`["serviceAccount:s@x"]`, `["serviceAccount:o@x", "serviceAccount:r@x"]`, `responders = ["serviceAccount:r@x"]`} {
+		if !strings.Contains(config, want) {
+			t.Errorf("the configuration has no %s:\n%s", want, config)
+		}
+	}
+	if left, _ := filepath.Glob(c.folder + "/theirs-rehearsal/.as-*"); left != nil {
+		t.Errorf("it leaves %s", left)
+	}
+
+	c.write("calls", "")
+	c.write("fail", "gcloud firestore export")
+	paused, failed := "gcloud tasks queues pause ", c.rehearse("", "terraform", "restore")
+	if _, after, found := strings.Cut(c.calls(), paused); failed || !found || !strings.Contains(after, "gcloud tasks queues resume ") || strings.Contains(after, " import ") {
+		t.Errorf("a restore that fails goes on, or leaves the queue paused:\n%s", c.calls())
+	}
+	c.write("calls", "")
+	c.env = c.env[:2]
+	if c.rehearse("theirs\n", "terraform") || strings.Contains(c.calls(), "enable") {
+		t.Errorf("it begins without one of the accounts:\n%s", c.calls())
 	}
 }
 

@@ -10,6 +10,9 @@
 # to PROJECT-permissions.txt. You must be logged in to gcloud, also with application-default
 # login, as an owner of the project. UPGRADE_FROM=COMMIT deploys that commit first.
 #
+# OPERATOR=, RESPONDER= and SUBMITTER=, the e-mail addresses of three service accounts, get these roles and take
+# these people's steps. You need roles/iam.serviceAccountTokenCreator on each. Without them, you take all steps.
+#
 # Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
 # three days, and IAM the custom roles' IDs for up to 37 days.
 set -euo pipefail
@@ -18,15 +21,35 @@ shopt -s inherit_errexit extglob
 PROJECT=${1-} way=${2-} REGION=${REGION:-europe-west1}
 : "${PAUSE:=180}" # seconds until roles have taken effect, and until logs have arrived
 : "${BUILD_REGION:=$REGION}" "${BACKUP_REGION:=europe-north1}" "${UPGRADE_FROM=}"
+operator=${OPERATOR-} responder=${RESPONDER-} submitter=${SUBMITTER-}
 permissions=$PWD/$PROJECT-permissions.txt clone=$PWD/$PROJECT-rehearsal
 
 log() { printf '%s\n' "$@" >&2; }
 die() { log "$@"; exit 1; }
 
+# as runs a command of gcloud or taskguard as an account; empty: as you.
+as() {
+  local account=$1
+  shift
+  [ -n "$account" ] || { "$@"; return; }
+  CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT=$account GOOGLE_APPLICATION_CREDENTIALS=$clone/.as-$account.json "$@"
+}
+
+# impersonate writes the credentials with which as runs taskguard.
+impersonate() {
+  local account source=${GOOGLE_APPLICATION_CREDENTIALS-}
+  [ -n "$source" ] || source=$(gcloud info --format='value(config.paths.global_config_dir)')/application_default_credentials.json
+  for account in $operator $responder $submitter; do
+    (umask 077 && printf '{"type": "impersonated_service_account", "source_credentials": %s, "service_account_impersonation_url": "%s"}' "$(<"$source")" \
+      "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/$account:generateAccessToken" >"$clone/.as-$account.json")
+  done
+}
+
 # section prints the commands of a section of the page that may run unattended.
 section() {
   awk -v heading="$1" '/^```$/ { code = 0 } code { print } /^##/ { here = $0 ~ "^##+ " heading "$" } here && /^```sh$/ { code = 1 }' deploy/README.md |
-    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION BACKUP_REGION=$BACKUP_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=$caller OPERATOR=$caller ALERTS=${caller#*:}|" \
+    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION BACKUP_REGION=$BACKUP_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=${submitter:+serviceAccount:}${submitter:-$caller} OPERATOR=${operator:+serviceAccount:}${operator:-$caller} ALERTS=${caller#*:}|" \
+      ${responder:+-e "s|^  operators .*|  operators = [\"\$OPERATOR\", \"serviceAccount:$responder\"]|" -e "s|^  responders .*|  responders = [\"serviceAccount:$responder\"]|"} \
       -e '/^gcloud auth login/d' -e '/^gcloud auth application-default/d' \
       -e "/^taskguard doctor --service taskguard-worker/i sleep $PAUSE" \
       -e '/^curl /,$d' # the task of an analysis that does not exist
@@ -39,7 +62,7 @@ follow() {
   log '' "== $1" "$commands"
   eval "$commands"
   # What steps that are run alone need.
-  { declare -p start head $(compgen -v -X '!@(NUMBER|WORKER|DOCLOCK|CALLER|BUILD|SUBMITTER|OPERATOR|ALERTS|CHANNEL|KO_DOCKER_REPO|*_IMAGE|TASK_*|*_DATABASE)'); declare -f ko retry submit || true; } >"$clone/.variables"
+  { declare -p start head operator responder submitter $(compgen -v -X '!@(NUMBER|WORKER|DOCLOCK|CALLER|BUILD|SUBMITTER|OPERATOR|ALERTS|CHANNEL|KO_DOCKER_REPO|*_IMAGE|TASK_*|*_DATABASE)'); declare -f ko retry submit || true; } >"$clone/.variables"
 }
 
 # The steps.
@@ -95,7 +118,7 @@ settings() {
 # share releases the same programs with 50 percent first, while there are deliveries.
 share() {
   release_with _SETTINGS=yes,_SHARE=50,_SHARE_SECONDS=300 &
-  while kill -0 $! 2>/dev/null; do taskguard submit --input '{"text": "a share"}' && sleep 10; done
+  while kill -0 $! 2>/dev/null; do as "$submitter" taskguard submit --input '{"text": "a share"}' && sleep 10; done
   wait $!
 }
 
@@ -104,9 +127,9 @@ rollback() {
   local now old
   now=$(shares | sed -n 's/^100,//p')
   old=$(gcloud run revisions list --service=taskguard-worker --project="$PROJECT" --region="$REGION" --format='value(name)' | grep -vx "$now" | sed -n 1p)
-  worker update-traffic --to-revisions="$old=100"
-  taskguard submit --wait --input '{"text": "after a roll-back"}'
-  worker update-traffic --to-revisions="$now=100"
+  as "$responder" worker update-traffic --to-revisions="$old=100"
+  as "$submitter" taskguard submit --wait --input '{"text": "after a roll-back"}'
+  as "$responder" worker update-traffic --to-revisions="$now=100"
 }
 
 # broken releases an analyzer that does not answer: it must get no traffic, because of the self-test.
@@ -160,7 +183,7 @@ sidecar() {
   terraform -chdir=production apply
   release_with _SETTINGS=yes
   release_with _APP=deploy/sidecar/app
-  taskguard submit --wait --input '{"text": "the lamp and the moon"}'
+  as "$submitter" taskguard submit --wait --input '{"text": "the lamp and the moon"}'
 }
 
 # plan applies after the releases; nothing may be left to do then.
@@ -168,6 +191,76 @@ plan() {
   [ "$way" = terraform ] || return 0
   terraform -chdir=production apply
   terraform -chdir=production plan -detailed-exitcode
+}
+
+# deliveries pauses or resumes the queue and recovery.
+deliveries() {
+  as "$responder" gcloud tasks queues "$1" analyses --location="$REGION" --project="$PROJECT"
+  as "$responder" gcloud scheduler jobs "$1" taskguard-recover --location="$REGION" --project="$PROJECT"
+}
+
+# paused takes a step while deliveries are paused. It resumes them also after a failure.
+paused() {
+  local status=0
+  { deliveries pause; "$@"; } & # of a command before ||, bash would ignore the failures
+  wait $! || status=$?
+  deliveries resume
+  return $status
+}
+
+pause() {
+  paused snoozed
+  as "$submitter" taskguard submit --wait --input '{"text": "after a pause"}'
+}
+
+snoozed() {
+  local policies
+  policies=$(as "$responder" gcloud monitoring policies list --project="$PROJECT" --format='value(name)' | paste -sd, -)
+  as "$responder" gcloud monitoring snoozes create --project="$PROJECT" --display-name=pause --criteria-policies="$policies" \
+    --start-time="$(date -u +%Y-%m-%dT%H:%M:%SZ)" --end-time="$(TZ=UTC printf '%(%Y-%m-%dT%H:%M:%SZ)T' $(($(date +%s) + 600)))"
+  as "$submitter" taskguard submit --input '{"text": "in a pause"}'
+  as "$operator" taskguard status --unfinished
+}
+
+# restore brings back the state of a minute ago, by an owner; the operator raises the tokens.
+restore() {
+  local bucket=gs://$PROJECT-taskguard-restore
+  gcloud storage buckets create "$bucket" --location="$REGION" --uniform-bucket-level-access --project="$PROJECT"
+  echo "$bucket/$(date +%s)" >.export
+  paused imported
+  as "$submitter" taskguard submit --wait --input '{"text": "after a restore"}'
+}
+
+imported() {
+  sleep 60
+  gcloud firestore export "$(<.export)" --snapshot-time="$(date -u +%Y-%m-%dT%H:%M:00Z)" --collection-ids=analyses --project="$PROJECT"
+  gcloud firestore import "$(<.export)" --project="$PROJECT"
+  as "$operator" taskguard restore --min-token now
+}
+
+# failover brings that export to a second deployment, beside the first one.
+failover() {
+  [ "$way" = terraform ] || return 0
+  mkdir failover
+  sed -E -e 's|^  region .*|&\n  name = "failover"\n  deletion_protection = false|' \
+    -e '/^  (doclock_image|session_secret(_version)?|build_source_bucket|backup_bucket) /d' production/main.tf >failover/main.tf
+  terraform -chdir=failover init
+  terraform -chdir=failover apply
+  gcloud firestore import "$(<.export)" --database=failover --project="$PROJECT"
+  sleep "$PAUSE"
+  (
+    eval "$(terraform -chdir=failover output -raw environment)"
+    as "$operator" taskguard restore --min-token now
+    as "$submitter" taskguard submit --wait --input '{"text": "after a failover"}'
+  )
+  fail_back
+}
+
+fail_back() {
+  terraform -chdir=failover destroy
+  gcloud firestore databases update --database=failover --project="$PROJECT" --no-delete-protection
+  gcloud firestore databases delete --database=failover --project="$PROJECT" --quiet
+  rm -r failover
 }
 
 # resources lists the project's resources that cost money or keep data.
@@ -191,6 +284,8 @@ remove() {
   set +eu # after an early failure, variables of the page are unset
   trap '' INT TERM
   trap - EXIT
+  [ ! -e failover ] || fail_back
+  [ ! -e .export ] || gcloud storage rm --recursive "gs://$PROJECT-taskguard-restore"
   follow "Made with ${paths[$way]/With /}"
   follow "On either path"
   follow "The database, if nothing else uses it"
@@ -200,19 +295,23 @@ remove() {
     --format='value(protoPayload.authenticationInfo.principalEmail,protoPayload.authorizationInfo.permission,protoPayload.authorizationInfo.granted.yesno(yes=granted,no=refused))' |
     sort | uniq -c >"$permissions"
   log "$(wc -l <"$permissions") lines are in $permissions"
+  rm -f .as-*.json
   left=$(resources)
   [ -z "$left" ] || { log "Left in $PROJECT: $left" "The clone, with Terraform's state, is $clone"; status=1; }
   log "The audit logs of $PROJECT stay on, its APIs enabled, and roles in its policy: delete the project if it was for this only."
   exit "$status"
 }
 
-steps=(prepare deploy upgrade release settings share rollback broken queries alert sidecar plan)
+steps=(prepare deploy upgrade release settings share rollback broken queries alert sidecar plan pause restore failover)
 declare -A paths=([terraform]="With Terraform" [gcloud]="With gcloud alone")
 [[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud [STEP…]" "PROJECT is a new, empty project each time." "steps: ${steps[*]} remove"
 for step in "${@:3}"; do [[ " ${steps[*]} remove " == *" $step "* ]] || die "there is no step $step, but: ${steps[*]} remove"; done
 caller=user:$(gcloud config get-value account)
 [[ $caller != *.gserviceaccount.com ]] || caller=serviceAccount:${caller#*:}
 gcloud auth application-default print-access-token >/dev/null
+[[ ! $operator$responder$submitter || ($operator && $responder && $submitter) ]] || die "want all of OPERATOR, RESPONDER and SUBMITTER, or none"
+for account in $operator $responder $submitter; do gcloud auth print-access-token --impersonate-service-account="$account" >/dev/null; done
+[ "$way" = terraform ] || responder= # the page gives that role no permissions by gcloud: you take its steps
 
 export CLOUDSDK_CORE_DISABLE_PROMPTS=1 TF_INPUT=0 TF_CLI_ARGS_apply=-auto-approve TF_CLI_ARGS_destroy=-auto-approve
 SERVICES="taskguard-worker taskguard-doclock"
@@ -220,6 +319,7 @@ SERVICES="taskguard-worker taskguard-doclock"
 if (($# > 2)); then
   cd "$clone"
   . ./.variables
+  impersonate
   for step in "${@:3}"; do $step; done
   exit
 fi
@@ -244,6 +344,7 @@ mkdir "$clone"
 git clone --quiet "$(dirname "$0")/.." "$clone"
 log "The commands run in $clone"
 cd "$clone"
+impersonate
 start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 head=$(git rev-parse HEAD)
 [ -z "$UPGRADE_FROM" ] || git checkout --quiet "$UPGRADE_FROM"

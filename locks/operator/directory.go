@@ -93,7 +93,8 @@ func removeFound(dir string, found fs.FileInfo) error {
 	if !found.IsDir() {
 		return syscall.ENOTDIR // no lock of proper-lockfile
 	}
-	aside := filepath.Join(filepath.Dir(dir), fmt.Sprintf(".lock-%x", rand.Uint64())) //nolint:gosec // a name, not a secret
+	name := fmt.Sprintf(".lock-%x", rand.Uint64()) //nolint:gosec // not a secret
+	aside := filepath.Join(filepath.Dir(dir), name)
 	if err := os.Rename(dir, aside); err != nil {
 		return err
 	}

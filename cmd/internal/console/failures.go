@@ -144,9 +144,8 @@ func (s *Server) failed(c echo.Context) error {
 	p := failuresPage{frame: s.frame(c, "Failures")}
 	var counted reading
 	var counting sync.WaitGroup
-	counting.Go(func() {
-		counted = s.shared(ctx, "failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.failures(ctx) })
-	})
+	count := func(ctx context.Context) (any, error) { return s.failures(ctx) }
+	counting.Go(func() { counted = s.shared(ctx, "failures", 2*s.o.Every, count) })
 	listed := s.shared(ctx, "problems", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.problems(ctx) })
 	counting.Wait()
 
