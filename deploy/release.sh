@@ -21,7 +21,7 @@ set -euo pipefail
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "release.sh needs bash 4.4 or later, not $BASH_VERSION: on a Mac, brew install bash" >&2; exit 1; }
 shopt -s inherit_errexit
 
-# By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK and RECOVERY is known.
+# By hand, after `eval "$(terraform output -raw environment)"`, all is known.
 host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
 : "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
 : "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"

@@ -109,6 +109,18 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 	}
 }
 
+// A changed setting that reaches the worker alone would leave recovery with the old one, such as a lost database.
+func TestTheEnvironmentNamesAllServicesOfARelease(t *testing.T) {
+	for name, want := range map[string]string{
+		"platform": "taskguard-doclock taskguard-recovery", "everything": "taskguard-doclock ", "application": " ",
+	} {
+		r := newRelease(t, "RECOVERY=another-deployment's")
+		if !r.bash("-c", evaluated(t, name).ShellEnv+"\n"+`printf %s "$DOCLOCK $RECOVERY"`) || r.output.String() != want {
+			t.Errorf("%s: the services beside the worker are %q, want %q", name, &r.output, want)
+		}
+	}
+}
+
 func TestAReleaseNamesTheBashThatItNeeds(t *testing.T) {
 	r := newRelease(t)
 	if r.bash("-c", `OLD=(3 2 57); eval "$(sed 's/BASH_VERSINFO/OLD/g' release.sh)"`) || !strings.Contains(r.output.String(), "release.sh needs bash 4.4") {

@@ -69,6 +69,7 @@ type settings struct {
 	DoclockEnv map[string]string `json:"doclock_env"`
 	Request    int64             `json:"request_seconds"`
 	APIs       []string          `json:"apis"`
+	ShellEnv   string            `json:"shell_env"`
 }
 
 func evaluated(t *testing.T, name string) settings {
@@ -177,7 +178,7 @@ var (
 	accountNamed  = regexp.MustCompile(`local\.account\["(\w+)"\]\.member|var\.(submitters|operators|responders)`)
 	localNamed    = regexp.MustCompile(`local\.(\w+)\b`)
 	customRoleID  = regexp.MustCompile(`role_id += "\$\{[^}]*\}\}?(\w+)"`)
-	permissions   = regexp.MustCompile(`permissions = \[(.*)\]`)
+	permissions   = regexp.MustCompile(`permissions = \[\s*([^\]]*?),?\s*\]`)
 	accountSigned = regexp.MustCompile(`service_account_id = local\.account\["(\w+)"\]`)
 	rolesTableRow = regexp.MustCompile("(?m)^\\| `([^|]+)` \\| `([^|]+)` \\| ([^|]+) \\| [^|]+ \\|$")
 )
@@ -198,7 +199,8 @@ func moduleGrants(t *testing.T) (grants, own map[string]bool) {
 		if b.Type == "resource" && b.Labels[0] == "google_project_iam_custom_role" {
 			name := customRoleID.FindStringSubmatch(b.text)[1]
 			custom[b.name()] = name
-			own[name+": "+strings.ReplaceAll(permissions.FindStringSubmatch(b.text)[1], `"`, "")] = true
+			all := strings.Fields(strings.ReplaceAll(permissions.FindStringSubmatch(b.text)[1], `"`, ""))
+			own[name+": "+strings.Join(all, " ")] = true
 		}
 	}
 

@@ -39,7 +39,7 @@ output "serving_revisions" {
 }
 
 output "worker_image" {
-  description = "The worker's image of the last release, as of the last apply or refresh: what to set as worker_image before the service is made anew."
+  description = "The image in the worker's template, as of the last apply or refresh: what to set as worker_image before the service is made anew. It is that of the last release, or after a roll-back the one that its last step has put back."
   value       = google_cloud_run_v2_service.worker.template[0].containers[0].image
 }
 
@@ -49,7 +49,7 @@ output "version" {
 }
 
 output "environment" {
-  description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, and the project of gcloud's, as lines for a shell; `taskguard doctor --service NAME-worker` finds the service by it."
+  description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, the project of gcloud's, and the services that release.sh changes, as lines for a shell; `taskguard doctor --service NAME-worker` finds the service by it."
   value       = local.shell_env
 }
 

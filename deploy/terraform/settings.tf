@@ -132,11 +132,13 @@ locals {
   analyzing_cpu = try(tonumber(local.analyzing.cpu), tonumber(trimsuffix(local.analyzing.cpu, "m")) / 1000, 0)
   analyzing_gib = try(tonumber(trimsuffix(local.analyzing.memory, "Gi")), tonumber(trimsuffix(local.analyzing.memory, "Mi")) / 1024, 0)
 
-  # What `taskguard submit` and the other commands read, and gcloud's project.
+  # What `taskguard submit`, the other commands and release.sh read, and gcloud's project.
   shell_env = join("\n", concat(
     ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],
     [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
     [for name, value in local.keep_env : "export ${name}='${value}'"],
+    # The services that release.sh changes beside the worker; empty, and not what another deployment has set.
+    ["export DOCLOCK='${local.doclock ? local.names.doclock : ""}'", "export RECOVERY='${var.recovery_service ? local.names.recovery : ""}'"],
     [for name in [local.names.doclock_database] : "export DOCLOCK_DATABASE='${name}'" if local.doclock],
   ))
 }

@@ -56,7 +56,7 @@ variable "worker_gpu" {
 }
 
 variable "recovery_service" {
-  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. A release brings it the worker's image with _RECOVERY=NAME-recovery."
+  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. A release brings it the worker's image and its settings: by hand with the output environment, by Cloud Build with _RECOVERY=NAME-recovery."
   type        = bool
   default     = false
 }
