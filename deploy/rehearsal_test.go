@@ -17,7 +17,7 @@ import (
 // deleted, KIND:NAME, is a line of $FAKE/cloud after + or -; $FAKE/apis has the enabled APIs. A
 // call that begins as the expression in $FAKE/fail fails.
 const cloudFakes = `
-for name in gcloud go terraform taskguard openssl git curl; do eval "$name() { fake $name \"\$@\"; }"; done
+for name in gcloud go terraform taskguard openssl git curl bash; do eval "$name() { fake $name \"\$@\"; }"; done
 unset name
 
 # The script's next submission waits until the release beside it has ended.
@@ -87,6 +87,8 @@ fake() {
   "gcloud beta monitoring channels create "*) create "beta monitoring channels:7"; echo projects/my-project/notificationChannels/7 ;;
   "gcloud firestore databases create "*) create "$kind:$database" ;;
   "gcloud firestore databases delete "*) delete "$kind:$database" ;;
+  "gcloud scheduler jobs run "*) [[ $fail == "no export" ]] || echo gs://theirs-taskguard-backup/7/7.overall_export_metadata >>"$FAKE/exports" ;;
+  "gcloud storage ls "*) echo "$(<"$FAKE/exports")" ;;
   "gcloud storage rm "*) delete "storage buckets:$named" ;;
   "gcloud firestore indexes "*) ;;
   "gcloud secrets create "*) read -r _ || true; create "secrets:$named" ;;
@@ -112,6 +114,7 @@ func newCloud(t *testing.T) *cloud {
 	check(t, os.CopyFS(filepath.Join(c.folder, "deploy"), os.DirFS(".")))
 	c.write("fakes", cloudFakes)
 	c.write("cloud", "")
+	c.write("exports", "")
 	c.write("apis", "storage.googleapis.com\n")
 	c.write("application_default_credentials.json", `{"type": "authorized_user"}`)
 	return c
@@ -210,7 +213,8 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=COMMIT_SHA=,_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
 		",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
 		"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
-		"gcloud tasks queues pause", "gcloud tasks queues resume", "taskguard restore",
+		"gcloud tasks queues pause", "taskguard cancel ", "taskguard requeue ", "gcloud tasks queues resume",
+		"gcloud scheduler jobs run taskguard-export ", "gcloud firestore import gs://theirs-taskguard-backup/7 ", "gcloud firestore import gs://theirs-taskguard-restore/", "taskguard restore",
 		"gcloud firestore databases delete", "gcloud logging read",
 	}) {
 		_, after, found := strings.Cut(rest, want)
@@ -239,7 +243,8 @@ func rehearseAndRemove(t *testing.T, way string, own []string) {
 	for fail, step := range map[string]string{
 		"gcloud run revisions describe": "settings", "curl .*prometheus": "queries", "terraform .*detailed-exitcode": "plan",
 		"released": "broken", "refused": "broken", // with traffic for a broken analyzer; and without its self-test
-		"nothing": "alert", // which has not arrived
+		"nothing":   "alert",   // which has not arrived
+		"no export": "restore", // although Cloud Scheduler has run the job
 	} {
 		if c.write("fail", fail); way == "terraform" && c.rehearse("no\n", way, step) {
 			t.Errorf("the step %s succeeds:\n%s", step, c.output)
@@ -260,15 +265,20 @@ func TestARehearsalTakesEachStepAsTheAccountOfItsRole(t *testing.T) {
 		switch {
 		case strings.HasPrefix(call, "taskguard submit "):
 			want = "s@x"
-		case strings.HasPrefix(call, "taskguard status "), strings.HasPrefix(call, "taskguard restore "):
+		case regexp.MustCompile(`^taskguard (status|restore|cancel|requeue) |(operations|backups) list `).MatchString(call):
+			want = "o@x"
+		case strings.HasPrefix(call, "taskguard doctor ") && strings.Contains(call, "a test"): // after changed settings
 			want = "o@x"
 		case strings.Contains(call, "-00001=100"): // the first revision is pinned by whoever sets all up
-		case regexp.MustCompile(`update-traffic|(queues|jobs) (pause|resume)|snoozes`).MatchString(call):
+		case regexp.MustCompile(`update-traffic|(queues|jobs) (pause|resume|run) |snoozes|release.sh settings`).MatchString(call):
 			want = "r@x"
 		}
 		if _, who, _ := strings.Cut(strings.TrimSpace(call), " as "); who != want && (want == "" || who != want+".json") && !strings.Contains(call, "policies list") {
 			t.Errorf("as %q, want %q: %s", who, want, call)
 		}
+	}
+	if !strings.Contains(c.calls(), "\nbash deploy/release.sh settings as r@x.json\n") {
+		t.Error("no responder changes a setting")
 	}
 	config := c.read("theirs-rehearsal/production/main.tf")
 	for _, want := range []string{`["serviceAccount:s@x"]`, `["serviceAccount:o@x", "serviceAccount:r@x"]`, `responders = ["serviceAccount:r@x"]`} {

@@ -100,7 +100,8 @@ worker() { gcloud run services "$1" taskguard-worker --project="$PROJECT" --regi
 # shares prints the traffic, percent,revision a line.
 shares() { worker describe --flatten='status.traffic[]' --format='csv[no-heading](status.traffic.percent,status.traffic.revisionName)' | grep '^[1-9]'; }
 
-# settings changes one after a release, which must reach the revision with the traffic.
+# settings changes one after a release, which must reach the revision with the traffic. A responder
+# takes the steps of "Change a setting", and an operator the last one.
 settings() {
   local revision
   if [ "$way" = terraform ]; then
@@ -109,10 +110,16 @@ settings() {
   else
     worker update --no-traffic --update-env-vars=MAX_ATTEMPTS=9
   fi
-  release_with _SETTINGS=yes,_DOCLOCK=taskguard-doclock
+  if [ -n "$responder" ]; then
+    eval "$(terraform -chdir=production output -raw environment)"
+    as "$responder" bash deploy/release.sh settings
+  else
+    release_with _SETTINGS=yes,_DOCLOCK=taskguard-doclock
+  fi
   revision=$(shares | sed -n 's/^100,//p')
   gcloud run revisions describe "$revision" --project="$PROJECT" --region="$REGION" --format=yaml | grep -A 1 'name: MAX_ATTEMPTS' | grep -q "value: '9'" ||
     die "$revision has the traffic, and not MAX_ATTEMPTS=9"
+  as "$operator" taskguard doctor --service taskguard-worker --smoke '{"text": "a test"}' # which fails if it may not read something
 }
 
 # share releases the same programs with 50 percent first, while there are deliveries.
@@ -218,13 +225,36 @@ snoozed() {
   policies=$(as "$responder" gcloud monitoring policies list --project="$PROJECT" --format='value(name)' | paste -sd, -)
   as "$responder" gcloud monitoring snoozes create --project="$PROJECT" --display-name=pause --criteria-policies="$policies" \
     --start-time="$(date -u +%Y-%m-%dT%H:%M:%SZ)" --end-time="$(TZ=UTC printf '%(%Y-%m-%dT%H:%M:%SZ)T' $(($(date +%s) + 600)))"
-  as "$submitter" taskguard submit --input '{"text": "in a pause"}'
+  as "$submitter" taskguard submit --id paused --input '{"text": "in a pause"}'
   as "$operator" taskguard status --unfinished
+  as "$operator" taskguard cancel paused
+  as "$operator" taskguard requeue paused
 }
 
-# restore brings back the state of a minute ago, by an owner; the operator raises the tokens.
+# exported runs the daily export, and waits ten minutes for its last file. Its folder is in .daily.
+exported() {
+  local files before try
+  before=$(exports)
+  as "$responder" gcloud scheduler jobs run taskguard-export --location="$REGION" --project="$PROJECT"
+  for ((try = 0; try < 40; try++)); do
+    sleep 15
+    files=$(exports)
+    [ "$files" = "$before" ] || break
+  done
+  as "$operator" gcloud firestore operations list --database='(default)' --project="$PROJECT"
+  as "$operator" gcloud firestore backups list --project="$PROJECT"
+  [ "$files" != "$before" ] || die "taskguard-export has left no finished export in ten minutes"
+  files=${files##*$'\n'}
+  echo "${files%/*}" >.daily
+}
+
+# exports prints the last file of each finished export, by their time.
+exports() { gcloud storage ls "gs://$PROJECT-taskguard-backup/*/*.overall_export_metadata" || true; } # there may be none
+
+# restore brings back the daily export, and then the state of a minute ago, by an owner; the operator raises the tokens.
 restore() {
   local bucket=gs://$PROJECT-taskguard-restore
+  exported
   gcloud storage buckets create "$bucket" --location="$REGION" --uniform-bucket-level-access --project="$PROJECT"
   echo "$bucket/$(date +%s)" >.export
   paused imported
@@ -234,11 +264,12 @@ restore() {
 imported() {
   sleep 60
   gcloud firestore export "$(<.export)" --snapshot-time="$(date -u +%Y-%m-%dT%H:%M:00Z)" --collection-ids=analyses --project="$PROJECT"
+  gcloud firestore import "$(<.daily)" --project="$PROJECT"
   gcloud firestore import "$(<.export)" --project="$PROJECT"
   as "$operator" taskguard restore --min-token now
 }
 
-# failover brings that export to a second deployment, beside the first one.
+# failover brings the daily export to a second deployment, beside the first one.
 failover() {
   [ "$way" = terraform ] || return 0
   mkdir failover
@@ -246,7 +277,7 @@ failover() {
     -e '/^  (doclock_image|session_secret(_version)?|build_source_bucket|backup_bucket) /d' production/main.tf >failover/main.tf
   terraform -chdir=failover init
   terraform -chdir=failover apply
-  gcloud firestore import "$(<.export)" --database=failover --project="$PROJECT"
+  gcloud firestore import "$(<.daily)" --database=failover --project="$PROJECT"
   sleep "$PAUSE"
   (
     eval "$(terraform -chdir=failover output -raw environment)"
