@@ -54,7 +54,88 @@ var (
 	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
+	gcloudCalled    = regexp.MustCompile("(?m)(?:^|`|\\()gcloud ([^`\n]*)")
 )
+
+// gcloudNeeds has the permission that a command needs; empty: an owner's.
+var gcloudNeeds = map[string]string{
+	"firestore backups list": "datastore.backups.list", "firestore operations list": "datastore.operations.list", "logging read": "logging.logEntries.list",
+	"monitoring policies list": "monitoring.alertPolicies.list", "monitoring snoozes create": "monitoring.snoozes.create",
+	"run jobs executions list": "run.executions.list", "run revisions describe": "run.revisions.get", "run revisions list": "run.revisions.list",
+	"run services update ": "run.services.update", "run services update-traffic": "run.services.update",
+	"scheduler jobs describe": "cloudscheduler.jobs.get", "scheduler jobs pause": "cloudscheduler.jobs.pause", "scheduler jobs resume": "cloudscheduler.jobs.enable",
+	"tasks delete": "cloudtasks.tasks.delete", "tasks list": "cloudtasks.tasks.list", "tasks queues describe": "cloudtasks.queues.get",
+	"tasks queues pause": "cloudtasks.queues.pause", "tasks queues resume": "cloudtasks.queues.resume", "tasks queues update": "cloudtasks.queues.update",
+
+	"beta iap": "", "beta run": "", "firestore backups schedules": "", "firestore databases": "", "firestore export": "", "firestore fields": "",
+	"firestore import": "", "iam": "", "run services add-iam-policy-binding": "", "secrets": "", "services": "", "storage": "",
+}
+
+// rolesGive has what gcloudNeeds asks of Google's own roles; doctor needs run.services.getIamPolicy too.
+var rolesGive = map[string]string{
+	"cloudscheduler.viewer": "cloudscheduler.jobs.get", "cloudtasks.taskDeleter": "cloudtasks.tasks.delete", "cloudtasks.viewer": "cloudtasks.queues.get cloudtasks.tasks.list",
+	"logging.viewer": "logging.logEntries.list", "monitoring.viewer": "monitoring.alertPolicies.list", "monitoring.snoozeEditor": "monitoring.snoozes.create",
+	"run.developer": "run.services.update", "run.viewer": "run.services.getIamPolicy",
+}
+
+// A responder is an operator too.
+func TestWhoIsCalledMayRunTheCommandsOfThePage(t *testing.T) {
+	grants, own := moduleGrants(t)
+	may := map[string]bool{}
+	for grant := range grants {
+		who, role, _ := strings.Cut(grant, ": ")
+		role, _, _ = strings.Cut(role, " on ")
+		permissions := rolesGive[role]
+		for o := range own {
+			if name, all, _ := strings.Cut(o, ": "); name == role {
+				permissions = all
+			}
+		}
+		for _, p := range strings.FieldsFunc(permissions, func(r rune) bool { return r == ' ' || r == ',' }) {
+			may[p] = may[p] || who == "operators" || who == "responders"
+		}
+	}
+	need := map[string]string{ // of doctor, which the page names in most sections
+		"its project's policy": "resourcemanager.projects.getIamPolicy", "its queue's policy": "cloudtasks.queues.getIamPolicy", "its services' policies": "run.services.getIamPolicy",
+		"its account's policy": "iam.serviceAccounts.getIamPolicy", "its roles": "iam.roles.get", "its revisions": "run.revisions.get",
+	}
+	for _, call := range gcloudCalled.FindAllStringSubmatch(read(t, "../docs/operations.md"), -1) {
+		command, permission, known := call[1], "", false
+		for prefix, needed := range gcloudNeeds {
+			if strings.HasPrefix(command, prefix) {
+				permission, known = needed, true
+			}
+		}
+		if !known {
+			t.Errorf("which permission does gcloud %s need?", command)
+		}
+		need[command] = permission
+	}
+	for command, permission := range need {
+		if permission != "" && !may[permission] {
+			t.Errorf("nobody who is called has %s, for %s", permission, command)
+		}
+	}
+}
+
+var addressNamed = regexp.MustCompile(`module\.taskguard\.(google_\w+\.\w+)`)
+
+// Terraform would go on looking for what it has not forgotten of a lost database.
+func TestTerraformForgetsAllOfALostDatabase(t *testing.T) {
+	named := map[string]bool{}
+	for _, address := range addressNamed.FindAllStringSubmatch(read(t, "../docs/operations.md"), -1) {
+		named[address[1]] = true
+	}
+	want := map[string]bool{"google_firestore_database.this": true}
+	for name, b := range resources(t) {
+		if slices.Contains(references(b.Body), "local.database") {
+			want[name] = true
+		}
+	}
+	if diff := cmp.Diff(sorted(want), sorted(named)); diff != "" {
+		t.Errorf("-module +page:\n%s", diff)
+	}
+}
 
 // commands returns the commands of taskguard.
 func commands(t *testing.T) map[string]bool {

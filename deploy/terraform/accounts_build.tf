@@ -34,13 +34,18 @@ moved {
 }
 
 # To wait for a service's change, gcloud reads an operation, which belongs to the project,
-# as do the revisions that doctor and release.sh read.
-# The predefined roles with this permission can also read every service.
+# as do the revisions that doctor and release.sh read, and the executions of long_jobs. Operators
+# also see whether there are copies of the database, and doctor compares roles.
+# The predefined roles with these permissions can also read every service, or every role.
 resource "google_project_iam_custom_role" "operations" {
-  project     = var.project
-  role_id     = "${replace(var.name, "-", "_")}Operations"
-  title       = "${var.name}: wait for changes of Cloud Run"
-  permissions = ["run.operations.get", "run.revisions.get", "run.revisions.list"]
+  project = var.project
+  role_id = "${replace(var.name, "-", "_")}Operations"
+  title   = "${var.name}: wait for changes, and see revisions, copies and roles"
+  permissions = [
+    "run.executions.get", "run.executions.list", "run.operations.get", "run.revisions.get", "run.revisions.list",
+    "datastore.backups.list", "datastore.operations.get", "datastore.operations.list",
+    "cloudtasks.queues.getIamPolicy", "iam.roles.get", "iam.serviceAccounts.getIamPolicy", "resourcemanager.projects.getIamPolicy",
+  ]
 
   depends_on = [google_project_service.api]
 }

@@ -10,8 +10,9 @@ resource "google_firestore_backup_schedule" "daily" {
   daily_recurrence {}
 }
 
-# Firestore's service agent writes the export. The predefined role with this permission can also
-# import, which overwrites documents.
+# Firestore's service agent writes the export, so this account needs no role on the bucket, and in
+# another project that agent does (https://cloud.google.com/datastore/docs/export-import-entities).
+# The predefined role with this permission can also import, which overwrites documents.
 resource "google_project_iam_custom_role" "exporter" {
   count = var.backup_bucket == null ? 0 : 1
 

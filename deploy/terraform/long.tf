@@ -78,3 +78,13 @@ resource "google_cloud_run_v2_job_iam_member" "worker" {
   role     = "roles/run.jobsExecutorWithOverrides"
   member   = local.account["worker"].member
 }
+
+resource "google_cloud_run_v2_job_iam_member" "operator" {
+  for_each = toset(local.long ? var.operators : [])
+
+  project  = var.project
+  location = var.region
+  name     = google_cloud_run_v2_job.long[0].name
+  role     = "roles/run.viewer"
+  member   = each.key
+}
