@@ -102,9 +102,9 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	return p.outcome(ctx, c, job)
 }
 
-// Withheld returns the names of this process's variables that the program does not get.
-func (p *program) Withheld() (names []string) {
-	for _, v := range os.Environ() {
+// Withheld returns the names of the variables of an environment that the program does not get.
+func (p *program) Withheld(environment []string) (names []string) {
+	for _, v := range environment {
 		if name, _, _ := strings.Cut(v, "="); p.withholds(v) {
 			names = append(names, name)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	scheduler "google.golang.org/api/cloudscheduler/v1"
+	iam "google.golang.org/api/iam/v1"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/cmd/internal/doctor"
@@ -20,6 +21,9 @@ const (
 	workerURL = "https://taskguard-worker-123456789012.europe-west1.run.app"
 	caller    = "taskguard-caller@my-project.iam.gserviceaccount.com"
 	queueName = "projects/my-project/locations/europe-west1/queues/analyses"
+	longJob   = "projects/my-project/locations/europe-west1/jobs/long"
+
+	databaseName = "projects/my-project/databases/(default)"
 )
 
 func lookup(env map[string]string) func(string) (string, bool) {
@@ -43,7 +47,7 @@ func files(t testing.TB) doctor.Facts {
 func shipped(t testing.TB) doctor.Facts {
 	t.Helper()
 	f := files(t)
-	f.Queue.State = "RUNNING"
+	f.Queue.State, f.AllJobs = "RUNNING", true
 	f.Worker.Callers = []string{"serviceAccount:" + caller}
 	f.Jobs = []*scheduler.Job{{Name: "x/taskguard-recover", State: "ENABLED", Schedule: "* * * * *", HttpTarget: &scheduler.HttpTarget{
 		Uri: workerURL + "/internal/tasks/recover", HttpMethod: "POST", OidcToken: &scheduler.OidcToken{ServiceAccountEmail: caller, Audience: workerURL},
@@ -52,7 +56,7 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 		{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
 	}
-	f.Grants, f.Alerts = doctor.NeededGrants(queueName, caller), 2
+	f.Grants, f.Alerts = doctor.NeededGrants(queueName, caller, databaseName, longJob), 2
 	for i := range f.Grants {
 		f.Grants[i].Given = true
 	}
@@ -132,6 +136,7 @@ func seeded() []misconfiguration {
 		{"doclock: misspelled variable", "unknown-variable", problem, setDoclock("DOCUMENT_LOCKS_TTL", "30s")},
 		{"Firestore emulator", "environment", problem, set("FIRESTORE_EMULATOR_HOST", "localhost:8080")},
 		{"session secret in plain text", "plain-secret", problem, setDoclock("SESSION_SECRET", "0123456789012345678901234567890123456789")},
+		{"secret that the program does not get", "variable-withheld", advice, set("ANALYZER", "exec:/app/analyze", "MODEL_API_KEY", doctor.Secret, "OTHER_KEY", doctor.Secret, "ANALYZER_ENV", "OTHER_*")},
 		{"no check of the callers", "invoker-check-disabled", problem, func(f *doctor.Facts) { f.Worker.InvokerCheck = false }},
 		{"everybody may call", "invoker-public", problem, func(f *doctor.Facts) { f.Worker.Callers = append(f.Worker.Callers, "allUsers") }},
 		{"doclock: token without its signature", "oidc-behind-iam", problem, func(f *doctor.Facts) { f.Doclock.InvokerCheck = true }},
@@ -148,6 +153,17 @@ func seeded() []misconfiguration {
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
+		{"caller without permission in either policy", "caller-not-invoker", problem, func(f *doctor.Facts) {
+			f.Worker.Callers = nil
+			onProject("roles/run.viewer", "serviceAccount:"+doclockAccount)(f)
+		}},
+		{"caller beside a group with another role", "caller-not-invoker", problem, func(f *doctor.Facts) {
+			f.Worker.Callers = nil
+			onProject("roles/owner", "group:admins@example.com")(f)
+		}},
+		{"caller that is an editor", "caller-role", problem, onProject("roles/editor", "serviceAccount:"+caller)},
+		{"worker that runs as the caller", "caller-role", problem, func(f *doctor.Facts) { f.Worker.Account = caller }},
+		{"doclock that runs as the caller", "caller-role", problem, func(f *doctor.Facts) { f.Doclock.Account = caller }},
 		{"a longer caller", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"serviceAccount:" + caller + ".example"} }},
 		{"newest revision without traffic", "traffic", problem, func(f *doctor.Facts) { f.Worker.Serving, f.Worker.Newest = "w-1", "w-2" }},
 		{"paused queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "PAUSED" }},
@@ -165,30 +181,35 @@ func seeded() []misconfiguration {
 			set("KEEP_FINISHED", "2160h")(f)
 			f.Indexes.TTL["analyses/expireAt"] = true
 		}},
+		{"recovery as an account that the project may allow", "recovery-caller", advice, func(f *doctor.Facts) { f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = doclockAccount }},
+		{"no recovery in the queue's region", "recovery-unscheduled", advice, func(f *doctor.Facts) { f.Jobs, f.AllJobs = nil, false }},
 		{"paused recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].State = "PAUSED" }},
 		{"recovery refused", "recovery-failed", problem, func(f *doctor.Facts) { f.Jobs[0].Status = &scheduler.Status{Code: 7} }},
 		{"task to a malformed URL", "task-url", problem, func(f *doctor.Facts) { f.Tasks[1].URL = "https://%" }},
+		{"task for the region before", "task-url", problem, func(f *doctor.Facts) {
+			const before = "https://taskguard-worker-123456789012.us-central1.run.app"
+			f.Tasks[1].URL, f.Tasks[1].Audience = before+"/internal/tasks/analysis", before
+		}},
 		{"task with a token for the address and a slash", "task-audience", problem, func(f *doctor.Facts) { f.Tasks[1].Audience = workerURL + "/" }},
 		{"task for another address than the audience", "task-audience", problem, func(f *doctor.Facts) { oidc(f); f.Tasks[1].Audience = "https://taskguard-worker-x-ew.a.run.app" }},
 		{"dispatch as long as the run", "task-deadline", problem, func(f *doctor.Facts) { f.Tasks[1].Deadline = 25 * time.Minute }},
 		{"task answered 401", "task-refused", problem, func(f *doctor.Facts) { f.Tasks[1].Last = codes.Unauthenticated }},
-		{"worker that cannot book", "account-cannot-book", problem, func(f *doctor.Facts) { f.Grants[0].Given = false }},
-		{"worker that cannot sign", "account-cannot-sign", problem, func(f *doctor.Facts) { f.Grants[1].Given = false }},
-		{"worker that cannot find its tasks", "account-cannot-find-tasks", advice, func(f *doctor.Facts) { f.Grants[2].Given = false }},
-		{"worker without its database", "account-cannot-use-database", problem, func(f *doctor.Facts) { f.Grants[3].Given = false }},
+		{"worker that cannot book", "account-cannot-book", problem, lost("account-cannot-book")},
+		{"worker that cannot sign", "account-cannot-sign", problem, lost("account-cannot-sign")},
+		{"worker that cannot find its tasks", "account-cannot-find-tasks", advice, lost("account-cannot-find-tasks")},
+		{"worker without its database", "account-cannot-use-database", problem, lost("account-cannot-use-database")},
+		{"worker that cannot start its job", "account-cannot-start", problem, lost("account-cannot-start")},
 		{"misspelt collection", "collection", problem, func(f *doctor.Facts) { f.Kinds[0].Collection = "analysis" }},
 		{"lock's expiry without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = false }},
 		{"next attempt without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/nextAttemptAt"] = false }},
 		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
 		{"heartbeat of a second", "heartbeat", problem, set("LOCK_HEARTBEAT", "1s")},
-		{"TTL as long as a run", "lock-ttl", advice, set("LOCK_TTL", "1h", "LOCK_HEARTBEAT", "")},
 		{"misspelt first word", "unknown-variable", problem, set("ANALYSES_COLLECTION", "", "ANALYSIS_COLLECTION", "analyses")},
 		{"key in plain text", "plain-secret", problem, set("OPENAI_API_KEY", "sk-0123456789abcdef")},
 		{"password of a database", "plain-secret", problem, set("DATABASE_URL", "postgres://app:hunter2@10.0.0.1/app")},
 		{"token of an exporter", "plain-secret", problem, set("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic 0123456789")},
 		{"token of a program", "plain-secret", problem, set("ANALYZER", "exec:/app/run --token=0123456789")},
 		{"password of a sidecar", "plain-secret", problem, func(f *doctor.Facts) { f.Worker.Sidecars = []map[string]string{{"DB_PASSWORD": "0123456789"}} }},
-		{"variable of Cloud Run", "reserved-variable", problem, set("PORT", "8080")},
 		{"application without a container", "analyzer-missing", problem, set("ANALYZER", "http://localhost:9000/analyze")},
 		{"worker that calls itself", "analyzer-missing", problem, func(f *doctor.Facts) {
 			set("ANALYZER", "http://127.0.0.1:8080/analyze")(f)
@@ -213,6 +234,20 @@ func seeded() []misconfiguration {
 func oidc(f *doctor.Facts) {
 	set("TASK_AUTH", "oidc", "TASK_AUDIENCE", workerURL, "TASK_SERVICE_ACCOUNTS", caller)(f)
 	f.Worker.InvokerCheck = false
+}
+
+// onProject lets the project's policy have one binding.
+func onProject(role, member string) func(*doctor.Facts) {
+	return func(f *doctor.Facts) { f.Project = []*iam.Binding{{Role: role, Members: []string{member}}} }
+}
+
+// lost takes the permissions of one rule away from the worker's account.
+func lost(rule string) func(*doctor.Facts) {
+	return func(f *doctor.Facts) {
+		for i := range f.Grants {
+			f.Grants[i].Given = f.Grants[i].Given && f.Grants[i].Rule() != rule
+		}
+	}
 }
 
 // orders adds a kind whose documents have a vocabulary of their own, and all that it needs.
@@ -247,7 +282,24 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 		"tokens of the audience":   oidc,
 		"tasks in ten seconds":     func(f *doctor.Facts) { f.Queue.PerSecond = 0.1 },
 		"heartbeat of 5 s":         set("LOCK_HEARTBEAT", "5s"),
-		"TTL of half an hour":      set("LOCK_TTL", "30m", "LOCK_HEARTBEAT", ""),
+		"long TTL":                 set("LOCK_TTL", "1h", "LOCK_HEARTBEAT", ""),
+		"secrets of a program":     set("ANALYZER", "exec:/app/analyze", "ANALYZER_ENV", "MODEL_*", "MODEL_API_KEY", doctor.Secret, "HTTPS_PROXY", doctor.Secret, "OTEL_EXPORTER_OTLP_HEADERS", doctor.Secret),
+		"memory for starting jobs": func(f *doctor.Facts) {
+			set("ANALYZER", "job:"+longJob, "SMOKE_INPUT", "")(f)
+			f.Worker.Memory = 512 << 20
+		},
+		"caller by the project": func(f *doctor.Facts) {
+			f.Worker.Callers = nil
+			onProject("roles/run.invoker", "serviceAccount:"+caller)(f)
+		},
+		"caller by a custom role of the project": func(f *doctor.Facts) {
+			f.Worker.Callers = nil
+			onProject("projects/my-project/roles/invoker", "serviceAccount:"+caller)(f)
+		},
+		"recovery as an account of the project": func(f *doctor.Facts) {
+			f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = doclockAccount
+			onProject("roles/run.invoker", "serviceAccount:"+doclockAccount)(f)
+		},
 		"no secrets": set("MAX_OUTPUT", "", "MODEL_TOKENS", "4096000000", "API_KEY_FILE", "/secrets/key", "MODEL_API_KEY", "projects/p/secrets/key",
 			"STOP_TOKEN", "<|endoftext|>", "PUSHER_APP_KEY", "0123456789", "DB_PASSWORD", doctor.Secret, "AUTH_TOKEN", "https://auth.example/token"),
 		"application in a container": func(f *doctor.Facts) {
@@ -294,10 +346,15 @@ func TestServiceFilesAreChecked(t *testing.T) {
 		"number as namespace":  {`namespace: "123456789012"`, "namespace: my-project", ""},
 		"without its location": {"cloud.googleapis.com/location: europe-west1", "team: a", ""},
 		"another port":         {port, strings.Replace(port, "8080", "9090", 1), ""},
+		"sidecar":              {"value: builtin:document", "value: http://localhost:9000/analyze", ""},
+		"sidecar elsewhere":    {"value: builtin:document", "value: http://localhost:8000/analyze", "analyzer-port"},
 	} {
 		text := read(t, deploy+"service.yaml")
 		if name == "no account" {
 			text = strings.Replace(text, "      containerConcurrency: 10\n", "", 1)
+		}
+		if strings.HasPrefix(name, "sidecar") {
+			text += read(t, deploy+"sidecar/container.yaml")
 		}
 		if !strings.Contains(text, tc.old) {
 			t.Fatalf("%s: no %q", name, tc.old)

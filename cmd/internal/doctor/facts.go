@@ -8,6 +8,7 @@ import (
 	"time"
 
 	scheduler "google.golang.org/api/cloudscheduler/v1"
+	iam "google.golang.org/api/iam/v1"
 	"google.golang.org/grpc/codes"
 
 	doclock "taskguard/cmd/internal/doclockservice"
@@ -22,9 +23,11 @@ type Facts struct {
 	Queue           Queue
 	Indexes         Indexes
 	Target          string           // TASK_TARGET_URL of the worker, or without a worker of this process
-	Jobs            []*scheduler.Job // the jobs in the queue's region that call a URL, of any deployment
+	Jobs            []*scheduler.Job // the jobs in the queue's region, of any deployment
+	AllJobs         bool             // Jobs has those of all regions
 	Tasks           []Task           // the first tasks of the queue
 	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
+	Project         []*iam.Binding   // the project's IAM policy; nil: not read
 	Alerts, Unsent  int              // how many alert policies there are, and how many of them notify nobody
 	Status          map[Part]Status
 }
@@ -109,6 +112,7 @@ type Service struct {
 	Port         string
 	Twice        []string            // variables that are set twice
 	Sidecars     []map[string]string // the environments of the other containers
+	Probed       []string            // the ports at which the other containers are probed
 	// Serving is the revision that gets the most requests, Newest has the settings that were
 	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
 	Serving, Newest string
@@ -178,7 +182,7 @@ type Task struct {
 // Severity is a finding's weight.
 type Severity string
 
-// A Problem loses, doubles or delays work, lets others in, or silences the alerts.
+// A Problem loses, doubles or delays work, lets others in, or keeps log lines from the alerts.
 // With Advice the deployment works, but can be improved.
 const (
 	Problem Severity = "problem"
@@ -195,17 +199,14 @@ type Finding struct {
 
 // Check applies each rule whose parts were read. Problems come first.
 func Check(f Facts) []Finding {
-	d := diagnosis{Facts: f}
-	// Where the environment is wrong the configuration holds defaults, and the rule
-	// "environment" reports it.
-	d.config, _ = worker.ParseConfig(f.Worker.lookup)
-
+	d := diagnose(f)
 	d.checkService(service{
 		Service: f.Worker, title: "the worker", settings: WorkerSettings, callers: WorkerCallers,
 		parse:  func(l lookup) error { _, err := worker.ParseConfig(l); return err },
 		custom: slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" }),
 	})
 	d.checkWorker()
+	d.checkCaller()
 	d.checkPlaces()
 	d.checkQueue()
 	d.checkIndexes()
@@ -230,6 +231,21 @@ type diagnosis struct {
 	Facts
 	config worker.Config
 	found  []Finding
+}
+
+// diagnose returns a diagnosis without findings. Where the worker's environment is wrong, the
+// configuration holds defaults, and the rule "environment" reports it.
+func diagnose(f Facts) *diagnosis {
+	config, _ := worker.ParseConfig(f.Worker.lookup)
+	return &diagnosis{Facts: f, config: config}
+}
+
+// adviceIf returns the severity of a rule that is only advice in some cases, as where it may be wrong.
+func adviceIf(mild bool) Severity {
+	if mild {
+		return Advice
+	}
+	return Problem
 }
 
 // hasRead reports whether all of the parts were read.

@@ -66,7 +66,7 @@ func (r *reader) ask(ctx context.Context, p Part, source string, call func(conte
 	case !errors.As(err, &api):
 		err = fmt.Errorf("%s: %s", source, oneLine(err.Error()))
 	case api.Code == http.StatusNotFound:
-		err = fmt.Errorf("%s does not exist, or is in another project or region", source)
+		err = fmt.Errorf("%s, or what it refers to, does not exist, or is in another project or region", source)
 	default:
 		err = fmt.Errorf("%s: Google answers %d: %s", source, api.Code, oneLine(api.Message))
 	}
@@ -103,17 +103,13 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 	})
 
 	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context, api google) error {
-		services := api.run.Projects.Locations.Services
-		policy, err := services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
-		if err != nil {
-			return err
-		}
-		for _, b := range policy.Bindings {
-			if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
+		bindings, err := api.policy(ctx, name)
+		for _, b := range bindings {
+			if slices.Contains(invokers, b.Role) {
 				s.Callers = append(s.Callers, b.Members...)
 			}
 		}
-		return nil
+		return err
 	})
 }
 
@@ -155,18 +151,30 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 	})
 }
 
-// askJobs reads the jobs of projects/P/locations/L that call a URL.
-func (r *reader) askJobs(ctx context.Context, parent string) {
+// askJobs reads the jobs of projects/P/locations/L. If none of them calls the worker's recovery, it also
+// reads those of the other locations, as far as it may.
+func (r *reader) askJobs(ctx context.Context, project, parent string) {
 	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context, api google) error {
-		jobs := api.scheduler.Projects.Locations.Jobs.List(parent)
-		return jobs.Pages(ctx, func(p *scheduler.ListJobsResponse) error {
-			for _, j := range p.Jobs {
-				if j.HttpTarget != nil {
-					r.facts.Jobs = append(r.facts.Jobs, j)
-				}
+		locations := api.scheduler.Projects.Locations
+		list := func(name string) error {
+			return locations.Jobs.List(name).Pages(ctx, func(p *scheduler.ListJobsResponse) error {
+				r.facts.Jobs = append(r.facts.Jobs, p.Jobs...)
+				return nil
+			})
+		}
+		if err := list(parent); err != nil || r.Service == "" || len(diagnose(r.facts).recoveryJobs()) > 0 {
+			return err
+		}
+
+		var unread error
+		all := locations.List(project).Pages(ctx, func(p *scheduler.ListLocationsResponse) error {
+			for _, l := range p.Locations { // parent again, which adds no job of recovery
+				unread = cmp.Or(unread, list(l.Name))
 			}
 			return nil
 		})
+		r.facts.AllJobs = cmp.Or(all, unread) == nil
+		return nil
 	})
 }
 
@@ -177,7 +185,8 @@ func (r *reader) askOptional(ctx context.Context, p Part, queue, project string)
 		case QueueTasks:
 			return r.askTasks(ctx, api, queue)
 		case AccountRoles:
-			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER")), project)
+			database, job := project+"/databases/"+r.facts.Indexes.Database, diagnose(r.facts).config.Job
+			return r.askGrants(ctx, api, neededGrants(queue, r.env("TASK_CALLER"), database, job), project)
 		}
 		return r.askAlerts(ctx, api, project)
 	})

@@ -30,19 +30,25 @@ type Grant struct {
 	roles       []string // the roles with the permissions, the narrowest first
 }
 
-// neededGrants returns what an account needs to book tasks in a queue that are signed as caller.
-func neededGrants(queue, caller string) []Grant {
+// neededGrants returns what an account needs to book tasks in a queue that are signed as caller, to use a
+// database, and to start executions of a job, unless that is empty.
+func neededGrants(queue, caller, database, job string) []Grant {
 	const editor, owner = "roles/editor", "roles/owner"
 	project, region := place(queue)
+	_, jobRegion := place(job)
 	ofQueue := fmt.Sprintf("tasks queues add-iam-policy-binding %s --location=%s", path.Base(queue), region)
 	return []Grant{
+		{
+			rule: "account-cannot-start", severity: Problem, permissions: []string{"run.jobs.runWithOverrides"},
+			effect:   "it cannot start the runs",
+			resource: job, command: "run jobs add-iam-policy-binding " + path.Base(job) + " --region=" + jobRegion,
+			roles: []string{"roles/run.jobsExecutorWithOverrides", "roles/run.developer", "roles/run.admin", editor, owner},
+		},
 		{
 			rule: "account-cannot-book", severity: Problem, permissions: []string{"cloudtasks.tasks.create"},
 			effect:   "the next attempts and recovered analyses are not booked",
 			resource: queue, command: ofQueue,
-			roles: []string{
-				"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner,
-			},
+			roles: []string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner},
 		},
 		{
 			rule: "account-cannot-sign", severity: Problem, permissions: []string{"iam.serviceAccounts.actAs"},
@@ -63,7 +69,8 @@ func neededGrants(queue, caller string) []Grant {
 			permissions: strings.Fields("datastore.databases.get datastore.entities.create datastore.entities.get " +
 				"datastore.entities.list datastore.entities.update"),
 			effect:   "it cannot read and write the analyses, and does not start",
-			resource: "the database", command: "projects add-iam-policy-binding " + project,
+			resource: "the database", command: "projects add-iam-policy-binding " + project +
+				` --condition="title=taskguard,expression=resource.name == '` + database + `'"`,
 			roles: []string{"roles/datastore.user", "roles/datastore.owner", "roles/firebase.admin",
 				"roles/firebase.developAdmin", "roles/firebase.sdkAdminServiceAgent", editor, owner},
 		},
@@ -73,8 +80,12 @@ func neededGrants(queue, caller string) []Grant {
 // askGrants evaluates grants of a project. It returns the error of the first that it cannot evaluate.
 func (r *reader) askGrants(ctx context.Context, api google, needed []Grant, project string) (unknown error) {
 	ofProject, errProject := api.policy(ctx, project)
+	r.facts.Project = ofProject
 	for i := range needed {
 		g := &needed[i]
+		if g.resource == "" { // no job is started
+			continue
+		}
 		ofResource, err := api.policy(ctx, g.resource)
 		bindings := slices.DeleteFunc(slices.Concat(ofResource, ofProject), r.elsewhere)
 		granted, errRole := api.give(ctx, r.facts.Worker.Account, bindings, g)
@@ -101,28 +112,32 @@ func (r *reader) elsewhere(b *iam.Binding) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, ours)
 }
 
-// policy reads the bindings of a project, a queue or a service account.
+// policy reads the bindings of a project, a queue, a service, a job or a service account.
 func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, err error) {
 	const version = 3 // an earlier one has other names for the roles of bindings with a condition
 	var got any
 	switch path.Base(path.Dir(name)) {
 	case "projects":
-		options := &projects.GetPolicyOptions{RequestedPolicyVersion: version}
-		request := &projects.GetIamPolicyRequest{Options: options}
+		request := &projects.GetIamPolicyRequest{Options: &projects.GetPolicyOptions{RequestedPolicyVersion: version}}
 		got, err = api.projects.Projects.GetIamPolicy(path.Base(name), request).Context(ctx).Do()
 	case "queues":
-		options := &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version}
-		request := &cloudtasks.GetIamPolicyRequest{Options: options}
+		request := &cloudtasks.GetIamPolicyRequest{Options: &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version}}
 		got, err = api.tasks.Projects.Locations.Queues.GetIamPolicy(name, request).Context(ctx).Do()
+	case "services":
+		call := api.run.Projects.Locations.Services.GetIamPolicy(name).OptionsRequestedPolicyVersion(version)
+		got, err = call.Context(ctx).Do()
+	case "jobs":
+		call := api.run.Projects.Locations.Jobs.GetIamPolicy(name).OptionsRequestedPolicyVersion(version)
+		got, err = call.Context(ctx).Do()
 	case "serviceAccounts":
-		accounts := api.iam.Projects.ServiceAccounts
-		got, err = accounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(version).Context(ctx).Do()
+		call := api.iam.Projects.ServiceAccounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(version)
+		got, err = call.Context(ctx).Do()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the IAM policy of %s: %w", name, err)
 	}
 
-	var p iam.Policy
+	p := iam.Policy{Bindings: []*iam.Binding{}} // never nil
 	text, err := json.Marshal(got)
 	err = errors.Join(err, json.Unmarshal(text, &p))
 	return p.Bindings, err

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,12 +28,15 @@ func TestAnAccountHasThePermissionsOfItsCustomRoles(t *testing.T) {
 
 // Each command can be run as it is printed.
 func TestTheFixNamesItsResource(t *testing.T) {
-	lost := func(i int) func(*doctor.Facts) { return func(f *doctor.Facts) { f.Grants[i].Given = false } }
 	for want, change := range map[string]func(*doctor.Facts){
-		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                                               lost(0),
-		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                                                         lost(1),
-		"--member=serviceAccount:" + workerAccount + " --role=roles/cloudtasks.viewer)":                                                       lost(2),
-		"Correct LOCK_TTL, LOCK_HEARTBEAT (":                                                                                                  set("LOCK_TTL", "1s"),
+		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                   lost("account-cannot-book"),
+		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                             lost("account-cannot-sign"),
+		"--member=serviceAccount:" + workerAccount + " --role=roles/cloudtasks.viewer)":                           lost("account-cannot-find-tasks"),
+		"my-project --condition=\"title=taskguard,expression=resource.name == '" + databaseName + "'\" --member=": lost("account-cannot-use-database"),
+		"run jobs add-iam-policy-binding long --region=europe-west1 --member=":                                    lost("account-cannot-start"),
+		" --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + " (":                  func(f *doctor.Facts) { f.Jobs[0].HttpTarget.OidcToken = nil },
+		"Set TASK_AUTH=oidc":                 setDoclock("TASK_AUTH", "iam", "TASK_AUDIENCE", "", "TASK_SERVICE_ACCOUNTS", ""),
+		"Correct LOCK_TTL, LOCK_HEARTBEAT (": set("LOCK_TTL", "1s"),
 		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")": func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
 		"composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)": func(f *doctor.Facts) {
 			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2])
@@ -42,6 +46,47 @@ func TestTheFixNamesItsResource(t *testing.T) {
 		change(&f)
 		if found := doctor.Check(f); len(found) != 1 || !strings.Contains(found[0].Fix, want) {
 			t.Errorf("%+v, want %q", found, want)
+		}
+	}
+}
+
+func TestTheFixOfAnIndexFitsItsState(t *testing.T) {
+	for state, want := range map[string][]string{"CREATING": {"Wait"}, "NEEDS_REPAIR": {"Delete", "create"}, "UNKNOWN": {"create"}} {
+		f := shipped(t)
+		f.Indexes.Composite[doctor.NeededIndexes(f.Kinds[0])[2]] = state
+		found := doctor.Check(f)
+		if len(found) != 1 {
+			t.Fatalf("%s: %+v", state, found)
+		}
+		for _, verb := range []string{"Wait", "Delete", "create"} {
+			if strings.Contains(found[0].Fix, verb) != slices.Contains(want, verb) {
+				t.Errorf("%s: got %q, want %q alone", state, found[0].Fix, want)
+			}
+		}
+	}
+}
+
+func TestTheWorkerMustBeAllowedToStartItsJob(t *testing.T) {
+	const builtin = `"builtin:document"},{"name":"ANALYZER_OUTPUT","value":"any"},{"name":"SMOKE_INPUT","value":"{\"text\":\"a test\"}"}`
+	const service, ofJob = location + "/services/taskguard-worker", "/v1/" + longJob + ":getIamPolicy"
+	for answer, want := range map[string]string{
+		policy("run.jobsExecutorWithOverrides", "serviceAccount:"+workerAccount): "",
+		policy("run.developer", "serviceAccount:"+workerAccount):                 "",
+		policy("run.invoker", "serviceAccount:"+workerAccount):                   "account-cannot-start",
+		"":        "", // refused
+		"missing": "",
+	} {
+		c := newCloud(t)
+		if !strings.Contains(c.answers[service], builtin) {
+			t.Fatal(c.answers[service])
+		}
+		c.answers[service] = strings.Replace(c.answers[service], builtin, `"job:`+longJob+`"}`, 1)
+		if c.answers[ofJob] = answer; answer == "missing" {
+			delete(c.answers, ofJob)
+		}
+		f := c.ask(t, t.Context())
+		if got, why := rulesOf(doctor.Check(f)), f.Status[doctor.AccountRoles].Why; got != want || (why == "") != (len(answer) > 10) {
+			t.Errorf("%q: got %q, want %q, unread: %q", answer, got, want, why)
 		}
 	}
 }

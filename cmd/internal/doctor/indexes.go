@@ -144,11 +144,15 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		if !exists {
 			state = "missing"
 		}
+		create := "reate it (" + d.Indexes.create(need) + ")."
+		fix := cmp.Or(map[string]string{
+			"CREATING":     "Wait until it is READY.",
+			"NEEDS_REPAIR": "Delete it (gcloud firestore indexes composite delete), and then c" + create,
+		}[state], "C"+create)
 		d.rule(Problem, "index-missing", state != "" && state != "READY",
 			"The index of %s is %s. Queries fail: with ascending updatedAt, recovery; with descending, the console "+
-				"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.\n"+
-				"Create it (%s). Wait while it is CREATING; delete a NEEDS_REPAIR one first.",
-			need, state, d.Indexes.create(need))
+				"and status, requeue and cancel by filter; with createdAt, the age of the oldest one.\n%s",
+			need, state, fix)
 	}
 	for _, name := range exempt {
 		d.rule(Problem, "field-indexed", d.Indexes.indexed(group, name),

@@ -60,7 +60,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	project, region := place(queue)
 	r.readQueue(ctx, queue, project != "")
 	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
-		r.askJobs(ctx, "projects/"+project+"/locations/"+region)
+		r.askJobs(ctx, "projects/"+project, "projects/"+project+"/locations/"+region)
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
@@ -145,7 +145,7 @@ func (r *reader) process(name string) string {
 
 var (
 	shortName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	fullName  = regexp.MustCompile(`^projects/([^/\s]+)/locations/([a-z0-9-]+)/(?:services|queues)/[A-Za-z0-9-]+$`)
+	fullName  = regexp.MustCompile(`^projects/([^/\s]+)/locations/([a-z0-9-]+)/(?:services|queues|jobs)/[A-Za-z0-9-]+$`)
 )
 
 // place returns the project and the region of a full name.

@@ -149,7 +149,7 @@ func selected(r *http.Request, answer string) string {
 		}
 	}
 	for name, list := range all {
-		if rows, ok := list.([]any); ok && slices.Contains([]string{"indexes", "fields", "jobs", "alertPolicies"}, name) {
+		if rows, ok := list.([]any); ok && slices.Contains([]string{"indexes", "fields", "jobs", "locations", "alertPolicies"}, name) {
 			if r.FormValue("pageToken") != "2" {
 				all[name], all["nextPageToken"] = rows[:len(rows)/2], "2"
 			} else {
@@ -241,6 +241,26 @@ func TestAnotherDeploymentIsNotJudged(t *testing.T) {
 	}
 }
 
+// Cloud Scheduler is not in all regions of Cloud Tasks, and any job may call the worker.
+func TestARecoveryInAnotherRegionCounts(t *testing.T) {
+	const elsewhere = "/v1/projects/my-project/locations/europe-west3/jobs"
+	for name, tc := range map[string]struct{ regions, rule, severity string }{
+		"it recovers":            {`"europe-west1"},{"name":"projects/my-project/locations/europe-west3"`, "", ""},
+		"it is read after error": {`"europe-west2"},{"name":"projects/my-project/locations/europe-west3"`, "", ""},
+		"no other region":        {`"europe-west1"`, "recovery-unscheduled", "problem"},
+		"a region is not read":   {`"europe-west1"},{"name":"projects/my-project/locations/europe-west2"`, "recovery-unscheduled", "advice"},
+	} {
+		c := newCloud(t)
+		c.answers[elsewhere], c.answers[location+"/jobs"] = c.answers[location+"/jobs"], `{}`
+		c.answers["/v1/projects/my-project/locations"] = `{"locations":[{"name":` + strings.Replace(tc.regions, `"`, `"projects/my-project/locations/`, 1) + `}]}`
+		f := c.ask(t, t.Context())
+		found := doctor.Check(f)
+		if rulesOf(found) != tc.rule || len(found) > 0 && string(found[0].Severity) != tc.severity || f.Status[doctor.SchedulerJobs].Why != "" {
+			t.Errorf("%s: got %+v, want %s by %q", name, found, tc.severity, tc.rule)
+		}
+	}
+}
+
 func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 	c := newCloud(t)
 	c.answers[groups+"orders/indexes"] = strings.Replace(c.answers[groups+"analyses/indexes"], "READY", "CREATING", 1)
@@ -294,6 +314,8 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/queues/analyses:getIamPolicy", workerAccount, doclockAccount, "account-cannot-book"},
 		{"/queues/analyses:getIamPolicy", "enqueuer", "viewer", "account-cannot-book"},
 		{caller + ":getIamPolicy", workerAccount, caller, "account-cannot-sign"},
+		{"/my-project:getIamPolicy", `"bindings":[`, `"bindings":[{"role":"roles/editor","members":["serviceAccount:` + caller + `"]},`, "caller-role"},
+		{"/taskguard-worker:getIamPolicy", `run.invoker`, `run.developer`, "caller-not-invoker"},
 		{"/jobs", `"* * * * *"`, `"0 * * * *"`, "recovery-schedule"},
 		{"/jobs", `"* * * * *"`, `"*/10 * * * *"`, "recovery-schedule"},
 		{"/jobs", `"* * * * *"`, `"* 8-18 * * 1-5"`, "recovery-schedule"},
@@ -535,6 +557,7 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"description of a queue":    {"--queue", "name: projects/p/locations/l/queues/q\nrateLimits: {maxBurstSize: 10, maxDispatchesPerSecond: 5.5}\nstate: RUNNING\n", ""},
 		"another description":       {"--queue", "nam: projects/p/locations/l/queues/q\n", "is not a flags file of a queue"},
 		"App Engine's queue.yaml":   {"--queue", "queue:\n- name: analyses\n  rate: 10/s\n  retry_parameters: {task_retry_limit: 7}\n", " is App Engine's queue.yaml"},
+		"unlimited attempts":        {"--queue", "--max-attempts: unlimited\n", ""},
 		"numbers in quotes":         {"--queue", "--max-attempts: '-1'\n--max-concurrent-dispatches: \"95\"\n", ""},
 		"flag set twice":            {"--queue", "--max-attempts: 1\n--max-attempts: 2\n", "already set"},
 		"unknown flag":              {"--queue", "--max-attempt: 3\n", `unknown field "--max-attempt"`},
@@ -565,6 +588,9 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		indexed := func(field string) bool { value, set := f.Indexes.Fields[field]; return value || !set }
 		if name == "indexes" && (!f.Indexes.TTL["a/expireAt"] || !indexed("a/expireAt") || !indexed("a/b") || indexed("a/c")) {
 			t.Errorf("the TTL policy is of expireAt and the exemption of c: %+v", f.Indexes)
+		}
+		if name == "unlimited attempts" && f.Queue.MaxAttempts != -1 {
+			t.Errorf("%d attempts, want -1", f.Queue.MaxAttempts)
 		}
 		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) || strings.Contains(why, " of type ") {
 			t.Errorf("%s: got %q, want %q", name, why, tc.wrong)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -84,29 +85,43 @@ func (d *diagnosis) checkRecovery() {
 		return
 	}
 
-	unscheduled := d.hasRead(WorkerSettings) && d.config.Options.Queue.Name != ""
-	for _, j := range d.Jobs {
-		enabled := j.State == "" || j.State == "ENABLED"
-		uri := j.HttpTarget.Uri
-		if enabled && strings.HasSuffix(uri, recoverRoute) && (d.owns(uri) || d.recovers(uri)) {
-			unscheduled = false
-			d.checkJob(j)
-		}
+	jobs := d.recoveryJobs()
+	for _, j := range jobs {
+		d.checkJob(j)
 	}
 
 	target := cmp.Or(d.config.Options.Queue.TargetURL, "URL")
-	d.rule(Problem, "recovery-unscheduled", unscheduled,
-		"No enabled job of Cloud Scheduler in the queue's region calls POST %s%s. Unless one of another region does, "+
+	d.rule(adviceIf(!d.AllJobs), "recovery-unscheduled", len(jobs) == 0 && d.config.Options.Queue.Name != "",
+		"No enabled job of Cloud Scheduler calls POST %s%s, as far as they were read. Unless another one does, "+
 			"an analysis whose worker died, or whose task was lost, stays as it is.\n"+
 			"Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, "+
-			"--schedule='* * * * *' --http-method=POST --uri=%[1]s%[2]s --oidc-service-account-email=%[3]s "+
-			"--oidc-token-audience=%[1]s).", target, recoverRoute, cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT"))
+			"--schedule='* * * * *' --http-method=POST --uri=%[1]s%[2]s %[3]s).", target, recoverRoute, d.tokenFlags(target))
+}
+
+// recoveryJobs returns the enabled jobs that call the worker's recovery.
+func (d *diagnosis) recoveryJobs() (all []*scheduler.Job) {
+	for _, j := range d.Jobs {
+		enabled, uri := j.State == "" || j.State == "ENABLED", cmp.Or(j.HttpTarget, &scheduler.HttpTarget{}).Uri
+		if enabled && strings.HasSuffix(uri, recoverRoute) && (d.owns(uri) || d.recovers(uri)) {
+			all = append(all, j)
+		}
+	}
+	return all
+}
+
+// tokenFlags returns gcloud's flags for a job whose calls are accepted at a service's address.
+func (d *diagnosis) tokenFlags(address string) string {
+	if d.Worker.value("TASK_AUTH") == "oidc" {
+		address = d.config.Options.Queue.Audience
+	}
+	caller := cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
+	return "--oidc-service-account-email=" + caller + " --oidc-token-audience=" + address
 }
 
 // checkJob applies the rules to a job that calls recovery.
 func (d *diagnosis) checkJob(j *scheduler.Job) {
-	fault := func(rule string, applies bool, problem, flag string) {
-		d.rule(Problem, rule, applies,
+	fault := func(s Severity, rule string, applies bool, problem, flag string) {
+		d.rule(s, rule, applies,
 			"The job %s %s. Analyses are not recovered in time.\nCorrect %s (gcloud scheduler jobs update http %[1]s)."+
 				" Its log: gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%[1]s'.",
 			path.Base(j.Name), problem, flag)
@@ -118,18 +133,20 @@ func (d *diagnosis) checkJob(j *scheduler.Job) {
 	}
 	status := cmp.Or(j.Status, &scheduler.Status{})
 
-	fault("recovery-schedule", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule)),
+	fault(Problem, "recovery-schedule", j.Schedule != "" && !everyMinute.MatchString(oneLine(j.Schedule)),
 		"has the schedule "+j.Schedule+", and an alert counts its calls", "--schedule='* * * * *'")
-	fault("recovery-method", t.HttpMethod != "" && t.HttpMethod != "POST",
+	fault(Problem, "recovery-method", t.HttpMethod != "" && t.HttpMethod != "POST",
 		"calls by "+t.HttpMethod+", which is answered 405", "--http-method=POST")
 	if d.hasRead(WorkerSettings) {
 		oidc, other := d.Worker.value("TASK_AUTH") == "oidc", caller != "" && caller != d.Worker.value("TASK_CALLER")
-		fault("recovery-audience", d.refusesToken(audience) && (oidc || !d.recovers(audience)),
-			fmt.Sprintf("has no token that is accepted; its audience is %q", audience), "--oidc-token-audience")
-		fault("recovery-caller", other && d.owns(t.Uri) && d.refusesCaller(caller), "calls as "+caller+
-			", which may not unless the project or the organisation allows it", "--oidc-service-account-email")
+		flags, refused := d.tokenFlags(strings.TrimSuffix(t.Uri, recoverRoute)), audience != "" && d.refusesToken(audience)
+		fault(Problem, "recovery-audience", t.OidcToken == nil, "has no OIDC token", flags)
+		fault(Problem, "recovery-audience", refused && (oidc || !d.recovers(audience)),
+			fmt.Sprintf("has a token that is not accepted; its audience is %q", audience), flags)
+		fault(adviceIf(!oidc && d.Project == nil), "recovery-caller", other && d.owns(t.Uri) && d.refusesCaller(caller), "calls as "+caller+
+			", which no policy that was read allows", "--oidc-service-account-email")
 	}
-	fault("recovery-failed", status.Code > 0, // -1: it has never run
+	fault(Problem, "recovery-failed", status.Code > 0, // -1: it has never run
 		fmt.Sprintf("failed at its last call: %v %s", codes.Code(max(0, status.Code)), //nolint:gosec // above 0
 			strings.TrimRight(oneLine(status.Message), ". ")), "--uri, its account or its audience")
 }
@@ -144,14 +161,14 @@ func (d *diagnosis) recovers(address string) bool {
 
 // checkTasks has one finding for all tasks that have the same fault. The fix applies where they are created.
 func (d *diagnosis) checkTasks() {
+	lost := func(t Task) bool { return !d.owns(t.URL) || !slices.ContainsFunc(d.Kinds, t.isOf) }
 	for _, fault := range []struct {
 		rule, problem, fix string
 		applies            func(Task) bool
 	}{
-		{"task-url", "go to no address and route of the worker", "TASK_TARGET_URL",
-			func(t Task) bool { return !d.owns(t.URL) || !slices.ContainsFunc(d.Kinds, t.isOf) }},
+		{"task-url", "go to no address and route of the worker", "TASK_TARGET_URL", lost},
 		{"task-audience", "have no valid token", "TASK_CALLER and TASK_AUDIENCE",
-			func(t Task) bool { return d.refusesToken(t.Audience) }},
+			func(t Task) bool { return !lost(t) && d.refusesToken(t.Audience) }},
 		{"task-deadline", "may be delivered again during a run of RUN_TIMEOUT", "dispatchDeadline, or RUN_TIMEOUT,",
 			func(t Task) bool { return t.Deadline < d.deadline() }},
 		// After NotFound, the analysis may have been deleted.
@@ -198,9 +215,12 @@ func (d *diagnosis) owns(address string) bool {
 
 // checkAlerts finds a deployment whose alerts nobody gets.
 func (d *diagnosis) checkAlerts() {
-	d.rule(Advice, "alerts", d.hasRead(AlertPolicies) && (d.Alerts == 0 || d.Unsent > 0),
+	d.rule(Advice, "alerts", d.hasRead(AlertPolicies) && d.Alerts == 0,
+		"There are no alert policies of %s: nobody is told when work waits or fails.\n"+
+			"Create those of deploy (deploy/README.md).", d.Worker.deployment())
+	d.rule(Advice, "alerts", d.Unsent > 0,
 		"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.\n"+
-			"Create those of deploy, add a channel (gcloud monitoring policies update --add-notification-channels).",
+			"Enable them, and add a channel (gcloud monitoring policies update --add-notification-channels).",
 		d.Alerts, d.Worker.deployment(), d.Unsent)
 }
 
@@ -215,6 +235,14 @@ func (d *diagnosis) checkGrants() {
 	}
 }
 
+// attempts is a number of attempts, or "unlimited", which gcloud takes for this flag alone.
+type attempts struct{ json.Number }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *attempts) UnmarshalJSON(text []byte) error {
+	return json.Unmarshal(bytes.Replace(text, []byte(`"unlimited"`), []byte("-1"), 1), &a.Number)
+}
+
 // queueFile reads a file for gcloud's --flags-file, or what gcloud tasks queues describe prints.
 func queueFile(name string) (Queue, error) {
 	f := struct {
@@ -224,7 +252,7 @@ func queueFile(name string) (Queue, error) {
 		Project     string      `json:"--project"`
 		Concurrent  json.Number `json:"--max-concurrent-dispatches"`
 		PerSecond   json.Number `json:"--max-dispatches-per-second"`
-		MaxAttempts json.Number `json:"--max-attempts"`
+		MaxAttempts attempts    `json:"--max-attempts"`
 		MaxDuration string      `json:"--max-retry-duration"`
 		MinBackoff  any         `json:"--min-backoff"`
 		MaxBackoff  any         `json:"--max-backoff"`

@@ -43,7 +43,7 @@ func (d *diagnosis) checkWorker() {
 		"MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409.\n"+
 			"Set containerConcurrency: %[1]d (--concurrency=%[1]d); or MAX_RUNS=%[2]d, if memory suffices.",
 		o.MaxRuns, w.Concurrency)
-	d.rule(Advice, "memory", w.Memory > 0 && w.Memory < need,
+	d.rule(Advice, "memory", w.Memory > 0 && w.Memory < need && d.config.Job == "", // whose results do not pass here
 		"%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB with the largest results.\n"+
 			"Set memory: %[4]dMi (--memory=%[4]dMi), or a smaller containerConcurrency.",
 		w.Name, w.Memory>>20, runs, need>>20)
@@ -53,9 +53,6 @@ func (d *diagnosis) checkWorker() {
 	d.rule(Problem, "heartbeat", o.Lock.Heartbeat < minHeartbeat,
 		"LOCK_HEARTBEAT is %v: each run writes to its document so often, and Firestore limits the writes to one.\n"+
 			"Remove it: then it is a third of LOCK_TTL, whose default is 300s.", o.Lock.Heartbeat)
-	d.rule(Advice, "lock-ttl", o.Lock.TTL > maxTTL,
-		"LOCK_TTL is %v: so long the analysis of a dead worker waits. A run renews its lock, and can take longer.\n"+
-			"Remove LOCK_TTL and LOCK_HEARTBEAT: the default is 300s.", o.Lock.TTL)
 
 	analyzer, err := url.Parse(w.value("ANALYZER"))
 	local := err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, analyzer.Hostname())
@@ -63,22 +60,43 @@ func (d *diagnosis) checkWorker() {
 		"ANALYZER is an address in the instance, where no container but the worker's can answer at it.\n"+
 			"Add the application's container, with another port than the worker's (deploy/sidecar/README.md).")
 
-	// The members of a group are unknown.
-	caller := w.value("TASK_CALLER")
-	d.rule(Advice, "caller-not-invoker", caller != "" && w.value("TASK_AUTH") == "iam" && d.refusesCaller(caller),
-		"The service's policy does not let %s, which is TASK_CALLER, invoke it: each delivery is answered 403, "+
-			"unless the project, a folder or the organisation allows it.\n"+
-			"Allow it (gcloud run services add-iam-policy-binding --member=serviceAccount:%[1]s --role=roles/run.invoker).",
-		caller)
+	d.rule(Advice, "analyzer-port", local && len(w.Probed) > 0 && !slices.Contains(w.Probed, analyzer.Port()),
+		"ANALYZER is at another port than the other containers' probes, %s: the application may listen there.\n"+
+			"Correct ANALYZER, unless the application has both ports.", strings.Join(w.Probed, ", "))
 	d.checkTargetURL()
 }
+
+// checkCaller applies the rules about the account that signs the tasks.
+func (d *diagnosis) checkCaller() {
+	caller, w := d.Worker.value("TASK_CALLER"), d.Worker
+	iam := caller != "" && w.value("TASK_AUTH") == "iam"
+	d.rule(adviceIf(d.Project == nil), "caller-not-invoker", iam && d.refusesCaller(caller),
+		"No policy that was read lets %s, which is TASK_CALLER, invoke the worker: then deliveries are answered 403.\n"+
+			"Allow it (gcloud run services add-iam-policy-binding %s --member=serviceAccount:%[1]s --role=roles/run.invoker).",
+		caller, w.Name)
+
+	const danger = "whoever may create a task can let Cloud Tasks call Google's APIs with its roles."
+	d.rule(Problem, "caller-role", caller != "" && (caller == w.Account || caller == d.Doclock.Account),
+		"A service runs as %s, which is TASK_CALLER: "+danger+"\n"+
+			"Give the service an account of its own (--service-account).", caller)
+	for _, b := range d.Project {
+		// A custom role may hold the permission of run.invoker alone.
+		other := strings.HasPrefix(b.Role, "roles/") && !slices.Contains(invokers[:2], b.Role)
+		d.rule(Problem, "caller-role", other && slices.Contains(b.Members, "serviceAccount:"+caller),
+			"%s, which is TASK_CALLER, has %s on the project: "+danger+"\n"+
+				"Remove it (gcloud projects remove-iam-policy-binding PROJECT --member=serviceAccount:%[1]s --role=%[2]s).",
+			caller, b.Role)
+	}
+}
+
+// invokers are the roles that let an account invoke a service, the narrowest first.
+var invokers = []string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}
 
 const (
 	// setTimeout is a fix that ends the request together with its dispatch.
 	setTimeout = "Set timeoutSeconds: %d (--timeout=%[3]d), and RUN_TIMEOUT a minute shorter."
 	// With a shorter heartbeat a document has more writes than Firestore takes for long.
 	minHeartbeat = 5 * time.Second
-	maxTTL       = 30 * time.Minute
 )
 
 // checkTargetURL finds tasks of the worker that go elsewhere. An address that is not Cloud Run's may be the
@@ -110,7 +128,15 @@ func (d *diagnosis) refusesCaller(account string) bool {
 	if d.Worker.value("TASK_AUTH") == "oidc" {
 		return !slices.Contains(d.config.Auth.Token.Accounts, account)
 	}
-	allowed := slices.ContainsFunc(d.Worker.Callers, func(m string) bool { return mayBe(m, account) })
+	members := slices.Clone(d.Worker.Callers)
+	for _, b := range d.Project {
+		// Its other roles may have the permission too, such as an editor's or a custom one.
+		if slices.Contains(invokers, b.Role) || slices.Contains(b.Members, "serviceAccount:"+account) {
+			members = append(members, b.Members...)
+		}
+	}
+	// The members of a group are unknown.
+	allowed := slices.ContainsFunc(members, func(m string) bool { return mayBe(m, account) })
 	return d.hasRead(WorkerCallers) && !allowed
 }
 

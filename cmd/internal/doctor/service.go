@@ -98,6 +98,11 @@ func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
 		if c != nil && c != ingress {
 			variables, twice := environment(c)
 			s.Sidecars, s.Twice = append(s.Sidecars, variables), append(s.Twice, twice...)
+			probe := cmp.Or(c.StartupProbe, c.LivenessProbe, &run.Probe{})
+			http, tcp := cmp.Or(probe.HttpGet, &run.HTTPGetAction{}), cmp.Or(probe.TcpSocket, &run.TCPSocketAction{})
+			if port := cmp.Or(http.Port, tcp.Port); port > 0 {
+				s.Probed = append(s.Probed, strconv.FormatInt(port, 10))
+			}
 		}
 	}
 
@@ -181,12 +186,9 @@ func (d *diagnosis) checkService(s service) {
 		return
 	}
 
-	// A release sends the requests to one revision, and a change of a setting makes another.
-	severity := Problem
-	if s.NewestShare > 0 { // a release is under way
-		severity = Advice
-	}
-	d.rule(severity, "traffic", s.Serving != s.Newest,
+	// A release sends the requests to one revision, and a change of a setting makes another. It is under
+	// way if the newest has some.
+	d.rule(adviceIf(s.NewestShare > 0), "traffic", s.Serving != s.Newest,
 		"%s has its last change in %s, which gets %d %% of the requests; most go to %s, which is checked.\n"+
 			"Test the newest revision, and send them to it (docs/operations.md, Change a setting).",
 		s.Name, s.Newest, s.NewestShare, s.Serving)
@@ -198,7 +200,6 @@ func (d *diagnosis) checkService(s service) {
 
 var (
 	defaultAccount = regexp.MustCompile(`^$|-compute@developer\.gserviceaccount\.com$|@appspot\.gserviceaccount\.com$`)
-	reserved       = regexp.MustCompile(`^(PORT|K_SERVICE|K_REVISION|K_CONFIGURATION)$`)
 	secretName     = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
 		`(API|ACCESS|PRIVATE|SECRET)_?KEY)$`)
 	// secretPart matches a URL's password, a private key, and a header, a flag or a parameter.
@@ -228,8 +229,6 @@ func (d *diagnosis) checkTemplate(s service) {
 				"%s has a secret in plain text in %s: who may view its settings can use it.\n"+
 					"Create a new one in Secret Manager and refer to it, in one command "+
 					"(--remove-env-vars=%[2]s --update-secrets=%[2]s=SECRET:latest).", s.title, name)
-			d.rule(Problem, "reserved-variable", reserved.MatchString(name),
-				"Cloud Run sets %[2]s, and refuses to deploy %[1]s with it.\nRemove it.", s.title, name)
 		}
 	}
 }
@@ -257,18 +256,21 @@ func (d *diagnosis) checkEnvironment(s service) {
 		}
 	}
 
-	severity := Problem
-	if s.custom || s.value("ANALYZER_ENV") != "" { // the analyzer may read it
-		severity = Advice
-	}
+	analyzerMayRead := s.custom || s.value("ANALYZER_ENV") != ""
 	known := slices.DeleteFunc(slices.Collect(maps.Keys(read)), func(name string) bool {
 		return len(name) < len("LOCK_TTL") || strings.HasPrefix(name, "OTEL_")
 	})
+	program, runs := d.config.Analyzer.(interface{ Withheld([]string) []string })
+	runs = runs && s.settings == WorkerSettings && !s.custom
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
+		unread := runs && s.Environment[name] == Secret && !read[name]
+		d.rule(Advice, "variable-withheld", unread && len(program.Withheld([]string{name + "="})) > 0,
+			"%s does not read the secret %s, and the program of ANALYZER does not get it.\n"+
+				"Name it in ANALYZER_ENV, or remove it (--remove-secrets=%[2]s).", s.title, name)
 		upper := strings.ToUpper(name)
 		word, _, _ := strings.Cut(upper, "_")
 		similar := slices.ContainsFunc(known, func(other string) bool { return cli.Similar(other, upper) })
-		d.rule(severity, "unknown-variable", !read[name] && (words[word] || similar),
+		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || similar),
 			"%s does not read the variable %s: its name may be misspelled.\n"+
 				"Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name)
 	}
@@ -277,10 +279,13 @@ func (d *diagnosis) checkEnvironment(s service) {
 // checkCallers finds a service that lets anybody in, or nobody.
 func (d *diagnosis) checkCallers(s service) {
 	mode, checked := s.value("TASK_AUTH"), s.InvokerCheck
+	better := "" // than a check that browsers do not pass
+	if s.settings == DoclockSettings {
+		better = "Set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS. Only if no browser calls it: "
+	}
 	d.rule(Problem, "invoker-check-disabled", mode == "iam" && !checked,
 		"TASK_AUTH=iam leaves the check of the callers to Cloud Run, which %s has disabled: anybody can call.\n"+
-			"Enable it (--invoker-iam-check), or set TASK_AUTH=oidc with TASK_AUDIENCE and TASK_SERVICE_ACCOUNTS.",
-		s.Name)
+			"%sEnable it (--invoker-iam-check).", s.Name, better)
 	if !d.hasRead(s.callers) {
 		return
 	}
@@ -288,8 +293,8 @@ func (d *diagnosis) checkCallers(s service) {
 	for _, member := range s.Callers {
 		d.rule(Problem, "invoker-public", mode == "iam" && everybody(member),
 			"TASK_AUTH=iam leaves the check of the callers to Cloud Run, and %s may invoke %s.\n"+
-				"Remove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).",
-			member, s.title)
+				"%sRemove it (gcloud run services remove-iam-policy-binding --member=%[1]s --role=roles/run.invoker).",
+			member, s.title, better)
 	}
 	d.rule(Problem, "oidc-behind-iam", mode == "oidc" && checked && !slices.Contains(s.Callers, "allUsers"),
 		"TASK_AUTH=oidc: %s verifies tokens, but Cloud Run's check removes their signature: calls get 401.\n"+

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 
@@ -162,8 +163,8 @@ func (c *Config) readAnalyzer(e *env.Environment) {
 func (c Config) attrs() []slog.Attr {
 	o := c.Options
 	var withheld []string // names
-	if program, ok := c.Analyzer.(interface{ Withheld() []string }); ok {
-		withheld = program.Withheld()
+	if program, ok := c.Analyzer.(interface{ Withheld([]string) []string }); ok {
+		withheld = program.Withheld(os.Environ())
 	}
 	return []slog.Attr{
 		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)),
