@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ const (
 	stale = 10 * time.Second
 	// again is the wait for a lock. In that time each program that has seen a stale lock removes it.
 	again = 5 * time.Millisecond
+	claim = "claim" // the directory in a lock that is being removed
 )
 
 // LockError reports that the lock of the state file can be neither taken nor removed: for example, it is
@@ -45,7 +47,7 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), _ error) {
 		err := os.Mkdir(dir, 0o700)
 		if err == nil {
 			made, err := os.Lstat(dir)
-			return func() { removeOwn(dir, made) }, err
+			return func() { _ = removeFound(dir, made) }, err
 		}
 		if errors.Is(err, fs.ErrExist) {
 			err = removeStale(dir)
@@ -56,14 +58,6 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), _ error) {
 		case !clock.Sleep(ctx, again):
 			return nil, fmt.Errorf("another program holds %s: %w", dir, context.Cause(ctx))
 		}
-	}
-}
-
-// removeOwn removes the lock that was made. Another program may have taken it for stale, and made its own,
-// if this process stood still.
-func removeOwn(dir string, made fs.FileInfo) {
-	if now, err := os.Lstat(dir); err == nil && same(made, now) {
-		_ = removeFound(dir, made)
 	}
 }
 
@@ -80,32 +74,51 @@ func removeStale(dir string) error {
 			err = os.Chtimes(dir, now, now)
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) { // its owner has removed it
-		return nil
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil // its owner has removed it, or another program removes it
 	}
 	return err
 }
 
 // removeFound removes the lock dir if it is still the one that was found. Since then another program may have
-// removed that one, and made its own. So dir is renamed before the second look, and a lock of another
-// program gets its name back. A crash in between leaves the directory with the other name, which nobody uses.
+// removed that one, and made its own, which stays: nothing is done to it. The found one gets an entry, claim.
+// Then no other program can remove it, as it is not empty, so it is the one that is renamed. Programs of this
+// package take turns by flock. If one of them crashes in between, the next one goes on after 10 s.
 func removeFound(dir string, found fs.FileInfo) error {
 	if !found.IsDir() {
 		return syscall.ENOTDIR // no lock of proper-lockfile
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // read only
+	lock, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // read only
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return err
+	}
+
+	now, err := lock.Stat()
+	names, listErr := lock.Readdirnames(-1)
+	switch {
+	case err != nil || listErr != nil || !same(found, now):
+		return errors.Join(err, listErr)
+	case slices.ContainsFunc(names, func(name string) bool { return name != claim }):
+		return syscall.ENOTEMPTY // no lock of proper-lockfile
+	}
+	if err := root.Mkdir(claim, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
 	name := fmt.Sprintf(".lock-%x", rand.Uint64()) //nolint:gosec // not a secret
 	aside := filepath.Join(filepath.Dir(dir), name)
 	if err := os.Rename(dir, aside); err != nil {
-		return err
+		return errors.Join(err, root.Remove(claim))
 	}
-	now, err := os.Lstat(aside)
-	if err == nil && same(found, now) {
-		err = syscall.Rmdir(aside) // os.Remove would delete a file too
-	}
-	if _, left := os.Lstat(aside); left != nil {
-		return err
-	}
-	return errors.Join(err, os.Rename(aside, dir))
+	return errors.Join(root.Remove(claim), syscall.Rmdir(aside)) // os.Remove would delete a file too
 }
 
 // same reports whether both are one lock, which nobody has refreshed in between.

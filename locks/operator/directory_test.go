@@ -131,6 +131,55 @@ func TestALockThatWasMadeOrRefreshedSinceALookStays(t *testing.T) { // O8
 	}
 }
 
+// A second program has removed the stale lock that the first one found, and made its own. A third one wants
+// it, and does not get it while the first one looks again.
+func TestTheNameOfAnothersLockIsNeverFree(t *testing.T) { // O8
+	w := newFixture(t)
+	w.makeLock(time.Hour)
+	stale := must(os.Lstat(w.path + ".lock"))(t)
+	check(t, os.Remove(w.path+".lock"))
+	w.makeLock(0)
+	ctx, stop := context.WithCancel(t.Context())
+	third := make(chan int)
+	go func() {
+		got := 0
+		for ctx.Err() == nil {
+			if os.Mkdir(w.path+".lock", 0o700) == nil {
+				got++
+			}
+		}
+		third <- got
+	}()
+	for range 1000 {
+		_ = operator.RemoveFound(w.path+".lock", stale)
+	}
+	if stop(); <-third > 0 {
+		t.Error("the third program got the lock")
+	}
+}
+
+// A program that removes a stale lock has the flock of its directory. If it dies, the next one goes on.
+func TestOneProgramAtATimeRemovesAStaleLock(t *testing.T) { // O8
+	w := newFixture(t)
+	synctest.Test(t, func(t *testing.T) {
+		w.makeLock(0)
+		check(t, os.Mkdir(w.path+".lock/claim", 0o700))
+		lock := must(os.Open(w.path + ".lock"))(t)
+		check(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+		stale := time.Now().Add(-11 * time.Second)
+		check(t, os.Chtimes(w.path+".lock", stale, stale))
+
+		_, err := w.pool("A").Assign(context.Background(), "kana")
+		if !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("while another removes it: %v; want ErrUnavailable", err)
+		}
+		w.wantLock(true)
+		check(t, lock.Close())
+		must(w.pool("A").Assign(context.Background(), "kana"))(t)
+		w.wantLock(false)
+	})
+}
+
 // In 300 rounds a Node program with proper-lockfile and this package want the same operator at once. In every
 // second one they also find the lock of a dead program.
 func TestANodeProgramAndAPoolNeverHaveOneOperator(t *testing.T) { // O1, O5

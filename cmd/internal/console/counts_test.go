@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -85,4 +86,29 @@ func TestTheCountsOfMillionsCostABoundedNumberOfReadsWhoeverLooks(t *testing.T) 
 			})
 		})
 	}
+}
+
+// Firestore did not answer while the console was opened. Then each of its counts works.
+func TestAConsoleOpenedDuringAnOutageCountsWithinAMinuteAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &millions{memorySource: newSource(), slow: true}
+		server := open(t, source, console.Options{})
+		page(t, server, "/failures")
+		page(t, server, "/")
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		source.slow = false
+
+		answer := ask(t, server, http.MethodGet, "/failures", "")
+		again := answer.Header().Get("Refresh")
+		if wait, err := strconv.Atoi(again); err != nil || wait < 30 || wait > 60 {
+			t.Errorf("Refresh %q, want when the failures are counted again", again)
+		}
+		has(t, answer.Body.String(), "The last count failed: no answer. Counted again in 3")
+		text := page(t, server, "/")
+		has(t, text, `id="tally-age">The last count failed`, "<strong>The last count failed")
+		time.Sleep(time.Minute)
+		has(t, page(t, server, "/"), "All <b>3,000,000</b>", `id="backlog-running"`)
+		has(t, page(t, server, "/failures"), `data-code="a"`)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -151,10 +152,12 @@ func (s *Server) failed(c echo.Context) error {
 
 	found, _ := listed.value.(problems)
 	failed, _ := counted.value.(failures)
-	for _, r := range []*reading{&listed, &counted} {
-		if r.busy != nil && !r.fresh() { // this page has no script
-			c.Response().Header().Set("Refresh", "2")
-		}
+	refresh := counted.restLeft() // this page has no script
+	if listed.busy != nil && !listed.fresh() || counted.busy != nil && !counted.fresh() {
+		refresh = time.Second
+	}
+	if refresh > 0 {
+		c.Response().Header().Set("Refresh", strconv.Itoa(1+int(refresh.Seconds())))
 	}
 
 	var now time.Time

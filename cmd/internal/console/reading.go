@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -23,6 +24,7 @@ type count interface{ Reads() int64 }
 
 // restAfter returns how long a count that took so long is not repeated, and for any other value zero. One
 // that failed has no number to go by: Firestore counts less than a million entries, 1,000 reads, a second.
+// But Firestore may only have been down: the first failures of a count that is unknown rest 1, 3, 9… minutes.
 func (r *reading) restAfter(value any, took time.Duration, err error) time.Duration {
 	rest := func(c count) time.Duration { return time.Duration(c.Reads()) * time.Second / readsPerSecond }
 	c, counts := value.(count)
@@ -35,7 +37,7 @@ func (r *reading) restAfter(value any, took time.Duration, err error) time.Durat
 	case known:
 		return min(rest(last), took*1000/readsPerSecond)
 	}
-	return took * 1000 / readsPerSecond
+	return min(max(time.Minute, 3*r.rest), took*1000/readsPerSecond)
 }
 
 // maxReadings are kept; then all but costly ones and those under way are read again.
@@ -128,6 +130,14 @@ func (s *Server) forget() {
 // costly reports whether r is a count that is read less often because of its cost.
 func (r *reading) costly() bool { return r.rest >= r.every }
 
+// restLeft returns how long a count that failed is not yet repeated.
+func (r *reading) restLeft() time.Duration {
+	if r.err == nil || r.busy != nil {
+		return 0
+	}
+	return max(0, r.rest-time.Since(r.tried))
+}
+
 // fresh reports whether the value is current.
 func (r *reading) fresh() bool {
 	return r.err == nil && !r.ended.IsZero() && time.Since(r.ended) < 2*r.every+maxRead
@@ -139,6 +149,7 @@ type live struct {
 	At      string // the store's time of the data, as text
 	Now     int64  // the same in milliseconds
 	Problem string // a sentence about the store
+	Again   string // the time until a count that failed is repeated, unless that is soon
 	Age     string // of data that is older than a minute
 }
 
@@ -152,8 +163,13 @@ func liveAt(readAt time.Time) live {
 // the page may show a lock as held for that much too long, but never as stale too soon. In an outage
 // now stays at readAt, as a holder may have renewed its lock.
 func (r *reading) age(readAt time.Time) (l live, now time.Time) {
+	cause, again := problem(r.err), ""
+	if left := r.restLeft(); left > retry {
+		again = age(left)
+		cause = "The last count failed: " + cmp.Or(Permanent(r.err), "no answer") + ". Counted again in " + again
+	}
 	if r.ended.IsZero() {
-		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, time.Time{}
+		return live{Status: "unavailable", Problem: cause + ". Nothing is known yet.", Again: again}, time.Time{}
 	}
 	passed := time.Since(r.ended)
 	if now = readAt; r.fresh() {
@@ -167,7 +183,7 @@ func (r *reading) age(readAt time.Time) (l live, now time.Time) {
 		return l, now
 	}
 
-	l.Status, l.Problem = "unavailable", problem(r.err)+". What is shown is as of "+l.At
+	l.Status, l.Again, l.Problem = "unavailable", again, cause+". What is shown is as of "+l.At
 	if l.Age != "" {
 		l.Problem += ", " + l.Age + " ago"
 	}
