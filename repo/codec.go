@@ -242,7 +242,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 // difference returns the fields of next that prev has otherwise. values are those of next.
 func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[string]any) map[string]any {
 	fields := differences(c.values(prev), values)
-	if !slices.Equal(prev.History, next.History) {
+	if !reflect.DeepEqual(prev.History, next.History) {
 		fields["history"] = historyValue(next.History)
 	}
 	if next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint {

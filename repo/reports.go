@@ -60,11 +60,33 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 		a.Token, _ = parseInt(m["token"])
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
-		a.Change, a.By = cut(m["change"]), cut(m["by"])
-		a.ByAt, _ = parseTime(m["byAt"])
+		a.Changes = decodeChanges(m["changes"])
 		all = append(all, a)
 	}
 	return all
+}
+
+func decodeChanges(v any) (all []analysislock.OperatorChange) {
+	entries, _ := v.([]any)
+	for _, entry := range entries {
+		if m, ok := entry.(map[string]any); ok {
+			c := analysislock.OperatorChange{Change: cut(m["change"]), By: cut(m["by"])}
+			c.At, _ = parseTime(m["at"])
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func changesValue(all []analysislock.OperatorChange) any {
+	if len(all) == 0 {
+		return firestore.Delete
+	}
+	entries := make([]any, len(all))
+	for i, c := range all {
+		entries[i] = present(map[string]any{"change": c.Change, "by": c.By, "at": timeValue(c.At)})
+	}
+	return entries
 }
 
 func historyValue(all []analysislock.Attempt) any {
@@ -80,7 +102,7 @@ func historyValue(all []analysislock.Attempt) any {
 			"outcome": orDelete(a.Outcome), "uncounted": orDelete(int64(a.Uncounted)),
 			"alone": orDelete(a.Alone), "delays": orDelete(int64(a.Delays)),
 			"code": orDelete(a.Code), "message": orDelete(a.Message),
-			"change": orDelete(a.Change), "by": orDelete(a.By), "byAt": timeValue(a.ByAt),
+			"changes": changesValue(a.Changes),
 		})
 	}
 	return entries

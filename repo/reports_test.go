@@ -201,7 +201,9 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 func TestProgressAndHistoryAreReadAsTheyWereWritten(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 	all := []analysislock.Attempt{
-		{Number: 1, Token: 2, Owner: "w/1", StartedAt: at, EndedAt: at.Add(time.Second), Outcome: "failed", Code: "c", Message: "m", Change: "requeued", By: "me@here", ByAt: at.Add(2 * time.Second)},
+		{Number: 1, Token: 2, Owner: "w/1", StartedAt: at, EndedAt: at.Add(time.Second), Outcome: "failed", Code: "c", Message: "m", Changes: []analysislock.OperatorChange{
+			{Change: "unlocked", By: "ana", At: at.Add(time.Second)}, {Change: "requeued", By: "me@here", At: at.Add(2 * time.Second)},
+		}},
 		{Number: 2, Token: 3, Owner: "w/2", StartedAt: at.Add(time.Minute), Outcome: "crashed", Alone: true, Delays: 10},
 		{Number: 3, Token: 4, Owner: "w/2", StartedAt: at.Add(time.Hour), Delays: 1},
 	}

@@ -166,7 +166,9 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 		"lastError": map[string]any{"code": "crashed", "message": "its worker died"},
 		"history": []any{
 			crash(1, "worker-00042-kib/0087244a/9F2C", map[string]any{"delays": 2}),
-			crash(2, "worker-00042-kib/1193/9F2D", map[string]any{"alone": true, "change": "requeued", "by": "me@here", "byAt": end}),
+			crash(2, "worker-00042-kib/1193/9F2D", map[string]any{"alone": true, "changes": []any{
+				map[string]any{"change": "unlocked", "by": "ana", "at": end}, map[string]any{"change": "requeued", "by": "me@here", "at": end},
+			}}),
 		},
 	})
 
@@ -175,6 +177,7 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 		"\n1        "+at+"  1.5s          crashed                 worker-00042-kib/0087244a\n"+
 			"         the next attempt was delayed 2 times: the instance was busy\n"+
 			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n"+
+			"         unlocked by ana at "+end+"\n"+
 			"         requeued by me@here at "+end+"\n")
 	if n := strings.Count(one.out, "delayed"); n != 1 {
 		t.Errorf("%d attempts are delayed:\n%s", n, one.out)
@@ -185,7 +188,7 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 	history, _ := shown["history"].([]any)
 	keys := []string{"attempt", "owner", "started_at", "ended_at", "outcome"}
 	wantKeys(t, string(must(json.Marshal(history[0]))(t)), append(keys, "delays")...)
-	wantKeys(t, string(must(json.Marshal(history[1]))(t)), append(keys, "alone", "change", "by", "by_at")...)
+	wantKeys(t, string(must(json.Marshal(history[1]))(t)), append(keys, "alone", "changes")...)
 }
 
 func TestStatusShowsTheNextAttempt(t *testing.T) {

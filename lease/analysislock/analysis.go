@@ -182,10 +182,15 @@ type Attempt struct {
 	// Delays is how often the attempt after this one, which crashed, was delayed because the worker of the
 	// delivery ran something else.
 	Delays int `json:"delays,omitempty"`
-	// Change is what an operator has done since this attempt began, such as ChangeRequeued. By is who did it.
-	Change string    `json:"change,omitempty"`
-	By     string    `json:"by,omitempty"`   // at most 128 bytes
-	ByAt   time.Time `json:"by_at,omitzero"` // by the store's clock
+	// Changes are the last three changes of operators since this attempt began, the newest last.
+	Changes []OperatorChange `json:"changes,omitempty"`
+}
+
+// OperatorChange is what an operator has done to an analysis.
+type OperatorChange struct {
+	Change string    `json:"change"`      // such as ChangeRequeued
+	By     string    `json:"by"`          // who did it, at most 128 bytes
+	At     time.Time `json:"at,omitzero"` // by the store's clock
 }
 
 // mark sets the marked acts of the analysis.

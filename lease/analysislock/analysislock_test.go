@@ -215,7 +215,7 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 		}, func(d *document) {
 			end(d, analysislock.OutcomeCancelled, cancelled.Code, cancelled.Message)
 			past := &d.History[0]
-			past.Change, past.By, past.ByAt = analysislock.ChangeCancelled, "ana", past.EndedAt
+			past.Changes = []analysislock.OperatorChange{{Change: analysislock.ChangeCancelled, By: "ana", At: past.EndedAt}}
 			finish(d, analysislock.Failed, cancelled)
 			d.Lock.Token, d.Lock.FinishedBy = 2, "operator"
 		}},
@@ -289,7 +289,10 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 				got := w.doc()
 				d.ReadAt = got.ReadAt
 				if past := &got.History[0]; !past.EndedAt.IsZero() { // a conflict's pause is milliseconds
-					past.EndedAt, past.ByAt, got.NextAttemptAt = past.EndedAt.Truncate(time.Second), past.ByAt.Truncate(time.Second), got.NextAttemptAt.Truncate(time.Second)
+					past.EndedAt, got.NextAttemptAt = past.EndedAt.Truncate(time.Second), got.NextAttemptAt.Truncate(time.Second)
+					for i := range past.Changes {
+						past.Changes[i].At = past.Changes[i].At.Truncate(time.Second)
+					}
 				}
 				if !reflect.DeepEqual(got, d) { //nolint:govet // its only error is nil
 					w.Errorf("got\n%+v, want\n%+v; history %+v", got, d, got.History)

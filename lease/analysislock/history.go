@@ -32,9 +32,12 @@ const (
 const (
 	maxAttempts       = 10
 	maxHistoryBytes   = 5 << 10
-	maxHistoryMessage = 256                     // bytes
-	maxBy             = 128                     // bytes
-	endBytes          = maxHistoryMessage + 512 // what end and changed add, and the tokens, which the JSON leaves out
+	maxHistoryMessage = 256 // bytes
+	maxBy             = 128 // bytes
+	maxChanges        = 3   // of an attempt
+
+	// endBytes is what end and changed add, and the tokens, which the JSON leaves out.
+	endBytes = maxHistoryMessage + maxChanges*(maxBy+64) + 320
 )
 
 // begin adds the attempt that the lock records to the history.
@@ -78,7 +81,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
 
 // changed records what an operator, who, has done since the last attempt began. It is a part of that attempt's
 // entry: an entry of its own would be an attempt to workers of earlier versions, and to all that counts
-// attempts. A later change replaces it. Without an attempt, or without a name, nothing is recorded.
+// attempts. The last three are kept. Without an attempt, or without a name, nothing is recorded.
 func (d *Analysis) changed(now time.Time, change, who string) {
 	n := len(d.History)
 	if n == 0 || who == "" {
@@ -86,5 +89,7 @@ func (d *Analysis) changed(now time.Time, change, who string) {
 	}
 	d.History = slices.Clone(d.History) // other analyses share it
 	last := &d.History[n-1]
-	last.Change, last.By, last.ByAt = change, text.Middle(who, maxBy), now.Truncate(time.Millisecond)
+	last.Changes = slices.Clone(last.Changes[max(0, len(last.Changes)+1-maxChanges):])
+	c := OperatorChange{Change: change, By: text.Middle(who, maxBy), At: now.Truncate(time.Millisecond)}
+	last.Changes = append(last.Changes, c)
 }

@@ -3,6 +3,7 @@ package analysislock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -163,7 +164,7 @@ func TestOnlyAnUnfinishedAnalysisIsCancelled(t *testing.T) {
 				if !errors.Is(err, tc.err) || before.Status != tc.status || (got.Lock != d.Lock) != tc.writes {
 					w.Errorf("%+v, then %+v, %v; want %v", before, got, err, tc.err)
 				}
-				if got.History[0].Outcome != d.History[0].Outcome || (got.History[0].By == "ana") != tc.writes {
+				if got.History[0].Outcome != d.History[0].Outcome || (len(got.History[0].Changes) == 1) != tc.writes {
 					w.Errorf("history %+v", got.History)
 				}
 			})
@@ -188,6 +189,16 @@ func TestACancelledRunIsLostWithTheErrorOfTheCancel(t *testing.T) {
 	})
 }
 
+// changes returns what operators have done since the attempt began, without the times, none of which is zero.
+func changes(a analysislock.Attempt) (all []string) {
+	for _, c := range a.Changes {
+		if !c.At.IsZero() {
+			all = append(all, c.Change+" by "+c.By)
+		}
+	}
+	return all
+}
+
 func TestTheHistoryNamesTheOperatorOfAChange(t *testing.T) {
 	type step = func(w *fixture, who string) error
 	errorOf := func(_ analysislock.Analysis, err error) error { return err }
@@ -203,15 +214,15 @@ func TestTheHistoryNamesTheOperatorOfAChange(t *testing.T) {
 		change  step
 		who     string
 		crashed bool // else the attempt still runs
-		want    string
+		want    []string
 		outcome string
 	}{
-		"unlock":               {unlock, "me", false, "unlocked", "lock_lost"},
-		"unlock of a dead one": {unlock, "me", true, "unlocked", "crashed"},
-		"requeue":              {requeue, "me", true, "requeued", ""},
-		"resolve":              {resolve, "me", true, "resolved", ""},
-		"cancel":               {cancel, "me", false, "cancelled", "cancelled"},
-		"a program":            {unlock, "", false, "", "lock_lost"},
+		"unlock":               {unlock, "me", false, []string{"unlocked by me"}, "lock_lost"},
+		"unlock of a dead one": {unlock, "me", true, []string{"unlocked by me"}, "crashed"},
+		"requeue":              {requeue, "me", true, []string{"requeued by me"}, ""},
+		"resolve":              {resolve, "me", true, []string{"resolved by me"}, ""},
+		"cancel":               {cancel, "me", false, []string{"cancelled by me"}, "cancelled"},
+		"a program":            {unlock, "", false, nil, "lock_lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
@@ -224,13 +235,24 @@ func TestTheHistoryNamesTheOperatorOfAChange(t *testing.T) {
 				}
 				w.check(tc.change(w, tc.who))
 				all := w.doc().History
-				if a := all[0]; len(all) != 1 || a.Change != tc.want || a.By != tc.who || a.ByAt.IsZero() == (tc.who != "") || a.Outcome != tc.outcome {
+				if a := all[0]; len(all) != 1 || a.Outcome != tc.outcome || !slices.Equal(changes(a), tc.want) {
 					w.Errorf("%+v", all)
 				}
 			})
 		})
 	}
 
+	inBubble(t, queued(), func(w *fixture) {
+		w.acquire("w/1")
+		for _, who := range []string{"ana", "bo", "cy"} {
+			w.check(unlock(w, who))
+		}
+		w.check(requeue(w, "di"))
+		want := []string{"unlocked by bo", "unlocked by cy", "requeued by di"}
+		if got := changes(w.doc().History[0]); !slices.Equal(got, want) {
+			w.Errorf("the changes are %q, want %q", got, want)
+		}
+	})
 	inBubble(t, queued(), func(w *fixture) { // without an attempt there is no entry
 		w.check(requeue(w, "me"))
 		w.check(cancel(w, "me"))
@@ -242,7 +264,7 @@ func TestTheHistoryNamesTheOperatorOfAChange(t *testing.T) {
 		h := w.acquire("w/1").Hold
 		w.check(h.End(w.Context(), analysislock.Completing(h.Now(), "r")))
 		w.check(unlock(w, "me"))
-		if a := w.doc().History[0]; a.Change != "" {
+		if a := w.doc().History[0]; a.Changes != nil {
 			w.Errorf("%+v: there was nothing to unlock", a)
 		}
 	})

@@ -30,7 +30,9 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	a.Progress = &analysislock.Progress{Fraction: &fraction, Message: "page 7", At: at}
 	began := storeNow().Add(-time.Hour)
 	a.History = []analysislock.Attempt{
-		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(350 * time.Millisecond), Outcome: "retry", Code: "exit_1", Message: "not\nnow", Change: "requeued", By: "<me>@here", ByAt: began.Add(time.Minute)},
+		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(350 * time.Millisecond), Outcome: "retry", Code: "exit_1", Message: "not\nnow", Changes: []analysislock.OperatorChange{
+			{Change: "unlocked", By: "ana", At: began.Add(time.Minute)}, {Change: "requeued", By: "<me>@here", At: began.Add(time.Minute)},
+		}},
 		{Number: 2, Token: 8, Owner: "rev/8/9F2C", StartedAt: began.Add(2 * time.Minute), Alone: true, Delays: 2},
 		{Number: 3, Token: 9, Owner: "w/9", StartedAt: storeNow().Add(-10*time.Minute - time.Second)},
 	}
@@ -42,7 +44,7 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	for i, want := range [][]string{
 		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago", `x="833" width="16`},
 		{`"no end recorded"`, "attempt 2, token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "delayed 2 times: "},
-		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow", "requeued by &lt;me&gt;@here at "},
+		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow", "unlocked by ana at ", "requeued by &lt;me&gt;@here at "},
 	} {
 		has(t, timeline.FindAllString(text, -1)[i], want...)
 	}

@@ -281,9 +281,9 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 			problem := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
 			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(problem, 71))
 		}
-		if a.Change != "" {
-			by := cli.Shorten(printable.Line(a.Change+" by "+a.By), 44)
-			cli.Print(c.Out, "%9s%s at %s\n", "", by, iso8601.Format(a.ByAt))
+		for _, change := range a.Changes {
+			by := cli.Shorten(printable.Line(change.Change+" by "+change.By), 44)
+			cli.Print(c.Out, "%9s%s at %s\n", "", by, iso8601.Format(change.At))
 		}
 		if a.Delays > 0 {
 			times := cli.Count(a.Delays, "time")
