@@ -71,6 +71,14 @@ func readMonitoring(t *testing.T) monitoring {
 	return m
 }
 
+// workersMetrics returns the log metrics without that of Cloud Scheduler's lines.
+func workersMetrics(t *testing.T) map[string]logMetric {
+	t.Helper()
+	all := readMonitoring(t).LogMetrics
+	delete(all, "exports")
+	return all
+}
+
 // outcomes returns the outcomes of the worker's log line.
 func outcomes() map[string]bool {
 	all := map[string]bool{"recovered": true}
@@ -92,7 +100,7 @@ func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
 		analysislock.AttemptsExhausted, analysislock.RunTimeExhausted, analysislock.NotStarted, analysislock.Crashed,
 		delivery.CodeRunTimeout, delivery.CodeStalled,
 	}
-	for name, m := range readMonitoring(t).LogMetrics {
+	for name, m := range workersMetrics(t) {
 		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
 			field, value := c[1], strings.Trim(c[3], `"`)
 			wrong := types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") ||
@@ -144,6 +152,8 @@ func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
 		{line{"message": "delivery", "code": "run_timeout", "lost": "taken", "follow_up": "booked"}, []string{"deliveries", "follow_ups", "losses", "timeouts"}},
 		{line{"message": "delivery", "code": "stalled", "asked_ms": 1_800_000}, []string{"deliveries", "timeouts"}},
 		{line{"message": "delivery", "code": "analyzer_failed", "asked_ms": 1_800_001}, []string{"deliveries", "long_waits"}},
+		{line{"message": "delivery", "outcome": "retry", "asked_ms": 3_600_001}, []string{"deliveries", "long_waits", "waits_over_1h"}},
+		{line{"message": "delivery", "asked_ms": 14_400_001}, []string{"deliveries", "long_waits", "waits_over_1h", "waits_over_4h"}},
 		{line{"message": "delivery", "code": "not_started"}, []string{"deliveries", "exhausted"}},
 		{line{"message": "delivery", "code": "crashed"}, []string{"deliveries", "exhausted"}},
 		{line{"message": "delivery", "analysis_id": "a", "outcome": "not_found"}, []string{"deliveries"}},
@@ -153,7 +163,7 @@ func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
 		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "unavailable"}, []string{"deliveries"}}, // it is a 5xx of the service, too
 	} {
 		got := map[string]bool{}
-		for name, m := range readMonitoring(t).LogMetrics {
+		for name, m := range workersMetrics(t) {
 			if counts(t, m.Filter, c.line) {
 				got[name] = true
 			}
@@ -207,7 +217,7 @@ type metric struct {
 
 // metrics returns the metrics of Google and of the module.
 func metrics(m monitoring) map[string]metric {
-	const queue, service = "cloud_tasks_queue", "cloud_run_revision"
+	const queue, service, job = "cloud_tasks_queue", "cloud_run_revision", "cloud_scheduler_job"
 	all := map[string]metric{
 		"cloudtasks_googleapis_com:queue_depth":               {queue, []string{"queue_id"}, false},
 		"cloudtasks_googleapis_com:queue_task_attempt_count":  {queue, []string{"queue_id", "response_code"}, false},
@@ -219,6 +229,7 @@ func metrics(m monitoring) map[string]metric {
 	for name, l := range m.LogMetrics {
 		all["logging_googleapis_com:user_taskguard_"+name] = metric{service, append([]string{"service_name", "revision_name"}, l.Labels...), l.Value != ""}
 	}
+	all["logging_googleapis_com:user_taskguard_exports"] = metric{job, []string{"job_id"}, false}
 	return all
 }
 

@@ -79,6 +79,10 @@ func situations(perDay int) map[string]situation {
 		}
 		return few
 	}
+	crashes, standstill := map[string]int{"the worker dies or is cut off": 120}, 60
+	if perDay == 10 {
+		crashes, standstill = nil, 190 // the next analysis is created after 144 minutes
+	}
 	hang := end{outcome: "retry", after: 25, code: "run_timeout"}
 	all := map[string]situation{
 		"a usual day":      {ends: healthy, busy: many},
@@ -122,6 +126,30 @@ func situations(perDay int) map[string]situation {
 			ends: during(300, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 240} }),
 			may:  []string{"an analysis is not finished"}, // on the next working day
 		},
+		"one input in twenty kills its worker": {
+			ends: during(300, func(id, _ int) end {
+				if id%20 == 0 && perDay > 10 {
+					return end{outcome: "crash", after: 0.3}
+				}
+				return ready
+			}),
+			must: crashes,
+			may: []string{
+				"analyses crash", "analyses fail", "attempts are exhausted", "the queue sees errors", "an analysis is not finished",
+			},
+		},
+		"the queue stands still after waits of 40 minutes": {
+			ends:   during(240, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 40} }),
+			paused: begins + 300, resumed: 10_000,
+			must: map[string]int{"tasks are not sent": 300 + standstill},
+			may:  []string{"an analysis is not finished", "the backlog grows"},
+		},
+		"the queue stands still after waits of three hours": {
+			ends:   during(60, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 180} }),
+			paused: begins + 300, resumed: 10_000,
+			must: map[string]int{"tasks are not sent": 300 + standstill},
+			may:  []string{"an analysis is not finished", "the backlog grows"},
+		},
 		"the queue is paused for an hour": {
 			ends: allReady, paused: begins, resumed: begins + 60, silent: begins + 60,
 			may: []string{"tasks are not sent", "the backlog grows"},
@@ -135,10 +163,14 @@ func situations(perDay int) map[string]situation {
 	return all
 }
 
-func TestAlerts(t *testing.T) {
-	engine := promql.NewEngine(promql.EngineOpts{
+func newEngine() *promql.Engine {
+	return promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 1e9, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
+}
+
+func TestAlerts(t *testing.T) {
+	engine := newEngine()
 	alerts := policies(t)
 	for _, perDay := range []int{10, 1000, 100_000} {
 		for name, s := range situations(perDay) {
@@ -174,5 +206,25 @@ func (s situation) check(t *testing.T, p policy, open []bool) {
 		if open[m] && !open[m-1] && float64(m) > s.silent {
 			t.Errorf("%s opens again after %d minutes", p.name, m-begins)
 		}
+	}
+}
+
+// Cloud Scheduler calls the job each day at the same time, and may need some minutes.
+func TestAnExportThatDoesNotBeginForADayIsAnAlert(t *testing.T) {
+	const days = 5
+	w := &world{minutes: days * 1440, counters: map[string][]float64{}}
+	for day, late := range []float64{0, 4, 2} {
+		w.exported(float64(day)*1440 + 30 + late)
+	}
+	alerts := policies(t)
+	i := slices.IndexFunc(alerts, func(p policy) bool { return p.name == "the export has stopped" })
+	if i < 0 {
+		t.Fatal("there is no alert")
+	}
+
+	open := firing(t, newEngine(), alerts[i], w.samples(), w.minutes)
+	last := 2*1440 + 32
+	if first := slices.Index(open, true) - last; first < 25*60 || first > 27*60 {
+		t.Errorf("the alert opens %d minutes after the last export", first)
 	}
 }

@@ -38,6 +38,7 @@ func simulate(s situation, perDay, minutes int) samples {
 	for m := range minutes {
 		w.recovery(m)
 	}
+	w.exported(60)
 	return w.samples()
 }
 
@@ -132,8 +133,10 @@ func (w *world) retry(over, at, due float64, e end) {
 	if e.code == "run_timeout" || e.code == "stalled" {
 		w.logged(over, "timeouts", "")
 	}
-	if e.wait > 30 {
-		w.logged(over, "long_waits", "")
+	for minutes, metric := range map[float64]string{30: "long_waits", 60: "waits_over_1h", 240: "waits_over_4h"} {
+		if e.wait > minutes {
+			w.logged(over, metric, "")
+		}
 	}
 }
 
@@ -171,6 +174,11 @@ func (w *world) recovery(m int) {
 	if w.uncertain > 0 && m == int(w.uncertain) {
 		w.logged(at, "uncertain", "")
 	}
+}
+
+// exported counts a call of the job that exports the database.
+func (w *world) exported(at float64) {
+	w.count(at, `logging_googleapis_com:user_taskguard_exports{monitored_resource="cloud_scheduler_job"}`, 1)
 }
 
 // unfinished counts the task and the age of an analysis until it is done.
@@ -213,7 +221,7 @@ func (w *world) logged(at float64, metric, fields string) { w.add(at, metric, fi
 // add adds to a log metric.
 func (w *world) add(at float64, metric, fields string, n float64) {
 	w.count(at, `logging_googleapis_com:user_taskguard_`+metric+
-		`{monitored_resource="cloud_run_revision",`+w.revision(at)+fields+`}`, n)
+		`{monitored_resource="cloud_run_revision",service_name="taskguard-worker",`+w.revision(at)+fields+`}`, n)
 }
 
 func (w *world) revision(at float64) string {

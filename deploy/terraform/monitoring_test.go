@@ -175,6 +175,12 @@ func alertsGoWhereTheyShould(t *testing.T, files json.RawMessage) {
 		if strings.Contains(query, "> 0.075 * ") != strings.HasSuffix(name, "runs time out") {
 			t.Errorf("%s: the threshold is another: %s", name, query)
 		}
+		if strings.Contains(query, "min_over_time") && strings.Contains(query, `"work"}[30m]`) { // RETRY_MAX is an hour and a half
+			t.Errorf("%s: the queue stands still while all tasks wait for their next attempt: %s", name, query)
+		}
+		if strings.HasSuffix(name, "the export has stopped") {
+			t.Errorf("%s, and there is none", name)
+		}
 	}
 	if len(made.Policies) < 20 {
 		t.Errorf("%d policies", len(made.Policies))

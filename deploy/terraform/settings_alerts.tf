@@ -12,11 +12,17 @@ locals {
   retry_max_minutes = sum(concat([0], [for part in regexall("([0-9.]+)(h|ms|m|s)", lookup(var.worker_env, "RETRY_MAX", "10m")) : part[0] * { h = 60, m = 1, s = 1 / 60, ms = 0 }[part[1]]]))
   quiet_minutes     = max(30, ceil(1.25 * local.retry_max_minutes) + 15)
 
-  # More tasks than analyses whose analyzers asked for a long wait, and none is sent. A wait
-  # is 12 hours at most.
-  standstill = "sum(min_over_time(${local.queue_depth}[%dm])) > (sum(increase(${local.long_waits}[12h])) or vector(0)) unless ${local.attempts} > 0"
+  # How many tasks wait because an analyzer asked for it, or a few more. A wait of up to an
+  # hour counts for an hour, of up to four hours for four, a longer one for twelve, which is the
+  # longest; and 15 minutes more, until the task is sent.
+  waiting = join(" + ", [for metric, window in { long_waits = "[75m]", waits_over_1h = "[3h] offset 75m", waits_over_4h = "[8h] offset 255m" } :
+    "(sum(increase(${local.logged[metric]}{${local.logs}}${window})) or vector(0))"
+  ])
+
+  # More tasks than those, and none is sent.
+  standstill = "sum(min_over_time(${local.queue_depth}[%dm])) > ${local.waiting} unless ${local.attempts} > 0"
   # After it, for two hours: what was late is no news.
-  resumed = "count_over_time((${format(local.standstill, 30, 30)})[2h:5m])"
+  resumed = "count_over_time((${format(local.standstill, local.quiet_minutes, local.quiet_minutes)})[2h:5m])"
 
   # A log metric may belong to several kinds of resource; PromQL needs one of them.
   logs = "monitored_resource=\"cloud_run_revision\""
@@ -28,7 +34,8 @@ locals {
     enabled  = !try(var.alert_overrides[trimprefix(heading, "Taskguard: ")].disabled, false)
     channels = lookup(var.notification_channels_by_severity, alert.severity, var.notification_channels)
     })
-  if local.doclock || heading != "Taskguard: the document lock fails" }
+    if !contains(concat(local.doclock ? [] : ["the document lock fails"], var.backup_bucket == null ? ["the export has stopped"] : []), trimprefix(heading, "Taskguard: "))
+  }
 
   # Service levels: events that miss an objective, all events, and the percentage of good
   # ones. An alert fires when the last hour and its last five minutes have used up what the
@@ -49,7 +56,7 @@ locals {
     { for name, s in local.share_alerts : name => s.percent },
     { "tasks wait" = 10, "tasks are not sent" = local.quiet_minutes, "tasks do not arrive" = 30, "recovery has stopped" = 3 },
     { for name in ["attempts are exhausted", "analyses are stuck", "tasks can never succeed", "an act is uncertain", "records are abandoned"] : name => 0 },
-    { for name in ["analyses start late", "deliveries are answered with errors", "an analysis is not finished", "the backlog grows"] : name => null },
+    { for name in ["analyses start late", "deliveries are answered with errors", "an analysis is not finished", "the backlog grows", "the export has stopped"] : name => null },
   )
   thresholds = { for name, usual in local.usual_thresholds : name => try(coalesce(var.alert_overrides[name].threshold), usual) }
 
@@ -62,10 +69,17 @@ locals {
   queued     = format(local.counted, "cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}%s}")
   long_waits = "${local.logged.long_waits}{${local.logs}}"
   timed_out  = format(local.counted, "${local.logged.timeouts}{${local.logs}}")
+  # The worker's requests without recovery's, 60 an hour, which would hide a share of few.
+  # Recovery may be a service of its own.
+  recovered = "${local.logged.recoveries}{${local.logs},service_name=\"${local.names.worker}\"%s}"
+  tasks     = "(${format(local.requested, "worker", "response_code!=\"\"")} - (${format(local.counted, format(local.recovered, ""))} or vector(0)))"
   # An answer of the worker itself has a log line: the others are crashes, instances that
   # never started, and requests past their timeout. Five minutes late, when both kinds of
   # metric have arrived; a tenth of the answers may differ.
-  unlogged = "((${local.worker_5xx} - (${format(local.counted, "${local.logged.deliveries}{${local.logs},status=~\"5.*\"}")} or vector(0)) - (${format(local.counted, "${local.logged.recoveries}{${local.logs},status=~\"5.*\"}")} or vector(0))) > 0.1 * ${local.worker_5xx})"
+  logged_5xx = [for lines in ["${local.logged.deliveries}{${local.logs}%s}", local.recovered] :
+    "(${format(local.counted, format(lines, ",status=~\"5.*\""))} or vector(0))"
+  ]
+  unlogged = "((${local.worker_5xx} - ${join(" - ", local.logged_5xx)}) > 0.1 * ${local.worker_5xx})"
 
   # An alert of these fires when there are more bad events than floor, and their share is over
   # its threshold in percent. The short time decides if it has over 20 events, otherwise the
@@ -85,10 +99,10 @@ locals {
       all      = format(local.counted, "${local.logged.deliveries}{${local.logs}}")
     }
     "the worker dies or is cut off" = {
-      severity = "CRITICAL", percent = 5, of = "the requests are answered 5xx without a log line", lasting = "300s"
+      severity = "CRITICAL", percent = 5, of = "the requests, without recovery's, are answered 5xx without a log line", lasting = "300s"
       short    = "[15m] offset 5m", long = "[1h] offset 5m", floor = 5
       bad      = local.unlogged
-      all      = format(local.requested, "worker", "response_code!=\"\"")
+      all      = local.tasks
     }
     # A long wait that an analyzer asked for is no failure, and timeouts are another alert's.
     "attempts are retried" = {
@@ -176,7 +190,7 @@ locals {
       severity = "WARNING"
       means    = "the backlog is large and grows"
       lasting  = "1800s"
-      query    = "sum(${local.queue_depth}) - (sum(increase(${local.long_waits}[12h])) or vector(0)) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
+      query    = "sum(${local.queue_depth}) - (${local.waiting}) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
     }
 
     # All tasks may wait for RETRY_MAX.
@@ -233,6 +247,15 @@ locals {
       means    = "an act may have been done, and an operator must answer whether it was"
       lasting  = "0s"
       query    = "sum(increase(${local.logged.uncertain}{${local.logs}}[15m])) > ${local.thresholds["an act is uncertain"]}"
+    }
+
+    # Cloud Scheduler's last call of the job succeeded more than 24 + 2 hours ago. A query looks
+    # back a day, and the job is called once a day, with five tries.
+    "Taskguard: the export has stopped" = {
+      severity = "ERROR"
+      means    = "no export of the database has begun in 26 hours"
+      lasting  = "7200s"
+      query    = "(sum(increase(${local.logged.exports}{monitored_resource=\"cloud_scheduler_job\"}[24h])) or vector(0)) == 0"
     }
 
     # Recovery counts a record until its caller comes back or an operator cancels it.

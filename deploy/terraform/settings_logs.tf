@@ -9,6 +9,8 @@ locals {
   # Without the smoke test of a release, which requests an analysis that does not exist.
   delivery = "${local.worker_lines} AND jsonPayload.message=~\"^(delivery|rejected)$\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
   recovery = "${format(local.service_lines, local.recoverer)} AND jsonPayload.message=\"recovery\""
+  # A call of exportDocuments that succeeded: a failed one is logged as an ERROR.
+  exports = "resource.type=\"cloud_scheduler_job\" AND resource.labels.job_id=\"${local.names.export}\" AND jsonPayload.\"@type\"=\"type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished\" AND severity<ERROR"
 
   # With a value, the metric is a distribution of it; without, a count. There are few
   # labels with few values: each combination is a time series, which costs.
@@ -24,6 +26,8 @@ locals {
     exhausted        = { of = "Analyses that were given up", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted|not_started|crashed)$\"", labels = [], value = null }
     timeouts         = { of = "Runs that passed RUN_TIMEOUT or STALL_TIMEOUT", filter = "${local.delivery} AND jsonPayload.code=~\"^(run_timeout|stalled)$\"", labels = [], value = null }
     long_waits       = { of = "Attempts whose analyzer asked for a long wait", filter = "${local.delivery} AND jsonPayload.asked_ms>${60000 * local.quiet_minutes}", labels = [], value = null }
+    waits_over_1h    = { of = "Attempts whose analyzer asked for a wait of over an hour", filter = "${local.delivery} AND jsonPayload.asked_ms>${60000 * max(60, local.quiet_minutes)}", labels = [], value = null }
+    waits_over_4h    = { of = "Attempts whose analyzer asked for a wait of over four hours", filter = "${local.delivery} AND jsonPayload.asked_ms>${60000 * max(240, local.quiet_minutes)}", labels = [], value = null }
     rejected         = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
     uncertain        = { of = "Analyses with an act that may have been done", filter = "${local.worker_lines} AND jsonPayload.message=\"an act is uncertain\"", labels = [], value = null }
     steals           = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
@@ -31,6 +35,7 @@ locals {
     follow_ups       = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
     recoveries       = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
     abandoned        = { of = "Unfinished records of Do with an act, whose callers have not come back", filter = "${local.recovery} AND jsonPayload.abandoned>0", labels = [], value = "abandoned" }
+    exports          = { of = "Exports of the database that Cloud Scheduler began", filter = local.exports, labels = [], value = null }
     stuck            = { of = "Orphaned analyses that do not wait in the queue", filter = "${local.recovery} AND jsonPayload.stuck>0", labels = [], value = "stuck" }
   }
 

@@ -144,7 +144,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	folder := calls(t, map[string]map[string]any{
 		"smallest":    {},
 		"application": application("port", 9000),
-		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1", "otlp_endpoint": "http://collector:4318"},
+		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1", "otlp_endpoint": "http://collector:4318", "backup_bucket": "my-project-taskguard-exports"},
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
 			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
@@ -278,6 +278,8 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"logs_of_no_share":           {map[string]any{"queue_log_ratio": 2}, "0 to 1"},
 		"unknown_alert":              {map[string]any{"alert_overrides": map[string]any{"runs": map[string]any{"disabled": true}}}, "another name"},
 		"threshold_of_a_variable":    {map[string]any{"alert_overrides": map[string]any{"the backlog grows": map[string]any{"threshold": 5}}}, "of their own"},
+		"threshold_of_half_a_minute": {map[string]any{"alert_overrides": map[string]any{"tasks are not sent": map[string]any{"threshold": 0.5}}}, "whole number"},
+		"threshold_of_no_minute":     {map[string]any{"alert_overrides": map[string]any{"tasks wait": map[string]any{"threshold": 0}}}, "whole number"},
 		"threshold_below_zero":       {map[string]any{"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": -1}}}, "negative"},
 		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
 		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},

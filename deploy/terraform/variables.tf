@@ -204,7 +204,11 @@ variable "alert_overrides" {
   }
   validation {
     condition     = alltrue([for name, o in var.alert_overrides : o.threshold == null ? true : try(local.usual_thresholds[name] != null, true) && o.threshold >= 0])
-    error_message = "A threshold is not negative. Four are variables of their own: start_percent, answer_percent, oldest_minutes and backlog_tasks."
+    error_message = "A threshold is not negative. Four are variables of their own: start_percent, answer_percent, oldest_minutes and backlog_tasks. The export's 26 hours are fixed."
+  }
+  validation {
+    condition     = alltrue([for name in ["tasks are not sent", "tasks do not arrive", "tasks wait"] : try(var.alert_overrides[name].threshold >= 1 && floor(var.alert_overrides[name].threshold) == var.alert_overrides[name].threshold, true)])
+    error_message = "A threshold in minutes is a whole number, at least 1."
   }
 }
 
