@@ -63,7 +63,8 @@ var gcloudNeeds = map[string]string{
 	"monitoring policies list": "monitoring.alertPolicies.list", "monitoring snoozes create": "monitoring.snoozes.create",
 	"run jobs executions list": "run.executions.list", "run revisions describe": "run.revisions.get", "run revisions list": "run.revisions.list",
 	"run services update ": "run.services.update", "run services update-traffic": "run.services.update",
-	"scheduler jobs describe": "cloudscheduler.jobs.get", "scheduler jobs pause": "cloudscheduler.jobs.pause", "scheduler jobs resume": "cloudscheduler.jobs.enable",
+	"scheduler jobs describe": "cloudscheduler.jobs.get", "scheduler jobs run": "cloudscheduler.jobs.run",
+	"scheduler jobs pause": "cloudscheduler.jobs.pause", "scheduler jobs resume": "cloudscheduler.jobs.enable",
 	"tasks delete": "cloudtasks.tasks.delete", "tasks list": "cloudtasks.tasks.list", "tasks queues describe": "cloudtasks.queues.get",
 	"tasks queues pause": "cloudtasks.queues.pause", "tasks queues resume": "cloudtasks.queues.resume", "tasks queues update": "cloudtasks.queues.update",
 
