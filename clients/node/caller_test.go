@@ -63,6 +63,7 @@ type answer struct {
 	Reason, ExpiresAt string
 	Token             int64
 	Attempt           int
+	Status            string // that finishAnalysis resolved to
 	Error             string
 	Warnings          []string
 }
@@ -123,4 +124,9 @@ func (c *caller) refresh(id, owner string, ttl ...any) answer {
 func (c *caller) release(id, owner string) answer {
 	c.t.Helper()
 	return c.call(call{Name: "releaseAnalysisLock", Args: []any{id, owner}})
+}
+
+func (c *caller) finish(id, owner string, outcome any) answer {
+	c.t.Helper()
+	return c.call(call{Name: "finishAnalysis", Args: []any{id, owner, outcome}})
 }

@@ -37,16 +37,21 @@ export interface AnalysisLocks {
   /** Frees the lock if it is lockOwner's. It never rejects: a failure is a warning, and the lock expires. */
   releaseAnalysisLock(analysisId: string, lockOwner: string): Promise<void>;
   /**
-   * Makes the analysis READY with a result, or FAILED with an error, and frees the lock, in one commit.
+   * Makes the analysis READY with a result, or FAILED with an error, and frees the lock, in one commit. Resolves
+   * to the status it wrote: a result that Firestore refuses makes it FAILED with the code result_invalid.
    * Rejects with LockError 'lost' if the lock is another owner's or the analysis is finished: then nothing is written.
+   * Rejects with a TypeError for an outcome that is neither: then nothing is written, and the lock is still held.
    */
-  finishAnalysis(analysisId: string, lockOwner: string, outcome: Outcome): Promise<void>;
+  finishAnalysis(analysisId: string, lockOwner: string, outcome: Outcome): Promise<'READY' | 'FAILED'>;
 }
 
-/** A result is any value that a Firestore document can have. */
+/** A result is any value that a Firestore document can have; null if there is none. undefined is a TypeError. */
 export type Outcome = { result: unknown; error?: never } | { error: { code: string; message: string }; result?: never };
 
-/** Returns the functions for the documents of one collection. They may be called at the same time. */
+/**
+ * Returns the functions for the documents of one collection. They may be called at the same time.
+ * Throws a TypeError for an unknown option or an impossible value.
+ */
 export function analysisLocks(firestore: Firestore, options?: Options): AnalysisLocks;
 
 export class LockError extends Error {

@@ -16,6 +16,8 @@ const maxAttempts = 10;
 const maxHistoryBytes = 5 << 10;
 const endBytes = 768; // room for the end of the last attempt
 
+const invalidArgument = 3; // the gRPC status of a write that Firestore will never accept
+
 /** LockError tells by its code why a call could not do what it is for: 'not_found', 'malformed' or 'lost'. */
 export class LockError extends Error {
   constructor(code, message) {
@@ -26,26 +28,32 @@ export class LockError extends Error {
 }
 
 /** analysisLocks returns the functions for the documents of a collection. */
-export function analysisLocks(firestore, { collection = 'analyses', keepFinished = false, warn = console.warn } = {}) {
+export function analysisLocks(firestore, options = {}) {
+  const { collection = 'analyses', keepFinished = false, warn = console.warn, ...others } = options;
+  checkSettings(firestore, { collection, keepFinished, warn }, others);
+
   // transact calls decide with a reading of the document, writes the fields that it returns, if any, and
   // returns its answer. It calls decide again if another program has changed the document since, and if the
-  // outcome of a write is unknown. The first two tries commit on the condition that the document is as it was
+  // outcome of a write is unknown. If Firestore has refused the fields, decide also gets that error, and
+  // returns others. The first two tries commit on the condition that the document is as it was
   // read. That keeps no lock in Firestore: a process that dies in between blocks nobody, and a skip is one read.
   async function transact(analysisId, decide) {
     const ref = firestore.collection(collection).doc(analysisId);
+    let refusal;
     for (let tries = 0; tries < 2; tries++) {
       const snapshot = await ref.get();
-      const { fields, answer } = decide(snapshot);
+      const { fields, answer } = decide(snapshot, refusal);
       if (!fields) return answer;
       try {
         await ref.update(fields, { lastUpdateTime: snapshot.updateTime });
         return answer;
-      } catch {
+      } catch (err) {
         // The next reading shows whether it was written, and the last try throws its error.
+        if (err.code === invalidArgument) refusal = err;
       }
     }
     return firestore.runTransaction(async (tx) => {
-      const { fields, answer } = decide(await tx.get(ref));
+      const { fields, answer } = decide(await tx.get(ref), refusal);
       if (fields) tx.update(ref, fields);
       return answer;
     });
@@ -80,12 +88,27 @@ export function analysisLocks(firestore, { collection = 'analyses', keepFinished
 
   async function finishAnalysis(analysisId, lockOwner, outcome) {
     check(analysisId, lockOwner, defaultTTL);
-    await transact(analysisId, (snapshot) => {
+    checkOutcome(outcome);
+    const problem = unstorable(analysisId, outcome);
+
+    return transact(analysisId, (snapshot, refusal = problem) => {
       const doc = read(snapshot, defaultTTL);
-      if (doc.finished && doc.data.finishedBy === lockOwner) return {}; // by an earlier try
+      if (doc.finished && doc.data.finishedBy === lockOwner) return { answer: doc.data.status }; // by an earlier try
       lose(doc, analysisId, lockOwner);
-      return { fields: finished(doc, outcome) };
+      const fields = finished(doc, refusal ? { error: invalidResult(refusal) } : outcome);
+      return { fields, answer: fields.status };
     });
+  }
+
+  // unstorable returns the error with which Firestore's client refuses a result, if it does. It sends nothing.
+  function unstorable(analysisId, { result = null }) {
+    try {
+      firestore.batch().update(firestore.collection(collection).doc(analysisId), { result });
+      // The client notices these only when it commits.
+      if (hasFunction(result)) return new Error('it has a function or a symbol');
+    } catch (err) {
+      return err;
+    }
   }
 
   // A release never rejects: the lock that it leaves behind expires.
@@ -121,6 +144,41 @@ function check(analysisId, lockOwner, ttlSec) {
   if (!(ttlSec >= 1 && ttlSec <= maxTTL)) throw new TypeError(`ttlSec is ${ttlSec}: want 1 to ${maxTTL} seconds`);
 }
 
+function checkSettings(firestore, { collection, keepFinished, warn }, others) {
+  const [unknown] = Object.keys(others);
+  if (unknown) throw new TypeError(`unknown option ${unknown}: want collection, keepFinished or warn`);
+  if (typeof firestore?.runTransaction !== 'function') throw new TypeError('firestore is no Firestore client');
+  if (typeof collection !== 'string' || !collection) throw new TypeError('collection is no name of a collection');
+  if (typeof keepFinished !== 'boolean') throw new TypeError('keepFinished is neither true nor false');
+  if (typeof warn !== 'function') throw new TypeError('warn is no function');
+}
+
+// checkOutcome refuses what is neither a result nor an error: the analysis would be READY with null.
+function checkOutcome(outcome) {
+  const { result, error, ...others } = outcome ?? {};
+  const [unknown] = Object.keys(others);
+  if (unknown) throw new TypeError(`unknown outcome ${unknown}: want result or error`);
+  if ((result === undefined) === (error === undefined)) {
+    throw new TypeError('want exactly one of result and error; an analysis without a result has the result null');
+  }
+  if (error === undefined) return;
+
+  const named = typeof error?.code === 'string' && error.code && typeof error.message === 'string';
+  const known = (key) => key === 'code' || key === 'message';
+  const plain = error instanceof Error || (named && Object.keys(error).every(known));
+  if (!named || !plain) throw new TypeError('want {code, message} as the error, both strings, and nothing else');
+}
+
+// invalidResult returns the error of an analysis whose result Firestore does not accept.
+const invalidResult = ({ message }) => ({ code: 'result_invalid', message: `the result cannot be stored: ${message}` });
+
+// hasFunction looks into arrays and plain objects.
+function hasFunction(value) {
+  if (typeof value !== 'object' || value === null) return typeof value === 'function' || typeof value === 'symbol';
+  const plain = Array.isArray(value) || [Object.prototype, null].includes(Object.getPrototypeOf(value));
+  return plain && Object.values(value).some(hasFunction);
+}
+
 // read decodes what a decision needs. Times are milliseconds since 1970; undefined: none that can be used.
 function read(snapshot, ttlSec) {
   if (!snapshot.exists) throw new LockError('not_found', `there is no document ${snapshot.ref.path}`);
@@ -133,8 +191,8 @@ function read(snapshot, ttlSec) {
 
   const token = integer(data.lockToken ?? 0);
   const finished = data.status === 'READY' || data.status === 'FAILED';
-  if (!finished && !(token >= 0)) {
-    const problem = 'lockToken is no usable integer: taskguard unlock repairs it';
+  if (!finished && !(token >= 0 && token < Number.MAX_SAFE_INTEGER)) {
+    const problem = 'lockToken is no integer below 2^53 - 1: taskguard unlock replaces what is no integer';
     throw new LockError('malformed', `${snapshot.ref.path}: ${problem}`);
   }
 
@@ -204,11 +262,9 @@ function bounded(history) {
 
 // finished returns the fields that make the analysis READY with a result, or FAILED with an error.
 function finished(doc, { result, error }) {
-  if (!error) {
-    return { ...released(doc, 'READY'), status: 'READY', result: result ?? null, error: FieldValue.delete() };
-  }
-  const code = head(String(error.code), 64);
-  const message = String(error.message);
+  if (!error) return { ...released(doc, 'READY'), status: 'READY', result, error: FieldValue.delete() };
+  const { message } = error;
+  const code = head(error.code, 64);
   return {
     ...released(doc, 'FAILED', { code, message: head(message, 256) }),
     status: 'FAILED', error: { code, message: head(message, 4096) }, result: FieldValue.delete(),

@@ -113,7 +113,7 @@ func (p *pair) finish(name string, failing bool) {
 		outcome = map[string]any{"error": map[string]any{"code": "c", "message": "m"}}
 		ending = analysislock.Failing(want.Hold.Now(), "c", "m")
 	}
-	got = p.inNode.call(call{Name: "finishAnalysis", Args: []any{"node", "w/3/z", outcome}})
+	got = p.inNode.finish("node", "w/3/z", outcome)
 	p.compare(name+": finish", got.Error, codeOf(want.Hold.End(p.t.Context(), ending)))
 }
 
@@ -198,7 +198,7 @@ func TestOnlyTheOwnerRefreshesAndReleases(t *testing.T) {
 
 	before := b.Fields(t, "a")
 	refreshed, released := node.refresh("a", "two"), node.release("a", "two")
-	finished := node.call(call{Name: "finishAnalysis", Args: []any{"a", "two", map[string]any{"result": 1}}})
+	finished := node.finish("a", "two", map[string]any{"result": 1})
 	if refreshed.Error != "lost" || finished.Error != "lost" || len(released.Warnings) > 0 {
 		t.Errorf("another owner: %+v, %+v, %+v", refreshed, released, finished)
 	}
@@ -271,6 +271,90 @@ func TestBigIntsAndDocumentsThatExpire(t *testing.T) {
 	got = node.call(call{Name: "acquireAnalysisLock", Args: []any{"b", "one"}, Options: keeping})
 	if !got.Acquired || got.Token < began || got.Token > time.Now().UnixMicro() {
 		t.Errorf("%+v, want a token since %d", got, began)
+	}
+}
+
+// js is an argument that JSON cannot have: the value of an expression.
+func js(expression string) map[string]string { return map[string]string{"$": expression} }
+
+func TestAnOutcomeIsAResultOrAnErrorOrElseNothingIsWritten(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	node := startCaller(t, b, 0)
+	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	node.acquire("a", "one")
+	before := b.Fields(t, "a")
+	for _, outcome := range []string{
+		"undefined", "null", "7", "{}", "{result: undefined}", "{results: 1}",
+		"{result: 1, error: {code: 'c', message: 'm'}}",
+		"{result: 1, error: null}",
+		"{error: 'boom'}", "{error: {}}", "{error: new Error('boom')}",
+		"{error: {code: 7, message: 'm'}}", "{error: {code: '', message: 'm'}}", "{error: {code: 'c'}}",
+		"{error: {code: 'c', message: 'm', detail: 1}}", "{error: {code: 'c', message: 'm'}, more: 1}",
+	} {
+		if got := node.finish("a", "one", js(outcome)); got.Error != "TypeError" {
+			t.Errorf("%s: %+v, want a TypeError", outcome, got)
+		}
+	}
+	if after := b.Fields(t, "a"); !reflect.DeepEqual(after, before) {
+		t.Errorf("the document is %v, want %v", after, before)
+	}
+
+	for outcome, want := range map[string]string{
+		"{result: null}": "READY", "{error: {code: 'c', message: ''}}": "FAILED",
+		"{error: Object.assign(new Error('m'), {code: 'c', errno: 1}), result: undefined}": "FAILED",
+	} {
+		b.Put(t, "b", map[string]any{"status": "QUEUED"})
+		node.acquire("b", "one")
+		if got := node.finish("b", "one", js(outcome)); got.Status != want || b.Fields(t, "b")["status"] != want {
+			t.Errorf("%s: %+v, want %s", outcome, got, want)
+		}
+	}
+}
+
+// A retry would meet the same refusal.
+func TestAResultThatCannotBeStoredFailsTheAnalysis(t *testing.T) {
+	for _, fault := range []string{"none", "lost"} {
+		b := emulatortest.Embedded(t)
+		node := startCaller(t, b, 0, "FAULT="+fault)
+		for _, result := range []string{
+			"'x'.repeat(2 ** 20)", "'x'.repeat(12 * 2 ** 20)", "[[1]]", "() => 1", "({a: [Symbol()]})", "({a: undefined})",
+			"new (class X {})()", "({'': 1})",
+			"Array.from({length: 25}).reduce((inner) => ({a: inner}), 1)",
+		} {
+			b.Put(t, "a", map[string]any{"status": "QUEUED"})
+			node.acquire("a", "one")
+			got := node.finish("a", "one", js("{result: "+result+"}"))
+			doc := b.Fields(t, "a")
+			failed, _ := doc["error"].(map[string]any)
+			if got.Status != "FAILED" || doc["status"] != "FAILED" || failed["code"] != "result_invalid" {
+				t.Errorf("%s: %+v leaves %v with %v, want FAILED with result_invalid", result, got, doc["status"], failed)
+			}
+		}
+	}
+}
+
+func TestImpossibleOptionsAreRefused(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	node := startCaller(t, b, 0)
+	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	for name, value := range map[string]any{"colection": "x", "collection": "", "keepFinished": "yes", "warn": "x"} {
+		options := map[string]any{name: value}
+		got := node.call(call{Name: "acquireAnalysisLock", Args: []any{"a", "one"}, Options: options})
+		if got.Error != "TypeError" {
+			t.Errorf("%v: %+v, want a TypeError", options, got)
+		}
+	}
+}
+
+// The next token would be one that JavaScript cannot tell from others.
+func TestTheLastSafeTokenIsMalformed(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	node := startCaller(t, b, 0)
+	for token, want := range map[int64]string{1<<53 - 2: "", 1<<53 - 1: "malformed"} {
+		b.Put(t, "a", map[string]any{"lockToken": token})
+		if got := node.acquire("a", "one"); got.Error != want {
+			t.Errorf("%d: %+v, want the error %q", token, got, want)
+		}
 	}
 }
 

@@ -25,13 +25,26 @@ const faults = {
   },
 };
 
+// made returns an argument; {"$": "…"} is the value of an expression that JSON cannot have.
+function made(value) {
+  return value?.$ ? (0, eval)(`(${value.$})`) : value;
+}
+
 const firestore = new Firestore(JSON.parse(process.env.SETTINGS ?? '{}'));
 faults[process.env.FAULT ?? 'none']();
 for await (const line of createInterface({ input: process.stdin })) {
   const { name, args, options } = JSON.parse(line);
   const warnings = [];
-  const locks = analysisLocks(firestore, { ...options, warn: (text, err) => warnings.push(`${text} ${err.message}`) });
-  const call = (owner) => locks[name](args[0], owner, ...args.slice(2)).catch((err) => ({ error: err.code ?? err.name }));
+  const warn = (text, err) => warnings.push(`${text} ${err.message}`);
+  const call = async (owner) => {
+    try {
+      const locks = analysisLocks(firestore, { warn, ...options });
+      const answer = await locks[name](args[0], owner, ...args.slice(2).map(made));
+      return typeof answer === 'string' ? { status: answer } : answer;
+    } catch (err) {
+      return { error: String(err.code ?? err.name) };
+    }
+  };
   const owners = Array.isArray(args[1]) ? args[1] : [args[1]]; // many: they call at the same time
   for (const answer of await Promise.all(owners.map(call))) console.log(JSON.stringify({ ...answer, warnings }));
 }
