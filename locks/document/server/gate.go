@@ -80,7 +80,7 @@ func (g *gate) ask(r *http.Request, room string) error {
 	defer resp.Body.Close()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxBody) // so that the connection is used again
 	switch code := resp.StatusCode; {
-	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusNotFound:
 		return errNotPermitted
 	case code < 200 || code > 299:
 		return fmt.Errorf("%w: status %d", errNotAsked, code)

@@ -60,7 +60,7 @@ func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
 
 	for status, want := range map[int]string{
 		http.StatusUnauthorized: notPermitted, http.StatusForbidden: notPermitted,
-		http.StatusFound: notAsked, http.StatusNotFound: notAsked, http.StatusInternalServerError: notAsked,
+		http.StatusNotFound: notPermitted, http.StatusFound: notAsked, http.StatusInternalServerError: notAsked,
 	} {
 		app.status.Store(int64(status))
 		b := s.browser(t)
@@ -81,10 +81,10 @@ func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
 		p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
 		if want == notPermitted {
 			p.wantRefused("documents.room")
-			p.wantAlive()
-		} else if closed := p.closed(); closed != 4100 {
-			t.Errorf("%d: a public channel closes the socket with %v, want 4100", status, closed)
+		} else {
+			p.wantPostponed("documents.room")
 		}
+		p.wantAlive()
 	}
 	if status, body := holder.ask(http.MethodGet, confirm); status != http.StatusOK { // while the application is busy
 		t.Errorf("the holder: %d %s", status, body)
@@ -94,6 +94,41 @@ func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
 		t.Errorf("the holder's release: %d %s", status, body)
 	}
 	s.browser(t).want(http.StatusServiceUnavailable, notAsked, http.MethodPost, lockPath)
+}
+
+// wantPostponed reads the next message, which must refuse a channel because the application does not answer.
+func (p *pusher) wantPostponed(channel string) {
+	p.t.Helper()
+	f := p.frame()
+	if f.Event != "pusher:subscription_error" || f.Channel != channel || !strings.Contains(f.Data, `"status":503`) {
+		p.t.Errorf("got %+v, want the subscription to %s refused with 503", f, channel)
+	}
+}
+
+func TestARoomWithoutAnAnswerEndsNoOtherChannelAndIsAskedAboutAgainOnANewSocket(t *testing.T) {
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("room") == "broken" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(broken.Close)
+	s := newPusherSite(t, func(s *setup) { s.options.Authorize = broken.URL })
+	p := s.browser(t).connect()
+	p.mustWatch("documents.room")
+	p.send("pusher:subscribe", map[string]string{"channel": "documents.broken"})
+	p.wantPostponed("documents.broken")
+	s.browser(t).take()
+	p.wantEvent("documents.room", locked, document.Acquired)
+
+	brief := func(s *setup) {
+		s.options.Authorize, s.sessions = broken.URL, proved{s.sessions, 100 * time.Millisecond}
+	}
+	alone := newPusherSite(t, brief).browser(t).connect()
+	alone.send("pusher:subscribe", map[string]string{"channel": "documents.broken"})
+	alone.wantPostponed("documents.broken")
+	if _, closed := alone.rest(); closed != 4203 {
+		t.Errorf("closed with %v, want 4203 when the permission would have expired", closed)
+	}
 }
 
 func TestTheApplicationIsAskedOnceForARoomAndASession(t *testing.T) {

@@ -69,7 +69,6 @@ var (
 	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
 	errOtherKind    = &pusherError{4009, "presence and encrypted channels are not served; use a private channel"}
 	errNoStore      = &pusherError{4100, "the store is out of reach"}
-	errNoAnswer     = &pusherError{4100, "the application does not answer whether this is permitted"}
 	errStopping     = &pusherError{4200, "this instance is stopping"}
 	errMessage      = &pusherError{4200, "invalid message"}
 	errNoPong       = &pusherError{4201, "no reply to a ping"}
@@ -371,7 +370,8 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	errors.As(err, &refused) // else the room's id is wrong, or the application has refused
 	switch {
 	case errors.Is(err, errNotAsked):
-		return errNoAnswer
+		p.postpone(ctx, channel, until)
+		return nil
 	case err != nil:
 		p.refuse(channel, "AuthError", refused)
 		return refused
@@ -394,11 +394,34 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		defer s.closeChannel(payer, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
-		if errors.Is(context.Cause(ctx), errExpired) {
-			p.close(errExpired) // a client authorizes its channels again only on a new socket
-		}
+		p.closeIfExpired(ctx)
 	})
 	return nil
+}
+
+// postpone refuses a channel of which the application does not answer whether it is permitted. The other
+// channels go on, and the client asks again at until, on a new socket.
+func (p *pusher) postpone(ctx context.Context, channel string, until time.Time) {
+	status, _, message := refusal(errNotAsked)
+	p.refuse(channel, "AuthError", &pusherError{status, message})
+	p.unsubscribe(channel)
+	if len(p.channels) >= maxChannels {
+		return
+	}
+
+	ctx, cancel := before(ctx, until)
+	p.channels[channel] = cancel
+	p.forwarding.Go(func() {
+		<-ctx.Done()
+		p.closeIfExpired(ctx)
+	})
+}
+
+// closeIfExpired closes the socket if ctx has expired: a client authorizes its channels again only on a new one.
+func (p *pusher) closeIfExpired(ctx context.Context) {
+	if errors.Is(context.Cause(ctx), errExpired) {
+		p.close(errExpired)
+	}
 }
 
 // refuse reports that a channel is not subscribed to, so that Echo calls error for it.
