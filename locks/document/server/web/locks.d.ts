@@ -1,6 +1,6 @@
 /**
  * Takes the lock, or enters read-only and throws a ProjectLockError. Before that it throws a
- * TypeError that names an option with an impossible value, as all functions do. After an abort
+ * TypeError that names an unknown option or one with an impossible value, as all functions do. After an abort
  * it releases what it has taken, which takes at most one request's timeout, and
  * throws the signal's reason.
  * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
@@ -175,7 +175,7 @@ export function confirmProjectLock(lease: HeldLease): Promise<{
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
  * @property {(info: ProjectLockReadonlyInfo) => void} [onReadonly]
  * @property {string} [resource] what is locked, default `imgponic:project`
- * @property {string} [endpoint] of the server, as `/api/documents`; empty: no server */
+ * @property {string} [endpoint] of the server, as `/api/documents` or `https://…`; empty: no server */
 /** @typedef {Pick<AcquireLockOptions, 'signal' | 'retryLimit' | 'backoff' | 'backoffMs'>} RetryOptions */
 /** @typedef {RetryOptions & Pick<AcquireLockOptions, 'ttlMs'>} RenewLockOptions */
 /** @typedef {RetryOptions & { force?: boolean }} ReleaseLockOptions */
@@ -449,7 +449,7 @@ export type AcquireLockOptions = {
      */
     resource?: string | undefined;
     /**
-     * of the server, as `/api/documents`; empty: no server
+     * of the server, as `/api/documents` or `https://…`; empty: no server
      */
     endpoint?: string | undefined;
 };

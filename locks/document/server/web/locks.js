@@ -115,7 +115,7 @@
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
  * @property {(info: ProjectLockReadonlyInfo) => void} [onReadonly]
  * @property {string} [resource] what is locked, default `imgponic:project`
- * @property {string} [endpoint] of the server, as `/api/documents`; empty: no server */
+ * @property {string} [endpoint] of the server, as `/api/documents` or `https://…`; empty: no server */
 /** @typedef {Pick<AcquireLockOptions, 'signal' | 'retryLimit' | 'backoff' | 'backoffMs'>} RetryOptions */
 /** @typedef {RetryOptions & Pick<AcquireLockOptions, 'ttlMs'>} RenewLockOptions */
 /** @typedef {RetryOptions & { force?: boolean }} ReleaseLockOptions */
@@ -149,7 +149,7 @@ const defaults = { endpoint: '' };
 
 /**
  * Takes the lock, or enters read-only and throws a ProjectLockError. Before that it throws a
- * TypeError that names an option with an impossible value, as all functions do. After an abort
+ * TypeError that names an unknown option or one with an impossible value, as all functions do. After an abort
  * it releases what it has taken, which takes at most one request's timeout, and
  * throws the signal's reason.
  * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
@@ -201,6 +201,7 @@ export async function releaseProjectLock(lease, { force = false, signal, ...chan
  * @param {WithLockOptions} [options] @returns {Promise<T>}
  */
 export async function withProjectLock(fn, { releaseOnError = true, ...options } = {}) {
+  checkFunction('fn', fn);
   const hold = await acquire(options);
   const lease = reading(hold);
   const stop = () => hold.lost.abort(options.signal?.reason);
@@ -231,6 +232,7 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
  */
 /** @param {(event: any) => void} listener @returns {() => void} */
 export function subscribeLockEvents(listener) {
+  checkFunction('the listener', listener);
   const subscription = { listener };
   subscriptions.add(subscription);
   return () => { subscriptions.delete(subscription); };
@@ -246,6 +248,7 @@ export const subscribeAllLockEvents = subscribeLockEvents;
  * @param {(line: string) => void} write @returns {() => void}
  */
 export function subscribeLockTelemetry(write) {
+  checkFunction('write', write);
   return subscribeLockEvents((event) => {
     const { type, lease, info, error, ...fields } = /** @type {Record<string, any>} */ (event);
     const { leaseId, strategy, expiresAt } = lease ?? {};
@@ -313,11 +316,24 @@ const OPTIONS = {
   preferredStrategy: [(s) => s === 'web-lock' || s === 'file-lock', "'web-lock' or 'file-lock'"],
   onReadonly: [(f) => typeof f === 'function', 'a function'],
   resource: [(s) => isText(s) && /^[^-]/.test(s), "a string that does not begin with '-', as names of Web Locks"],
-  endpoint: [isText, 'a string'],
+  endpoint: [(s) => isText(s) && /^($|\.{0,2}\/|https?:\/\/)/i.test(s), "a path that begins with '/', './' or '../', or an http(s) URL, or ''"],
 };
 
-/** Throws a TypeError that names the first option with an impossible value. @param {AcquireLockOptions} options */
+/** @param {string} name @param {any} value */
+function checkFunction(name, value) {
+  if (typeof value !== 'function') throw new TypeError(`project lock: ${name} must be a function, not ${isText(value) ? `'${value}'` : String(value)}`);
+}
+
+/**
+ * Throws a TypeError that names the first unknown option, or else the first with an impossible value.
+ * @param {AcquireLockOptions} options
+ */
 function checkOptions(options) {
+  if (options === null || typeof options !== 'object') throw new TypeError(`project lock: the options must be an object, not ${String(options)}`);
+  const nested = Object.keys(Object(options.backoff)).map((name) => `backoff.${name}`);
+  const unknown = [...Object.keys(options), ...nested].find((name) => !Object.hasOwn(OPTIONS, name));
+  if (unknown) throw new TypeError(`project lock: the option ${unknown} is unknown`);
+
   for (const [name, [possible, words]] of Object.entries(OPTIONS)) {
     const value = name.split('.').reduce((/** @type {any} */ of, key) => of?.[key], options);
     if (value !== undefined && !possible(value)) {

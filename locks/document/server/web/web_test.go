@@ -88,7 +88,7 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 	const want = "FALLBACK_LOCK_TTL_MS LOCK_HEARTBEAT_INTERVAL_MS MAX_LOCK_RETRIES ProjectLockEventTarget WEB_LOCK_TTL_MS " +
 		"acquireProjectLock confirmProjectLock releaseProjectLock renewProjectLock " +
 		"subscribeAllLockEvents subscribeLockEvents subscribeLockTelemetry withProjectLock\n25000 30000 10000 3\n" +
-		"ttlMs ttlMs retryLimit 0\n" + `["acquire-denied",false,"acquire-denied",7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
+		"ttlMs ttlMs retryLimit 0\nmust ttlMS ttlMS ttlMS\n" + `["acquire-denied",false,"acquire-denied",7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
 		"POST PUT DELETE freed POST DELETE freed\n" +
 		"POST POST PUT PUT DELETE DELETE freed freed POST DELETE freed\n" +
 		"attempt error waiting fallback-engaged attempt acquired renew-scheduled attempt renewed renew-scheduled\ntrue"

@@ -17,6 +17,7 @@ for (const option of [
   { resource: 7 }, { preferredStrategy: 'x' }, { preferredStrategy: null }, { retryLimit: 0 }, { retryLimit: 1.5 }, { backoff: 500 },
   { backoff: { initialMs: -1 } }, { backoff: { factor: 0 } }, { backoff: { maxAttempts: 0 } }, { backoffMs: 500 }, { backoffMs: [-1] },
   { onReadonly: 'stop' }, { endpoint: null }, { ownerId: 7 }, { signal: {} },
+  { retryLimitt: 3 }, { toString: 1 }, { force: true }, { backoff: { factr: 2 } }, { endpoint: 'nope' }, { endpoint: 'ftp://x/' },
 ]) {
   const got = await named(() => acquireProjectLock(option));
   const [name, value] = Object.entries(option)[0];
@@ -24,6 +25,14 @@ for (const option of [
 }
 console.log(await named(() => withProjectLock(() => {}, { ttlMs: 0 })), await named(() => renewProjectLock({ leaseId: 'x' }, { ttlMs: 0 })),
   await named(() => releaseProjectLock({ leaseId: 'x' }, { retryLimit: 0 })), events);
+console.log(await named(() => acquireProjectLock(null)), await named(() => withProjectLock(() => {}, { ttlMS: 1 })),
+  await named(() => renewProjectLock({ leaseId: 'x' }, { ttlMS: 1 })), await named(() => releaseProjectLock({ leaseId: 'x' }, { ttlMS: 1 })));
+for (const call of [subscribeLockEvents, locks.subscribeLockTelemetry, withProjectLock]) {
+  for (const fn of ['x', null]) {
+    const got = await named(async () => call(fn));
+    if (typeof got !== 'string') console.log('accepted', fn, got);
+  }
+}
 
 let reason;
 const { code, retryable } = await acquireProjectLock({ onReadonly: (info) => { reason = info.reason; } }).catch((error) => error);
