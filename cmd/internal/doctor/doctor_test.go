@@ -203,9 +203,24 @@ func seeded() []misconfiguration {
 		{"lock's expiry without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = false }},
 		{"next attempt without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/nextAttemptAt"] = false }},
 		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
+		{"TTL of the creation", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/createdAt"] = true }},
+		{"TTL of an application", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/deleteAfter"] = true }},
 		{"heartbeat of a second", "heartbeat", problem, set("LOCK_HEARTBEAT", "1s")},
 		{"misspelt first word", "unknown-variable", problem, set("ANALYSES_COLLECTION", "", "ANALYSIS_COLLECTION", "analyses")},
 		{"key in plain text", "plain-secret", problem, set("OPENAI_API_KEY", "sk-0123456789abcdef")},
+		{"short password", "plain-secret", problem, set("DB_PASSWORD", "hunter2")},
+		{"password of PostgreSQL", "plain-secret", problem, set("PGPASSWORD", "hunter2")},
+		{"short name of a password", "plain-secret", problem, set("DB_PASS", "hunter2")},
+		{"key of another name", "plain-secret", problem, set("STRIPE_KEY", "0123456789")},
+		{"key for encryption", "plain-secret", problem, set("ENCRYPTION_KEY", "c2l4dGVlbiBieXRlcyEh")},
+		{"key for signatures", "plain-secret", problem, set("JWT_SIGNING_KEY", "0123456789")},
+		{"token of GitHub", "plain-secret", problem, set("REPOSITORY_ACCESS", "ghp"+"_0123456789")},
+		{"personal token", "plain-secret", problem, set("GITHUB_PAT", "0123456789")},
+		{"key of Stripe", "plain-secret", problem, set("STRIPE", "sk"+"_live_0123456789")},
+		{"key of Sentry", "plain-secret", problem, set("SENTRY_DSN", "https://0123456789abcdef0123456789abcdef@o1.ingest.sentry.io/1")},
+		{"key of AWS", "plain-secret", problem, set("AWS_ACCESS_KEY_ID", "AKIA"+"0123456789ABCDEF")},
+		{"token of Slack", "plain-secret", problem, set("SLACK", "xoxb"+"-0123456789")},
+		{"address of Slack", "plain-secret", problem, set("NOTIFY_URL", "https://hooks.slack.com"+"/services/T0/B0/x")},
 		{"password of a database", "plain-secret", problem, set("DATABASE_URL", "postgres://app:hunter2@10.0.0.1/app")},
 		{"token of an exporter", "plain-secret", problem, set("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic 0123456789")},
 		{"token of a program", "plain-secret", problem, set("ANALYZER", "exec:/app/run --token=0123456789")},
@@ -215,12 +230,13 @@ func seeded() []misconfiguration {
 			set("ANALYZER", "http://127.0.0.1:8080/analyze")(f)
 			f.Worker.Sidecars = []map[string]string{{}}
 		}},
-		{"database of another project", "projects", problem, set("GOOGLE_CLOUD_PROJECT", "your-project")},
-		{"caller of another project", "projects", problem, func(f *doctor.Facts) {
+		{"database of another project", "projects", advice, set("GOOGLE_CLOUD_PROJECT", "your-project")},
+		{"caller of another project", "projects", advice, func(f *doctor.Facts) {
 			set("TASK_CALLER", "taskguard-caller@staging.iam.gserviceaccount.com")(f)
 			f.Worker.Callers, f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = []string{"group:a@b.c"}, ""
 		}},
-		{"doclock in another project", "projects", problem, func(f *doctor.Facts) { f.Doclock.Account = "taskguard-doclock@staging.iam.gserviceaccount.com" }},
+		{"doclock in another project", "projects", advice, func(f *doctor.Facts) { f.Doclock.Account = "taskguard-doclock@staging.iam.gserviceaccount.com" }},
+		{"queue's file for another project", "queue-place", problem, func(f *doctor.Facts) { f.Queue.Project = "staging" }},
 		{"queue's file for another region", "queue-place", problem, func(f *doctor.Facts) { f.Queue.Region = "europe-west3" }},
 		{"queue's file for another queue", "queue-place", problem, func(f *doctor.Facts) { f.Queue.Name = queueName + "-staging" }},
 		{"a task in a minute", "queue-rate", problem, func(f *doctor.Facts) { f.Queue.PerSecond = 0.0166 }},
@@ -301,7 +317,8 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 			onProject("roles/run.invoker", "serviceAccount:"+doclockAccount)(f)
 		},
 		"no secrets": set("MAX_OUTPUT", "", "MODEL_TOKENS", "4096000000", "API_KEY_FILE", "/secrets/key", "MODEL_API_KEY", "projects/p/secrets/key",
-			"STOP_TOKEN", "<|endoftext|>", "PUSHER_APP_KEY", "0123456789", "DB_PASSWORD", doctor.Secret, "AUTH_TOKEN", "https://auth.example/token"),
+			"STOP_TOKEN", "<|endoftext|>", "EOS_TOKEN", "[end_of_text]", "PUSHER_APP_KEY", "0123456789", "CONCURRENCY_KEY", "customer-id", "STRIPE_PUBLIC_KEY", "0123456789",
+			"STRIPE_KEY", "pk_live_0123456789", "DB_PASS", "/secrets/password", "BYPASS", "hunter2", "MODEL_PATH", "0123456789", "HOME_PWD", "/app", "DB_PASSWORD", doctor.Secret, "AUTH_TOKEN", "https://auth.example/token"),
 		"application in a container": func(f *doctor.Facts) {
 			set("ANALYZER", "http://localhost:9000/analyze")(f)
 			f.Worker.Sidecars = []map[string]string{{"APP_PORT": "9000", "DATABASE_URL": "postgres://app@10.0.0.1/app", "DB_PASSWORD": doctor.Secret}}
@@ -317,8 +334,10 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 			f.Worker.Audiences, f.Tasks[0].Audience = `["analyses"]`, "analyses"
 			f.Jobs[0].HttpTarget.OidcToken.Audience = "analyses"
 		},
-		"indexed times":         func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = true },
-		"TTL of an application": func(f *doctor.Facts) { f.Indexes.TTL["analyses/deleteAt"] = true },
+		"indexed times": func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = true },
+		"TTL of another group": func(f *doctor.Facts) {
+			f.Indexes.TTL["users/createdAt"], f.Indexes.TTL["analyses/createdAt"] = true, false
+		},
 		"slash of the address":  set("TASK_TARGET_URL", workerURL+"/"),
 		"another address of it": func(f *doctor.Facts) { f.Tasks[1].Audience = "https://taskguard-worker-x-ew.a.run.app" },
 	} {

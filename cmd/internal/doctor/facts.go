@@ -19,6 +19,7 @@ import (
 // Facts hold what is known of a deployment. The zero value knows nothing.
 type Facts struct {
 	Worker, Doclock Service
+	Recovery        Service // NAME-recovery, if a job calls it
 	Kinds           []guarded.Kind
 	Queue           Queue
 	Indexes         Indexes
@@ -28,7 +29,8 @@ type Facts struct {
 	Tasks           []Task           // the first tasks of the queue
 	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
 	Project         []*iam.Binding   // the project's IAM policy; nil: not read
-	Alerts, Unsent  int              // how many alert policies there are, and how many of them notify nobody
+	Alerts, Unsent  int              // how many alert policies are enabled, and how many of them notify nobody
+	Disabled        int              // how many more are disabled
 	Status          map[Part]Status
 }
 
@@ -37,16 +39,17 @@ type Part string
 
 // The parts.
 const (
-	WorkerSettings  Part = "the worker's settings"
-	QueueSettings   Part = "the queue"
-	DatabaseIndexes Part = "the indexes"
-	SchedulerJobs   Part = "Cloud Scheduler's jobs"
-	WorkerCallers   Part = "who may call the worker"
-	DoclockSettings Part = "doclock's settings"
-	DoclockCallers  Part = "who may call doclock"
-	QueueTasks      Part = "the queue's tasks"
-	AccountRoles    Part = "the roles of the worker's account"
-	AlertPolicies   Part = "the alert policies"
+	WorkerSettings   Part = "the worker's settings"
+	QueueSettings    Part = "the queue"
+	DatabaseIndexes  Part = "the indexes"
+	SchedulerJobs    Part = "Cloud Scheduler's jobs"
+	RecoverySettings Part = "the settings of recovery's service" // if there is one
+	WorkerCallers    Part = "who may call the worker"
+	DoclockSettings  Part = "doclock's settings"
+	DoclockCallers   Part = "who may call doclock"
+	QueueTasks       Part = "the queue's tasks"
+	AccountRoles     Part = "the roles of the worker's account"
+	AlertPolicies    Part = "the alert policies"
 )
 
 // parts are all parts in the order of the output. An operator may lack the right to read the
@@ -54,7 +57,8 @@ const (
 var (
 	optionalParts = []Part{QueueTasks, AccountRoles, AlertPolicies}
 	parts         = slices.Concat([]Part{
-		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers,
+		WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, RecoverySettings, WorkerCallers,
+		DoclockSettings, DoclockCallers,
 	}, optionalParts)
 )
 
@@ -74,9 +78,13 @@ type Reading struct {
 // Readings returns what was read, and what was not. Parts with the same status are one Reading.
 func (f Facts) Readings() (read, unread []Reading) {
 	for _, p := range parts {
-		if status := f.Status[p]; status.From != "" {
+		status, named := f.Status[p]
+		if p == AlertPolicies && f.Disabled > 0 { // on purpose, perhaps
+			status.From += fmt.Sprintf(" (%d of %d alerts are disabled)", f.Disabled, f.Disabled+f.Alerts)
+		}
+		if status.From != "" {
 			read = addPart(read, p, status)
-		} else {
+		} else if named || p != RecoverySettings {
 			unread = addPart(unread, p, status)
 		}
 	}
@@ -111,6 +119,7 @@ type Service struct {
 	Image        string // of the container that gets the requests, like the next two
 	Port         string
 	Twice        []string            // variables that are set twice
+	Latest       []string            // variables with the version latest of a secret
 	Sidecars     []map[string]string // the environments of the other containers
 	Probed       []string            // the ports at which the other containers are probed
 	// Serving is the revision that gets the most requests, Newest has the settings that were

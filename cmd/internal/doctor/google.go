@@ -73,7 +73,7 @@ func (r *reader) ask(ctx context.Context, p Part, source string, call func(conte
 	r.done(p, source, err)
 }
 
-// askService reads projects/P/locations/L/services/S and its IAM policy.
+// askService reads projects/P/locations/L/services/S, and its IAM policy into the callers if they are a part.
 func (r *reader) askService(ctx context.Context, name string, s *Service, settings, callers Part) {
 	r.ask(ctx, settings, name, func(ctx context.Context, api google) error {
 		got, err := api.run.Projects.Locations.Services.Get(name).Context(ctx).Do()
@@ -99,8 +99,11 @@ func (r *reader) askService(ctx context.Context, name string, s *Service, settin
 		if reflect.DeepEqual(template, *s) { // after a roll-back, for example: no setting waits for traffic
 			s.Newest = s.Serving
 		}
-		return err
+		return cmp.Or(err, s.checkRole(settings, s.Name))
 	})
+	if callers == "" {
+		return
+	}
 
 	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context, api google) error {
 		bindings, err := api.policy(ctx, name)
@@ -228,7 +231,9 @@ func (r *reader) askAlerts(ctx context.Context, api google, project string) erro
 			if !strings.EqualFold(deployment, r.facts.Worker.deployment()) {
 				continue
 			}
-			if r.facts.Alerts++; !a.Enabled || len(a.NotificationChannels) == 0 {
+			if !a.Enabled {
+				r.facts.Disabled++
+			} else if r.facts.Alerts++; len(a.NotificationChannels) == 0 {
 				r.facts.Unsent++
 			}
 		}

@@ -35,8 +35,10 @@ func TestTheFixNamesItsResource(t *testing.T) {
 		"my-project --condition=\"title=taskguard,expression=resource.name == '" + databaseName + "'\" --member=": lost("account-cannot-use-database"),
 		"run jobs add-iam-policy-binding long --region=europe-west1 --member=":                                    lost("account-cannot-start"),
 		" --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + " (":                  func(f *doctor.Facts) { f.Jobs[0].HttpTarget.OidcToken = nil },
-		"Set TASK_AUTH=oidc":                 setDoclock("TASK_AUTH", "iam", "TASK_AUDIENCE", "", "TASK_SERVICE_ACCOUNTS", ""),
-		"Correct LOCK_TTL, LOCK_HEARTBEAT (": set("LOCK_TTL", "1s"),
+		"Set TASK_AUTH=oidc":                      setDoclock("TASK_AUTH", "iam", "TASK_AUDIENCE", "", "TASK_SERVICE_ACCOUNTS", ""),
+		"Set LOCK_TTL to at least 15s":            set("LOCK_TTL", "12s", "LOCK_HEARTBEAT", ""),
+		"--update-secrets=API_KEY=SECRET:NUMBER)": set("API_KEY", "0123456789"),
+		"Correct LOCK_TTL, LOCK_HEARTBEAT (":      set("LOCK_TTL", "1s"),
 		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")": func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
 		"composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)": func(f *doctor.Facts) {
 			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2])

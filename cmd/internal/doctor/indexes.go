@@ -165,7 +165,10 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 			"The field %s of %s is exempt from indexes: queries of recovery or of the console fail.\n"+
 				"Index it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--index=order=ascending --index=order=descending).", name, group, database)
-		d.rule(Problem, "ttl-field", d.Indexes.TTL[group+"/"+name],
+	}
+	for _, field := range slices.Sorted(maps.Keys(d.Indexes.TTL)) {
+		name, ours := strings.CutPrefix(field, group+"/")
+		d.rule(Problem, "ttl-field", ours && d.Indexes.TTL[field] && name != "expireAt",
 			"A TTL policy on %s deletes documents of %s, also unfinished ones.\n"+
 				"Disable it (gcloud firestore fields ttls update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--disable-ttl). The field for KEEP_FINISHED is expireAt.", name, group, database)

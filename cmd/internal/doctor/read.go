@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/api/option"
 	"sigs.k8s.io/yaml"
 
@@ -51,8 +52,11 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
+	if f.Status[DoclockSettings].From == "" {
+		f.Doclock = Service{} // it may be another service
+	}
 	if r.env = f.Worker.value; f.Status[WorkerSettings].From == "" {
-		r.env = r.process
+		f.Worker, r.env = Service{}, r.process
 	}
 
 	f.Target = r.env("TASK_TARGET_URL")
@@ -61,6 +65,12 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	r.readQueue(ctx, queue, project != "")
 	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
 		r.askJobs(ctx, "projects/"+project, "projects/"+project+"/locations/"+region)
+	}
+	d := diagnose(*f)
+	elsewhere := func(j *scheduler.Job) bool { return !d.owns(j.HttpTarget.Uri) }
+	if slices.ContainsFunc(d.recoveryJobs(), elsewhere) {
+		name := strings.TrimSuffix(f.Status[WorkerSettings].From, "-worker") + "-recovery"
+		r.askService(ctx, name, &f.Recovery, RecoverySettings, "")
 	}
 	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
 	r.readIndexes(ctx, project)
@@ -172,7 +182,7 @@ func (r *reader) readService(
 	case isFile(name):
 		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
 		*s, err = serviceFile(name)
-		r.done(settings, name, err)
+		r.done(settings, name, cmp.Or(err, s.checkRole(settings, name)))
 		return nil
 	case fullName.MatchString(name):
 	case !shortName.MatchString(name):
@@ -200,8 +210,13 @@ func decodeFile(name, kind string, v any) error {
 	if err != nil {
 		return err
 	}
-	if strings.TrimSpace(string(data)) == "" {
+	documents := slices.DeleteFunc(separator.Split(string(data), -1), blank.MatchString)
+	switch len(documents) {
+	case 0:
 		return fmt.Errorf("%s is empty", name)
+	case 1:
+	default:
+		return fmt.Errorf("%s has %d YAML documents: write one service or one queue in a file", name, len(documents))
 	}
 	if err := yaml.UnmarshalStrict(data, v); err != nil {
 		text, _, _ := strings.Cut(oneLine(err.Error()), " of type ") // without the name of a Go type
@@ -209,6 +224,9 @@ func decodeFile(name, kind string, v any) error {
 	}
 	return nil
 }
+
+// separator ends a YAML document, and blank matches one that has only comments.
+var separator, blank = regexp.MustCompile(`(?m)^---(\s|$)`), regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
 
 // oneLine returns a text that may have several lines as one.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

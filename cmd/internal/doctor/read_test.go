@@ -71,6 +71,7 @@ func newCloud(t *testing.T) *cloud {
 		"/v1/projects/my-project/roles/taskguardTaskFinder":          `{"includedPermissions":["cloudtasks.tasks.get"],"stage":"GA"}`,
 		"/v1/projects/-/serviceAccounts/" + caller + ":getIamPolicy": policy("iam.serviceAccountUser", "serviceAccount:"+workerAccount),
 		"/v1/projects/my-project:getIamPolicy":                       policy("datastore.user", "serviceAccount:"+workerAccount),
+		location + "/services/taskguard-recovery":                    strings.ReplaceAll(serviceJSON(t, "service.yaml"), "taskguard-worker\"", "taskguard-recovery\""),
 		"/v3/projects/my-project/alertPolicies": `{"alertPolicies":[
 			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"]},
 			{"displayName":"another's","enabled":true}]}`,
@@ -293,6 +294,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/services/taskguard-worker", `"containerConcurrency":10`, `"containerConcurrency":0`, "memory"},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},
 		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"1","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
+		{"/services/taskguard-doclock", `"key":"1"`, `"key":"latest"`, "secret-latest"},
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
@@ -322,6 +324,10 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/jobs", `"* * * * *"`, `"every 24 hours"`, "recovery-schedule"},
 		{"/jobs", `"* * * * *"`, `"*/2 * * * *"`, ""},
 		{"/jobs", `"* * * * *"`, `"every 1 minutes"`, ""},
+		{"/jobs", `"* * * * *"`, `"* * * * 0-6"`, ""},
+		{"/jobs", `"* * * * *"`, `"*/2 0-23 1-31 1-12 MON-SUN"`, ""},
+		{"/jobs", `"* * * * *"`, `"* 1-12 * * *"`, "recovery-schedule"},
+		{"/jobs", `"* * * * *"`, `"58-59 * * * *"`, "recovery-schedule"},
 		{"/jobs", `"httpMethod":"POST"`, `"httpMethod":"GET"`, "recovery-method"},
 		{"/jobs", `"audience":"` + workerURL, `"audience":"https://taskguard-doclock-123456789012.europe-west1.run.app`, "recovery-audience"},
 		{"/jobs", `"audience":"` + workerURL, `"audience":"` + workerURL + `/`, "recovery-audience"},
@@ -339,6 +345,8 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/services/taskguard-worker", `"taskguard-worker@my-project.iam`, `"123456789012-compute@developer`, "default-account account-cannot-book account-cannot-sign account-cannot-use-database account-cannot-find-tasks"},
 		{"/alertPolicies", `"projects/my-project/notificationChannels/1"`, ``, "alerts"},
 		{"/alertPolicies", `"enabled":true`, `"enabled":false`, "alerts"},
+		{"/alertPolicies", `another's`, `taskguard: no channel`, "alerts"},
+		{"/alertPolicies", `another's","enabled":true`, `taskguard: disabled","enabled":false`, ""},
 		{"/alertPolicies", `Taskguard`, `Taskguard-Staging`, "alerts"},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
@@ -431,7 +439,9 @@ func TestARefusalOfGoogleIsReportedWithItsReason(t *testing.T) {
 
 func TestARefusalOrAWrongAnswerLeavesTheOtherPartsChecked(t *testing.T) {
 	for name := range newCloud(t).answers {
-		if name != "/v1/projects/my-project:getIamPolicy" { // not needed beside the resources'
+		unneeded := name == "/v1/projects/my-project:getIamPolicy" || // beside the resources'
+			name == location+"/services/taskguard-recovery" // without a job that calls it
+		if !unneeded {
 			testWithAnswer(t, name, "") // refused
 		}
 	}
@@ -513,6 +523,18 @@ func TestEnvironmentOfAnOperatorNamesTheParts(t *testing.T) {
 	}
 }
 
+// A document lock in the worker's place has no variables to export, and its queue is not asked for.
+func TestAnotherServiceThanTheNamedOneIsNotRead(t *testing.T) {
+	c := newCloud(t)
+	const worker, lock = location + "/services/taskguard-worker", location + "/services/taskguard-doclock"
+	c.answers[worker], c.answers[lock] = c.answers[lock], c.answers[worker]
+	f := c.ask(t, t.Context())
+	w, d := f.Status[doctor.WorkerSettings], f.Status[doctor.DoclockSettings]
+	if !w.Failed || !d.Failed || f.Exports()["FIRESTORE_DATABASE"] != "" || len(doctor.Check(f)) > 0 {
+		t.Errorf("%+v, %+v, %v", w, d, f.Exports())
+	}
+}
+
 // For the variables nothing else is asked. The project is that of the service's name if it sets none.
 func TestTheExportsAreOfTheDeployedService(t *testing.T) {
 	c := newCloud(t)
@@ -556,6 +578,15 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"instances as text":         {"--service", strings.Replace(container, "name: w", "name: w, annotations: {run.googleapis.com/maxScale: many}", 1) + "[{image: a}]}}}", "invalid syntax"},
 		"description of a queue":    {"--queue", "name: projects/p/locations/l/queues/q\nrateLimits: {maxBurstSize: 10, maxDispatchesPerSecond: 5.5}\nstate: RUNNING\n", ""},
 		"another description":       {"--queue", "nam: projects/p/locations/l/queues/q\n", "is not a flags file of a queue"},
+		"description without name":  {"--queue", "rateLimits: {maxDispatchesPerSecond: 5.5}\nstate: RUNNING\n", "neither gcloud's flags nor the name"},
+		"no flags":                  {"--queue", "{}\n", "neither gcloud's flags nor the name"},
+		"one flag":                  {"--queue", "---\n--min-backoff: 30s\n", ""},
+		"two services":              {"--service", container + "[{image: a}]}}}\n---\n" + container + "[{image: a}]}}}\n", "2 YAML documents"},
+		"two queues":                {"--queue", "--location: l\n--- # staging\n--location: m\n", "2 YAML documents"},
+		"marks around a service":    {"--service", "# a\n---\n" + container + "[{image: a}]}}}\n---\n# b\n", ""},
+		"document lock as worker":   {"--service", container + "[{image: a, env: [{name: SESSION_AUTH, value: cookie}]}]}}}", "is the document lock, not the worker"},
+		"worker as document lock":   {"--doclock", container + "[{image: a, env: [{name: TASK_QUEUE, value: q}]}]}}}", "is the worker, not the document lock"},
+		"application with sessions": {"--service", container + "[{image: a, env: [{name: SESSION_AUTH, value: a}, {name: TASK_QUEUE, value: q}]}]}}}", ""},
 		"App Engine's queue.yaml":   {"--queue", "queue:\n- name: analyses\n  rate: 10/s\n  retry_parameters: {task_retry_limit: 7}\n", " is App Engine's queue.yaml"},
 		"unlimited attempts":        {"--queue", "--max-attempts: unlimited\n", ""},
 		"numbers in quotes":         {"--queue", "--max-attempts: '-1'\n--max-concurrent-dispatches: \"95\"\n", ""},
@@ -574,7 +605,7 @@ func TestFilesAreReadStrictly(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := doctor.Options{Lookup: lookup(nil)}
-		*map[string]*string{"--service": &o.Service, "--queue": &o.Queue, "--indexes": &o.Indexes}[tc.flag] = file
+		*map[string]*string{"--service": &o.Service, "--doclock": &o.Doclock, "--queue": &o.Queue, "--indexes": &o.Indexes}[tc.flag] = file
 		f, err := doctor.Read(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -595,5 +626,51 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) || strings.Contains(why, " of type ") {
 			t.Errorf("%s: got %q, want %q", name, why, tc.wrong)
 		}
+		if found := doctor.Check(f); tc.wrong != "" && len(found) > 0 {
+			t.Errorf("%s: what is not read is judged: %+v", name, found)
+		}
+	}
+}
+
+// Recovery in a service of its own books the tasks of the worker's documents.
+func TestARecoveryServiceHasTheSettingsOfTheWorker(t *testing.T) {
+	const service = location + "/services/taskguard-recovery"
+	for old, tc := range map[string]struct{ replacement, rule string }{
+		"":                                {"", ""},
+		`"300s"`:                          {`"5m"`, ""},
+		`"name":"LOCK_TTL","value":"300s`: {`"name":"LOCK_TTL","value":"600s`, "recovery-settings"},
+		`"value":"analyses"`:              {`"value":"orders"`, "recovery-settings"},
+		"queues/analyses":                 {"queues/orders", "recovery-settings"},
+		`"value":"(default)"`:             {`"value":"staging"`, "recovery-settings"},
+		`"name":"FIRESTORE_DATABASE"`:     {`"name":"MY_DATABASE"`, ""},
+	} {
+		c := newCloud(t)
+		c.answers[location+"/jobs"] = strings.ReplaceAll(c.answers[location+"/jobs"], "taskguard-worker-", "taskguard-recovery-")
+		if !strings.Contains(c.answers[service], old) {
+			t.Fatalf("no %q: %s", old, c.answers[service])
+		}
+		c.answers[service] = strings.Replace(c.answers[service], old, tc.replacement, 1)
+		if found := doctor.Check(c.ask(t, t.Context())); rulesOf(found) != tc.rule {
+			t.Errorf("%s: got %+v, want %q", old, found, tc.rule)
+		}
+	}
+
+	c := newCloud(t)
+	c.answers[location+"/jobs"] = strings.ReplaceAll(c.answers[location+"/jobs"], "taskguard-worker-", "taskguard-recovery-")
+	c.answers[service] = ""
+	if _, unread := c.ask(t, t.Context()).Readings(); len(unread) != 1 || !unread[0].Failed {
+		t.Errorf("refused: %+v", unread)
+	}
+}
+
+// The module's alert_overrides may disable an alert.
+func TestADisabledAlertIsAFact(t *testing.T) {
+	c := newCloud(t)
+	const alerts = "/v3/projects/my-project/alertPolicies"
+	c.answers[alerts] = strings.Replace(c.answers[alerts], `another's","enabled":true`, `taskguard: disabled","enabled":false`, 1)
+	f := c.ask(t, t.Context())
+	read, _ := f.Readings()
+	if last := read[len(read)-1]; len(doctor.Check(f)) > 0 || !strings.Contains(last.From, "1 of 2") {
+		t.Errorf("%+v, %+v", last, doctor.Check(f))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,10 +26,11 @@ import (
 var projectName = regexp.MustCompile(`^projects/([a-z][a-z0-9-]+)|@([a-z][a-z0-9-]+)\.iam\.gserviceaccount\.com$`)
 
 // checkPlaces finds parts that name different projects or queues, such as those where a placeholder
-// was left. Images may be in another project, and services in another region than the queue.
+// was left. Accounts, databases and images may be in other projects, and services in another region
+// than the queue.
 func (d *diagnosis) checkPlaces() {
 	queue, q := d.Worker.value("TASK_QUEUE"), d.Queue
-	names := []string{queue, "projects/" + q.Project}
+	names := []string{queue}
 	for _, s := range []*Service{&d.Worker, &d.Doclock} {
 		names = append(names, "projects/"+s.value("GOOGLE_CLOUD_PROJECT"), s.Account, s.value("TASK_CALLER"))
 	}
@@ -38,13 +40,13 @@ func (d *diagnosis) checkPlaces() {
 			projects[m[1]+m[2]] = name
 		}
 	}
-	d.rule(Problem, "projects", len(projects) > 1,
-		"The parts are in different projects: %s.\nCorrect the project that is wrong, wherever it is named.",
+	d.rule(Advice, "projects", len(projects) > 1,
+		"The parts are in different projects: %s.\nUnless that is meant, correct the project that is wrong.",
 		strings.Join(slices.Sorted(maps.Values(projects)), ", "))
-	_, region := place(queue)
-	d.rule(Problem, "queue-place", differ(q.Name, queue) || differ(q.Region, region),
+	project, region := place(queue)
+	d.rule(Problem, "queue-place", differ(q.Name, queue) || differ(q.Region, region) || differ(q.Project, project),
 		"TASK_QUEUE is %s, and the queue's file is for %s.\nCorrect TASK_QUEUE, or the file and the queue.",
-		queue, cmp.Or(q.Name, "the region "+q.Region))
+		queue, cmp.Or(q.Name, strings.TrimSpace(q.Project+" "+q.Region)))
 }
 
 // checkQueue applies the rules about the queue's settings.
@@ -76,7 +78,8 @@ const recoverRoute = "/internal/tasks/recover"
 // everyMinute matches the schedules of a call each minute, or each second or third one: an alert
 // counts the calls of ten minutes.
 var everyMinute = regexp.MustCompile(
-	`^((\*|\d{1,2}-59)(/[1-3])?|(\d{1,2},){19,}\d{1,2})( \*(/1)?){4}$|^every ([1-3] )?min(ute)?s?( synchronized)?$`)
+	`^((\*|[0-5]-59)(/[1-3])?|(\d{1,2},){19,}\d{1,2}) (\*(/1)?|0-23) (\*(/1)?|1-31) (\*(/1)?|1-12) ` +
+		`(\*(/1)?|0-6|[01]-7|(?i:SUN-SAT|MON-SUN))$|^every ([1-3] )?min(ute)?s?( synchronized)?$`)
 
 // checkRecovery finds a worker with a queue whose recovery no enabled job calls, and failed calls.
 // A job that calls another deployment is not judged.
@@ -90,6 +93,7 @@ func (d *diagnosis) checkRecovery() {
 		d.checkJob(j)
 	}
 
+	d.checkRecoveryService()
 	target := cmp.Or(d.config.Options.Queue.TargetURL, "URL")
 	d.rule(adviceIf(!d.AllJobs), "recovery-unscheduled", len(jobs) == 0 && d.config.Options.Queue.Name != "",
 		"No enabled job of Cloud Scheduler calls POST %s%s, as far as they were read. Unless another one does, "+
@@ -216,11 +220,11 @@ func (d *diagnosis) owns(address string) bool {
 // checkAlerts finds a deployment whose alerts nobody gets.
 func (d *diagnosis) checkAlerts() {
 	d.rule(Advice, "alerts", d.hasRead(AlertPolicies) && d.Alerts == 0,
-		"There are no alert policies of %s: nobody is told when work waits or fails.\n"+
-			"Create those of deploy (deploy/README.md).", d.Worker.deployment())
+		"There are no enabled alert policies of %s: nobody is told when work waits or fails.\n"+
+			"Create those of deploy (deploy/README.md), or enable them.", d.Worker.deployment())
 	d.rule(Advice, "alerts", d.Unsent > 0,
-		"Of %d alert policies of %s, %d are disabled or have no notification channel, and send no notification.\n"+
-			"Enable them, and add a channel (gcloud monitoring policies update --add-notification-channels).",
+		"Of %d enabled alert policies of %s, %d have no notification channel, and send no notification.\n"+
+			"Add a channel (gcloud monitoring policies update --add-notification-channels).",
 		d.Alerts, d.Worker.deployment(), d.Unsent)
 }
 
@@ -270,7 +274,11 @@ func queueFile(name string) (Queue, error) {
 		return Queue{}, err
 	}
 
-	if f.Name == "" { // flags
+	described := !reflect.ValueOf(f.Queue).IsZero()
+	if f.Name == "" && (described || reflect.ValueOf(f).IsZero()) {
+		return Queue{}, fmt.Errorf("%s has neither gcloud's flags nor the name of a queue", name)
+	}
+	if !described {
 		f.RateLimits, f.RetryConfig = &cloudtasks.RateLimits{}, &cloudtasks.RetryConfig{MaxRetryDuration: f.MaxDuration}
 		f.RateLimits.MaxConcurrentDispatches, _ = f.Concurrent.Int64() // a number, or empty
 		f.RateLimits.MaxDispatchesPerSecond, _ = f.PerSecond.Float64()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	worker "taskguard/cmd/internal/workerservice"
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 )
@@ -51,8 +52,9 @@ func (d *diagnosis) checkWorker() {
 		"LOG_LEVEL is %v and LOG_FORMAT is %s: dashboard and alerts count JSON lines of level info.\n"+
 			"Set both (--update-env-vars=LOG_LEVEL=info,LOG_FORMAT=json).", d.config.LogLevel, d.config.LogFormat)
 	d.rule(Problem, "heartbeat", o.Lock.Heartbeat < minHeartbeat,
-		"LOCK_HEARTBEAT is %v: each run writes to its document so often, and Firestore limits the writes to one.\n"+
-			"Remove it: then it is a third of LOCK_TTL, whose default is 300s.", o.Lock.Heartbeat)
+		"Each run writes to its document every %v, by LOCK_HEARTBEAT or as a third of LOCK_TTL: "+
+			"Firestore limits the writes to one.\n"+
+			"Set LOCK_TTL to at least 15s (default: 300s), without LOCK_HEARTBEAT.", o.Lock.Heartbeat)
 
 	analyzer, err := url.Parse(w.value("ANALYZER"))
 	local := err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, analyzer.Hostname())
@@ -145,4 +147,24 @@ func mayBe(member, account string) bool {
 	kind, _, _ := strings.Cut(member, ":")
 	several := slices.Contains([]string{"group", "domain", "principalSet"}, kind)
 	return member == "serviceAccount:"+account || several || everybody(member)
+}
+
+// checkRecoveryService finds settings in which the recovery's service differs from the worker.
+func (d *diagnosis) checkRecoveryService() {
+	config, _ := worker.ParseConfig(d.Recovery.lookup)
+	ours, other := d.config.Options, config.Options
+	for _, setting := range []struct {
+		name    string
+		differs bool
+	}{
+		{"FIRESTORE_DATABASE", ours.Database != other.Database},
+		{"ANALYSES_COLLECTION", ours.Collection != other.Collection},
+		{"LOCK_TTL", ours.Lock.TTL != other.Lock.TTL},
+		{"TASK_QUEUE", ours.Queue.Name != other.Queue.Name},
+	} {
+		known := d.hasRead(RecoverySettings) && d.Worker.Environment[setting.name] != Secret
+		d.rule(Problem, "recovery-settings", known && setting.differs && d.Recovery.Environment[setting.name] != Secret,
+			"%s of %s is not the worker's: analyses are not recovered, or too early, or elsewhere.\n"+
+				"Release both services with the same settings (--update-env-vars).", setting.name, d.Recovery.Name)
+	}
 }

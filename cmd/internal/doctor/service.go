@@ -93,11 +93,10 @@ func parseService(s *run.Service, serves *run.Revision) (found Service, err erro
 
 // readContainers reads the container that gets the requests, and the environments of all.
 func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
-	s.Environment, s.Twice = environment(ingress)
+	s.Environment = s.readVariables(ingress)
 	for _, c := range all {
 		if c != nil && c != ingress {
-			variables, twice := environment(c)
-			s.Sidecars, s.Twice = append(s.Sidecars, variables), append(s.Twice, twice...)
+			s.Sidecars = append(s.Sidecars, s.readVariables(c))
 			probe := cmp.Or(c.StartupProbe, c.LivenessProbe, &run.Probe{})
 			http, tcp := cmp.Or(probe.HttpGet, &run.HTTPGetAction{}), cmp.Or(probe.TcpSocket, &run.TCPSocketAction{})
 			if port := cmp.Or(http.Port, tcp.Port); port > 0 {
@@ -111,21 +110,42 @@ func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
 	}
 }
 
-// environment returns a container's variables, and the names of those that are set twice.
-func environment(c *run.Container) (all map[string]string, twice []string) {
-	all = map[string]string{}
+// readVariables returns a container's variables, and adds those that are set twice or have a secret's latest version.
+func (s *Service) readVariables(c *run.Container) map[string]string {
+	all := map[string]string{}
 	for _, v := range c.Env {
 		if v == nil { // a dash alone
 			continue
 		}
 		if _, exists := all[v.Name]; exists {
-			twice = append(twice, v.Name)
+			s.Twice = append(s.Twice, v.Name)
 		}
 		if all[v.Name] = v.Value; v.ValueFrom != nil {
 			all[v.Name] = Secret
+			if ref := v.ValueFrom.SecretKeyRef; ref != nil && ref.Key == "latest" {
+				s.Latest = append(s.Latest, v.Name)
+			}
 		}
 	}
-	return all, twice
+	return all
+}
+
+// checkRole returns an error for a document lock that is named as the worker, and the other way round.
+func (s *Service) checkRole(settings Part, source string) error {
+	sets := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { _, set := s.Environment[name]; return set })
+	}
+	work := sets("ANALYZER", "ANALYSES_COLLECTION", "LOCK_TTL", "TASK_QUEUE")
+	lock := sets("DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "SESSION_AUTH", "SWEEP_INTERVAL")
+	role, other := "the worker", "the document lock"
+	if settings == DoclockSettings {
+		work, lock, role, other = lock, work, other, role
+	}
+	if work || !lock {
+		return nil
+	}
+	return fmt.Errorf("%s is %s, not %s: name the worker by --service, and the document lock by --doclock",
+		source, other, role)
 }
 
 var (
@@ -200,13 +220,18 @@ func (d *diagnosis) checkService(s service) {
 
 var (
 	defaultAccount = regexp.MustCompile(`^$|-compute@developer\.gserviceaccount\.com$|@appspot\.gserviceaccount\.com$`)
-	secretName     = regexp.MustCompile(`(?i)(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|CREDENTIALS|` +
-		`(API|ACCESS|PRIVATE|SECRET)_?KEY)$`)
-	// secretPart matches a URL's password, a private key, and a header, a flag or a parameter.
-	secretPart = regexp.MustCompile(`(?i)://[^/\s:@]*:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE KEY|` +
+	passwordName   = regexp.MustCompile(`(?i)(PASSWORD|PASSWD|PASSPHRASE|_PASS|_PWD)$`)
+	secretName     = regexp.MustCompile(`(?i)(^|_)(SECRET|TOKEN|CREDENTIALS|PAT|KEY|(API|ACCESS|PRIVATE|SECRET)KEY)$`)
+	// noSecretName matches the names of keys that are public, or of data.
+	noSecretName = regexp.MustCompile(`(?i)((^|_)PUBLIC_|(^|_)(PUSHER_APP|PUBLISHABLE|SITE|ANON|` +
+		`CONCURRENCY|CACHE|SORT|PARTITION|PRIMARY|ROUTING|OBJECT)_KEY$)`)
+	// secretPart matches a URL's password or Sentry's key, a private key, a header, a flag, a parameter, or
+	// what a known provider's keys begin with.
+	secretPart = regexp.MustCompile(`(?i)://[^/\s:@]*:[^/\s@]+@|https?://[0-9a-z]{20,}@|-----BEGIN [A-Z ]*PRIVATE KEY|` +
+		`\b([rs]k_live_|gh[oprsu]_|github_pat_|xox[a-z]-|(AKIA|ASIA)[0-9A-Z]{12})|hooks\.slack\.com/|` +
 		`(\b(authorization|api[-_]?key|token|password|secret)|[?&]key)=[^/$\s]`)
-	// noSecret matches what is short, a path, a URL, a placeholder, or the name of a secret.
-	noSecret = regexp.MustCompile(`^.{0,7}$|^[./<$]|://|^projects/`)
+	// noSecret matches what is empty, a path, a URL, a placeholder, a public key, or the name of a secret.
+	noSecret = regexp.MustCompile(`^$|^[./<$\[]|://|^projects/|^pk_`)
 )
 
 // checkTemplate applies the rules about the account, the image, and the containers.
@@ -221,14 +246,19 @@ func (d *diagnosis) checkTemplate(s service) {
 		"%s has variables that are set twice, and only one value counts: %s.\n"+
 			"Remove one of the two.", s.title, strings.Join(s.Twice, ", "))
 
+	d.rule(Advice, "secret-latest", len(s.Latest) > 0,
+		"%s reads the latest version of the secrets in %s: each new instance may read another one, untested.\n"+
+			"Name its number (--update-secrets=NAME=SECRET:NUMBER).", s.title, strings.Join(s.Latest, ", "))
+
 	for _, variables := range append([]map[string]string{s.Environment}, s.Sidecars...) {
 		for _, name := range slices.Sorted(maps.Keys(variables)) {
 			value := strings.TrimPrefix(variables[name], Secret)
-			named := secretName.MatchString(name) && !noSecret.MatchString(value)
-			d.rule(Problem, "plain-secret", named || secretPart.MatchString(value),
+			named := passwordName.MatchString(name) ||
+				len(value) >= 8 && secretName.MatchString(name) && !noSecretName.MatchString(name)
+			d.rule(Problem, "plain-secret", named && !noSecret.MatchString(value) || secretPart.MatchString(value),
 				"%s has a secret in plain text in %s: who may view its settings can use it.\n"+
 					"Create a new one in Secret Manager and refer to it, in one command "+
-					"(--remove-env-vars=%[2]s --update-secrets=%[2]s=SECRET:latest).", s.title, name)
+					"(--remove-env-vars=%[2]s --update-secrets=%[2]s=SECRET:NUMBER).", s.title, name)
 		}
 	}
 }
