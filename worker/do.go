@@ -148,7 +148,7 @@ func (r record) once(ctx, work context.Context, run orchestrator.AnalyzerFunc) (
 		if !d.Ran || d.Status != "" { // run has not failed: the record has
 			return nil, true, nil
 		}
-		return nil, false, &FailedError{Code: d.Code, Message: text.Head(d.Err.Error(), delivery.MaxText), Err: d.RunErr}
+		return nil, false, &FailedError{Code: d.Code, Message: text.Head(text.Error(d.Err), delivery.MaxText), Err: d.RunErr}
 	}
 	return nil, false, r.unfinished(ctx, d)
 }

@@ -37,7 +37,8 @@ type RunResult struct {
 // MaxRunTime.
 //
 // Run returns when nothing that it has started runs any more. It writes one log line, like a delivery, and
-// is not refused by MaxRuns. If ctx ends, or in Shutdown, the run's context ends, its lock is released
+// is not refused by MaxRuns. With a MaxRuns of 1 its attempt counts as alone: after two crashes in a row the
+// document is FAILED. If ctx ends, or in Shutdown, the run's context ends, its lock is released
 // and a delivery is booked for now. That takes up to 8 s after the end of ctx: an act inside Once is
 // cancelled after 6 s. End ctx on SIGTERM, by signal.NotifyContext: otherwise the signal kills the run.
 //
@@ -60,7 +61,7 @@ func (w *Work) Run(ctx context.Context, id string) (RunResult, error) {
 	run := delivery.Delivery{AnalysisID: id, Analyzer: w.analyzer()}
 	if place, free := g.places.Enter(); free { // else MaxRuns run, or a suspect
 		defer place.Leave()
-		run.Place = place
+		run.Place, run.Alone = place, place.Only()
 	}
 	d := w.deliver(ctx, g.work, run, true)
 	r := RunResult{
@@ -68,7 +69,7 @@ func (w *Work) Run(ctx context.Context, id string) (RunResult, error) {
 		RetryAt: d.RetryAt, Booked: d.Booked(),
 	}
 	if d.Code != "" {
-		r.Message = text.Head(d.Err.Error(), delivery.MaxText)
+		r.Message = text.Head(text.Error(d.Err), delivery.MaxText)
 	}
 	switch d.Reason {
 	case delivery.Completed:

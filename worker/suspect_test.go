@@ -250,11 +250,12 @@ func TestAKillerIsFailedWithoutARun(t *testing.T) {
 			t.Error("it ran")
 			return nil, nil
 		})
-		w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+		answer := w.deliver(t, "x")
+		answer.check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
 		checkFields(t, b, "x", map[string]any{"status": "FAILED", "attempts": int64(4), "lockToken": int64(5)})
 		failure, _ := b.Fields(t, "x")["error"].(map[string]any)
-		if failure["code"] != "crashed" {
-			t.Errorf("error %v", failure)
+		if failure["code"] != "crashed" || failure["message"] != answer.Body["error"] {
+			t.Errorf("error %v, answer %v; want one text", failure, answer.Body)
 		}
 	})
 }

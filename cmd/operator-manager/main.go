@@ -113,8 +113,11 @@ func (c *call) dispatch(ctx context.Context, args []string) (out string, err err
 	flags := c.flags()
 	words, err := parse(flags, args)
 	switch {
-	case errors.Is(err, flag.ErrHelp), err == nil && (len(words) == 0 || words[0] == "help"):
+	case errors.Is(err, flag.ErrHelp), err == nil && len(words) > 0 && words[0] == "help":
 		return c.usage(flags), nil
+	case err == nil && len(words) == 0:
+		return "", usageError(c.text("コマンドがありません (使い方: operator-manager help)",
+			"no command (see: operator-manager help)"))
 	case err != nil:
 		wrong := args[max(0, len(args)-flags.NArg()-1)] // parse has stopped after it, or at it
 		return "", usageError(c.text(fmt.Sprintf("フラグが正しくありません: %q", wrong), err.Error()))

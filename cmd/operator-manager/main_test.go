@@ -140,6 +140,7 @@ func TestEachCommandAsJSON(t *testing.T) { // C
 func TestWrongUsageIsReportedOnce(t *testing.T) {
 	x := open(t, newState(t), "1")
 	for name, args := range map[string][]string{
+		"no command": {}, "only a flag": {"--json"},
 		"unknown command": {"assing"}, "unknown flag": {"assign", "--force"}, "too many": {"assign", "kana", "dia"},
 		"an argument to release": {"release", "kana"}, "an empty id": {"assign", ""},
 	} {
@@ -177,7 +178,7 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 
 func TestHelpListsTheCommandsAndFlags(t *testing.T) {
 	x := terminal{t, map[string]string{}, nil}
-	for _, args := range [][]string{{"help"}, {"--help"}, {}, {"assign", "-h"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"assign", "-h"}} {
 		got := x.run(args...)
 		for _, c := range commands {
 			if got.code != 0 || strings.Count(got.out, "\n  "+c.name) != 1 || !strings.Contains(got.out, c.japanese) || !strings.Contains(got.out, "\n終了コード 0") || !strings.Contains(got.out, "-json") {

@@ -192,7 +192,7 @@ func TestHoldOfALockedProjectExits1AfterThreeAttempts(t *testing.T) {
 	first := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", "echo up; cat")
 	first.line(t)
 	second := startHold(t, vars{}, "--dir", dir, "--json", "--", "echo", "never")
-	if out := second.end(t, 1, "project p is locked by another program or browser (file project/.lock) until 2", "(fallback-conflict)", `"type":"lock:readonly-entered"`); out != "" {
+	if out := second.end(t, 1, "project p is locked by another program or browser (file project/.lock) until 2", "unchanged for its ttl", "(fallback-conflict)", `"type":"lock:readonly-entered"`); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}
 	if n := strings.Count(second.errs.String(), `"type":"lock:attempt"`); n != 1+3 {

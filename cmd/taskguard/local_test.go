@@ -268,6 +268,16 @@ func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
 	}
 }
 
+func TestLocalAndDemoCheckTheDirectoryOfTheLogsFirst(t *testing.T) {
+	file, occupied := write(t, "file", ""), t.TempDir()
+	check(t, os.Mkdir(filepath.Join(occupied, "worker-1.jsonl"), 0o700))
+	for _, command := range []string{"local", "demo"} {
+		for _, logs := range []string{file, occupied} {
+			taskguard(t, vars{}, command, "--logs", logs).want(t, cli.ExitFailed, "--logs: ", logs).wantOneErrorLine(t)
+		}
+	}
+}
+
 // A terminal sends Ctrl-C to local and its workers. The first lets the workers end their runs, which a program
 // notes. A second one does not wait for them.
 func TestLocalStopsItsWorkersAfterCtrlCAndEndsAtOnceAfterAnother(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,6 +210,17 @@ func TestEnvPrintsTheExportsOfADeployment(t *testing.T) {
 	secret := variant(t, "- name: RUN_TIMEOUT\n              value: 25m", "- name: KEEP_FINISHED\n              valueFrom: {secretKeyRef: {name: s, key: latest}}")
 	taskguard(t, vars{}, "env", "--service", secret).want(t, cli.ExitDone, "export KEEP_FINISHED=''\n")
 	taskguard(t, vars{}, "env").want(t, cli.ExitUsage, "--service")
+
+	// As the documented eval does.
+	o := taskguard(t, vars{}, "env", "--service", "no/such")
+	shell := exec.Command("/bin/sh", "-c", `eval "$0"; echo "$? $TASK_QUEUE$DOCLOCK_DATABASE$GOOGLE_CLOUD_PROJECT"`, o.out)
+	shell.Env = []string{"TASK_QUEUE=old", "DOCLOCK_DATABASE=old", "GOOGLE_CLOUD_PROJECT=old"}
+	if got, err := shell.CombinedOutput(); err != nil || string(got) != "1 \n" {
+		t.Errorf("after an error, the shell has %q, %v; want a failure, and nothing of an earlier env", got, err)
+	}
+	if o := taskguard(t, vars{}, "env", "--json", "--service", "no/such"); o.out != "" {
+		t.Errorf("--json prints %s", o.out)
+	}
 	taskguard(t, vars{}, "env", "--service", "no/such").want(t, cli.ExitUsage, "neither a file nor the name of a service")
 	taskguard(t, vars{}, "env", "--service", shippedFiles+"queue.yaml").want(t, cli.ExitFailed, "is not a Cloud Run service")
 }

@@ -98,6 +98,7 @@ func TestRunRefusesAWrongEnvironmentWithALineForEachProblem(t *testing.T) {
 			vars{"GOOGLE_CLOUD_PROJECT": "p", "LOCK_TTL": "x", "ANALYZER": "what", "RUN_TIMEOUT": "-1s", "TASK_QUEUE": queue, "TASK_TARGET_URL": "https://w.example"},
 			[]string{"LOCK_TTL: ", "ANALYZER: ", "RUN_TIMEOUT: ", "TASK_CALLER: must be set with TASK_QUEUE"},
 		},
+		"what it ignores": {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "what", "MAX_RUNS": "x", "PORT": "x", "SMOKE_INPUT": "{"}, []string{"ANALYZER: "}},
 		"a job":           {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "job:projects/p/locations/l/jobs/j"}, []string{"ANALYZER: job:"}},
 		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h", "ANALYZER": builtin}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
 		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]", "ANALYZER": builtin}, []string{"KINDS: want a JSON array"}},

@@ -63,6 +63,8 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"console --port 65536":                           "--port 65536: want 0 to 65535",
 		"emulator --port 0 --queue q":                    "--queue or TASK_QUEUE: queue.name: want projects/",
 		"emulator x":                                     "unexpected argument",
+		"local --logs=":                                  "--logs must name a directory",
+		"demo --logs=":                                   "--logs must name a directory",
 		"local --workers 0":                              "--workers",
 		"local --recover-every 0s":                       "--recover-every",
 		"status -- --json":                               "GOOGLE_CLOUD_PROJECT",
@@ -95,13 +97,16 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 }
 
 func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
-	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "help"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "help"}} {
 		o := taskguard(t, vars{}, args...).want(t, cli.ExitDone, "\nExit 0: done, 1: refused or failed")
 		for _, c := range commands() {
 			if !strings.Contains(o.out, "  "+c.Name+" ") {
 				t.Errorf("%q does not list %s", args, c.Name)
 			}
 		}
+	}
+	if o := taskguard(t, vars{}).want(t, cli.ExitUsage, "\nExit 0: done, 1: refused or failed"); o.out != "" {
+		t.Errorf("without a command, standard output has %s", o.out)
 	}
 	for command, parts := range map[string][]string{
 		"submit": {"-wait", "TASK_QUEUE"}, "requeue": {"-fresh", "delete the checkpoint", "TASK_QUEUE"}, "cancel": {"FAILED", "ID…"},
@@ -115,7 +120,7 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 	_, release, _ := strings.Cut(string(must(os.ReadFile("../../CHANGELOG.md"))(t)), "\n## ")
 	release = strings.Fields(release)[0]
 	taskguard(t, vars{}, "-v").want(t, cli.ExitDone, "taskguard "+release+", ", ", go1.")
-	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone, `"release":"`+release+`"`).out, "release", "commit", "go")
+	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone, `"version":"`+release+`"`).out, "version", "commit", "go")
 }
 
 func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {

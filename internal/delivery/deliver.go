@@ -97,7 +97,7 @@ func (a *attempt) acquire(stop context.Context) error {
 	}
 
 	began := time.Now()
-	options.SkipSuspects = d.Place != nil
+	options.SkipSuspects, options.Alone = d.Place != nil, d.Alone
 	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
 	if acq.Reason == analysislock.Suspect {
 		acq, err = a.acquireAlone(ctx, stop, options, acq)
@@ -191,7 +191,11 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return a.delay(ctx)
 	}
 	a.logOpenActs(ctx, acq.Uncertain, nil)
-	return Result{Reason: Failed, Err: exhausted[acq.Reason], Code: acq.Reason}
+	err = exhausted[acq.Reason]
+	if acq.Reason == analysislock.Crashed {
+		err = errors.New(acq.Message)
+	}
+	return Result{Reason: Failed, Err: err, Code: acq.Reason}
 }
 
 // The delay of a suspect is the least one and a part of the range.
@@ -219,11 +223,10 @@ func (a *attempt) delay(ctx context.Context) Result {
 	return Result{Reason: Suspect}
 }
 
-// exhausted has the error of an acquisition that has recorded FAILED, by its reason.
+// exhausted has the error of an acquisition that has recorded FAILED, by its reason; Crashed has its own message.
 var exhausted = map[string]error{
 	analysislock.AttemptsExhausted: lease.ErrExhausted,
 	analysislock.RunTimeExhausted:  errRunTime,
-	analysislock.Crashed:           errCrashed,
 	analysislock.Unrecordable:      analysislock.ErrUnrecordable,
 }
 

@@ -41,6 +41,9 @@ func (p *Places) Enter() (place *Place, ok bool) {
 	return &Place{all: p, taken: 1}, true
 }
 
+// Only reports that p is the only place of its process.
+func (p *Place) Only() bool { return p.all.count == 1 }
+
 // Suspect reports whether Enter refuses because a suspect waits for all places, or has them.
 func (p *Places) Suspect() bool { return p.suspect.Load() }
 

@@ -83,7 +83,6 @@ var (
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
-	errCrashed  = errors.New("worker: the analysis crashed too often, also while its worker ran nothing else")
 	errStalled  = errors.New("worker: the run has reported nothing for too long") // for StallTimeout
 )
 
@@ -129,6 +128,7 @@ type Delivery struct {
 	Tries      int                   // the number of this try of the task, from 1; zero: unknown
 	Analyzer   orchestrator.Analyzer // nil: book another delivery in the queue, and do not run
 	Place      *Place                // where a suspect can run alone; nil: suspects run as any other
+	Alone      bool                  // the process runs nothing else
 	// Start begins the run of the analysis elsewhere. Nil: it runs here.
 	Start func(ctx context.Context, id string) error
 }

@@ -139,8 +139,9 @@ func (e *Environment) KeysURL() string {
 func (e *Environment) URL(name string) string {
 	v := e.Text(name, "")
 	u, err := url.Parse(v)
-	e.Refuse(v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil),
-		name, "is not an http or https URL")
+	wrong := err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == ""
+	e.Refuse(v != "" && wrong, name, "is not an http or https URL")
+	e.Refuse(!wrong && u.User != nil, name, "has a user or a password before the host: remove them")
 	return v
 }
 

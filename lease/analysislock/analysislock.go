@@ -78,6 +78,7 @@ type Acquisition struct {
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
 	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
 	MustRun   bool          // if Suspect: it was delayed so often that it must run now, alone or not
+	Message   string        // if Crashed: of the error that the call has recorded
 
 	suspect *Analysis // if Suspect: as it was read
 }
@@ -168,6 +169,9 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
 		if d.failedWith(RunTimeExhausted) || d.failedWith(Crashed) {
 			got.Reason = d.Error.Code
+		}
+		if got.Reason == Crashed {
+			got.Message = d.Error.Message
 		}
 		got.Uncertain = d.OpenActs
 	case errors.Is(err, ErrUnrecordable):

@@ -17,8 +17,7 @@ const Crashed = "crashed"
 // The numbers of crashes in a row, and of the delays after which a suspect must run.
 const (
 	suspectAfter = 2 // the next attempts run alone
-	maxAlone     = 2 // of a suspect that ran alone: it is what kills its worker
-	failedAfter  = suspectAfter + maxAlone
+	maxAlone     = 2 // alone: it is what kills its worker
 	maxDelays    = 10
 )
 
@@ -74,8 +73,8 @@ func (d *Analysis) suspect() bool {
 // kills reports whether it certainly is. After a requeue two more attempts must crash: those before it began
 // before StartedAt, which the first attempt after it sets.
 func (d *Analysis) kills() bool {
-	inARow, alone := d.crashes()
-	if inARow < failedAfter || alone < maxAlone || d.Lock.Attempts < maxAlone {
+	_, alone := d.crashes()
+	if alone < maxAlone || d.Lock.Attempts < maxAlone {
 		return false
 	}
 	since := 0

@@ -106,6 +106,26 @@ func TestASuspectRunsAloneAndIsFailedIfThatDoesNotHelp(t *testing.T) {
 	})
 }
 
+// As in taskguard run, whose process runs nothing else.
+func TestAnAnalysisThatAlwaysRunsAloneIsFailedAfterTwoCrashes(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.serve(w, lease.Policy{MaxAttempts: 10}, 0, nil)
+		for _, owner := range []string{"i/1", "i/2"} {
+			if acq := w.acquireWith(owner, analysislock.AcquireOptions{SkipSuspects: true, Alone: true}); !acq.Acquired {
+				w.Fatalf("%s: %+v", owner, acq)
+			}
+			die(w)
+		}
+		acq := w.acquireWith("i/3", asDelivery)
+		if d := w.doc(); acq.Reason != analysislock.Crashed || acq.Message != d.Error.Message || d.Lock.Attempts != 2 {
+			w.Errorf("%+v, error %+v", acq, d.Error)
+		}
+		if got := w.outcomes(); got != "crashed* crashed*" {
+			w.Errorf("history %q", got)
+		}
+	})
+}
+
 // Attempts that say nothing do not use up the two that a killer gets after a requeue.
 func TestARequeuedKillerThatOnlyLosesItsLockIsNotFailed(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {

@@ -93,7 +93,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 		return errNoRemote
 	}
 
-	locks, err := document.New(store, h.policy.TTL)
+	locks, err := document.New(observed{store, func(err error) { l.failed(h, err) }}, h.policy.TTL)
 	if err != nil {
 		return err
 	}
@@ -109,6 +109,29 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 		}
 	}
 	return err
+}
+
+// observed reports the failed writes of a store: a heartbeat that tries again until the lease is lost returns
+// no error.
+type observed struct {
+	lease.Store[document.Lock]
+	failed func(error)
+}
+
+func (s observed) Swap(ctx context.Context, key string, prev lease.Cell[document.Lock], next document.Lock,
+) (lease.Cell[document.Lock], error) {
+	c, err := s.Store.Swap(ctx, key, prev, next)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, lease.ErrConflict) {
+		s.failed(err)
+	}
+	return c, err
+}
+
+// failed notes why a write of h's lease failed.
+func (l *Locker) failed(h *holding, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.failing = err
 }
 
 // checkFile fails while another program on this machine holds the file, since an

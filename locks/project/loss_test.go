@@ -288,3 +288,15 @@ func TestALossOutOfTimeNamesWhyTheRenewalsFailed(t *testing.T) {
 		}
 	})
 }
+
+// The heartbeat still tries when the short TTL ends.
+func TestALossWithinAHeartbeatNamesWhyItsTriesFailed(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		time.AfterFunc(time.Second/10, func() { s.remote.SetPlan(leasetest.Always(leasetest.DropBefore)) })
+		_, err := s.untilLost(project.AcquireOptions{TTL: 2 * time.Second})
+		wantCode(s.T, err, project.LeaseStale, false)
+		if !errors.Is(err, leasetest.ErrDropped) || !errors.Is(err, lease.ErrLost) {
+			s.Errorf("%v; want also why the tries failed", err)
+		}
+	})
+}

@@ -97,7 +97,10 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 		args = []string{"version"}
 	case len(args) > 1 && slices.Contains(help, args[0]) && !slices.Contains(help, args[1]):
 		args = []string{args[1], "--help"}
-	case len(args) == 0 || slices.Contains(help, args[0]):
+	case len(args) == 0:
+		usage(s.Err, commands)
+		return ExitUsage
+	case slices.Contains(help, args[0]):
 		usage(s.Out, commands)
 		return ExitDone
 	}

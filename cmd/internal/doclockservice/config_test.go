@@ -73,6 +73,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a claim with an id":        {append(people, "SESSION_USER_CLAIM=sub", "AUTHORIZE_URL=https://a.example/may-lock"), nil},
 		"a cookie's claim":          {[]string{"TASK_AUTH=iam", secret, "SESSION_USER_CLAIM=sub"}, []string{"SESSION_USER_CLAIM: belongs to SESSION_AUTH=oidc"}},
 		"a path that authorizes":    {append(people, "AUTHORIZE_URL=/may-lock"), []string{"AUTHORIZE_URL: is not an http or https URL"}},
+		"a user who authorizes":     {append(people, "AUTHORIZE_URL=http://u:p@a.example/"), []string{"AUTHORIZE_URL: has a user or a password"}},
 		"Pusher and origins":        {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "ALLOWED_ORIGINS=https://a.example,http://localhost:5173, http://[::1]:8080,https://xn--r8jz45g.example:80"), nil},
 		"an application's names":    {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_CHANNEL=rooms.{room}.lock", `PUSHER_EVENT_NAMESPACE=App\\Events`), nil},
 		"names of what is disabled": {append(people, "PUSHER_CHANNEL=rooms.{room}", "PUSHER_EVENT_NAMESPACE=App"), []string{"PUSHER_CHANNEL: is used only with", "PUSHER_EVENT_NAMESPACE: is used only with"}},

@@ -223,14 +223,15 @@ func (r *runner) explain(err error) error {
 		return err
 	}
 
-	place := "in Firestore, room " + r.project + ":project"
+	place, sooner := "in Firestore, room "+r.project+":project", ""
 	if failed.Code == project.FallbackConflict {
-		place = "file project/.lock"
+		// The clock of its holder may be ahead.
+		place, sooner = "file project/.lock", "; hold --wait takes a file that stays unchanged for its ttl sooner"
 	}
 	until := held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
 	return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, "+
-		"or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-		r.project, place, until, failed.Code)
+		"or longer if its holder renews the lock%s: try again later, or wait with --wait 10m (%s)",
+		r.project, place, until, sooner, failed.Code)
 }
 
 // exit returns the exit code for err and the command's end.

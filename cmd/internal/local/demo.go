@@ -79,6 +79,9 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	workers.takesLogs(c)
 	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
 	files, err := c.Parse(0, -1)
+	if err == nil {
+		err = workers.checkLogs(c)
+	}
 	if err != nil {
 		return err
 	}

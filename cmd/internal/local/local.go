@@ -62,6 +62,9 @@ func Local(ctx context.Context, c *cli.Call) error {
 	case *every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
+	if err := l.command.checkLogs(c); err != nil {
+		return err
+	}
 
 	l.show = c.Progress() // --json decides where
 	warnOfMisspelt(c)

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -36,6 +37,32 @@ type command struct {
 // takesLogs adds the option --logs.
 func (cmd *command) takesLogs(c *cli.Call) {
 	c.Flags.StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in `directory`")
+}
+
+// checkLogs makes the directory of --logs, and fails if no log can be written there.
+func (cmd *command) checkLogs(c *cli.Call) error {
+	switch {
+	case !c.Given("logs"):
+		return nil
+	case cmd.logs == "":
+		return cli.UsageError("--logs must name a directory")
+	}
+	if err := os.MkdirAll(cmd.logs, 0o700); err != nil {
+		return fmt.Errorf("--logs: %w", err)
+	}
+	file, err := os.OpenFile(cmd.logFile(1), logMode, 0o600)
+	if err != nil {
+		return fmt.Errorf("--logs: %w", err)
+	}
+	return file.Close()
+}
+
+// logMode is how a log file is opened.
+const logMode = os.O_APPEND | os.O_CREATE | os.O_WRONLY
+
+// logFile returns the path of a worker's log file.
+func (cmd *command) logFile(number int) string {
+	return filepath.Join(cmd.logs, fmt.Sprintf("worker-%d.jsonl", number))
 }
 
 // process is a worker. Its standard input is a pipe, which the kernel closes when its parent
@@ -76,7 +103,7 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	path, pathErr := os.Executable()
 	w.cmd = exec.Command(path, "worker", "--until-stdin-closes", "--slow", c.slow.String())
 	if c.logs != "" {
-		w.cmd.Args = append(w.cmd.Args, "--log-file", filepath.Join(c.logs, fmt.Sprintf("worker-%d.jsonl", number)))
+		w.cmd.Args = append(w.cmd.Args, "--log-file", c.logFile(number))
 	}
 	w.cmd.Env, w.cmd.Stderr = c.env, c.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer may outlive the worker and keep standard error open
@@ -172,7 +199,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 		}()
 	}
 
-	log, err := logTo(c.Out, *file, cfg.LogLevel)
+	log, err := logTo(c, *file, cfg.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -187,18 +214,35 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	return workerservice.Serve(ctx, cfg, l, log)
 }
 
-// logTo returns a logger for the parent, which reads out. It also appends Cloud Logging's lines to file, if that
-// is not empty. The process keeps the file open.
-func logTo(out io.Writer, file string, level slog.Level) (*slog.Logger, error) {
-	parents := slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
+// logTo returns a logger for the parent, which reads standard output. It also appends Cloud Logging's lines to file,
+// if that is not empty. The process keeps the file open.
+func logTo(c *cli.Call, file string, level slog.Level) (*slog.Logger, error) {
+	parents := slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: level})
 	if file == "" {
 		return slog.New(parents), nil
 	}
-	to, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	opened, err := os.OpenFile(file, logMode, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	to := &watched{to: opened, report: func(err error) { c.Notice("--logs: lines are missing: %v", err) }}
 	return slog.New(slog.NewMultiHandler(parents, telemetry.NewLogger(to, "json", level).Handler())), nil
+}
+
+// watched reports the first error of a Writer, such as a full disk, as slog drops it.
+type watched struct {
+	to     io.Writer
+	report func(error)
+	once   sync.Once
+}
+
+// Write implements io.Writer.
+func (w *watched) Write(line []byte) (int, error) {
+	n, err := w.to.Write(line)
+	if err != nil {
+		w.once.Do(func() { w.report(err) })
+	}
+	return n, err
 }
 
 // logged returns an analyzer that logs the begin and the standard error of each run.

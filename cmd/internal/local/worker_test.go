@@ -8,10 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/orchestrator"
 )
 
@@ -51,6 +53,20 @@ func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
 			t.Errorf("%v, reports after %v; want the end, and no report", err, reported)
 		}
 	})
+}
+
+func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
+	var errs bytes.Buffer
+	c := cli.NewCall(cli.Command{Name: "worker"}, nil, cli.Streams{Out: io.Discard, Err: &errs}, nil)
+	log, err := logTo(c, "/dev/full", slog.LevelInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("one")
+	log.Info("two")
+	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {
+		t.Errorf("%q; want one warning", got)
+	}
 }
 
 func TestARunIsLoggedAsItsParentReadsIt(t *testing.T) {

@@ -183,11 +183,6 @@ type router struct {
 
 // startWorkers starts n workers, numbered from 1. The caller stops them, also after an error.
 func (r *router) startWorkers(ctx context.Context, n int) error {
-	if dir := r.command.logs; dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-	}
 	for number := 1; number <= n; number++ {
 		w, err := startProcess(ctx, number, r.command)
 		if err != nil {

@@ -164,7 +164,7 @@ func Version(_ context.Context, c *cli.Call) error {
 	}
 	if c.JSON {
 		return c.PrintJSON(map[string]string{
-			"release": build.Release, "commit": build.Commit(), "go": runtime.Version(),
+			"version": build.Release, "commit": build.Commit(), "go": runtime.Version(),
 		})
 	}
 	cli.Print(c.Out, "taskguard %s, commit %s, %s\n", build.Release, build.Commit(), runtime.Version())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"time"
@@ -21,8 +22,19 @@ type diagnosis struct {
 	Unchecked []doctor.Reading `json:"unchecked"`
 }
 
-// Env prints the variables that the commands need for a deployment, as lines for a shell.
+// Env prints the variables that the commands need for a deployment, as lines for a shell. After an error the
+// lines empty the variables and end with false: a shell that evaluates them must neither succeed nor keep the
+// variables of another deployment.
 func Env(ctx context.Context, c *cli.Call) error {
+	err := printExports(ctx, c)
+	if err != nil && !c.JSON && !errors.Is(err, flag.ErrHelp) {
+		none := doctor.Facts{Status: map[doctor.Part]doctor.Status{doctor.DoclockSettings: {From: "nothing"}}}
+		cli.Print(c.Out, "%sfalse\n", cli.Exports(none.Exports()))
+	}
+	return err
+}
+
+func printExports(ctx context.Context, c *cli.Call) error {
 	o := doctor.Options{Lookup: c.Lookup, Alone: true}
 	c.Flags.StringVar(&o.Service, "service", "", "the worker: a service's `NAME`, or a file as for doctor")
 	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: a service's `NAME`, or a file")

@@ -110,7 +110,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"oidc's variables":      {[]string{"TASK_AUTH=iam", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL=https://k.example"}, []string{"TASK_AUDIENCE: belongs to", "TASK_SERVICE_ACCOUNTS: belongs to", "TASK_JWKS_URL: belongs to"}},
 		"an unknown mode":       {[]string{"TASK_AUTH=OIDC"}, []string{`TASK_AUTH: "OIDC" is not one of oidc, iam, none`}},
 		"no account":            {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS=a@b.c,b"}, []string{`TASK_SERVICE_ACCOUNTS: "b" is not`}},
-		"keys with a password":  {append(oidc, "TASK_JWKS_URL=https://u:p@k.example"), []string{"TASK_JWKS_URL: is not an http"}},
+		"keys with a password":  {append(oidc, "TASK_JWKS_URL=https://u:p@k.example"), []string{"TASK_JWKS_URL: has a user or a password"}},
 		"keys without a host":   {append(oidc, "TASK_JWKS_URL=https:///keys"), []string{"TASK_JWKS_URL: is not an http"}},
 		"only a queue":          {[]string{"TASK_AUTH=iam", queue}, []string{"TASK_TARGET_URL: must be set", "TASK_CALLER: must be set"}},
 		"a queue's short name":  {[]string{"TASK_AUTH=iam", "TASK_QUEUE=q", target, "TASK_CALLER=a@b.c"}, []string{`TASK_QUEUE: "q"`}},

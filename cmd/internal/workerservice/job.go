@@ -2,6 +2,7 @@ package workerservice
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -21,7 +22,8 @@ func startJob(ctx context.Context, job string, options ...option.ClientOption) (
 ) {
 	api, err := run.NewService(ctx, options...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ANALYZER=job:… starts executions in Google Cloud, which needs credentials, also beside an "+
+			"emulator: %w", err)
 	}
 	return func(ctx context.Context, id string) error {
 		args := []string{"run", id}

@@ -32,6 +32,10 @@ func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
 			t.Errorf("%s: %v, sent %s, want %s", id, err, got, want)
 		}
 	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
+	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
+		t.Errorf("without credentials: %v; want the variable that needs them", err)
+	}
 	code = http.StatusForbidden
 	if err := start(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("refused by Google: %v", err)

@@ -12,10 +12,20 @@ import (
 	"taskguard/worker"
 )
 
-// ParseRunConfig is like ParseConfig, for Run: nobody calls the process, so it ignores TASK_AUTH, and
-// RUN_TIMEOUT may be as long as MAX_RUN_TIME. ANALYZER has no default: the wrong one could finish the analysis.
+// ParseRunConfig is like ParseConfig, for Run: nobody calls the process, so it ignores TASK_AUTH, PORT and
+// SMOKE_INPUT, and RUN_TIMEOUT may be as long as MAX_RUN_TIME. MAX_RUNS is 1, so an attempt that crashes counts as
+// alone. ANALYZER has no default: the wrong one could finish the analysis.
 func ParseRunConfig(lookup func(string) (string, bool)) (Config, error) {
-	c, e := parseConfig(lookup, worker.FromEnvNoHTTP)
+	one := func(name string) (string, bool) {
+		switch name {
+		case "MAX_RUNS":
+			return "1", true
+		case "PORT", "SMOKE_INPUT":
+			return "", false
+		}
+		return lookup(name)
+	}
+	c, e := parseConfig(one, worker.FromEnvNoHTTP)
 	e.Refuse(e.Text("ANALYZER", "") == "", "ANALYZER",
 		"must be set: exec:PROGRAM ARG…, http://…, https://… or builtin:document")
 	e.Refuse(c.Job != "", "ANALYZER", "%s starts this command in a job: want the analyzer that does the work",

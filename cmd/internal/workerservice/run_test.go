@@ -19,6 +19,7 @@ func TestARunThatDoesNotEndIsGivenUpAfterTheTimeOfTheStop(t *testing.T) {
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	env := environment{
 		"FIRESTORE_EMULATOR_HOST": b.Listen(t), "GOOGLE_CLOUD_PROJECT": b.Project, "ANALYZER": "builtin:document",
+		"MAX_RUNS": "10",
 	}
 	cfg, err := ParseRunConfig(env.lookup)
 	if err != nil {
@@ -36,6 +37,10 @@ func TestARunThatDoesNotEndIsGivenUpAfterTheTimeOfTheStop(t *testing.T) {
 	r, err := Run(ctx, cfg, worker.Kind{}, "x", slog.New(slog.DiscardHandler), io.Discard)
 	if r.Outcome != "unavailable" || !errors.Is(err, errNotEnded) {
 		t.Errorf("%+v, %v", r, err)
+	}
+	attempts, _ := b.Fields(t, "x")["history"].([]any)
+	if len(attempts) != 1 || attempts[0].(map[string]any)["alone"] != true {
+		t.Errorf("history %v, want an attempt alone, as the process runs nothing else", attempts)
 	}
 }
 
