@@ -160,7 +160,9 @@ func (p *pipe) read(take func([]byte)) {
 		buffer := make([]byte, readBytes)
 		for {
 			n, err := p.file.Read(buffer)
-			p.take(buffer[:n])
+			if n > 0 {
+				p.take(buffer[:n])
+			}
 			if errors.Is(err, io.EOF) && p.ended != nil {
 				p.ended()
 			}

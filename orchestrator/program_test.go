@@ -282,6 +282,19 @@ func TestStandardErrorIsCopiedToTheJobsStderr(t *testing.T) {
 	}
 }
 
+// writes counts the calls of Write.
+type writes int
+
+func (w *writes) Write(b []byte) (int, error) { *w++; return len(b), nil }
+
+func TestAProgramWithoutStandardErrorWritesNothingToTheJobsStderr(t *testing.T) {
+	var n writes
+	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stdout", "1", "0"), orchestrator.Job{Stderr: &n})
+	if err != nil || n != 0 {
+		t.Errorf("%d writes, %v; want none", n, err)
+	}
+}
+
 func TestALongStandardErrorNeitherBlocksNorFillsMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

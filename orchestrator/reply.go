@@ -302,7 +302,12 @@ func (j Job) Key(act string) string {
 	if j.Reporter == nil {
 		panic(ErrNoGuard)
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{j.Scope, j.AnalysisID, act}, "\x00")))
+	return ActKey(j.Scope, j.AnalysisID, act)
+}
+
+// ActKey returns the Key of an act of a job with this Scope and AnalysisID.
+func ActKey(scope, analysisID, act string) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{scope, analysisID, act}, "\x00")))
 	return fmt.Sprintf("%x", sum[:16])
 }
 

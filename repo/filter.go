@@ -20,7 +20,7 @@ import (
 // Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
 	Status        string    // empty: any
-	Code          string    // code of Error or of LastError; empty: any
+	Code          string    // see Analysis.HasCode; empty: any
 	Cause         bool      // compare Code only with that of Analysis.Cause
 	Since, Before time.Time // Since ≤ UpdatedAt < Before; zero: no limit
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
@@ -138,9 +138,9 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 	exhausted := property(code, "==", analysislock.AttemptsExhausted) // then the cause is in lastError
 	switch {
 	case f.Code == "":
-	case !f.Cause:
+	case !f.Cause && f.Status != analysislock.Failed: // excludes leaves out FAILED ones with another cause
 		q = anyOf(q, []firestore.EntityFilter{inError, inLastError})
-	case f.Code == analysislock.AttemptsExhausted: // excludes leaves out those with a last error
+	case f.Code == analysislock.AttemptsExhausted: // excludes leaves out those with a last error, if f.Cause
 		q = q.WhereEntity(inError)
 	default:
 		causedLast := firestore.AndFilter{Filters: []firestore.EntityFilter{exhausted, inLastError}}
@@ -151,7 +151,7 @@ func (a *Analyses) selected(f *Filter) firestore.Query {
 		OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
 }
 
-// excludes reports whether d, which the query of f has found, has another Cause, or is outside the
+// excludes reports whether d, which the query of f has found, has another code, or is outside the
 // times of f. The query compares strings as strings, so it can find times with a zone's offset that
 // are outside.
 func (f *Filter) excludes(d *analysislock.Analysis) bool {
@@ -159,7 +159,7 @@ func (f *Filter) excludes(d *analysislock.Analysis) bool {
 		return false
 	}
 	late := !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before)
-	other := f.Cause && d.Cause() != nil && d.Cause().Code != f.Code
+	other := f.Cause && d.Cause() != nil && d.Cause().Code != f.Code || f.Code != "" && !d.HasCode(f.Code)
 	return late || other || d.UpdatedAt.Before(f.Since)
 }
 

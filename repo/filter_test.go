@@ -34,7 +34,7 @@ func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 		since, before := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)
 		for name, at := range map[string]time.Time{"a-early": since.Add(-time.Millisecond), "b-since": since, "c-last": before.Add(-time.Millisecond), "d-before": before} {
 			b.Put(t, name+"-text", map[string]any{"updatedAt": at.Format("2006-01-02T15:04:05.000Z"), "status": "FAILED", "error": map[string]any{"code": "c"}})
-			b.Put(t, name+"-time", map[string]any{"updatedAt": at, "status": "FAILED", "lastError": map[string]any{"code": "c"}})
+			b.Put(t, name+"-time", map[string]any{"updatedAt": at, "status": "FAILED", "error": map[string]any{"code": "attempts_exhausted"}, "lastError": map[string]any{"code": "c"}})
 			b.Put(t, name+"-number", map[string]any{"updatedAt": at.UnixMilli(), "status": "QUEUED", "error": map[string]any{"code": "c"}, "lastError": map[string]any{"code": "c"}})
 		}
 		for _, zone := range []string{"+09:00", "-09:00"} { // 03:30 and 21:30 UTC: as strings, they are between the limits
@@ -230,6 +230,36 @@ func TestAFailureWithoutAttemptsLeftIsGroupedByItsLastError(t *testing.T) {
 		want := map[string]string{"declined": "2 [out own]", "away": "1 [down]", "attempts_exhausted": "1 [bare]", "final": "1 [repeated]", "attempts_exhausted_2": "1 [near]"}
 		if !maps.Equal(got, want) || left != 0 || err != nil {
 			t.Errorf("%v, %d left, %v; want %v", got, left, err, want)
+		}
+	})
+}
+
+// A FAILED analysis keeps the last error of an attempt that was repeated. It is not why the analysis failed.
+func TestACodeSelectsByAnEarlierAttemptsErrorOnlyWhatItEnded(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for id, doc := range map[string][3]any{
+			"own": {"FAILED", "crashed", "stalled"}, "out": {"FAILED", "attempts_exhausted", "crashed"}, "retried": {"QUEUED", nil, "crashed"}, "other": {"", nil, "crashed"},
+			"bad": {"FAILED", "bad_input", "crashed"}, "refused": {"FAILED", nil, "crashed"}, "late": {"FAILED", "run_time_exhausted", "crashed"}, "ready": {"READY", nil, "crashed"},
+		} {
+			b.Put(t, id, map[string]any{"updatedAt": time.Now(), "status": doc[0], "error": map[string]any{"code": doc[1]}, "lastError": map[string]any{"code": doc[2]}})
+		}
+		for _, tc := range []struct {
+			filter Filter
+			want   []string
+		}{
+			{Filter{Code: "crashed"}, []string{"other", "out", "own", "retried"}},
+			{Filter{Code: "crashed", Status: "FAILED"}, []string{"out", "own"}},
+			{Filter{Code: "attempts_exhausted"}, []string{"out"}},
+			{Filter{Code: "attempts_exhausted", Status: "FAILED"}, []string{"out"}},
+			{Filter{Code: "stalled"}, nil},
+		} {
+			if got := foundIDs(t, a, tc.filter, 9); !slices.Equal(got, tc.want) {
+				t.Errorf("%+v: %q, want %q", tc.filter, got, tc.want)
+			}
+		}
+		if n, err := a.Count(t.Context(), Filter{Code: "crashed", Status: "FAILED"}); n != 2 || err != nil {
+			t.Errorf("%d are counted, %v; want 2", n, err)
 		}
 	})
 }

@@ -145,13 +145,13 @@ func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "charge", unknown)
 			})
-		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000003`},
+		}, ` effects=[charge] effect_tokens=[946684800000002] kind=do analysis_id=charge:k lock_token=946684800000003`},
 		"of Do, whose function hides it": {func(ctx context.Context, g *worker.Guard, _ *firestore.DocumentRef, _ worker.Job) (any, error) {
 			return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
 				_, err := worker.Once(ctx, job, "charge", unknown)
 				return nil, errors.New(err.Error())
 			})
-		}, ` effects=[charge] kind=do analysis_id=charge:k lock_token=946684800000003`},
+		}, ` effects=[charge] effect_tokens=[946684800000002] kind=do analysis_id=charge:k lock_token=946684800000003`},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -416,7 +416,11 @@ func TestTheKeyOfAnActIsThatOfItsCollection(t *testing.T) {
 		other.Name, other.Collection, other.Path = "refund", "refunds", "/tasks/refund"
 		for _, kind := range []worker.Kind{jobs(note), other} {
 			set(t, collection(t, b, kind.Collection).Doc("op:1"), pending)
-			post(t, g.MustRegister(kind).Handler(), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
+			work := g.MustRegister(kind)
+			post(t, work.Handler(), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
+			if key := work.Operator().ActKey("op:1", "charge"); !keys[key] || work.Operator().ActKey("op:1", "*") != "" {
+				t.Errorf("an operator's key, %s, is none of %v", key, keys)
+			}
 		}
 		if _, err := worker.Do(t.Context(), g, "op", "1", note); err != nil || len(keys) != 6 {
 			t.Errorf("%d keys, %v", len(keys), err)

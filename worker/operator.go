@@ -8,6 +8,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 	"taskguard/repo"
 )
 
@@ -74,6 +75,15 @@ func (w *Work) Operator() *Operator {
 	runner := *w.runner
 	runner.Oldest = nil // only the route reports its age
 	return &Operator{w.analyses, &runner}
+}
+
+// ActKey returns what job.Key returns for an act of the document id; empty for analysislock.Unreadable,
+// which stands for acts whose names are lost.
+func (o *Operator) ActKey(id, act string) string {
+	if act == analysislock.Unreadable {
+		return ""
+	}
+	return orchestrator.ActKey(o.runner.Scope, id, act)
 }
 
 // NewTask returns a new name for a task of the document id, or "" without a Queue.

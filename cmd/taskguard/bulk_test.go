@@ -11,6 +11,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease/iso8601"
+	"taskguard/orchestrator"
 )
 
 // bulkOutput returns the outcomes by id, each with the reason of a skip, and the numbers of the
@@ -146,9 +147,13 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	put(t, q.env, "shops/s/orders/other", map[string]any{"state": "PENDING"})
 
 	list := taskguard(t, q.env, "status", "--kind", "order", "--uncertain").want(t, cli.ExitDone)
-	const want = "ID                                    ACT               SINCE                     TOKEN    STATE\n" +
-		"done                                  charge            2026-01-02T03:04:05.000Z  3        started\n" +
-		"not-done                              charge            2026-01-02T03:04:05.000Z  3        started\n"
+	key := func(id string) string {
+		path := "projects/" + q.env["GOOGLE_CLOUD_PROJECT"] + "/databases/(default)/documents/shops/s/orders"
+		return orchestrator.ActKey(path, id, "charge")
+	}
+	want := "ID                                    ACT               SINCE                     TOKEN    STATE    KEY\n" +
+		"done                                  charge            2026-01-02T03:04:05.000Z  3        started  " + key("done") + "\n" +
+		"not-done                              charge            2026-01-02T03:04:05.000Z  3        started  " + key("not-done") + "\n"
 	if list.out != want {
 		t.Errorf("status prints\n%s, want\n%s", list.out, want)
 	}
@@ -184,8 +189,8 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	if got, want := q.booked(t), `/tasks/order {"order":"done"}; /tasks/order {"order":"not-done"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
 	}
-	taskguard(t, q.env, "status", "--kind", "order", "done").want(t, cli.ExitDone, "charge: done at ")
-	taskguard(t, q.env, "status", "--kind", "order", "--json", "done").want(t, cli.ExitDone, `"result":{"receipt":7}`)
+	taskguard(t, q.env, "status", "--kind", "order", "done").want(t, cli.ExitDone, "charge: done at ", "its key is "+key("done")+"\n")
+	taskguard(t, q.env, "status", "--kind", "order", "--json", "done").want(t, cli.ExitDone, `"result":{"receipt":7},"key":"`+key("done")+`"`)
 
 	uncertain(t, q.env, "ready", map[string]any{"state": "DONE"})
 	uncertain(t, q.env, "cancelled", map[string]any{"failure": map[string]any{"code": "cancelled", "message": "m"}})
@@ -213,7 +218,7 @@ func TestARecordOfDoIsResolvedWithoutADelivery(t *testing.T) {
 		})
 	}
 	list := taskguard(t, q.env, "status", "--kind", "do", "--abandoned", "--limit", "1").want(t, cli.ExitDone, "the first 1; --limit shows more")
-	if got := strings.Fields(list.out)[5:]; len(got) != 10 || got[0] != "charge:1" || got[1]+got[4] != "chargestarted" || got[6]+got[9] != "maildone" {
+	if got := strings.Fields(list.out)[6:]; len(got) != 12 || got[0] != "charge:1" || got[1]+got[4] != "chargestarted" || got[7]+got[10] != "maildone" {
 		t.Errorf("status lists %q", got)
 	}
 	taskguard(t, q.env, "resolve", "--kind", "do", "--not-done", "charge:1", "charge").want(t, cli.ExitDone, "no delivery is booked")

@@ -69,6 +69,9 @@ func TestOnALocalCloud(t *testing.T) {
 		if !regexp.MustCompile(`"severity":"INFO","message":"delivery","outcome":"ready".*"analysis_id":"some-text-md-`).MatchString(lines) {
 			t.Errorf("no delivery in %s", lines)
 		}
+		if strings.Contains(lines, `"message":"run begins"`) {
+			t.Errorf("a line for the parent is in %s", lines)
+		}
 	})
 
 	t.Run("doctor submits one and waits for it", func(t *testing.T) {

@@ -659,7 +659,11 @@ func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
 	}
 	log := a.runner.Log
 	if names != nil {
-		log = log.With("effects", names)
+		var tokens []int64 // of the attempts that began them, which resolve takes
+		for _, name := range names {
+			tokens = append(tokens, a.hold.Doc().Acts[name].Token)
+		}
+		log = log.With("effects", names, "effect_tokens", tokens)
 	}
 	if a.runner.Names.Kind != "" {
 		log = log.With("kind", a.runner.Names.Kind)

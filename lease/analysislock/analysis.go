@@ -115,6 +115,16 @@ func (d *Analysis) Cause() *Error {
 	return d.Error
 }
 
+// HasCode reports whether code is that of Error or, of an unfinished analysis, of LastError, or that of
+// Cause. A finished analysis may keep the LastError of an attempt that was repeated: that is not why it ended.
+func (d *Analysis) HasCode(code string) bool {
+	last := d.LastError
+	if d.Finished() {
+		last = d.Cause()
+	}
+	return d.Error != nil && d.Error.Code == code || last != nil && last.Code == code
+}
+
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error = Failed, newError(code, message)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -92,6 +93,19 @@ func Shorten(text string, n int) string {
 	}
 	begin := n / 3
 	return string(runes[:begin]) + "…" + string(runes[len(runes)-(n-1-begin):])
+}
+
+// Fit shortens a text to n runes if standard output is a terminal.
+func (c *Call) Fit(text string, n int) string {
+	stdout, _ := c.Out.(*output)
+	if stdout == nil {
+		return text
+	}
+	file, _ := stdout.Writer.(*os.File)
+	if info, err := file.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 { // or no file
+		return text
+	}
+	return Shorten(text, n)
 }
 
 // Duration formats d with format. It returns "" for more than an hour, as a time of day is

@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -26,6 +30,26 @@ func TestADurationOfMoreThanAnHourIsNotShown(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Hour + 1: "", time.Hour: "1h0m0s", time.Minute: "1m0s", 1500 * time.Millisecond: "1.5 s"} {
 		if got := Duration(d, "%s"); got != want {
 			t.Errorf("%d: %q, want %q", d, got, want)
+		}
+	}
+}
+
+// The null device is a character device, as a terminal is.
+func TestATextIsShortenedOnlyForATerminal(t *testing.T) {
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	file, fileErr := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil || fileErr != nil {
+		t.Fatal(err, fileErr)
+	}
+	defer func() { _, _ = device.Close(), file.Close() }()
+	for name, tc := range map[string]struct {
+		out  io.Writer
+		want string
+	}{"a terminal": {device, "ab…hij"}, "a file": {file, "abcdefghij"}, "a buffer": {io.Discard, "abcdefghij"}} {
+		var got string
+		command := Command{Name: "fit", Run: func(_ context.Context, c *Call) error { got = c.Fit("abcdefghij", 6); return nil }}
+		if code := Run(t.Context(), []Command{command}, []string{"fit"}, Streams{Out: tc.out, Err: io.Discard}, nil); code != 0 || got != tc.want {
+			t.Errorf("%s: %d, %q, want %q", name, code, got, tc.want)
 		}
 	}
 }

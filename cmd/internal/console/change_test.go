@@ -19,6 +19,7 @@ import (
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 )
 
 // post sends a form as a page of the console does, and returns the answer.
@@ -332,7 +333,7 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 		s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
 		one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
 		for _, text := range []string{one, failures} {
-			has(t, text, `data-act="charge"`, "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge"`)
+			has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"), "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge"`)
 			hasNot(t, text, "secret receipt", "name=mail")
 		}
 		has(t, one, `data-act="mail"`)

@@ -21,6 +21,7 @@ import (
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -107,6 +108,8 @@ func (s *memorySource) wait(ctx context.Context) error {
 	}
 }
 
+func (s *memorySource) ActKey(id, act string) string { return orchestrator.ActKey("s", id, act) }
+
 func (s *memorySource) Now(context.Context) (time.Time, error) {
 	_, err := s.read("Now", nil)
 	return storeNow(), err
@@ -126,8 +129,7 @@ func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, li
 		return nil, "", at, err
 	}
 	found, err = s.read("Page", func(d *analysislock.Analysis) bool {
-		return f.Code == "" || cmp.Or(d.Error, &analysislock.Error{}).Code == f.Code ||
-			cmp.Or(d.LastError, &analysislock.Error{}).Code == f.Code
+		return f.Code == "" || d.HasCode(f.Code)
 	})
 	s.change(func() { s.filter = f })
 	from, _ := strconv.Atoi(after)
@@ -269,13 +271,13 @@ func (h *recorder) want(t *testing.T, did ...string) {
 const quick = time.Nanosecond
 
 // open returns a console of source.
-func open(t testing.TB, source worker.Documents, o console.Options) *console.Server {
+func open(t testing.TB, source console.Source, o console.Options) *console.Server {
 	t.Helper()
 	return console.NewServer(t.Context(), source, o)
 }
 
 // writable returns a console that makes changes, and records them.
-func writable(t testing.TB, source worker.Documents) (*console.Server, *recorder) {
+func writable(t testing.TB, source console.Source) (*console.Server, *recorder) {
 	t.Helper()
 	h := &recorder{}
 	return open(t, source, console.Options{Operator: h, User: "operator-1", Books: true, Every: quick}), h

@@ -46,7 +46,8 @@ type row struct {
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
-	Write     bool          // changes may be made
+	Write     bool // changes may be made
+	ActKey    func(id, act string) string
 	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
 }
 
@@ -54,7 +55,7 @@ type row struct {
 func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
 		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status),
-		LockState: lockState(a, now), Write: s.o.Operator != nil, Silence: s.o.Lock.Silence(),
+		LockState: lockState(a, now), Write: s.o.Operator != nil, ActKey: s.source.ActKey, Silence: s.o.Lock.Silence(),
 	}
 	r.ReadAt = now
 	if a.Status == analysislock.Ready { // another program may not have deleted it
@@ -157,7 +158,7 @@ func (r row) Timeline() (all []attempt) {
 // Crashes returns the attempts that crashed, the newest first, if that is why the analysis is FAILED, or
 // not finished yet.
 func (r row) Crashes() (all []analysislock.Attempt) {
-	if cause := cmp.Or(r.Cause(), r.LastError); cause == nil || cause.Code != analysislock.Crashed {
+	if !r.HasCode(analysislock.Crashed) {
 		return nil
 	}
 	for i := range slices.Backward(r.History) {
@@ -172,6 +173,7 @@ func (r row) Crashes() (all []analysislock.Attempt) {
 type act struct {
 	Name string
 	analysislock.Act
+	Key       string        // its idempotency key; empty: unknown
 	Uncertain bool          // it may have been done
 	Ago       time.Duration // the time since At
 }
@@ -182,7 +184,8 @@ func (r row) ActRows() (all []act) {
 	open := r.Acts.Open()
 	for _, name := range slices.Sorted(maps.Keys(r.Acts)) {
 		e := r.Acts[name]
-		all = append(all, act{name, e, r.LockState != lockHeld && slices.Contains(open, name), r.Since(e.At)})
+		uncertain := r.LockState != lockHeld && slices.Contains(open, name)
+		all = append(all, act{name, e, r.ActKey(r.ID, name), uncertain, r.Since(e.At)})
 	}
 	return all
 }

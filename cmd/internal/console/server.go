@@ -49,10 +49,16 @@ type Options struct {
 // Kind is a kind of work, whose Server is at Root.
 type Kind struct{ Name, Root string }
 
+// Source reads the documents of a kind, as a *worker.Operator does.
+type Source interface {
+	worker.Documents
+	ActKey(id, act string) string // the idempotency key of an act; empty: unknown
+}
+
 // Server serves the pages. It is safe for concurrent use.
 type Server struct {
 	*lifecycle.Lifecycle
-	source worker.Documents
+	source Source
 	o      Options
 	echo   *echo.Echo
 	html   *template.Template
@@ -74,7 +80,7 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
-func NewServer(work context.Context, source worker.Documents, o Options) *Server {
+func NewServer(work context.Context, source Source, o Options) *Server {
 	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 8*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

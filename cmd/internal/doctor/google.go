@@ -56,10 +56,12 @@ func (r *reader) ask(ctx context.Context, p Part, source string, call func(conte
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	clients, err := r.connect()
-	if err == nil {
-		err = call(ctx, clients)
+	if err != nil { // the same for all parts, which are reported as one
+		r.done(p, "", err)
+		return
 	}
 
+	err = call(ctx, clients)
 	var api *googleapi.Error
 	switch {
 	case err == nil:

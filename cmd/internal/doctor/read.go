@@ -104,6 +104,9 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 	if r.offline == "" && named {
 		return true
 	}
+	if r.facts.Status[WorkerSettings].Failed {
+		unnamed = "the worker's service could not be read"
+	}
 	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
 	return false
 }

@@ -674,3 +674,22 @@ func TestADisabledAlertIsAFact(t *testing.T) {
 		t.Errorf("%+v, %+v", last, doctor.Check(f))
 	}
 }
+
+// Without credentials no call is made: all parts have one reason, and none says that no service was named.
+func TestWithoutCredentialsThereIsOneReason(t *testing.T) {
+	f, err := doctor.Read(t.Context(), doctor.Options{
+		Service: "taskguard-worker", Lookup: lookup(map[string]string{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": queueName}),
+		Google: []option.ClientOption{option.WithAuthCredentialsFile(option.ServiceAccount, filepath.Join(t.TempDir(), "missing.json"))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := map[string]bool{}
+	_, unread := f.Readings()
+	for _, u := range unread {
+		reasons[u.Why] = u.Failed
+	}
+	if len(unread) != 3 || len(reasons) != 3 || reasons["the worker's service could not be read"] {
+		t.Errorf("%+v; want one that failed, the parts that depend on it, and doclock", unread)
+	}
+}

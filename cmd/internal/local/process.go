@@ -199,14 +199,15 @@ func Worker(ctx context.Context, c *cli.Call) error {
 		}()
 	}
 
-	log, err := logTo(c, *file, cfg.LogLevel)
+	parents := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	log, err := logTo(c, parents, *file, cfg.LogLevel)
 	if err != nil {
 		return err
 	}
 	if *slow > 0 {
 		cfg.Analyzer = slowed(cfg.Analyzer, *slow)
 	}
-	cfg.Analyzer = logged(cfg.Analyzer, log)
+	cfg.Analyzer = logged(cfg.Analyzer, parents)
 	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
 	if err != nil {
 		return err
@@ -214,19 +215,18 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	return workerservice.Serve(ctx, cfg, l, log)
 }
 
-// logTo returns a logger for the parent, which reads standard output. It also appends Cloud Logging's lines to file,
-// if that is not empty. The process keeps the file open.
-func logTo(c *cli.Call, file string, level slog.Level) (*slog.Logger, error) {
-	parents := slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: level})
+// logTo returns a logger for the parent that also appends Cloud Logging's lines to file, unless that is empty.
+// The process keeps the file open.
+func logTo(c *cli.Call, parents *slog.Logger, file string, level slog.Level) (*slog.Logger, error) {
 	if file == "" {
-		return slog.New(parents), nil
+		return parents, nil
 	}
 	opened, err := os.OpenFile(file, logMode, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	to := &watched{to: opened, report: func(err error) { c.Notice("--logs: lines are missing: %v", err) }}
-	return slog.New(slog.NewMultiHandler(parents, telemetry.NewLogger(to, "json", level).Handler())), nil
+	return slog.New(slog.NewMultiHandler(parents.Handler(), telemetry.NewLogger(to, "json", level).Handler())), nil
 }
 
 // watched reports the first error of a Writer, such as a full disk, as slog drops it.
@@ -245,7 +245,8 @@ func (w *watched) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// logged returns an analyzer that logs the begin and the standard error of each run.
+// logged returns an analyzer that logs the begin and the standard error of each run, for the parent alone: a
+// worker in production logs neither.
 func logged(analyzer orchestrator.Analyzer, log *slog.Logger) orchestrator.AnalyzerFunc {
 	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		log := log.With("analysis_id", job.AnalysisID)

@@ -275,7 +275,8 @@ type filter struct {
 // flags declares the flags of f.
 func (f *filter) flags(c *cli.Call) {
 	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
-	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
+	c.Flags.StringVar(&f.code, "code", "",
+		"filter: with this `CODE` of the error, or of the last attempt's if it is the cause")
 	const usage = "filter: by the last update: a `TIME`, or how long ago it was, such as 1h"
 	unlimited := func(time.Time) (none time.Time) { return none }
 	f.since, f.olderThan = unlimited, unlimited

@@ -314,14 +314,14 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Chan
 }
 
 // printActs prints the acts that names returns of each analysis, a row each.
-func printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Acts) []string) {
-	const row = "%-36s  %-16s  %-24s  %-7v  %s\n"
-	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN", "STATE")
+func (cl *Client) printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Acts) []string) {
+	const row = "%-36s  %-16s  %-24s  %-7v  %-7s  %s\n"
+	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN", "STATE", "KEY")
 	for i := range all {
 		for _, name := range names(all[i].Acts) {
 			act := all[i].Acts[name]
-			cli.Print(c.Out, row,
-				printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token, act.State)
+			cli.Print(c.Out, row, printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token,
+				act.State, cl.ActKey(all[i].ID, name))
 		}
 	}
 }

@@ -151,15 +151,17 @@ func (d diagnosis) print(c *cli.Call) {
 	if len(d.Findings) > 0 {
 		cli.Print(c.Out, "\n")
 	}
+	problems, advice, unreadable := d.count()
 	for _, u := range d.Unchecked {
 		verdict := "not checked"
 		if u.Failed {
 			verdict = "not readable"
+		} else if unreadable > 0 && len(d.Read) == 0 { // that is the reason
+			continue
 		}
 		cli.Print(c.Out, "%s: %s: %s\n", verdict, strings.Join(u.Parts, ", "), printable.Line(u.Why))
 	}
 
-	problems, advice, unreadable := d.count()
 	last := cli.Count(problems, "problem") + ", " + cli.Count(advice, "piece") + " of advice"
 	switch {
 	case len(d.Read) == 0:

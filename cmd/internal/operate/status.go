@@ -30,14 +30,21 @@ import (
 type shownAnalysis struct {
 	Kind string `json:"kind,omitempty"` // empty for the kind analysis
 	analysislock.Analysis
-	FinishedBy string   `json:"finished_by,omitempty"`
-	Lock       lockInfo `json:"lock"`
-	Malformed  string   `json:"malformed,omitempty"` // why Lock is empty
+	FinishedBy string              `json:"finished_by,omitempty"`
+	Lock       lockInfo            `json:"lock"`
+	Malformed  string              `json:"malformed,omitempty"` // why Lock is empty
+	Acts       map[string]shownAct `json:"effects,omitempty"`
 
 	// These and History are set only where one analysis is shown.
 	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
 	Input      json.RawMessage `json:"input,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
+}
+
+// shownAct is an act with its idempotency key, by which its receiver may know it.
+type shownAct struct {
+	analysislock.Act
+	Key string `json:"key,omitempty"`
 }
 
 // lockInfo describes a lock when it was read. The owner of an expired lock is the last one.
@@ -238,7 +245,9 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	for _, name := range slices.Sorted(maps.Keys(s.Acts)) {
-		field("act", actText(name, s.Acts[name]), true)
+		act := s.Acts[name]
+		field("act", actText(name, act.Act), true)
+		field("", "its key is "+act.Key, act.Key != "")
 	}
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
@@ -279,10 +288,10 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 
 		if a.Code != "" {
 			problem := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
-			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(problem, 71))
+			cli.Print(c.Out, "%9s%s\n", "", c.Fit(problem, 71))
 		}
 		for _, change := range a.Changes {
-			by := cli.Shorten(printable.Line(change.Change+" by "+change.By), 44)
+			by := c.Fit(printable.Line(change.Change+" by "+change.By), 44)
 			cli.Print(c.Out, "%9s%s at %s\n", "", by, iso8601.Format(change.At))
 		}
 		if a.Delays > 0 {
@@ -342,9 +351,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 			}
 		}
 	case s.uncertain:
-		printActs(c, all, analysislock.Acts.Open)
+		cl.printActs(c, all, analysislock.Acts.Open)
 	case s.abandoned:
-		printActs(c, all, func(acts analysislock.Acts) []string { return slices.Sorted(maps.Keys(acts)) })
+		cl.printActs(c, all, func(acts analysislock.Acts) []string { return slices.Sorted(maps.Keys(acts)) })
 	default:
 		printTable(c, all)
 	}
@@ -388,12 +397,14 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	return "free"
 }
 
-// problemText returns why the lock cannot be read, or the code of the error, or the code of the last
-// attempt's error.
+// problemText returns why the lock cannot be read, or the code of the error, and that of the last
+// attempt's error if it is the cause or there is no other.
 func problemText(a *analysislock.Analysis) string {
 	switch {
 	case errors.Is(a.Malformed, lease.ErrMalformed):
 		return printable.Line(a.Problem())
+	case a.Cause() != a.Error:
+		return printable.Line(a.Error.Code + ", last: " + a.Cause().Code)
 	case a.Error != nil:
 		return printable.Line(a.Error.Code)
 	case a.LastError != nil && a.Status != analysislock.Ready:
@@ -407,7 +418,10 @@ func (cl *Client) summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		Kind: cl.place.Other(), Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
 	}
-	s.History = nil
+	s.History, s.Acts = nil, map[string]shownAct{}
+	for name, act := range a.Acts {
+		s.Acts[name] = shownAct{act, cl.ActKey(a.ID, name)}
+	}
 	if errors.Is(a.Malformed, lease.ErrMalformed) {
 		s.Malformed = a.Problem()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
+	"taskguard/cmd/internal/doctor"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -63,23 +64,55 @@ func TestTheTableHasAnAnalysisARow(t *testing.T) {
 	at, done := time.Now().Add(-time.Hour), 1.0 // Firestore's time, not this machine's
 	failed := &analysislock.Error{Code: "analyzer_failed"}
 	base := analysislock.Analysis{ID: "long-id", Status: "PROCESSING", Attempts: 10, ReadAt: at, UpdatedAt: at.Add(-59*time.Minute - 59*time.Second), Progress: &analysislock.Progress{Fraction: &done}}
-	held, waits, bad, old, ready := base, base, base, base, base
+	held, waits, bad, old, ready, spent := base, base, base, base, base, base
 	held.Lock, held.LastError = lease.Lease{Owner: "worker-00042-xyz/0f0f0f/ABCD", Token: 1, ExpiresAt: at.Add(299 * time.Second)}, failed
 	waits.ID, waits.Status, waits.NextAttemptAt = "w", "QUEUED", at.Add(5*time.Minute)
 	bad.Malformed = fmt.Errorf("%w: lockToken is a string", lease.ErrMalformed)
 	old.Status, old.Error, old.UpdatedAt = "FAILED", failed, at.Add(-10_000*time.Hour)
+	spent.Status, spent.Error, spent.LastError = "FAILED", &analysislock.Error{Code: "attempts_exhausted"}, &analysislock.Error{Code: "stalled"}
 	ready.Status, ready.UpdatedAt, ready.Progress = "READY", time.Time{}, nil
 	var out strings.Builder
-	printTable(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil), []analysislock.Analysis{held, waits, bad, old, ready})
+	printTable(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil), []analysislock.Analysis{held, waits, bad, old, ready, spent})
 	const want = `ID       STATUS      TRY  DONE   UPDATED  LOCK                              ERROR
 long-id  PROCESSING  10   100 %  59m59s   held by work…0f/ABCD, 4m59s left  last: analyzer_failed
 w        QUEUED      10   100 %  59m59s   waits, 5m0s left
 long-id  PROCESSING  10   100 %  59m59s   malformed                         lease: malformed record: lockToken is a string
 long-id  FAILED      10   100 %  10000 h                                    analyzer_failed
 long-id  READY       10
+long-id  FAILED      10   100 %  59m59s                                     attempts_exhausted, last: stalled
 `
 	if got := regexp.MustCompile(` +\n`).ReplaceAllString(out.String(), "\n"); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// A message is cut for a terminal's line. A program that reads the output gets all of it.
+func TestTheMessageOfAnAttemptIsCutOnlyForATerminal(t *testing.T) {
+	message := strings.Repeat("frame ", 40) + "KeyError"
+	var out strings.Builder
+	printHistory(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil), &shownAnalysis{Analysis: analysislock.Analysis{
+		History: []analysislock.Attempt{{Number: 1, Outcome: "retry", Code: "analyzer_failed", Message: message}},
+	}})
+	if !strings.Contains(out.String(), "         analyzer_failed: "+message+"\n") {
+		t.Errorf("%s; want all of the message", &out)
+	}
+}
+
+func TestWhereNothingIsReadOnlyTheReasonIsPrinted(t *testing.T) {
+	failed := doctor.Reading{Parts: []string{"the queue"}, Status: doctor.Status{Why: "no credentials", Failed: true}}
+	other := doctor.Reading{Parts: []string{"alerts"}, Status: doctor.Status{Why: "unnamed"}}
+	for want, d := range map[string]diagnosis{
+		"not readable: the queue: no credentials\nnothing was read\n": {Unchecked: []doctor.Reading{failed, other}},
+		"not checked: alerts: unnamed\nnothing was read\n":            {Unchecked: []doctor.Reading{other}},
+		"read: x: y\nnot readable: the queue: no credentials\nnot checked: alerts: unnamed\nno problem in what was read; not all could be read\n": {
+			Read: []doctor.Reading{{Parts: []string{"y"}, Status: doctor.Status{From: "x"}}}, Unchecked: []doctor.Reading{failed, other},
+		},
+	} {
+		var out strings.Builder
+		d.print(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil))
+		if out.String() != want {
+			t.Errorf("%s; want %s", &out, want)
+		}
 	}
 }
 
