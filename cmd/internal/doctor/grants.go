@@ -42,13 +42,17 @@ func neededGrants(queue, caller, database, job string) []Grant {
 			rule: "account-cannot-start", severity: Problem, permissions: []string{"run.jobs.runWithOverrides"},
 			effect:   "it cannot start the runs",
 			resource: job, command: "run jobs add-iam-policy-binding " + path.Base(job) + " --region=" + jobRegion,
-			roles: []string{"roles/run.jobsExecutorWithOverrides", "roles/run.developer", "roles/run.admin", editor, owner},
+			roles: []string{
+				"roles/run.jobsExecutorWithOverrides", "roles/run.developer", "roles/run.admin", editor, owner,
+			},
 		},
 		{
 			rule: "account-cannot-book", severity: Problem, permissions: []string{"cloudtasks.tasks.create"},
 			effect:   "the next attempts and recovered analyses are not booked",
 			resource: queue, command: ofQueue,
-			roles: []string{"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner},
+			roles: []string{
+				"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner,
+			},
 		},
 		{
 			rule: "account-cannot-sign", severity: Problem, permissions: []string{"iam.serviceAccounts.actAs"},
@@ -121,7 +125,9 @@ func (api google) policy(ctx context.Context, name string) (_ []*iam.Binding, er
 		request := &projects.GetIamPolicyRequest{Options: &projects.GetPolicyOptions{RequestedPolicyVersion: version}}
 		got, err = api.projects.Projects.GetIamPolicy(path.Base(name), request).Context(ctx).Do()
 	case "queues":
-		request := &cloudtasks.GetIamPolicyRequest{Options: &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version}}
+		request := &cloudtasks.GetIamPolicyRequest{
+			Options: &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: version},
+		}
 		got, err = api.tasks.Projects.Locations.Queues.GetIamPolicy(name, request).Context(ctx).Do()
 	case "services":
 		call := api.run.Projects.Locations.Services.GetIamPolicy(name).OptionsRequestedPolicyVersion(version)
