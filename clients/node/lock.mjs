@@ -14,7 +14,7 @@ const maxAhead = 24 * 3600 * 1000; // a stored time that is further ahead is no 
 // The limits of the history: a decision reads it, so it must stay small.
 const maxAttempts = 10;
 const maxHistoryBytes = 5 << 10;
-const endBytes = 768; // room for the end of the last attempt
+const endBytes = 1152; // room for the end of the last attempt, and for an operator's changes
 
 const invalidArgument = 3; // the gRPC status of a write that Firestore will never accept
 
