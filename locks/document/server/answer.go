@@ -101,6 +101,7 @@ type refused struct {
 // the one log line of a request.
 func (s *Server) logged(operation string, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		defer s.Track()() // a stop waits for the log line too
 		began := time.Now()
 		err := next(c)
 		if err != nil {

@@ -67,7 +67,6 @@ func (s *Server) lock(name string, do operation) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		defer s.Track()()
 		if name != "confirm" && name != "release" { // these ask only if they refuse
 			if _, err := s.permit(c.Request(), q.session, q.room); err != nil {
 				return err

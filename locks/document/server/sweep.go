@@ -24,7 +24,6 @@ func (s *Server) sweep(c echo.Context) error {
 		}
 	}
 
-	defer s.Track()()
 	swept, err := s.sweepOnce(r.Context())
 	if err != nil {
 		return err
