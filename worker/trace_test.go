@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,8 +33,11 @@ func TestOneTraceLeadsFromTheSubmissionToEachRun(t *testing.T) {
 			q.Use(o)
 			o.TracerProvider = spans
 		})
+		var mu sync.Mutex
 		traces := map[string][]string{}
 		work := g.MustRegister(worker.Kind{Run: func(ctx context.Context, job worker.Job) (any, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			id := job.AnalysisID
 			if traces[id] = append(traces[id], trace.SpanContextFromContext(ctx).TraceID().String()); len(traces[id]) == 1 {
 				return nil, errors.New("flaky")
@@ -67,6 +71,8 @@ func TestOneTraceLeadsFromTheSubmissionToEachRun(t *testing.T) {
 		h.ServeHTTP(httptest.NewRecorder(), r)
 		time.Sleep(time.Hour)
 
+		mu.Lock()
+		defer mu.Unlock()
 		for _, id := range []string{"submitted", "created"} {
 			if want := []string{submissionsTrace, submissionsTrace}; !slices.Equal(traces[id], want) {
 				t.Errorf("%s: the runs are in the traces %q, want %q", id, traces[id], want)
