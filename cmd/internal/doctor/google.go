@@ -157,7 +157,7 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 }
 
 // askJobs reads the jobs of projects/P/locations/L. If none of them calls the worker's recovery, it also
-// reads those of the other locations, as far as it may.
+// reads the jobs of the other locations that it may read.
 func (r *reader) askJobs(ctx context.Context, project, parent string) {
 	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context, api google) error {
 		locations := api.scheduler.Projects.Locations
