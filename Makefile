@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test google race lint types settings digests bench frames fuzz demo explore simulate scale chaos mutants-generated
+.PHONY: check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -7,6 +7,7 @@ FUZZTIME ?= 30000x
 SEEDS ?= 50000
 DEPTH ?= 7
 ONWARD ?= 4
+KEYS ?= 2m
 
 check:
 	bash .ci/run
@@ -75,8 +76,16 @@ simulate:
 scale:
 	SCALE=1 go test -count=1 -v -timeout 60m -run '^TestScale$$' ./worker
 
+# scale-keys has 1,000 tenants, one of whom submits 100,000 analyses.
+scale-keys:
+	SCALE=1 go test -count=1 -v -timeout 20m -run '^TestScaleKeys$$' ./worker
+
 chaos:
 	CHAOS=1 .ci/google-emulator go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos
+	$(MAKE) --no-print-directory chaos-keys KEYS=8s
+
+chaos-keys:
+	CHAOS_KEYS=$(KEYS) go test -count=1 -v -timeout 15m -run '^TestChaosKeys$$' ./cmd/worker/chaos
 
 # mutants-generated takes hours, and CI leaves it out. RUN narrows it, as in
 # RUN='/^lease$$$$' or RUN=/lease/mutants/lease/rules.go; SAMPLE=100 takes at most so many

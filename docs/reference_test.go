@@ -96,7 +96,11 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	a := must(repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour, KeepAll: true}, b.Client(t)...))(t)
+	slots := 0
+	keys := &repo.Concurrency{Fields: []string{"input"}, Limit: func(string) int { return slots }}
+	a := must(repo.Open(t.Context(), b.Project, repo.Options{
+		Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour, KeepAll: true, Concurrency: keys,
+	}, b.Client(t)...))(t)
 	fields := map[string]bool{}
 	step := func(err error) {
 		t.Helper()
@@ -114,6 +118,8 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		return got.Hold
 	}
 	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
+	take("ready", "parked")
+	slots = 10
 	first := take("ready", "a")
 	begin := &analysislock.Beginning{Name: "charge", Token: first.Grant().Token, Now: first.Now()}
 	first.Send(begin.Change(nil), analysislock.Progressed(analysislock.Progress{Message: "m"}),

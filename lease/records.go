@@ -59,6 +59,14 @@ func (r *Records[D]) WithTTL(ttl time.Duration) (*Records[D], error) {
 func (r *Records[D]) Acquire(ctx context.Context, key, owner string, want Want,
 	decide func(d *D, now time.Time) error,
 ) (*Hold[D], D, error) {
+	return r.AcquireFrom(ctx, nil, key, owner, want, decide)
+}
+
+// AcquireFrom is Acquire that decides first by from, a reading of the record, which saves another. If
+// from is nil, it reads the record.
+func (r *Records[D]) AcquireFrom(ctx context.Context, from *Cell[D], key, owner string, want Want,
+	decide func(d *D, now time.Time) error,
+) (*Hold[D], D, error) {
 	if owner == "" {
 		var none D
 		return nil, none, fmt.Errorf("lease: acquire %q: no owner", key)
@@ -75,7 +83,7 @@ func (r *Records[D]) Acquire(ctx context.Context, key, owner string, want Want,
 
 	stolen := false // by the last decision, which is the one that was written
 	c, err := Edit(ctx, r.store, key, Write[D]{
-		Want: want,
+		From: from, Want: want,
 		Decide: func(c Cell[D]) (D, error) {
 			if !c.Exists {
 				return c.Doc, ErrNotFound

@@ -28,6 +28,7 @@ type Analyses struct {
 	// stopped has the documents after which Orphaned's queries continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
 	backlog atomic.Pointer[Backlog] // result of the last call of Backlog
+	keysTo  atomic.Pointer[string]  // the place after which Wakeable continues
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.
@@ -47,12 +48,12 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 // Analyses gives access to the documents of o.Collection, without a call. It ignores
 // o.Database and o.Emulator. The Analyses of one Database share its connection.
 func (d *Database) Analyses(o Options) (*Analyses, error) {
-	if err := errors.Join(o.fill("analyses"), o.Fields.Check()); err != nil {
+	if err := errors.Join(o.fill("analyses"), o.Fields.Check(), o.Concurrency.Check()); err != nil {
 		return nil, err
 	}
 	codec := analysisCodec{
 		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: analysisName},
-		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
+		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll, keys: o.Concurrency,
 	}
 	docs := &documents[analysislock.Analysis]{
 		db: d, collection: d.client.Collection(o.Collection), noun: cmp.Or(o.Noun, "analysis"), log: o.Log,
@@ -64,6 +65,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err != nil {
 		return nil, err
 	}
+	a.limitKeys(d, o)
 	if o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL() {
 		return nil, fmt.Errorf("repo: Keep %v is not longer than the TTL %v", o.Keep, a.TTL())
 	}
@@ -146,7 +148,7 @@ func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysi
 // Outcome reads one analysis with its result and its CreateOptions.Params, without its input and
 // checkpoint. It makes one read. Errors: those of Get.
 func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analysis, params string, err error) {
-	return a.get(ctx, id, append(a.codec.fields.summary(), a.codec.fields.Result, "params"))
+	return a.get(ctx, id, append(a.codec.summary(), a.codec.fields.Result, "params"))
 }
 
 // get reads one analysis, and its params. A nil list of fields reads every field.
@@ -161,7 +163,9 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 		if r.exists {
 			var c lease.Cell[analysislock.Analysis]
 			c, decodeErr = a.documents.cell(r, time.Time{}, lease.OnlyLease)
-			d = c.Doc
+			if d = c.Doc; fields != nil {
+				d.Input = nil // it would be a part: the fields of the key
+			}
 			params, _ = r.fields["params"].(string)
 		}
 	})

@@ -84,13 +84,16 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 	current, cutoff := b.At.UTC().Truncate(Step), b.At.Add(-a.stuckAfter())
 	b.OldestCreatedAt, b.Since = oldest.CreatedAt, current.Add(-2*Step)
 	all := a.documents.collection.Query
-	var unfinished, stale, waiting int64
+	var unfinished, stale, waiting, parked int64
 	queries := map[*int64]firestore.Query{
 		&unfinished: a.unfinished(),
 		&b.Running:  anyOf(all, timeIs("lockExpiresAt", ">", b.At)),
 		&stale:      a.stale(cutoff, b.At), // it also finds those that wait for their next attempt
 		&waiting:    anyOf(all, timeIs("nextAttemptAt", ">=", cutoff)),
 		&b.Created:  anyOf(all, timeIs("createdAt", ">=", b.Since)),
+	}
+	if a.Keys != nil {
+		queries[&parked] = all.Where("parkedAt", "<", timeValue(cutoff))
 	}
 	b.Intervals = a.intervals(current, queries)
 
@@ -106,7 +109,7 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 		return b, err
 	}
 
-	b.Stuck = max(int64(stuck), stale-waiting)
+	b.Stuck = max(int64(stuck), stale-waiting-parked)
 	b.Waiting = max(0, unfinished-b.Running-b.Stuck)
 	b.sum()
 	a.backlog.Store(&b)

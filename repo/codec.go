@@ -50,6 +50,7 @@ type analysisCodec struct {
 	fields  Fields
 	keep    time.Duration // Options.Keep
 	keepAll bool
+	keys    *Concurrency // nil: no limit
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
@@ -67,7 +68,19 @@ type lockCodec struct {
 
 // mask adds the acts to what a list shows: their counts only serve queries, and may be wrong.
 func (c analysisCodec) mask() []string {
-	return append(c.fields.summary(), "effects", unfinishedActs)
+	all := append(c.summary(), "effects", unfinishedActs)
+	if c.keys != nil {
+		all = append(all, c.keys.Fields...)
+	}
+	return all
+}
+
+// summary lists the fields that a list shows.
+func (c analysisCodec) summary() []string {
+	if c.keys == nil {
+		return c.fields.summary()
+	}
+	return append(c.fields.summary(), "parkedAt", "parkedFor")
 }
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error) {
@@ -88,6 +101,10 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, revision, error
 		a.Acts = decodeActs(v)
 	}
 	a.OpenActs = len(a.Acts.Open())
+	if c.keys != nil {
+		a.Key, a.Place = c.keys.key(r), cut(data["parkedFor"])
+		a.ParkedAt, _ = parseTime(data["parkedAt"])
+	}
 
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
@@ -192,7 +209,7 @@ func (c lockCodec) warn(r reading, field string) {
 // values returns the fields of d that a decision reads, except history, with firestore.Delete for
 // a field that is not stored.
 func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
-	return map[string]any{
+	fields := map[string]any{
 		c.fields.Status: c.fields.word(d.Status), c.fields.Error: errorValue(d.Error),
 		"lastError": errorValue(d.LastError), "attempts": d.Lock.Attempts,
 		"startedAt": timeValue(d.StartedAt), "nextAttemptAt": timeValue(d.NextAttemptAt),
@@ -201,6 +218,10 @@ func (c analysisCodec) values(d *analysislock.Analysis) map[string]any {
 		"finishedBy": orDelete(d.Lock.FinishedBy), "lockOwner": orDelete(d.Lock.Owner), "lockToken": d.Lock.Token,
 		"lockHeartbeatAt": timeValue(d.Lock.HeartbeatAt), "lockExpiresAt": timeValue(d.Lock.ExpiresAt),
 	}
+	if c.keys != nil {
+		fields["parkedAt"], fields["parkedFor"] = timeValue(d.ParkedAt), orDelete(d.Place)
+	}
+	return fields
 }
 
 // differences returns the fields of after that before has otherwise.

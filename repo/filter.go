@@ -67,7 +67,7 @@ func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) 
 
 // listed lists the fields that Find reads.
 func (a *Analyses) listed() []string {
-	return slices.DeleteFunc(a.codec.fields.summary(), func(field string) bool { return field == "history" })
+	return slices.DeleteFunc(a.codec.summary(), func(field string) bool { return field == "history" })
 }
 
 // Page reads, without inputs and results, up to limit analyses that f selects, and
@@ -87,7 +87,7 @@ func (a *Analyses) listed() []string {
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (
 	found []analysislock.Analysis, next string, at time.Time, err error,
 ) {
-	found, next, err = a.page(ctx, &f, after, limit, a.codec.fields.summary())
+	found, next, err = a.page(ctx, &f, after, limit, a.codec.summary())
 	if len(found) > 0 {
 		return found, next, found[0].ReadAt, err
 	}

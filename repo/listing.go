@@ -33,7 +33,7 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 
 	list := func(q firestore.Query, field string, limit int) (found []analysislock.Analysis) {
 		if err == nil {
-			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.fields.summary()...)
+			q = q.OrderBy(field, firestore.Asc).Limit(limit).Select(a.codec.summary()...)
 			found, err = a.match(ctx, "find active analyses", q, limit, nil)
 		}
 		return found
@@ -134,7 +134,7 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 func (a *Analyses) oldest(ctx context.Context, limit int, field string, first time.Time,
 	at func(d *analysislock.Analysis) time.Time,
 ) (all []analysislock.Analysis, err error) {
-	q := a.unfinished().OrderBy(field, firestore.Asc).Select(a.codec.fields.summary()...)
+	q := a.unfinished().OrderBy(field, firestore.Asc).Select(a.codec.summary()...)
 	for _, lowest := range storedForms(first) {
 		found, readErr := a.readable(ctx, limit, q.Where(field, ">=", lowest), at)
 		if err = cmp.Or(readErr, err); err != nil && !errors.Is(err, ErrUnread) {

@@ -34,6 +34,8 @@ type Options struct {
 	Keep time.Duration
 	// KeepAll makes every commit set expireAt, Create's too. Keep must be longer than the lock's TTL.
 	KeepAll bool
+	// Concurrency limits how many analyses with one key run at a time; nil: no limit.
+	Concurrency *Concurrency
 	// Noun names a document in the errors of Analyses; default: "analysis".
 	Noun string
 }

@@ -17,6 +17,8 @@ const (
 	orphanPage     = 1000 // documents that are read at once: Firestore bills them, needed or not
 	maxOrphanReads = 100_000
 	orphanTimeout  = 10 * time.Second
+	// parkedPage is orphanPage where analyses may be parked.
+	parkedPage = 500
 )
 
 // maxWarnings is the number of skipped documents that a call of Orphaned logs.
@@ -33,8 +35,9 @@ const maxWarnings = 10
 //
 // Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages of
 // 1,000, within 10 s. The next call continues where it ended, so that those which need no delivery
-// do not hide others. An error ends a query; Orphaned returns it only if the query had read nothing,
-// and continues with the next query. It skips a malformed analysis, or one whose id
+// do not hide others. A query by update also ends after a page that is mostly parked analyses: with any
+// number of them, a call reads 500 from each end. An error ends a query; Orphaned returns it only
+// if the query had read nothing, and continues with the next query. It skips a malformed analysis, or one whose id
 // analysislock.CheckID refuses, and logs a warning about the first ten.
 //
 // Errors, also together with those found: lease.ErrUnavailable; lease.ErrRefused, for
@@ -50,7 +53,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 
 	warnings := 0
 	visited := map[string]bool{} // several queries may find the same analysis
-	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+	visit := func(snap *firestore.DocumentSnapshot, asked time.Time) (parked, more bool) {
 		c := a.found(snapshot(snap), asked)
 		d := &c.Doc
 		switch {
@@ -65,7 +68,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 			visited[d.ID] = true
 			due = append(due, c)
 		}
-		return len(due) < limit
+		return !d.ParkedAt.IsZero(), len(due) < limit
 	}
 
 	// Only the query by updates may read many waiting analyses, so it is made after the others. If it
@@ -77,12 +80,17 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Asc),
 		a.stale(cutoff, now).OrderBy("updatedAt", firestore.Desc),
 	}
+	page := orphanPage
+	if a.codec.keys != nil {
+		page = parkedPage
+		a.stopped[len(queries)-1].Store(nil) // what is new among parked ones is at this end
+	}
 	ended, failed := false, error(nil)
 	for i := range queries {
 		if i == len(queries)-1 && (ended || failed != nil) {
 			break
 		}
-		ended, failed = a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, orphanPage), visit)
+		ended, failed = a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, page), visit)
 		more, err = more || !ended, errors.Join(err, failed)
 		if len(due) == limit {
 			return due, true, err
@@ -101,24 +109,30 @@ func (a *Analyses) orphaned(d *analysislock.Analysis, late time.Duration) bool {
 	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, late)) {
 		return false
 	}
-	return lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, late)
+	parked := !d.ParkedAt.IsZero() // the end of a run books its delivery, or Wakeable finds it
+	return !parked && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, late)
 }
 
 // orphanFields lists the fields by which recovery finds and judges an analysis.
 func (a *Analyses) orphanFields() []string {
-	return []string{
+	all := []string{
 		a.codec.fields.Status, "updatedAt", "nextAttemptAt", "bookedTask",
 		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
 	}
+	if a.codec.keys != nil {
+		all = append(all, "parkedAt")
+	}
+	return all
 }
 
 // orphanPages calls visit for the documents of q, in pages of size, until visit returns false.
-// It begins after stopped, if that is not nil. At the limit of its time or its reads, or after an
-// error, it stores the last document in stopped. It returns an error only if it has read none.
+// It begins after stopped, if that is not nil. At the limit of its time or its reads, after a page with
+// more parked analyses than others, or after an error, it stores the last document in stopped. It returns an
+// error only if it has read none.
 // asked is the local time of the page's request. ended is false if there may be others.
 func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
-	visit func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
+	visit func(snap *firestore.DocumentSnapshot, asked time.Time) (parked, more bool),
 ) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
@@ -130,7 +144,7 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 		if last != nil {
 			page = q.StartAfter(last)
 		}
-		n, asked := 0, time.Now()
+		n, waiting, asked := 0, 0, time.Now()
 		for snap, err := range eachDocument(ctx, "find orphaned analyses", page) {
 			if err != nil {
 				stopped.Store(last)
@@ -140,14 +154,20 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 				return false, err
 			}
 			n, last = n+1, snap
-			if !visit(snap, asked) {
+			parked, more := visit(snap, asked)
+			if parked {
+				waiting++
+			}
+			if !more {
 				return false, nil
 			}
 		}
 		if n < size {
 			return true, nil
 		}
-		read += n
+		if read += n; waiting > n/2 {
+			break
+		}
 	}
 	stopped.Store(last)
 	return false, nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,14 @@ type wanted struct {
 	// small leaves out encoded if the answer would have more than largeAnswer bytes. Then the
 	// document is read twice, but gRPC receives the larger answer only in part.
 	small bool
+}
+
+// paths returns the fields to read, without those inside another one of them.
+func (w wanted) paths() []string {
+	return slices.DeleteFunc(slices.Concat(w.fields, w.encoded), func(path string) bool {
+		top, _, inside := strings.Cut(path, ".")
+		return inside && slices.Contains(w.encoded, top)
+	})
 }
 
 // read reads a document, or only fields of it, which Google's client cannot. It calls use once with
@@ -130,7 +139,7 @@ func decodeReading(answer *firestorepb.BatchGetDocumentsResponse, id string, enc
 func (d *Database) receive(ctx context.Context, doc *firestore.DocumentRef, want wanted) (f frame, err error) {
 	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
 	if want.fields != nil || want.encoded != nil {
-		get.Mask = &firestorepb.DocumentMask{FieldPaths: slices.Concat(want.fields, want.encoded)}
+		get.Mask = &firestorepb.DocumentMask{FieldPaths: want.paths()}
 	}
 	limit := math.MaxInt32
 	if want.small {

@@ -71,32 +71,7 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[document.
 	if err := document.CheckRoom(room); err != nil {
 		return lease.Cell[document.Lock]{}, err
 	}
-	switch {
-	case prev.Exists && next.Kept():
-		return r.documents.Swap(ctx, room, prev, next)
-	case prev.Exists:
-		return r.documents.remove(ctx, room, prev)
-	case next.Kept():
-		return r.create(ctx, room, next)
-	}
-
-	c, err := r.documents.Load(ctx, room, lease.OnlyLease) // no document, and none to create
-	if err == nil && c.Exists {
-		err = lease.ErrConflict
-	}
-	return c, err
-}
-
-// create creates the document.
-func (r *Rooms) create(ctx context.Context, room string, next document.Lock) (lease.Cell[document.Lock], error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	asked := time.Now()
-	at, err := r.documents.create(ctx, room, present(roomFields(next)))
-	if err != nil {
-		return lease.Cell[document.Lock]{}, err
-	}
-	return lease.Cell[document.Lock]{Doc: next, Exists: true, Rev: &revision{updated: at}, At: at, Asked: asked}, nil
+	return r.documents.replace(ctx, room, prev, next, next.Kept())
 }
 
 // roomCodec is the codec of rooms. document.Locks leaves attempts, finished and

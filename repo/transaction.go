@@ -203,9 +203,37 @@ func (s *documents[D]) create(ctx context.Context, id string, fields map[string]
 	return created.UpdateTime, nil
 }
 
+// replace is Swap for documents that exist only while they are kept: it creates or deletes the document if
+// need be.
+func (s *documents[D]) replace(ctx context.Context, id string, prev lease.Cell[D], next D, kept bool,
+) (lease.Cell[D], error) {
+	switch {
+	case prev.Exists && kept:
+		return s.Swap(ctx, id, prev, next)
+	case prev.Exists:
+		return s.remove(ctx, id, prev)
+	case !kept:
+		c, err := s.Load(ctx, id, lease.OnlyLease) // no document, and none to create
+		if err == nil && c.Exists {
+			err = lease.ErrConflict
+		}
+		return c, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var none D
+	asked := time.Now()
+	at, err := s.create(ctx, id, present(s.codec.changes(none, &next, &revision{}, prev.Now())))
+	if err != nil {
+		return lease.Cell[D]{}, err
+	}
+	return lease.Cell[D]{Doc: next, Exists: true, Rev: &revision{updated: at}, At: at, Asked: asked}, nil
+}
+
 // remove deletes the document if it has not changed since prev was read. Firestore returns
 // no update time for such a commit, and the client does not return the commit time. So At
-// is an estimate, wrong by a round trip at most. That is harmless: a room without a
+// is an estimate, wrong by a round trip at most. That is harmless: a room or a key without a
 // document is free at any time, and an owner reads it before creating it.
 func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(*revision)

@@ -49,6 +49,7 @@ var forms = [...]form{
 	delivery.Locked:          {code: http.StatusConflict, acquired: new(false)},
 	delivery.Waiting:         {code: http.StatusConflict, acquired: new(false)},
 	delivery.Suspect:         {code: http.StatusConflict, acquired: new(false)},
+	delivery.KeyBusy:         {code: http.StatusConflict, acquired: new(false)},
 	delivery.LockLost:        {code: http.StatusConflict, acquired: new(true)},
 	delivery.Retry:           {code: http.StatusInternalServerError, acquired: new(true), error: true},
 	delivery.ShuttingDown:    {code: http.StatusInternalServerError, acquired: new(true)},

@@ -23,7 +23,7 @@
 //     The result of a run that has lost its lock is not stored. A finished document stays
 //     finished.
 //   - A delivery is acknowledged only if its document is finished, or another delivery is
-//     booked, or it can never succeed.
+//     booked, or it is parked behind a run of its key whose end books it, or it can never succeed.
 //   - Only Firestore's clock decides whether a lock has expired.
 //
 // # Not guaranteed

@@ -34,6 +34,9 @@ func fromEnv(lookup func(name string) (string, bool), noHTTP bool) (Options, err
 		StallTimeout:       e.DurationOrZero("STALL_TIMEOUT", 0),
 		MaxRunTime:         e.Duration("MAX_RUN_TIME", 0),
 		MaxRuns:            e.Integer("MAX_RUNS", 0, 1, 1_000_000),
+		KeyField:           e.Text("CONCURRENCY_KEY", ""),
+		KeyLimit:           e.Integer("CONCURRENCY_LIMIT", 0, 1, 1000),
+		KeyHold:            e.OneOf("CONCURRENCY_RETRY", "pass", "hold") == "hold",
 		NoHTTP:             noHTTP,
 	}
 
@@ -53,7 +56,8 @@ func fromEnv(lookup func(name string) (string, bool), noHTTP bool) (Options, err
 	}
 
 	if o.Queue == (Queue{}) {
-		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
+		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX",
+			"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY")
 	} else {
 		unsigned := auth.Mode == "none" || noHTTP && o.Queue.EmulatorHost != ""
 		e.Refuse(!unsigned && o.Queue.Caller == "", "TASK_CALLER",

@@ -58,7 +58,7 @@ func (g *Guard) storeOptions(k Kind) repo.Options {
 	o := g.options
 	return repo.Options{
 		Database: o.Database, Emulator: o.Emulator, Collection: k.Collection, Fields: k.Fields,
-		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Keep: o.Keep, Log: o.Log,
+		Policy: o.Lock, MaxRunTime: o.MaxRunTime, Keep: o.Keep, Log: o.Log, Concurrency: k.concurrency(o),
 	}
 }
 
@@ -77,6 +77,9 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 		CheckpointInterval: o.CheckpointInterval,
 		RetryMin:           o.RetryMin, RetryMax: o.RetryMax, Large: g.large, Log: o.Log, Telemetry: g.telemetry,
 	}}
+	if options.Concurrency != nil {
+		c.runner.Keys, c.runner.HoldKeys = analyses, options.Concurrency.Hold
+	}
 	if k.Name != analysis {
 		c.runner.Names.Kind, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)
 	}

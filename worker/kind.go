@@ -65,6 +65,21 @@ type Kind struct {
 	// path: no pattern, no empty segment, no percent-encoding and no query.
 	Path   string `json:"path,omitempty"`
 	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
+	// KeyFields names the fields of a document that Key reads, such as tenant or input.account. With them, at
+	// most KeyLimit documents with the same key run at a time, and the others wait without a delivery, in the
+	// order of their creation. It needs a Queue. The default is the KeyField of Options.
+	KeyFields []string `json:"key_fields,omitempty"`
+	// Key returns the key of a document with these fields, which are nested as in the document and may be missing;
+	// an empty key is not limited. It must be pure and fast, and must not panic. By default the key is the first
+	// of KeyFields, if that is a text, a number or a boolean.
+	Key func(fields map[string]any) string `json:"-"`
+	// KeyLimit returns how many documents with that key may run at a time. It may change from call to call;
+	// zero lets none run. The default is the KeyLimit of Options.
+	KeyLimit func(key string) int `json:"-"`
+	// KeyHold keeps the key of a document that must run again until its next attempt. With a limit of 1,
+	// documents then run strictly one after the other, and one that keeps failing holds up its key. By default
+	// the next document passes. The KeyHold of Options sets it for all kinds.
+	KeyHold bool `json:"key_hold,omitempty"`
 	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
 	// Run does the work, and returns its result or an error. Typed makes one that decodes the input.
@@ -147,10 +162,25 @@ func (k Kind) Filled() (Kind, error) {
 	case k.RunTimeout < 0:
 		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)
 	default:
-		problem = errors.Join(repo.CheckCollection(k.Collection), k.Fields.Check())
+		problem = errors.Join(repo.CheckCollection(k.Collection), k.Fields.Check(), k.concurrency(Options{}).Check())
 	}
 	if problem != nil {
 		return k, fmt.Errorf("worker: kind %q: %w", k.Name, problem)
 	}
 	return k, nil
+}
+
+// concurrency returns the limit of this kind's keys with the defaults of o; nil: there is none.
+func (k Kind) concurrency(o Options) *repo.Concurrency {
+	c := &repo.Concurrency{Fields: k.KeyFields, Key: k.Key, Limit: k.KeyLimit, Hold: k.KeyHold || o.KeyHold}
+	if len(c.Fields) == 0 && c.Key == nil {
+		if o.KeyField == "" || k.Name == recordsName {
+			return nil
+		}
+		c.Fields = []string{o.KeyField}
+	}
+	if c.Limit == nil {
+		c.Limit = func(string) int { return max(1, o.KeyLimit) }
+	}
+	return c
 }

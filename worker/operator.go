@@ -14,12 +14,13 @@ import (
 
 // Documents reads and changes the documents of one kind. [repo.Analyses] describes its methods.
 //
-// Get, Summary, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken are for one document. Find, Page,
+// Get, Summary, KeyState, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken are for one document. Find, Page,
 // Count, Active, Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain
 // and Abandoned are for many. Fields returns the vocabulary, and Now Firestore's time.
 type Documents interface {
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
+	KeyState(ctx context.Context, d *analysislock.Analysis, count bool) (repo.KeyState, error)
 	Unlock(ctx context.Context, id, who string, seen *analysislock.Seen, task string) (analysislock.Analysis, error)
 	Requeue(ctx context.Context, id, who string, seen *analysislock.Seen, fresh bool, task string) (
 		analysislock.Analysis, error)

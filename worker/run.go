@@ -15,9 +15,9 @@ import (
 
 // RunResult is the result of [Work.Run].
 type RunResult struct {
-	// Outcome is the word of the log line: ready, failed or already_finished; locked, waiting or suspect, if this
-	// call has not run the work; retry, continued, shutting_down or lock_lost, if its run did not finish the document;
-	// not_found, bad_request, malformed or unavailable.
+	// Outcome is the word of the log line: ready, failed or already_finished; locked, waiting, suspect or
+	// key_busy, if this call has not run the work; retry, continued, shutting_down or lock_lost, if its run did
+	// not finish the document; not_found, bad_request, malformed or unavailable.
 	Outcome string `json:"outcome"`
 	// Status is READY or FAILED, if the document is finished, whatever the words in Fields are.
 	Status  string `json:"status,omitempty"`
@@ -89,6 +89,8 @@ func unfinishedRun(ctx context.Context, d delivery.Result) error {
 	switch {
 	case d.Reason == delivery.Locked:
 		return newRunningError(d.RetryAt, d.RetryIn)
+	case d.Reason == delivery.KeyBusy:
+		return errors.New("as many documents of its key run as may; it is delivered when one of them ends")
 	case d.Reason == delivery.Waiting || d.Reason == delivery.Suspect:
 		return fmt.Errorf("its next attempt is due at %s", iso8601.Format(d.RetryAt))
 	case errors.Is(d.Err, ErrStopping) && ctx.Err() != nil:

@@ -44,6 +44,36 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
 }
 
+func TestStatusShowsWhyAnAnalysisIsParked(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	key, now := fmt.Sprintf("%x", sha256.Sum256([]byte("acme"))), time.Now()
+	for n := range 3 {
+		put(t, env, fmt.Sprint("p", n), map[string]any{
+			"status": "QUEUED", "tenant": "acme", "parkedAt": iso8601.Format(now.Add(-2 * time.Hour)),
+			"parkedFor": fmt.Sprint(key, " ", iso8601.Format(now.Add(time.Duration(n)*time.Second))),
+		})
+	}
+	slot := map[string]any{"analysis": "a", "lockExpiresAt": iso8601.Format(now.Add(time.Hour))}
+	put(t, env, "analysesKeys/"+key, map[string]any{"key": "acme", "limit": 1, "waiting": true, "slots": map[string]any{"w/1": slot}})
+
+	keyed := env.with("CONCURRENCY_KEY", "tenant")
+	taskguard(t, keyed, "status", "p2").want(t, cli.ExitDone, "parked behind key acme: 1 of 1 run: a; 2 wait before it\n", "parked since ")
+	taskguard(t, keyed, "status").want(t, cli.ExitDone, "parked since ")
+	var shown struct {
+		Key   string         `json:"key"`
+		State map[string]any `json:"key_state"`
+	}
+	if err := json.Unmarshal([]byte(objects(t, keyed, "p0")[0]), &shown); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprint(map[string]any{"key": "acme", "limit": 1, "running": []any{"a"}, "parked": true, "before": 0})
+	if got := fmt.Sprint(shown.State); got != want || shown.Key != "acme" {
+		t.Errorf("%s, %s; want acme and %s", shown.Key, got, want)
+	}
+	taskguard(t, env, "status", "p2").want(t, cli.ExitDone, "id        p2\n", "free") // without the variable
+}
+
 // Records that are stored already have this id.
 func TestStatusShowsTheResponseToAnIdempotencyKey(t *testing.T) {
 	t.Parallel()

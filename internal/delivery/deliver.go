@@ -63,6 +63,7 @@ func (runner *Runner) Deliver(ctx context.Context, d Delivery) (r Result) {
 		r.RunErr, a.measures.Failure = end.analyzerErr, reasonOf(end.analyzerErr)
 	}
 
+	a.leaveKey(ctx, r)
 	r.ID, r.Run, r.Next = a.id, a.measures, a.next
 	r.acknowledge(d)
 	if r.Ran {
@@ -189,6 +190,9 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return Result{Reason: Locked}
 	case analysislock.Suspect:
 		return a.delay(ctx)
+	case analysislock.KeyBusy:
+		a.next.Parked = acq.Parked
+		return Result{Reason: KeyBusy}
 	}
 	a.logOpenActs(ctx, acq.Uncertain, nil)
 	err = exhausted[acq.Reason]
@@ -255,9 +259,10 @@ func (a *attempt) run(ctx context.Context) (end runEnd) {
 		"others", len(beside), "beside", beside[:min(len(beside), maxBeside)])
 
 	started := time.Now()
-	held := a.hold.Start(ctx, a.renewed)
+	renewed, stopSlot := a.startSlot(ctx)
+	held := a.hold.Start(renewed, a.renewed)
 	defer func() { // also if the analyzer ends its goroutine
-		if lost := a.hold.Stop(); lost != nil {
+		if lost := cmp.Or(a.hold.Stop(), stopSlot()); lost != nil {
 			end.err = lost
 		}
 		runner.Telemetry.Record(ctx, telemetry.RunsActive, -1)
@@ -474,12 +479,17 @@ func (a *attempt) refunds(pause time.Duration) bool {
 // handOver ends a run that was stopped with the process, before the deadline of the stop. Another
 // worker gets an immediate delivery. If nothing is booked, the queue retries this one.
 func (a *attempt) handOver(ctx context.Context) Result {
+	ctx, cancel := untilStop(ctx)
+	defer cancel()
+	return a.replace(ctx, Result{Reason: ShuttingDown, Err: ErrStopping}, analysislock.OutcomeShuttingDown, "replace")
+}
+
+// untilStop returns a context for what must be done after the end of ctx: until the deadline of the stop, or
+// for bookTimeout without one.
+func untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
 	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
 	_ = errors.As(context.Cause(ctx), &stop) // otherwise the default remains
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
-	defer cancel()
-
-	return a.replace(ctx, Result{Reason: ShuttingDown, Err: ErrStopping}, analysislock.OutcomeShuttingDown, "replace")
+	return context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 }
 
 // continueLater ends a run that has passed its deadline, if it has committed a new checkpoint: an

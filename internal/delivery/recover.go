@@ -86,6 +86,7 @@ func (runner *Runner) Recover(ctx context.Context) (Recovery, error) {
 			return nil
 		})
 	}
+	booking.Go(func() error { return call.wakeAll(ctx) })
 	begun := call.rebookAll(ctx, due, &booking)
 	err = errors.Join(err, booking.Wait())
 

@@ -55,6 +55,7 @@ type Next struct {
 	HeldBy   string        // owner of the other worker's lock
 	FollowUp string        // booked or failed; empty: no booking was tried
 	Needless bool          // the analysis has ended, and a queue is configured
+	Parked   bool          // it waits for a slot of its key: the end of a run of that key books it
 }
 
 // Booked reports whether the queue has the next delivery.
@@ -79,6 +80,7 @@ const (
 	Locked
 	Waiting
 	Suspect
+	KeyBusy
 	Retry
 	LockLost
 	ShuttingDown
@@ -100,10 +102,11 @@ const (
 	never rule = iota
 	always
 	ifBooked // if the next delivery is booked, or needless
+	ifParked // if the analysis is parked behind a slot, whose end books it
 )
 
 func (r rule) holds(n Next) bool {
-	return r == always || r == ifBooked && (n.Booked() || n.Needless)
+	return r == always || r == ifBooked && (n.Booked() || n.Needless) || r == ifParked && n.Parked
 }
 
 // reasons says for each reason when its delivery is acknowledged. Only this table decides it. A request
@@ -128,6 +131,8 @@ var reasons = [numReasons]struct {
 	Waiting: {name: "waiting", ack: ifBooked, expected: ifBooked},
 	// The last attempts crashed, and this process runs something else. The next delivery is booked.
 	Suspect: {name: "suspect", ack: ifBooked, expected: ifBooked},
+	// As many analyses of its key run as may. The end of one of them books this one.
+	KeyBusy: {name: "key_busy", ack: ifParked, expected: ifParked},
 	// The run failed temporarily. The next attempt is booked.
 	Retry: {name: "retry", ack: ifBooked},
 	// The lock was lost during the run. A follow-up comes after the other lock's expiry.

@@ -6,6 +6,7 @@ import "testing"
 // analysis until a recovery. One that is never acknowledged is repeated without end.
 func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 	const always, ifBooked, never = "always", "if the next is booked or needless", "never"
+	const ifParked = "if it is parked"
 	rows := map[Reason]struct {
 		ack        string
 		rejectedAt int // the try of the task; zero: never
@@ -18,6 +19,7 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		Locked:          {ifBooked, 0},
 		Waiting:         {ifBooked, 0},
 		Suspect:         {ifBooked, 0},
+		KeyBusy:         {ifParked, 0},
 		Retry:           {ifBooked, 0},
 		LockLost:        {ifBooked, 0},
 		ShuttingDown:    {ifBooked, 0},
@@ -45,8 +47,9 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		message := Delivery{Task: "not a task's name", Tries: 9}
 		check(Next{}, message, want.ack == always, false)
 		check(Next{FollowUp: "failed"}, message, want.ack == always, false)
-		check(Next{FollowUp: "booked"}, message, want.ack != never, false)
-		check(Next{Needless: true}, message, want.ack != never, false)
+		check(Next{FollowUp: "booked"}, message, want.ack == always || want.ack == ifBooked, false)
+		check(Next{Needless: true}, message, want.ack == always || want.ack == ifBooked, false)
+		check(Next{Parked: true}, message, want.ack == always || want.ack == ifParked, false)
 
 		for try := range 8 { // zero is unknown, and counts as the first
 			rejected := want.rejectedAt > 0 && max(try, 1) >= want.rejectedAt

@@ -48,6 +48,16 @@ type OrphanFinder interface {
 		task func(next time.Time) string) (booked string, err error)
 }
 
+// Keys ends the slots of analyses that have a key, and finds those that wait for one; repo.Analyses does.
+type Keys interface {
+	// Leave frees a slot or reserves it, and Wake is for a slot that was not used; see analysislock.Locks. They
+	// return the parked analyses for which a slot is free.
+	Leave(ctx context.Context, s *analysislock.Slot, next time.Time) (parked []analysislock.Analysis, err error)
+	Wake(ctx context.Context, key, id string, finished bool) (parked []analysislock.Analysis, err error)
+	// Wakeable returns such analyses of all keys.
+	Wakeable(ctx context.Context) ([]analysislock.Analysis, error)
+}
+
 // Runner runs each piece of work of one kind once at a time, and finishes it once. It is safe for
 // concurrent use (SEEDS G1).
 type Runner struct {
@@ -55,6 +65,7 @@ type Runner struct {
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // Recover asks it
+	Keys    Keys         // nil: analyses have no key
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
 	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
 	Scope    string // the path of the documents' collection, a part of each act's idempotency key
@@ -66,7 +77,9 @@ type Runner struct {
 	// RetryUncertain reports that the caller clears up uncertain acts, as Do's does. A run that ends with
 	// one is then tried again. Otherwise its analysis becomes FAILED, and an operator answers.
 	RetryUncertain bool
-	StallTimeout   time.Duration // limits the time between two reports of a run; zero: no limit
+	// HoldKeys keeps the slot of an analysis that must run again until its next attempt.
+	HoldKeys     bool
+	StallTimeout time.Duration // limits the time between two reports of a run; zero: no limit
 	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
 	RetryMin, RetryMax time.Duration
 	// Large admits one large result at a time, from its decoding to the commit: each may take a

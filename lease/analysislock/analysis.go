@@ -42,7 +42,14 @@ type Analysis struct {
 	// lost; empty: none is known.
 	BookedTask string `json:"booked_task,omitempty"`
 	// Starts is how many runs were started elsewhere since the last acquisition; see Locks.Start.
-	Starts  int       `json:"starts,omitempty"`
+	Starts int `json:"starts,omitempty"`
+	// Key is the concurrency key, by which Keys limits how many run at a time; empty: not limited.
+	Key string `json:"key,omitempty"`
+	// ParkedAt is the time since which it is parked: it waits for a slot of its Key, and no delivery is
+	// booked. Zero: it is not parked.
+	ParkedAt time.Time `json:"parked_at,omitzero"`
+	// Place is where it stands among the parked ones, which are in the order of this text.
+	Place   string    `json:"-"`
 	History []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
@@ -131,8 +138,12 @@ func (d *Analysis) fail(code, message string) {
 	d.unbook()
 }
 
-// unbook removes what is recorded of the next delivery and of starts elsewhere, which is not needed any more.
-func (d *Analysis) unbook() { d.NextAttemptAt, d.BookedTask, d.Starts = time.Time{}, "", 0 }
+// unbook removes what is recorded of the next delivery, of starts elsewhere and of its place among the
+// parked ones, which is not needed any more.
+func (d *Analysis) unbook() {
+	d.NextAttemptAt, d.BookedTask, d.Starts = time.Time{}, "", 0
+	d.ParkedAt, d.Place = time.Time{}, ""
+}
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
 // program may have set.
@@ -212,6 +223,7 @@ const (
 	Locked            = "locked"
 	Waiting           = "waiting"            // for NextAttemptAt
 	Suspect           = "suspect"            // its last attempts crashed; see AcquireOptions.SkipSuspects
+	KeyBusy           = "key_busy"           // as many of its Key run as may; see Acquisition.Parked
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
 	RunTimeExhausted  = "run_time_exhausted" // likewise, as is Crashed
 )

@@ -16,6 +16,10 @@ type Hold = lease.Hold[Analysis]
 // Locks gives access to the locks on a store's analyses. It is safe for concurrent use. Every
 // method returns lease.ErrInvalidKey for an id that no analysis can have.
 type Locks struct {
+	// Keys limits how many analyses of one Key run at a time; nil: there is no limit. Set it before the
+	// first acquisition.
+	Keys *Keys
+
 	store   lease.Store[Analysis]
 	records *lease.Records[Analysis]
 	maxRun  time.Duration
@@ -79,6 +83,14 @@ type Acquisition struct {
 	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
 	MustRun   bool          // if Suspect: it was delayed so often that it must run now, alone or not
 	Message   string        // if Crashed: of the error that the call has recorded
+	Key       string        // of the analysis
+	// Slot is the slot of the Key that the call has taken, also if it has not acquired the lock afterwards.
+	// The caller must Leave or Keep it after the lock.
+	Slot *Slot
+	// Parked reports, if KeyBusy, that the analysis is parked: it needs no delivery before a slot is free.
+	Parked bool
+	// Next are the parked analyses, if KeyBusy, that come before this one and for which a slot is free.
+	Next []Analysis
 
 	suspect *Analysis // if Suspect: as it was read
 }
@@ -103,7 +115,10 @@ type AcquireOptions struct {
 // crashed too often while it ran alone: it becomes FAILED in the same commit. One whose document has no room
 // for the acquisition becomes FAILED in another commit. An attempt that has no end is recorded as crashed.
 //
-// An acquisition takes two round trips, and a skip takes one. Errors: lease.ErrNotFound;
+// With Keys, the decision is made first, then a slot of the analysis's Key is taken, then the lock. Without a
+// slot the analysis is parked, which is a skip with the reason KeyBusy.
+//
+// An acquisition takes two round trips, and a skip takes one. A Key adds two. Errors: lease.ErrNotFound;
 // lease.ErrMalformed; lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
 // has no room for FAILED either. (SEEDS G1–G7, G9)
 func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration, o AcquireOptions,
@@ -115,32 +130,56 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	if err != nil {
 		return Acquisition{}, err
 	}
-	acquire := func(d *Analysis, now time.Time) error {
-		return d.acquire(now, owner, records.Policy(), l.maxRun, o)
-	}
+	policy := records.Policy()
+	acquire := func(d *Analysis, now time.Time) error { return d.acquire(now, owner, policy, l.maxRun, o) }
 
-	hold, doc, err := records.Acquire(ctx, id, owner, o.Want, acquire)
-	if errors.Is(err, lease.ErrRefused) { // FAILED is final, so a second refusal must confirm the first
-		hold, doc, err = records.Acquire(ctx, id, owner, o.Want, acquire)
-	}
-	written := doc.ID != "" // else Firestore has refused the reading, and not the write
-	if errors.Is(err, lease.ErrRefused) && written {
-		err = l.failFull(ctx, &doc)
-	}
-	if err != nil {
-		return skip(&doc, owner, err)
-	}
+	for { // again only if the analysis was to be skipped, and could be acquired without a slot meanwhile
+		var from *lease.Cell[Analysis]
+		var slot *Slot
+		rule, key := acquire, ""
+		if l.Keys != nil {
+			e := &entry{locks: l, id: id, owner: owner, policy: policy, acquire: acquire}
+			if err := e.enter(ctx, o.Want); err != nil {
+				return e.skip(err)
+			}
+			from, slot, rule, key = e.from, e.slot, e.withSlot, e.doc.Key
+		}
 
+		hold, doc, err := records.AcquireFrom(ctx, from, id, owner, o.Want, rule)
+		if errors.Is(err, lease.ErrRefused) { // FAILED is final, so a second refusal must confirm the first
+			hold, doc, err = records.Acquire(ctx, id, owner, o.Want, rule)
+		}
+		written := doc.ID != "" // else Firestore has refused the reading, and not the write
+		if errors.Is(err, lease.ErrRefused) && written {
+			err = l.failFull(ctx, &doc)
+		}
+		if errors.Is(err, errLimited) && slot == nil {
+			continue
+		}
+
+		var got Acquisition
+		if err != nil {
+			got, err = skip(&doc, owner, err)
+		} else {
+			got = l.acquired(hold, &doc, policy)
+		}
+		got.Key, got.Slot = key, slot
+		return got, err
+	}
+}
+
+// acquired returns the Acquisition that doc shows.
+func (l *Locks) acquired(hold *Hold, doc *Analysis, p lease.Policy) Acquisition {
 	got := Acquisition{
 		Acquired: true, Hold: hold, Status: doc.Status,
 		Grant: doc.Lock.Grant(), ExpiresAt: doc.Lock.ExpiresAt, Attempt: doc.Lock.Attempts,
 		First: doc.Lock.Attempts == 1 && len(doc.History) == 1,
-		Last:  records.Policy().Last(doc.Lock), Stolen: hold.Stolen(),
+		Last:  p.Last(doc.Lock), Stolen: hold.Stolen(),
 	}
 	if l.maxRun > 0 {
 		got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))
 	}
-	return got, nil
+	return got
 }
 
 // The reasons for which AcquireAnalysisLock skips an analysis that waits, and a suspect.
@@ -151,7 +190,7 @@ var (
 
 // skip returns the Acquisition of a call that ended with err, or err if it is not a skip.
 func skip(d *Analysis, owner string, err error) (Acquisition, error) {
-	got := Acquisition{Status: d.Status, Attempt: d.Lock.Attempts}
+	got := Acquisition{Status: d.Status, Attempt: d.Lock.Attempts, Key: d.Key}
 	var held *lease.HeldError
 	switch {
 	case errors.Is(err, lease.ErrFinished):

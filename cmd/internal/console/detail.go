@@ -57,6 +57,9 @@ func (s *Server) detail(c echo.Context) error {
 		frame: s.frame(c, printable.Line(id)), Notice: notice(c),
 		Analysis: s.newRow(&a, a.ReadAt), ReadAt: clock(a.ReadAt),
 	}
+	if p.Analysis.KeyState, err = s.keyState(c.Request().Context(), &a, true); err != nil {
+		return refusalOf(err, "")
+	}
 	p.Poll, p.Live = address("/analysis", id), liveAt(a.ReadAt)
 	if all {
 		p.Contents = []contents{printed("Input", a.Input), printed("Result", a.Result)}
@@ -75,6 +78,16 @@ func (s *Server) read(
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
 	return read(ctx, id)
+}
+
+// keyState reads the state of the key of an analysis that has one and is not finished.
+func (s *Server) keyState(ctx context.Context, a *analysislock.Analysis, count bool) (repo.KeyState, error) {
+	if a.Finished() || a.Key == "" && a.ParkedAt.IsZero() {
+		return repo.KeyState{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	return s.source.KeyState(ctx, a, count)
 }
 
 // printed returns a value as indented JSON, cut after maxContents.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -116,6 +117,7 @@ type pill struct {
 type view struct {
 	running, waiting, stuck, others []analysislock.Analysis
 	next                            string
+	keys                            map[string]repo.KeyState // by the id of an analysis that is parked
 	readAt                          time.Time
 }
 
@@ -195,7 +197,36 @@ func (s *Server) view(ctx context.Context, ch choice) (v view, err error) {
 		return v, err
 	}
 	v.others, v.next, v.readAt, err = s.source.Page(ctx, ch.at(v.readAt), ch.After, s.o.Limit)
+	if err != nil {
+		return v, err
+	}
+	v.keys, err = s.keyStates(ctx, slices.Concat(v.waiting, v.stuck, v.others))
 	return v, err
+}
+
+// maxKeys bounds how many keys a list reads.
+const maxKeys = 20
+
+// keyStates returns the state of the key of each parked analysis, up to maxKeys keys.
+func (s *Server) keyStates(ctx context.Context, all []analysislock.Analysis) (map[string]repo.KeyState, error) {
+	known, states := map[string]repo.KeyState{}, map[string]repo.KeyState{}
+	for i := range all {
+		a := &all[i]
+		keyID, _, _ := strings.Cut(a.Place, " ")
+		state, read := known[keyID]
+		if a.ParkedAt.IsZero() || !read && len(known) == maxKeys {
+			continue
+		}
+		if !read {
+			var err error
+			if state, err = s.keyState(ctx, a, false); err != nil {
+				return nil, err
+			}
+			known[keyID] = state
+		}
+		states[a.ID] = state
+	}
+	return states, nil
 }
 
 // rows returns one row for each analysis of v: first the running ones, then the waiting ones, then
@@ -213,6 +244,7 @@ func (s *Server) rows(v *view, now time.Time) (rows []row) {
 				continue
 			}
 			listed[r.ID] = true
+			r.KeyState = v.keys[r.ID]
 			if section.name == stuck {
 				r.Group = stuck
 			}

@@ -49,6 +49,32 @@ func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	})
 }
 
+// Two of them have one key, so that it is read once.
+func TestParkedAnalysesShowTheirKey(t *testing.T) {
+	var all []analysislock.Analysis
+	for n := range 3 {
+		d := analysis(fmt.Sprint("p", n), "QUEUED")
+		d.ParkedAt, d.Place = storeNow().Add(-3*time.Minute), fmt.Sprint("hash", n/2, " 1999")
+		all = append(all, d)
+	}
+	finished := analysis("done", "READY")
+	finished.Key, finished.Lock.Finished = "acme", true
+	source := newSource(append(all, finished, analysis("free", "QUEUED"))...)
+	server := open(t, source, console.Options{})
+
+	list := page(t, server, "/")
+	if n := strings.Count(list, "parked for"); n != 3 || source.calls("KeyState") != 2 {
+		t.Errorf("%d are parked, and %d keys were read; want 3 and 2", n, source.calls("KeyState"))
+	}
+	if n := strings.Count(list, "key <bdi>&lt;acme&gt;</bdi>: 1 of 3 run"); n != 3 {
+		t.Errorf("%d have a key, want 3", n)
+	}
+	has(t, page(t, server, "/analysis?id=p1"), "parked behind key &lt;acme&gt;: 1 of 3 run: r; 5 wait before it")
+	for _, id := range []string{"done", "free"} {
+		hasNot(t, page(t, server, "/analysis?id="+id), "acme")
+	}
+}
+
 func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newSource(analysis("a", "QUEUED"))

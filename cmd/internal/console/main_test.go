@@ -193,6 +193,16 @@ func (s *memorySource) Count(_ context.Context, f repo.Filter) (int64, error) {
 	return int64(len(counted)), err
 }
 
+// KeyState is of a key with three slots, of which one is taken.
+func (s *memorySource) KeyState(_ context.Context, d *analysislock.Analysis, count bool) (repo.KeyState, error) {
+	_, err := s.read("KeyState", nil)
+	state := repo.KeyState{Key: "<acme>", Limit: 3, Running: []string{"r"}, Parked: !d.ParkedAt.IsZero()}
+	if count {
+		state.Before = new(int64(5))
+	}
+	return state, err
+}
+
 func (s *memorySource) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
 	d, err := s.Get(ctx, id)
 	d.Input, d.Result = nil, nil

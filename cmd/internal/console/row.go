@@ -16,6 +16,7 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/repo"
 )
 
 // The states of a lock, in pages and their addresses.
@@ -46,7 +47,8 @@ type row struct {
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
-	Write     bool // changes may be made
+	KeyState  repo.KeyState // empty: there is none, or it is not shown
+	Write     bool          // changes may be made
 	ActKey    func(id, act string) string
 	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
 }
@@ -112,6 +114,9 @@ func (r row) Requeueable() bool {
 func (r row) Cancellable() bool {
 	return r.Write && r.LockState != lockMalformed && !r.Lock.Finished
 }
+
+// Parked reports whether the analysis waits for a slot of its key.
+func (r row) Parked() bool { return !r.ParkedAt.IsZero() && !r.Lock.Finished }
 
 // Resumable reports whether the next attempt is given a checkpoint. Only the readings of
 // one analysis have it.

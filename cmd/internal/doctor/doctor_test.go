@@ -202,6 +202,18 @@ func seeded() []misconfiguration {
 		{"misspelt collection", "collection", problem, func(f *doctor.Facts) { f.Kinds[0].Collection = "analysis" }},
 		{"lock's expiry without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = false }},
 		{"next attempt without an index", "field-not-indexed", problem, func(f *doctor.Facts) { f.Indexes.Fields["analyses/nextAttemptAt"] = false }},
+		{"place in the line of a key without an index", "field-not-indexed", problem, func(f *doctor.Facts) {
+			set("CONCURRENCY_KEY", "tenant")(f)
+			f.Indexes.Fields["analyses/parkedFor"] = false
+		}},
+		{"place of another kind without an index", "field-not-indexed", problem, func(f *doctor.Facts) {
+			orders(f)
+			f.Kinds[1].KeyFields = []string{"shop"}
+			f.Indexes.Fields["orders/parkedFor"] = false
+		}},
+		{"limit without a key", "environment", problem, set("CONCURRENCY_LIMIT", "3")},
+		{"key that is no field", "environment", problem, set("CONCURRENCY_KEY", "input..tenant")},
+		{"more heartbeats than the key's document takes", "concurrency-limit", advice, set("CONCURRENCY_KEY", "tenant", "CONCURRENCY_LIMIT", "101")},
 		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
 		{"TTL of the creation", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/createdAt"] = true }},
 		{"TTL of an application", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/deleteAfter"] = true }},
@@ -297,6 +309,8 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 		"a program of the image":   set("ANALYZER", "exec:/no/such/program -x", "ANALYZER_ENV", "MODEL"),
 		"tokens of the audience":   oidc,
 		"tasks in ten seconds":     func(f *doctor.Facts) { f.Queue.PerSecond = 0.1 },
+		"a key":                    set("CONCURRENCY_KEY", "input.tenant", "CONCURRENCY_LIMIT", "100"),
+		"no key":                   func(f *doctor.Facts) { f.Indexes.Fields["analyses/parkedFor"] = false },
 		"heartbeat of 5 s":         set("LOCK_HEARTBEAT", "5s"),
 		"long TTL":                 set("LOCK_TTL", "1h", "LOCK_HEARTBEAT", ""),
 		"secrets of a program":     set("ANALYZER", "exec:/app/analyze", "ANALYZER_ENV", "MODEL_*", "MODEL_API_KEY", doctor.Secret, "HTTPS_PROXY", doctor.Secret, "OTEL_EXPORTER_OTLP_HEADERS", doctor.Secret),
@@ -317,7 +331,7 @@ func TestWhatIsRightIsNoFinding(t *testing.T) {
 			onProject("roles/run.invoker", "serviceAccount:"+doclockAccount)(f)
 		},
 		"no secrets": set("MAX_OUTPUT", "", "MODEL_TOKENS", "4096000000", "API_KEY_FILE", "/secrets/key", "MODEL_API_KEY", "projects/p/secrets/key",
-			"STOP_TOKEN", "<|endoftext|>", "EOS_TOKEN", "[end_of_text]", "PUSHER_APP_KEY", "0123456789", "CONCURRENCY_KEY", "customer-id", "STRIPE_PUBLIC_KEY", "0123456789",
+			"STOP_TOKEN", "<|endoftext|>", "EOS_TOKEN", "[end_of_text]", "PUSHER_APP_KEY", "0123456789", "CONCURRENCY_KEY", "customer_id", "STRIPE_PUBLIC_KEY", "0123456789",
 			"STRIPE_KEY", "pk_live_0123456789", "DB_PASS", "/secrets/password", "BYPASS", "hunter2", "MODEL_PATH", "0123456789", "HOME_PWD", "/app", "DB_PASSWORD", doctor.Secret, "AUTH_TOKEN", "https://auth.example/token"),
 		"application in a container": func(f *doctor.Facts) {
 			set("ANALYZER", "http://localhost:9000/analyze")(f)

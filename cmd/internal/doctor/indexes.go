@@ -160,7 +160,11 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 				"Exempt it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--disable-indexes).", name, group, database)
 	}
-	for _, name := range []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"} {
+	indexed := []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"}
+	if len(k.KeyFields) > 0 || d.hasRead(WorkerSettings) && d.config.Options.KeyField != "" {
+		indexed = append(indexed, "parkedAt", "parkedFor")
+	}
+	for _, name := range indexed {
 		d.rule(Problem, "field-not-indexed", !d.Indexes.indexed(group, name),
 			"The field %s of %s is exempt from indexes: queries of recovery or of the console fail.\n"+
 				"Index it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+

@@ -56,6 +56,13 @@ func (d *diagnosis) checkWorker() {
 			"Firestore limits the writes to one.\n"+
 			"Set LOCK_TTL to at least 15s (default: 300s), without LOCK_HEARTBEAT.", o.Lock.Heartbeat)
 
+	most := int(o.Lock.Heartbeat / time.Second) // a write a second
+	d.rule(Advice, "concurrency-limit", o.KeyField != "" && o.KeyLimit > most,
+		"CONCURRENCY_LIMIT is %d, and each run writes to the document of its key every %v: "+
+			"Firestore takes about one write a second to one document.\n"+
+			"Set CONCURRENCY_LIMIT to at most %d, or longer LOCK_TTL and LOCK_HEARTBEAT.",
+		o.KeyLimit, o.Lock.Heartbeat, most)
+
 	analyzer, err := url.Parse(w.value("ANALYZER"))
 	local := err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, analyzer.Hostname())
 	d.rule(Problem, "analyzer-missing", local && (len(w.Sidecars) == 0 || analyzer.Port() == w.Port),

@@ -22,6 +22,7 @@ var leftUnset = map[string]string{
 	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
 	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
+	"CONCURRENCY_KEY": "off unless the work of one customer must be limited", "CONCURRENCY_LIMIT": "of CONCURRENCY_KEY", "CONCURRENCY_RETRY": "of CONCURRENCY_KEY",
 	"SMOKE_INPUT":  "of the module's smoke_env",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
 	"doclock SESSION_USER_CLAIM": "of SESSION_AUTH=oidc", "doclock AUTHORIZE_URL": "the application's own",
@@ -102,6 +103,7 @@ func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
 	mayBeSet := map[string]string{
 		"LOG_LEVEL":           "worker_env, doclock_env",
 		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env", "RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
+		"CONCURRENCY_KEY": "worker_env", "CONCURRENCY_LIMIT": "worker_env", "CONCURRENCY_RETRY": "worker_env",
 		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
 	}
 	for _, name := range []string{"everything", "smallest", "application", "theirs", "platform"} {

@@ -152,7 +152,10 @@ func (l *local) showRecord(w *process, r *record) {
 // suits cmd/worker too.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	names := []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"}
+	names := []string{
+		"ANALYSES_COLLECTION", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED",
+		"DOCUMENT_LOCKS_COLLECTION",
+	}
 	maps.Copy(vars, l.given(names))
 	return vars
 }

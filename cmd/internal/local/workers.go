@@ -77,7 +77,7 @@ func (c *workerCloud) clientVariables() map[string]string {
 var passedOn = []string{
 	"ANALYSES_COLLECTION", "ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS",
 	"MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
-	"KEEP_FINISHED", "LOG_LEVEL",
+	"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY", "KEEP_FINISHED", "LOG_LEVEL",
 }
 
 // warnOfMisspelt reports variables whose names are similar to a name that local reads.

@@ -66,6 +66,8 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 	o := worker.Options{
 		Lock: e.LockPolicy(), // the workers', whose TTL decides what is orphaned
 		Keep: e.KeepFinished(),
+		// An operator's change of a parked analysis takes it out of the line of its key.
+		KeyField: e.Text("CONCURRENCY_KEY", ""), KeyLimit: e.Integer("CONCURRENCY_LIMIT", 0, 1, 1000),
 		Auth: worker.CheckedByProxy(), // no request is served
 		Log:  cmp.Or(log, slog.New(slog.DiscardHandler)),
 	}

@@ -109,6 +109,7 @@ var outcomes = map[string]struct {
 	"malformed":        {cli.ExitFailed, "cannot be read"},
 	"locked":           {exitLater, "is locked by another run until %s, unless that renews the lock"},
 	"waiting":          {exitLater, "is not due before %s"},
+	"key_busy":         {exitLater, "waits: as many of its key run as may"},
 	"suspect":          {exitLater, "is kept back: its last runs killed their workers, and this process is busy"},
 	"retry":            {exitLater, "failed, and is tried again at %s"},
 	"continued":        {exitLater, "passed RUN_TIMEOUT with a new checkpoint, from which the next attempt continues"},

@@ -39,6 +39,8 @@ type shownAnalysis struct {
 	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
 	Input      json.RawMessage `json:"input,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
+	// KeyState says who has the slots of its key, and how many wait before it.
+	KeyState repo.KeyState `json:"key_state,omitzero"`
 }
 
 // shownAct is an act with its idempotency key, by which its receiver may know it.
@@ -188,6 +190,9 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection)
 	}
 	s := cl.summaryOf(&a)
 	s.History = a.History
+	if s.KeyState, err = cl.KeyState(ctx, &a, true); err != nil {
+		return err
+	}
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
 	for field, value := range map[*json.RawMessage]any{
 		&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value,
@@ -238,6 +243,7 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 	field("attempts", strconv.Itoa(s.Attempts), true)
 	lock := lockText(&s.Analysis, s.Lock.Owner)
 	field("lock", lock, lock != "")
+	field("key", printable.Line(s.KeyState.String()), s.KeyState.Key != "")
 
 	if p := s.Progress; p != nil {
 		ago := cmp.Or(cli.Duration(max(0, s.ReadAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
@@ -390,6 +396,8 @@ func lockText(a *analysislock.Analysis, owner string) string {
 		return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-remaining, "%s ago"), "at "+expiry)
 	case a.Finished():
 		return ""
+	case !a.ParkedAt.IsZero():
+		return "parked" + cmp.Or(cli.Duration(a.ReadAt.Sub(a.ParkedAt), " %s ago"), " since "+iso8601.Format(a.ParkedAt))
 	case a.Waits():
 		next := iso8601.Format(a.NextAttemptAt)
 		return "waits" + cmp.Or(cli.Duration(a.NextAttemptAt.Sub(a.ReadAt), ", %s left"), " until "+next)

@@ -71,6 +71,8 @@ type chaos struct {
 	journal  string // file name
 	slots    []*slot
 	began    time.Time
+	// environment is what the workers have besides.
+	environment []string
 
 	mu      sync.Mutex
 	counts  map[string]int

@@ -37,6 +37,9 @@
 // released its lock: at SIGTERM, at RUN_TIMEOUT or after a failure. Each attempt counts, except one
 // that was released at SIGTERM or RUN_TIMEOUT.
 //
+// TestChaosKeys is for slots of keys: workers are killed each second, and nothing else fails. make chaos-keys
+// does so for two minutes.
+//
 // What these tests do not judge again, because package proof does: when an attempt may begin and
 // recovery may book, and what an answer says. The history of an analysis is not judged if the
 // outcome of one of its commits is unknown to the proxy; there are few.

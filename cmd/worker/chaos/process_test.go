@@ -122,6 +122,7 @@ func (c *chaos) startWorker() (*process, error) {
 		"RUN_TIMEOUT=" + c.runTimeout.String(), "CHECKPOINT_INTERVAL=1s",
 		"RETRY_MIN=4s", "RETRY_MAX=" + c.retryMax.String(),
 	}
+	p.cmd.Env = append(p.cmd.Env, c.environment...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = time.Second

@@ -100,15 +100,16 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 type write struct {
 	proof.Write
 	doc        string
-	at         time.Time   // by Firestore's clock
-	checkpoint *checkpoint // nil: unchanged or deleted
-	outcome    string      // of the last attempt, if the history changes
+	at         time.Time                     // by Firestore's clock
+	checkpoint *checkpoint                   // nil: unchanged or deleted
+	outcome    string                        // of the last attempt, if the history changes
+	slots      map[string]*firestorepb.Value // of a key
 }
 
 // write returns what the commit c has changed. An operator's answer about an act is a requeue.
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
-	w := write{doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at)}
+	w := write{doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at), slots: slotsOf(c.commit)}
 	w.By = fmt.Sprint("worker ", c.caller)
 	switch {
 	case w.Kind == proof.Finish:

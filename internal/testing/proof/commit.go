@@ -73,6 +73,8 @@ func (c Commit) kind() Kind {
 		return Finish
 	case fields["lockToken"] != nil:
 		return Acquire
+	case fields["parkedAt"] != nil:
+		return Park
 	case c.delays():
 		return Delay
 	case c.Names("lockOwner") && fields["lockOwner"] == nil:

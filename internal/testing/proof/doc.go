@@ -108,6 +108,14 @@
 // exactly: SIMULATE_SEED=n prints one. A pause is milder than a real one, because timers inside
 // the worker continue.
 //
+// # Keys
+//
+// TestNoInterleavingOfOneKey… searches two or three analyses of one key, with each call of a delivery, also
+// those to the record of the key, as a step of its own. It finds a worker that does not look for a slot after
+// parking, or for parked analyses after its end. TestSeedsWithKeys… is the simulation with keys: at no time are
+// more runs of a key in effect than it has slots, and at the end all are finished. An answer key_busy is
+// acknowledged only if its delivery has parked the analysis; that somebody wakes it shows at the end.
+//
 // In TestSeedsOfKillers…, one or two analyses kill every worker that runs them, and nothing
 // else fails. Workers have one, two or ten places, one or four of them run, and the analyses
 // arrive at once or apart. In some seeds the workers are always busy: innocents of 20 to 25

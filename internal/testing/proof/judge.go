@@ -23,6 +23,7 @@ const (
 	Cancel    Kind = "cancel"
 	Resolve   Kind = "resolve" // an operator's answer for a finished analysis; for others it is a Requeue
 	Mark      Kind = "mark"    // recovery's write: a delivery is due
+	Park      Kind = "park"    // the analysis waits for a slot of its key: an expired lock is freed
 	Delay     Kind = "delay"   // a suspect could not run alone: its lock is freed, and a delivery booked
 	Other     Kind = "other"
 )
@@ -53,7 +54,7 @@ type History struct {
 // Add judges the next write. Each token is one more than the last. A lock is acquired only
 // if it is free or has expired. Only the holder extends the lock, releases it or finishes
 // the analysis, and it does the last two only after its run has ended. Recovery marks an
-// analysis, and a worker delays a suspect, only if its lock is not held. An operator's cancel
+// analysis, and a worker delays a suspect or parks an analysis, only if its lock is not held. An operator's cancel
 // takes a token and finishes the analysis, even if the lock is held. A finished analysis does
 // not change until an operator requeues it.
 func (h *History) Add(w Write) {
@@ -66,7 +67,7 @@ func (h *History) Add(w Write) {
 		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
 	case held && (w.Kind == Acquire || w.Kind == GiveUp):
 		h.wrong("%s took token %d at %v, but %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
-	case held && (w.Kind == Requeue || w.Kind == Resolve || w.Kind == Mark || w.Kind == Delay):
+	case held && (w.Kind == Requeue || w.Kind == Resolve || w.Kind == Mark || w.Kind == Delay || w.Kind == Park):
 		h.wrong("%s wrote %s while %s held the lock", w.By, w.Kind, h.Holder)
 	}
 
@@ -98,7 +99,7 @@ func (h *History) Add(w Write) {
 		h.Finished, h.Finishes, h.Holder = true, append(h.Finishes, h.Token), ""
 	case Requeue:
 		h.Finished, h.Holder = false, ""
-	case Release, Unlock, Delay:
+	case Release, Unlock, Delay, Park:
 		h.Holder = ""
 	}
 }

@@ -15,6 +15,8 @@ import (
 func kindOf(from, to *analysis, p *caller) Kind {
 	before, after := from.Lock, to.Lock
 	switch {
+	case to.ParkedAt.After(from.ParkedAt):
+		return Park
 	case p.operates == Resolve && !after.Finished:
 		return Requeue
 	case p.operates != "":
@@ -141,7 +143,7 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 	case k == Unlock && lastOf(before).Outcome == "" && outcomeOf(after) == analysislock.OutcomeCrashed:
 		r.crashes++ // the lock had expired
 	}
-	if k != Acquire && k != GiveUp && k != Delay {
+	if k != Acquire && k != GiveUp && k != Delay && k != Park {
 		return ""
 	}
 	past := after.History
@@ -291,7 +293,7 @@ const dispatchTime = 5 * time.Second
 // judgeUnheld checks, if one crash is the only fault, for how long an analysis was not held by a
 // live worker when it is acquired after the crash, although its next attempt was due.
 func (m *model) judgeUnheld(r *record) {
-	if !m.single || m.crashedAt == 0 {
+	if !m.single || m.crashedAt == 0 || len(r.parkings) > 0 { // it may wait for a slot
 		return
 	}
 	last := &r.states[len(r.states)-1]
@@ -352,10 +354,16 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		}
 	}
 
+	if o.Reason == delivery.KeyBusy && o.Ack && !slices.ContainsFunc(r.parkings, func(at time.Duration) bool { return at >= p.started }) {
+		m.fail("%s was acknowledged with key_busy, but has not parked %s", p, m.show(r.doc))
+	}
+	// The end of the simulation shows whether somebody wakes it. Another dispatch of the task may run it.
+	parked := !r.doc.ParkedAt.IsZero() || o.Reason == delivery.KeyBusy
+
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused && !parked:
 		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
 	case o.Reason == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)

@@ -35,8 +35,12 @@ type model struct {
 	traced        bool
 	begun         time.Time
 
-	mu        sync.Mutex
-	records   map[string]*record
+	mu      sync.Mutex
+	records map[string]*record
+	keys    map[string]lease.Cell[analysislock.Key] // by KeyID, as last written
+
+	keyRevisions int64
+
 	tasks     []*task
 	owners    map[string]*caller
 	trace     []line
@@ -49,6 +53,10 @@ type model struct {
 // limits are the settings of all workers for their runs. Zero: no limit.
 type limits struct {
 	runTimeout, maxRun, interval, stall, retryMin, retryMax time.Duration
+
+	keySlots int                    // of each key; zero: analyses have no key
+	hold     bool                   // a failure for now keeps its slot
+	keyOf    func(id string) string // the key of an analysis
 
 	places int // of a worker; zero: it has none, and so knows no suspects
 }
@@ -69,6 +77,7 @@ type record struct {
 	crashes  int               // of later attempts
 	charges  []string          // receipts of the provider
 	keys     map[string]string // the receipts by key
+	parkings []time.Duration
 }
 
 // state is the lock and the checkpoint after a write.
@@ -96,7 +105,9 @@ type caller struct {
 	token    int64  // of its acquisition; for an operator, of the lock that it broke
 	acquired int    // the number of the record's states before its acquisition
 	run      *run
-	since    int   // the number of the record's states when it started
+	since    int // the number of the record's states when it started
+	started  time.Duration
+	parked   bool  // it has parked its analysis
 	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
@@ -153,7 +164,8 @@ type task struct {
 }
 
 func newModel(policy lease.Policy) *model {
-	return &model{policy: policy, records: map[string]*record{}, owners: map[string]*caller{}, figures: figures{}}
+	keys := map[string]lease.Cell[analysislock.Key]{}
+	return &model{policy: policy, records: map[string]*record{}, keys: keys, owners: map[string]*caller{}, figures: figures{}}
 }
 
 // now returns the store's time.
@@ -212,6 +224,9 @@ func (m *model) create(id string) *record {
 		doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(),
 		states: []state{{at: m.since()}}, keys: map[string]string{},
 	}
+	if m.keySlots > 0 {
+		r.doc.Key, r.doc.CreatedAt = m.keyOf(id), m.now()
+	}
 	m.records[id] = r
 	m.note("%s: created", id)
 	return r
@@ -225,6 +240,9 @@ const (
 	find     = "find"
 	readWork = "work" // of an attempt
 	list     = "list" // the orphaned analyses
+	loadKey  = "load key"
+	swapKey  = "swap key"
+	parked   = "parked" // the parked analyses of a key
 )
 
 // call is one call to the store or the queue.
@@ -235,6 +253,9 @@ type call struct {
 	prev  cell
 	next  analysis
 	task  taskqueue.Task // of find, only its name
+	key   lease.Cell[analysislock.Key]
+	then  analysislock.Key
+	limit int // of parked
 	asked time.Time
 	reply chan reply // for the search
 }
@@ -244,6 +265,8 @@ type reply struct {
 	already bool
 	found   taskqueue.Presence
 	orphans []cell
+	key     lease.Cell[analysislock.Key]
+	parked  []analysis
 	err     error
 }
 
@@ -262,8 +285,15 @@ func (m *model) serve(c *call) (r reply) {
 		r.cell.Rev = revision{work: m.given(c.id)}
 	case list:
 		r.orphans = m.orphans()
+	case loadKey:
+		r.key = m.keys[c.id]
+		r.key.At = m.now()
+	case swapKey:
+		r.key, r.err = m.swapKey(c)
+	case parked:
+		r.parked = m.parked(c.id, c.limit)
 	}
-	r.cell.Asked = c.asked
+	r.cell.Asked, r.key.Asked = c.asked, c.asked
 	return r
 }
 
@@ -322,6 +352,9 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 		}
 	}
 
+	if next.ParkedAt.After(r.doc.ParkedAt) {
+		r.parkings = append(r.parkings, m.since())
+	}
 	m.judge(r, next, mark, p)
 	m.judgeRecord(r, next, p)
 	acquired := next.Lock.Token != r.doc.Lock.Token
@@ -411,7 +444,7 @@ func (m *model) orphaned(r *record) bool {
 	now, l := m.now(), r.doc.Lock
 	late := func(t time.Time) bool { return now.Sub(t) >= m.policy.TTL }
 	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
-	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && late(r.updated) && late(r.doc.NextAttemptAt)
+	return open && r.doc.ParkedAt.IsZero() && (l.Owner == "" || !now.Before(l.ExpiresAt)) && late(r.updated) && late(r.doc.NextAttemptAt)
 }
 
 // orphans returns readings of all analyses that recovery must find, oldest first.
@@ -480,7 +513,7 @@ func (c *client) Load(ctx context.Context, id string, _ lease.Want) (cell, error
 // Swap takes the owner of a delivery from its first write.
 func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
 	c.locked(func() {
-		if p := callerOf(ctx); p.operates == "" && p.owner == "" {
+		if p := callerOf(ctx); p.operates == "" && p.owner == "" && next.Lock.Token != prev.Doc.Lock.Token {
 			p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
 			c.owners[p.owner] = p
 		}
@@ -514,6 +547,9 @@ func (c *client) ledger() *analysislock.Locks {
 	if err != nil {
 		panic(err)
 	}
+	if c.keySlots > 0 {
+		l.Keys = &analysislock.Keys{Store: keyClient{c}, Limit: func(string) int { return c.keySlots }, Parked: c.Parked}
+	}
 	return l
 }
 
@@ -539,6 +575,9 @@ func (c *client) start(name string, analyze orchestrator.AnalyzerFunc) *instance
 		Instance: name, RunTimeout: c.runTimeout, CheckpointInterval: c.interval, StallTimeout: c.stall,
 		RetryMin: c.retryMin, RetryMax: c.retryMax,
 		Log: slog.New(slog.DiscardHandler),
+	}
+	if i.runner.HoldKeys = c.hold; c.keySlots > 0 {
+		i.runner.Keys = keyLedger{c.ledger(), c}
 	}
 	if c.places > 0 {
 		i.places = delivery.NewPlaces(c.places)

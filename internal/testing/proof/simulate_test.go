@@ -52,6 +52,7 @@ func (w *simulation) simulate(t *testing.T) *simulation {
 		w.judgeActs()
 		w.judgeRuns()
 		w.judgeKillers()
+		w.judgeKeys()
 	})
 	return w
 }

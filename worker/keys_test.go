@@ -1,0 +1,299 @@
+package worker_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"taskguard/worker"
+	"taskguard/worker/workertest"
+)
+
+// keyed is a service, and what its runs did.
+type keyed struct {
+	*workertest.Rig
+	work *worker.Work
+	docs *firestore.Client
+
+	lasts time.Duration // of a run
+
+	mu      sync.Mutex
+	begun   []string
+	running map[string]int
+	most    map[string]int // of one tenant at a time
+}
+
+// serveKeyed starts a service for documents with input.tenant, whose runs take 10 s.
+func serveKeyed(t *testing.T, k worker.Kind, o worker.Options, dial ...grpc.DialOption) *keyed {
+	t.Helper()
+	s := &keyed{Rig: workertest.New(t), lasts: 10 * time.Second, running: map[string]int{}, most: map[string]int{}}
+	k.Run = func(ctx context.Context, job worker.Job) (any, error) {
+		tenant := strings.TrimRight(job.AnalysisID, "0123456789")
+		s.mu.Lock()
+		s.begun = append(s.begun, job.AnalysisID)
+		s.running[tenant]++
+		s.most[tenant] = max(s.most[tenant], s.running[tenant])
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.lasts):
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.running[tenant]--
+		return "done", ctx.Err()
+	}
+	s.work = s.Guard(o, dial...).MustRegister(k)
+	s.Mux.Handle("POST "+s.work.Path, s.work.Handler())
+	conn, err := s.Firestore.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.docs, err = firestore.NewClient(t.Context(), "test-project", option.WithGRPCConn(conn)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.docs.Close() })
+	return s
+}
+
+// submit submits documents tenant0 to tenantN-1, one a second.
+func (s *keyed) submit(t *testing.T, tenant string, count int) {
+	t.Helper()
+	for n := range count {
+		input := map[string]any{"padding": strings.Repeat("x", n%2*80_000)} // more than a decision reads at once
+		if tenant != "free" {
+			input["tenant"] = tenant
+		}
+		if _, err := s.work.Submit(t.Context(), fmt.Sprint(tenant, n), input); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// idle waits for the end of all tasks, and checks that all is READY and nothing is left of the keys.
+func (s *keyed) idle(t *testing.T, count int) {
+	t.Helper()
+	if err := s.Tasks.Idle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ready, err := s.docs.Collection("analyses").Where("status", "==", "READY").Documents(t.Context()).GetAll()
+	if err != nil || len(ready) != count {
+		t.Errorf("%d are READY, %v; want %d", len(ready), err, count)
+	}
+	for _, d := range ready {
+		for _, field := range []string{"parkedAt", "parkedFor"} {
+			if v := d.Data()[field]; v != nil {
+				t.Errorf("%s has %s %v", d.Ref.ID, field, v)
+			}
+		}
+	}
+	keys, err := s.docs.Collection("analysesKeys").Documents(t.Context()).GetAll()
+	if err != nil || len(keys) != 0 {
+		t.Errorf("%d keys are left, %v", len(keys), err)
+	}
+}
+
+func TestKey(t *testing.T) {
+	limit := func(key string) int { return map[string]int{"a": 1, "b": 2}[strings.ToLower(key)] }
+	byFunc := func(fields map[string]any) string {
+		input, _ := fields["input"].(map[string]any)
+		tenant, _ := input["tenant"].(string)
+		return strings.ToUpper(tenant)
+	}
+	for name, k := range map[string]worker.Kind{
+		"as many as the limit of each key run at a time, in order": {KeyFields: []string{"input.tenant"}, KeyLimit: limit},
+		"a function makes the key":                                 {KeyFields: []string{"status", "input.tenant"}, Key: byFunc, KeyLimit: limit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serveKeyed(t, k, worker.Options{})
+				began := time.Now()
+				var tenants sync.WaitGroup
+				for _, tenant := range []string{"a", "b", "free"} {
+					tenants.Go(func() { s.submit(t, tenant, 6) })
+				}
+				tenants.Wait()
+				s.idle(t, 18)
+				if took := time.Since(began); took > 70*time.Second {
+					t.Errorf("took %v, want the time of six runs", took)
+				}
+				if s.most["a"] != 1 || s.most["b"] != 2 || s.most["free"] < 3 {
+					t.Errorf("at a time ran %v, want one of a, two of b and all of free", s.most)
+				}
+				order := slices.DeleteFunc(s.begun, func(id string) bool { return id[0] != 'a' })
+				if !slices.IsSorted(order) {
+					t.Errorf("ran in the order %q", order)
+				}
+			})
+		})
+	}
+}
+
+// calls counts the calls of a service to Firestore and Cloud Tasks, by method.
+type calls struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (c *calls) add(method string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count[path.Base(method)]++
+}
+
+func (c *calls) options() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			c.add(method)
+			return invoke(ctx, method, req, reply, conn, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn,
+			method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			c.add(method)
+			return open(ctx, desc, conn, method, opts...)
+		}),
+	}
+}
+
+// callsOf returns the calls of the submission and the run of an analysis of the tenant.
+func callsOf(t *testing.T, o worker.Options, tenant string, lasts time.Duration) (made map[string]int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &calls{count: map[string]int{}}
+		s := serveKeyed(t, worker.Kind{}, o, c.options()...)
+		s.lasts = lasts
+		s.submit(t, tenant, 1)
+		if err := s.Tasks.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		made = c.count
+	})
+	return made
+}
+
+// What a key costs is counted at the connection.
+func TestKey_Costs(t *testing.T) {
+	for lasts, commits := range map[time.Duration]int{
+		10 * time.Second:  2,
+		350 * time.Second: 2 + 3, // three heartbeats
+	} {
+		none := callsOf(t, worker.Options{}, "a", lasts)
+		if got := callsOf(t, worker.Options{KeyField: "input.tenant"}, "free", lasts); !maps.Equal(got, none) {
+			t.Errorf("%v without the key costs %v, want %v, as without the setting", lasts, got, none)
+		}
+		want := maps.Clone(none)
+		want["BatchGetDocuments"]++
+		want["Commit"] += commits
+		if got := callsOf(t, worker.Options{KeyField: "input.tenant"}, "a", lasts); !maps.Equal(got, want) {
+			t.Errorf("%v with a key costs %v, want %v", lasts, got, want)
+		}
+	}
+}
+
+// A parking costs a write. The first of a key costs another, which says that somebody waits.
+func TestKey_ParkingCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
+		s.submit(t, "b", 1)
+		synctest.Wait()
+		before := s.Firestore.Usage().Writes
+		s.submit(t, "b", 3)
+		if got, want := s.Firestore.Usage().Writes-before, int64(2+2+1); got != want { // the creations too
+			t.Errorf("two that are parked cost %d writes, want %d", got, want)
+		}
+		s.idle(t, 3)
+	})
+}
+
+// Why an analysis does not run: who has the slots of its key, and how many come before it.
+func TestKey_State(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyLimit: 2})
+		s.submit(t, "a", 5)
+		s.submit(t, "b", 1)
+		s.submit(t, "free", 1)
+		synctest.Wait()
+
+		operator := s.Guard(worker.Options{KeyField: "input.tenant"}).MustRegister(worker.Kind{}).Operator() // of another limit
+		for id, want := range map[string]string{
+			"a0": "key a: 2 of 2 run: a0, a1", "b0": "key b: 1 of 2 run: b0", "free0": "",
+			"a2": "parked behind key a: 2 of 2 run: a0, a1; none waits before it",
+			"a4": "parked behind key a: 2 of 2 run: a0, a1; 2 wait before it",
+		} {
+			d, err := operator.Summary(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state, err := operator.KeyState(t.Context(), &d, true); state.String() != want || err != nil {
+				t.Errorf("%s: %q, %v; want %q", id, state, err, want)
+			}
+			if state, err := operator.KeyState(t.Context(), &d, false); state.Before != nil || err != nil {
+				t.Errorf("%s: %d are counted, %v", id, *state.Before, err)
+			}
+		}
+		s.idle(t, 7)
+	})
+}
+
+// A worker has died with the slot, and nobody will book the parked one: neither does recovery while the slot has
+// not expired, and afterwards it does.
+func TestKey_Recovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
+		g := s.Guard(worker.Options{KeyField: "input.tenant"})
+		s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
+		g.MustRegister(worker.Kind{}).Handler() // so that recovery includes the kind
+
+		const iso = "2006-01-02T15:04:05.000Z"
+		id, past := fmt.Sprintf("%x", sha256.Sum256([]byte("a"))), time.Now().Add(-time.Hour).UTC()
+		put := func(collection, id string, fields map[string]any) {
+			if _, err := s.docs.Collection(collection).Doc(id).Create(t.Context(), fields); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 3 { // a0 was created last
+			created := past.Add(time.Duration(-n) * time.Minute).Format(iso)
+			put("analyses", fmt.Sprint("a", n), map[string]any{
+				"status": "QUEUED", "input": map[string]any{"tenant": "a"}, "createdAt": created, "updatedAt": created,
+				"parkedAt": past.Format(iso), "parkedFor": id + " " + created,
+			})
+		}
+		slot := map[string]any{"analysis": "dead", "lockExpiresAt": time.Now().Add(2 * time.Minute).UTC().Format(iso)}
+		put("analysesKeys", id, map[string]any{"key": "a", "waiting": true, "slots": map[string]any{"w/1": slot}})
+
+		recovery := func() string {
+			answer := httptest.NewRecorder()
+			s.Mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", nil))
+			return answer.Body.String()
+		}
+		if got := recovery(); !strings.Contains(got, `"found":0,"booked":0`) {
+			t.Errorf("with a slot that is held, recovery answers %s", got)
+		}
+		time.Sleep(3 * time.Minute)
+		if got := recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
+			t.Errorf("with a free slot, recovery answers %s", got)
+		}
+		s.idle(t, 3)
+		if want := []string{"a2", "a1", "a0"}; !slices.Equal(s.begun, want) {
+			t.Errorf("ran %q, want %q", s.begun, want)
+		}
+	})
+}
