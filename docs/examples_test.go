@@ -19,9 +19,12 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go",
 		},
 		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
-		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py"},
+		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py", "examples/python/ratelimit.py"},
 	}
-	for page, most := range map[string]int{"guide.md": 1000, "library.md": 320, "payments.md": 120, "acts.md": 120} {
+	for page, most := range map[string]int{
+		"guide.md": 1000, "library.md": 320, "payments.md": 120, "acts.md": 120,
+		"rate-limits.md": 120,
+	} {
 		text := read(t, page)
 		shown := fenced.FindAllStringSubmatch(text, -1)
 		for _, block := range shown {

@@ -194,6 +194,29 @@ func ExampleWork_Handler() {
 	// 200 {"job_id":"an-id","acquired":false,"status":"READY","reason":"already_finished"}
 }
 
+// rateLimitError is what the client of a provider returns for its 429.
+type rateLimitError struct{ wait time.Duration }
+
+func (e *rateLimitError) Error() string { return "the provider limits the rate" }
+
+// summarize asks a provider, which wants to be left alone for 40 s.
+func summarize(context.Context, string) (string, error) { return "", &rateLimitError{40 * time.Second} }
+
+// The provider says when to try again: the next attempt begins then, and this one is not counted.
+func ExampleRetryAfter() {
+	run := func(ctx context.Context, in text, _ worker.Job) (string, error) {
+		summary, err := summarize(ctx, in.Text)
+		if limited := new(rateLimitError); errors.As(err, &limited) {
+			return "", worker.RetryAfter(err, limited.wait)
+		}
+		return summary, err
+	}
+	_, err := run(context.Background(), text{"a report"}, worker.Job{})
+	later, ok := errors.AsType[*worker.RetryAfterError](err)
+	fmt.Println(ok, later.After(), err)
+	// Output: true 40s the provider limits the rate
+}
+
 // Documents of another program are guarded in place, in its vocabulary. The command
 // taskguard knows the kind if the variable KINDS has this JSON in an array.
 func ExampleKind() {

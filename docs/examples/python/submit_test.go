@@ -2,16 +2,21 @@ package python
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/orchestrator"
 )
 
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PYTHON")) }
@@ -27,6 +32,37 @@ func TestTheExampleInPythonRetriesTheBooking(t *testing.T) {
 
 func TestTheAnalyzerInPythonContinues(t *testing.T) {
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" analyzer.py")
+}
+
+// A provider that answers 429 says when to try again.
+func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
+	t.Setenv("NO_PROXY", "127.0.0.1") // the program gets it
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			w.Header().Set("Retry-After", "40")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = io.WriteString(w, "a report")
+	}))
+	defer provider.Close()
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	analyzer, err := orchestrator.New("exec:"+python+" ratelimit.py", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	run := func(path string) (any, error) {
+		return orchestrator.Run(t.Context(), analyzer, orchestrator.Job{Input: fmt.Appendf(nil, `{"url":%q}`, provider.URL+path)})
+	}
+	_, err = run("/busy")
+	if later, ok := errors.AsType[*orchestrator.RetryAfterError](err); !ok || later.After() != 40*time.Second {
+		t.Errorf("the program ends with %v, want a wait of 40 s", err)
+	}
+	result, err := run("/free")
+	if want := map[string]any{"bytes": int64(len("a report"))}; err != nil || !reflect.DeepEqual(result, want) {
+		t.Errorf("the result is %v, %v, want %v", result, err, want)
+	}
 }
 
 // An attempt whose answer was lost may have charged.
