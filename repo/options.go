@@ -95,7 +95,7 @@ func (f Fields) Check() error {
 	taken := []string{
 		"attempts", "bookedTask", "checkpoint", "createdAt", "effects", "expireAt", "finishedBy", "history",
 		"lastError", "lockExpiresAt", "lockHeartbeatAt", "lockOwner", "lockToken", "nextAttemptAt", "openEffects",
-		"params", "progress", "startedAt", "unfinishedEffects", "updatedAt",
+		"params", "parkedAt", "parkedFor", "progress", "startedAt", "starts", "unfinishedEffects", "updatedAt",
 	}
 	for i, name := range names {
 		switch {

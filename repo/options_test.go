@@ -80,7 +80,7 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 	if err := (Fields{Final: strings.Fields("a b c d e f g")}).Check(); err == nil || err.Error() != tooMany {
 		t.Errorf("%v, want %s", err, tooMany)
 	}
-	for _, name := range strings.Fields("attempts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
+	for _, name := range strings.Fields("attempts bookedTask parkedAt parkedFor starts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
 		if err := (Fields{Error: name}).Check(); err == nil {
 			t.Errorf("the error in the field %s: no error", name)
 		}
