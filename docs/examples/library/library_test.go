@@ -214,6 +214,25 @@ func TestTheServiceDoesTwoKindsOfWork(t *testing.T) {
 	s.stop(t)
 }
 
+// Each delivery starts a process, which runs the report under the lock.
+func TestALongRunIsAProcessOfItsOwn(t *testing.T) {
+	c, program := newCloud(t), build(t, "longrun")
+	port := freePort(t)
+	s := start(t, program, port)
+	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
+	defer func() { check(t, guard.Shutdown(context.WithoutCancel(t.Context()))) }()
+	work := guard.MustRegister(worker.Kind{Name: "report", Collection: "reports"})
+	must(work.Submit(t.Context(), "x", map[string]string{"Month": "2026-03"}))(t)
+
+	doc := c.await(t, "reports/x", "status", "READY")
+	result, _ := doc["result"].(string)
+	by, found := strings.CutPrefix(result, "report of 2026-03 by process ")
+	if !found || by == fmt.Sprint(s.Process.Pid) || doc["lockToken"] != int64(1) {
+		t.Errorf("the report is %v, want one by another process than the service, %d", doc, s.Process.Pid)
+	}
+	s.stop(t)
+}
+
 func TestTheProgramWithWhichThePageBegins(t *testing.T) {
 	_, shown, _ := strings.Cut(string(must(os.ReadFile("../../library.md"))(t)), "```go\n")
 	shown, _, _ = strings.Cut(shown, "```")
