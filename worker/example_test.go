@@ -217,6 +217,34 @@ func ExampleRetryAfter() {
 	// Output: true 40s the provider limits the rate
 }
 
+// limits are how many invoices of an account may be sent at a time.
+var limits = map[string]int{"acme": 3, "initech": 1}
+
+var invoices = worker.Kind{
+	Name: "invoice", Collection: "invoices",
+	KeyFields: []string{"input.account"},
+	Key: func(fields map[string]any) string {
+		input, _ := fields["input"].(map[string]any)
+		account, _ := input["account"].(string)
+		return strings.ToLower(account) // empty: not limited
+	},
+	KeyLimit: func(account string) int { return limits[account] },
+	KeyHold:  true, // strict order, where the limit is 1
+	Run:      worker.Typed(send),
+}
+
+func send(_ context.Context, in struct{ Account string }, _ worker.Job) (string, error) {
+	return "sent to " + in.Account, nil
+}
+
+// At most three invoices of ACME are sent at a time.
+func ExampleKind_keys() {
+	kind, err := invoices.Filled()
+	key := kind.Key(map[string]any{"input": map[string]any{"account": "ACME"}})
+	fmt.Println(key, kind.KeyLimit(key), err)
+	// Output: acme 3 <nil>
+}
+
 // Documents of another program are guarded in place, in its vocabulary. The command
 // taskguard knows the kind if the variable KINDS has this JSON in an array.
 func ExampleKind() {
