@@ -19,35 +19,32 @@ import (
 
 // Outcome is the outcome of an operation and a key.
 type Outcome[T any] struct {
-	// Value is the stored result, as decoded from JSON. With an error, it is what the function
-	// has returned in this call, or zero.
+	// Value is the stored result, decoded from JSON. With an error, it is what the function returned in this call.
 	Value T
-	// Replayed reports that the result or the failure was recorded before this call, or by another
-	// program; Ran reports that this call has called the function.
+	// Replayed reports that the outcome was recorded before this call, or by another program. Ran reports that this
+	// call has called the function.
 	Replayed, Ran bool
 	Token         int64 // fencing token of the last run; zero: unknown
 }
 
-// Do runs fn once for an operation and a key, under a lock that is renewed while fn runs, and
-// stores its result in Firestore. Every later call with both, in any process, gets that result
-// without running fn. Each caller, the first too, gets the result as decoded from JSON. The
-// operation is a name such as "charge": two operations with one key are two records, whose ids are
-// operation:key. If the key comes from a client, it must begin with the client's account, so that
-// no account gets the result of another.
+// Do runs fn once for an operation and a key. It holds a lock while fn runs, stores the result in Firestore, and
+// returns that result to every later call with the same operation and key, in any process. Each caller gets the result
+// decoded from JSON, the first too. Do needs no Queue, and a finished key costs one read.
 //
-// If fn returns an error or panics, Do returns an error that wraps fn's, and the next call
-// runs fn again. After a crash, the next call runs fn again once the lock has expired. fn should
-// use job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
-// the last checkpoint. If fn passes the RunTimeout after a new checkpoint, Do runs it again.
-// If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns an error that
-// wraps the cause of ctx and fn's error. A failed run is logged like a failed delivery.
+// The operation is a name such as "charge". The record's id is operation:key, so a charge and its refund with one key
+// are two records. If a client chooses the key, begin it with the client's account: otherwise one account could get the
+// result of another.
 //
-// Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
-// a *NotStoredError if fn has returned a value that is not stored; a *ResultError; an
-// *UncertainError that fn returns from Once; lease.ErrInvalidKey for a key that cannot be the id
-// of a document, such as one with a slash. Each error of a call that has not called fn matches
-// ErrNotRun, unless the key has an outcome. With an error, Do returns the value that fn has
-// returned in this call. Do needs no Queue. A finished key costs one read.
+// If fn returns an error or panics, Do returns an error that wraps it, and the next call runs fn again. After a crash,
+// the next call runs fn again once the lock has expired. Mark side effects in fn with Once, or send job.LockToken with
+// them as a fencing token. fn can resume from job.Resume, the last checkpoint; if it passes RunTimeout after a new
+// checkpoint, Do runs it again at once. If ctx ends, so does fn's context: Do waits for fn, releases the lock, and
+// returns an error that wraps the cause of ctx and fn's error. A failed run is logged like a failed delivery.
+//
+// Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams; a *NotStoredError if fn returned
+// a value that is not stored; a *ResultError; an *UncertainError that fn returns from Once; and lease.ErrInvalidKey for
+// a key that cannot be a document's id, such as one with a slash. If this call did not call fn and the key has no
+// outcome, the error matches ErrNotRun. With an error, Do returns the value that fn returned in this call.
 func Do[T any](
 	ctx context.Context, g *Guard, operation, key string, fn func(ctx context.Context, job Job) (T, error),
 ) (T, error) {
@@ -55,7 +52,7 @@ func Do[T any](
 	return o.Value, err
 }
 
-// DoOutcome is Do with options, and returns more about the outcome, also with an error.
+// DoOutcome is Do with options. It returns more about the outcome, also with an error.
 func DoOutcome[T any](
 	ctx context.Context, g *Guard, operation, key string, o DoOptions,
 	fn func(ctx context.Context, job Job) (T, error),

@@ -12,7 +12,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-// Errors of several functions, for errors.Is. They are those of package lease.
+// Errors of several functions, for errors.Is. Package lease has the same values.
 var (
 	// ErrLost reports that the lock was lost: another owner has it, the document was finished or
 	// deleted, or the lock was not renewed in time. It is the cause of a run's context.
@@ -37,8 +37,7 @@ var (
 //	MaxAttempts int           // how many attempts a document gets; the default in Options is 10
 type Policy = lease.Policy
 
-// PermanentError is an error of a Run that no retry can help: the document becomes FAILED; see
-// Permanent.
+// PermanentError is an error of a Run that no retry can help: the document becomes FAILED. See Permanent.
 //
 //	Code    string // the code in the document's error, for programs
 //	Message string // the message in the document's error, for people; the default is the text of Err
@@ -51,22 +50,22 @@ type PermanentError = orchestrator.PermanentError
 //	Stack []byte // the stack of the goroutine that panicked
 type PanicError = orchestrator.PanicError
 
-// RetryAfterError is a temporary failure with the wait until the next attempt; see RetryAfter.
+// RetryAfterError is a temporary failure that says when to retry. See RetryAfter.
 //
 //	Wait time.Duration
 //	Err  error // what Unwrap returns; may be nil
 type RetryAfterError = orchestrator.RetryAfterError
 
-// Permanent returns a *PermanentError. Code has up to 64 bytes, and is for programs, such as
-// "no_page"; message is for people. err is what errors.Is and errors.As find; it may be nil.
+// Permanent returns a *PermanentError, which ends the work as FAILED. code is for programs, such as "no_page", and has
+// up to 64 bytes; message is for people. err is what errors.Is and errors.As find; it may be nil.
 func Permanent(code, message string, err error) error {
 	return &orchestrator.PermanentError{Code: code, Message: message, Err: err}
 }
 
-// RetryAfter returns err, a temporary failure of a Run, with the wait until the next attempt. The
-// failed attempt is not counted, at most 100 times in a row; then one is. The wait is d, at least 1 s
-// and at most 12 h. If d is not positive, or err wraps a PermanentError, the error is handled like err
-// alone. MaxRunTime limits all attempts together.
+// RetryAfter returns err as a temporary failure of a Run that says how long to wait before the next attempt, for
+// example after a 429. Waits last at least 1 s and are capped at 12 h. The failed attempt is not counted, but after 100
+// such attempts in a row, one is; MaxRunTime limits all attempts together. If d is not positive, the normal backoff
+// follows, and the attempt counts. If err wraps a PermanentError, the work is FAILED.
 func RetryAfter(err error, d time.Duration) error {
 	return &orchestrator.RetryAfterError{Wait: d, Err: err}
 }
@@ -85,10 +84,9 @@ func (e *RunningError) Error() string {
 	return fmt.Sprintf("worker: another call runs it: try again in %v", e.RetryIn)
 }
 
-// FailedError reports that the function has failed permanently for the key: it returned an
-// *orchestrator.PermanentError, or a result that Firestore cannot hold. Each later call returns
-// the same failure. errors.As finds an *orchestrator.PermanentError in each, with this Code and
-// Message.
+// FailedError reports that the function failed for good: it returned an *orchestrator.PermanentError, or a result that
+// Firestore cannot hold. Each later call returns the same failure, in which errors.As finds an
+// *orchestrator.PermanentError with this Code and Message.
 type FailedError struct {
 	Code, Message string // the error in the record
 	Err           error  // what the function returned, if this call ran it
@@ -101,10 +99,10 @@ func (e *FailedError) Unwrap() error {
 	return &orchestrator.PermanentError{Code: e.Code, Message: e.Message, Err: e.Err}
 }
 
-// NotStoredError reports that the function, or the act of Once, has returned a value in this call, and
-// that the value is not known to be stored. Err is the reason: lease.ErrLost if the lock was lost;
-// lease.ErrUnavailable, after which the value may be stored; of Do, a *FailedError if Firestore cannot
-// hold the value. An act whose result cannot be stored is recorded as done: do not do it again.
+// NotStoredError reports that the function, or the act of Once, returned a value in this call, and that the value may
+// not be stored. Err is the reason: lease.ErrLost if the lock was lost; lease.ErrUnavailable, after which the value may
+// be stored; in Do, a *FailedError if Firestore cannot hold the value. An act whose result cannot be stored is recorded
+// as done: do not do it again.
 type NotStoredError struct {
 	Value any // what the function returned
 	Err   error
@@ -117,8 +115,8 @@ func (e *NotStoredError) Error() string {
 // Unwrap returns Err.
 func (e *NotStoredError) Unwrap() error { return e.Err }
 
-// ResultError reports that the stored result does not decode as the type of the caller, or that an act is
-// recorded as done without its result.
+// ResultError reports that the stored result does not decode as the caller's type, or that an act is recorded as done
+// without its result.
 type ResultError struct {
 	Record string // operation:key, or the name of an act of Once
 	Type   string // the caller's Go type

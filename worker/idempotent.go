@@ -23,71 +23,64 @@ import (
 	"taskguard/orchestrator"
 )
 
-// IdempotentOptions configures Guard.Idempotent. Scope is required.
+// IdempotentOptions configures Guard.Idempotent. Only Scope is required.
 type IdempotentOptions struct {
-	// Scope returns whose key the request has, such as the account that another middleware has
-	// authenticated. The same key of two scopes is two keys. Empty: the request is answered 403.
+	// Scope returns the account that the key belongs to, as another middleware has authenticated it. One key in two
+	// scopes is two keys. If it is empty, the request is answered 403.
 	Scope func(*http.Request) string
-	// Operation is a name as that of Do. All routes of an operation share the keys of a scope,
-	// so a key that was used for another route is answered 422. Empty: http.
+	// Operation is a name like Do's. Routes with one Operation share the keys of a scope, so using a key at two of them
+	// is answered 422. The default is http.
 	Operation string
-	Methods   []string // of the requests that are guarded; others pass. Nil: POST and PATCH
-	Optional  bool     // requests without a key pass; otherwise they are answered 400
-	// Headers of the response that are stored with it, beside those that describe its body and
-	// the CORS headers: Access-Control-Allow-Credentials, Access-Control-Allow-Origin,
-	// Access-Control-Expose-Headers, Cache-Control, Content-Disposition, Content-Encoding,
-	// Content-Language, Content-Location, Content-Type, ETag, Last-Modified, Link, Location,
-	// Retry-After and Vary. A replayed response has no other headers of the handler. Outer handlers
-	// set their own headers for each request; a stored header replaces theirs, but adds to Vary.
+	Methods   []string // which requests are guarded; the default is POST and PATCH
+	Optional  bool     // lets requests without a key pass, instead of answering 400
+	// Headers are stored with the response, in addition to the headers that describe its body and the CORS headers:
+	// Access-Control-Allow-Credentials, Access-Control-Allow-Origin, Access-Control-Expose-Headers, Cache-Control,
+	// Content-Disposition, Content-Encoding, Content-Language, Content-Location, Content-Type, ETag, Last-Modified,
+	// Link, Location, Retry-After and Vary. A replay has no other headers of the handler. Handlers outside set their
+	// own for each request; a stored header replaces theirs, but adds to Vary.
 	Headers []string
-	// Stored reports whether a response with this status is stored. After another one the next
-	// request with the key runs the handler again. Nil: below 500, but not 408, 409, 425 and 429.
+	// Stored reports whether to store a response with this status. If not, the next request with the key runs the
+	// handler again. The default stores statuses below 500, except 408, 409, 425 and 429.
 	Stored func(status int) bool
 	// EndWithClient ends the context of the handler when the client hangs up.
 	EndWithClient bool
-	// ProblemType is what the types of problems begin with, such as
-	// https://api.example.com/problems/. Empty: urn:problem-type:idempotency:
+	// ProblemType is the beginning of the types of problems, such as https://api.example.com/problems/. The default is
+	// urn:problem-type:idempotency:
 	ProblemType string
-	// Do has the options of the records; its Params are ignored. The default of Lock is a TTL of
-	// 30 s with a heartbeat of 10 s: after a crash, the handler can run again that much later.
+	// Do has the options of the records; its Params are ignored. Its Lock defaults to a TTL of 30 s and a heartbeat of
+	// 10 s: that is how long after a crash the handler can run again.
 	Do DoOptions
 }
 
-// Idempotent returns a middleware that runs a handler once for the header Idempotency-Key of a
-// request, as draft-ietf-httpapi-idempotency-key-header describes, and stores its response with
-// DoOutcome. Later requests with the key, in any process, get that response, with the header
-// Idempotency-Replayed: true. The key is a quoted string or a bare token of 1 to 255 bytes of ASCII.
+// Idempotent returns a middleware that runs a handler once for each Idempotency-Key, as
+// draft-ietf-httpapi-idempotency-key-header describes, and stores its response with DoOutcome. Later requests with the
+// key, in any process, get that response with Idempotency-Replayed: true. The key is a quoted string or a bare token of
+// 1 to 255 bytes of ASCII.
 //
-// A repeated request must have the same method, path, query, Content-Type and body. Idempotent
-// compares the bytes of the body, but of a multipart form the headers and the content of its parts,
-// without the boundary. The body has at most 1 MiB, and Idempotent must be the first that reads it:
-// if another handler has read it, for example by FormValue, Idempotent answers 500 and does not
-// call the handler. It takes a chunked body that is empty for one that was read. It cannot notice
-// that another handler has read only a part of a chunked body.
+// A repeated request must have the same method, path, query, Content-Type and body. Of a multipart form, the headers
+// and contents of the parts are compared, without the boundary. The body has at most 1 MiB. Idempotent must read it
+// first: if another handler has read it, for example by FormValue, the answer is 500 and the handler is not called. An
+// empty chunked body looks the same. Idempotent cannot notice that a part of a chunked body was read.
 //
-// The response is sent after it has been stored. So Flush has no effect, and nothing can be
-// hijacked. A response of more than 512 KiB, a text/event-stream, and 101 are replaced by a problem,
-// which is stored: each repetition gets it too, and the handler does not run again. A response that
-// Stored refuses is sent and not stored. If the handler panics, or writes less than its
-// Content-Length, the response is not stored, and Idempotent panics as the handler, or as net/http
-// with http.ErrAbortHandler. After each of these, and after a crash or a lost lock, the next request
-// runs the handler again, as with Do.
+// The response is sent after it has been stored, so Flush has no effect and nothing can be hijacked. A response over
+// 512 KiB, a text/event-stream and a 101 are replaced by a problem, which is stored: each repetition gets it too, and
+// the handler does not run again. A response that Stored refuses is sent and not stored. If the handler panics or
+// writes less than its Content-Length, nothing is stored, and Idempotent panics with the handler's value or with
+// http.ErrAbortHandler. In these cases, and after a crash or a lost lock, the next request runs the handler again.
 //
-// The handler is asked for Accept-Encoding: identity, because a later client may not accept a
-// compressed response. An http.TimeoutHandler inside Idempotent answers only when the handler that
-// it has given up has returned, so that no repetition runs at the same time.
+// The handler sees Accept-Encoding: identity, because a later client may not accept a compressed response. An
+// http.TimeoutHandler inside Idempotent answers only when the handler has returned, so that no repetition runs beside
+// it.
 //
-// The handler goes on when the client hangs up, and for most of the time of Shutdown: its context ends
-// two seconds before Shutdown's deadline. A response by then is stored and sent as usual. Do.RunTimeout
-// ends the context too, which has the job; see JobFromContext.
+// The handler goes on when the client hangs up. In Shutdown its context ends two seconds before the deadline, and a
+// response by then is stored and sent as usual. Do.RunTimeout ends it too. The context has the job; see JobFromContext.
 //
-// Idempotent itself answers with problems of RFC 9457: 400, 403, 413 and 422 for a request that
-// must be changed; 409 with Retry-After while another request runs the handler; 503 with
-// Retry-After if the handler was not called; and 500 if it was called and its response is not
-// known to be stored, so that a repetition may run it again.
+// Idempotent itself answers with problems of RFC 9457: 400, 403, 413 and 422 for a request to be corrected; 409 with
+// Retry-After while another request runs the handler; 503 with Retry-After if the handler was not called; and 500 if it
+// was called and its response may not be stored, so that a repetition may run it again.
 //
-// Idempotent panics without a Scope, and if DoOutcome would refuse Operation or Do. The middleware
-// is safe for concurrent use. In Echo, use IdempotentEcho.
+// Idempotent panics without a Scope, and if DoOutcome would refuse Operation or Do. The middleware is safe for
+// concurrent use. In Echo, use IdempotentEcho.
 func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler {
 	if o.Scope == nil {
 		panic("worker: idempotent: no Scope")
@@ -99,7 +92,7 @@ func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler 
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
 	if o.Stored == nil {
-		temporary := []int{408, 409, 425, 429} // as those of an analyzer's answer
+		temporary := []int{408, 409, 425, 429} // an analyzer's answer with one of these is retried too
 		o.Stored = func(status int) bool { return status < 500 && !slices.Contains(temporary, status) }
 	}
 	if _, err := g.record(o.Operation, "key", o.Do); err != nil {
@@ -108,9 +101,9 @@ func (g *Guard) Idempotent(o IdempotentOptions) func(http.Handler) http.Handler 
 	return func(next http.Handler) http.Handler { return &idempotent{o, g, next} }
 }
 
-// IdempotentEcho is Idempotent for Echo. An error of a handler is answered by Echo's error handler,
-// and this answer is the response. With echo.WrapMiddleware and Idempotent instead, a handler that
-// returns an error has not answered yet: its response is a problem, which is stored.
+// IdempotentEcho is Idempotent for Echo. If a handler returns an error, Echo's error handler answers it, and that
+// answer is the response. Do not use Idempotent with echo.WrapMiddleware: there a handler that returns an error has not
+// answered yet, so a problem is stored as its response.
 func (g *Guard) IdempotentEcho(o IdempotentOptions) echo.MiddlewareFunc {
 	wrap := echo.WrapMiddleware(g.Idempotent(o))
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -130,8 +123,8 @@ func (g *Guard) IdempotentEcho(o IdempotentOptions) echo.MiddlewareFunc {
 // jobKey is the key of the job in the context of a handler.
 type jobKey struct{}
 
-// JobFromContext returns the job of a handler behind Idempotent, for example for its LockToken. ok is
-// false in other handlers, and for a request that is not guarded.
+// JobFromContext returns the job of a handler behind Idempotent, for Once or its LockToken. ok is false in other
+// handlers, and for a request that is not guarded.
 func JobFromContext(ctx context.Context) (job Job, ok bool) {
 	job, ok = ctx.Value(jobKey{}).(Job)
 	return job, ok
@@ -164,9 +157,9 @@ func recordKey(scope, sent string) (key string, ok bool) {
 	return fmt.Sprintf("%x", sum), true
 }
 
-// IdempotencyRecord returns the id of the document of a client's Idempotency-Key, with or without
-// its quotes. scope is what IdempotentOptions.Scope returns for the client. An empty operation is
-// that of IdempotentOptions. The error is that the key is malformed.
+// IdempotencyRecord returns the id of the document for a client's Idempotency-Key, with or without its quotes. scope is
+// what IdempotentOptions.Scope returns for the client, and an empty operation means the default. It returns an error if
+// the key is malformed.
 func IdempotencyRecord(operation, scope, key string) (id string, err error) {
 	hash, ok := recordKey(scope, key)
 	if !ok {
@@ -176,9 +169,9 @@ func IdempotencyRecord(operation, scope, key string) (id string, err error) {
 	return cmp.Or(operation, httpOperation) + ":" + hash, nil
 }
 
-// Lookup returns the response that Idempotent has stored for a client's Idempotency-Key, and runs
-// nothing. The arguments are those of IdempotencyRecord, o is IdempotentOptions.Do. Its errors are
-// those of the function Lookup, and that of IdempotencyRecord.
+// Lookup returns the stored response for a client's Idempotency-Key, and runs nothing. Its arguments are as for
+// IdempotencyRecord, and o is IdempotentOptions.Do. It returns the errors of IdempotencyRecord and of the function
+// Lookup.
 func (g *Guard) Lookup(
 	ctx context.Context, operation, scope, key string, o DoOptions,
 ) (out Outcome[StoredResponse], err error) {

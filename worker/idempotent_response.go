@@ -36,7 +36,7 @@ type StoredResponse struct {
 	Body   []byte      `json:"body"`   // at most 512 KiB
 }
 
-// send sends the response. Its headers replace those of outer handlers, but Vary is a list of all.
+// send sends the response. Its headers replace the headers of outer handlers; only Vary has both.
 func (s StoredResponse) send(w http.ResponseWriter) {
 	for name, values := range s.Header {
 		if name == "Vary" {

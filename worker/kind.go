@@ -21,22 +21,22 @@ import (
 // Job is one attempt at one piece of work.
 //
 //	AnalysisID string          // the id of the document, or of the record of Do
-//	LockToken  int64           // the fencing token, which is larger for each later attempt
+//	LockToken  int64           // the fencing token: larger in each later attempt
 //	Attempt    int             // 1 for the first attempt
 //	Input      json.RawMessage // the document's input; Typed decodes it
 //	Resume     json.RawMessage // the newest checkpoint of an earlier attempt, or nil
-//	SelfTest   bool            // a self-test has no document, and no act can begin
+//	SelfTest   bool            // true in a self-test, which has no document and refuses side effects
 //
-// The guard sets Stderr, Scope and Reporter. Its methods are:
+// Its methods are:
 //
-//	Report(progress float64, message string)        // the progress, from 0 to 1
-//	Checkpoint(ctx context.Context, v any) error    // commits v, the Resume of a later attempt
-//	Key(act string) string                          // the idempotency key of an act; see Once
+//	Report(progress float64, message string)        // reports progress from 0 to 1
+//	Checkpoint(ctx context.Context, v any) error    // commits v, which a later attempt gets as Resume
+//	Key(act string) string                          // returns the idempotency key of an act; see Once
 //
-// Once calls the others: Begin, End and Uncertain.
+// The guard sets Stderr, Scope and Reporter, and Once calls the methods Begin, End and Uncertain.
 type Job = orchestrator.Job
 
-// Fields names the fields of your documents, and the words of their status. An empty one has the default.
+// Fields names the fields of your documents, and the words of their status. An empty string means the default.
 //
 //	Status     string   // the field with one of the next four words; the default is status
 //	Queued     string   // the default is QUEUED
@@ -48,21 +48,20 @@ type Job = orchestrator.Job
 //	Result     string   // the default is result
 //	Error      string   // the field with a map of code and message; the default is error
 //
-// Its method Check returns why it cannot be used.
+// Check returns why Fields cannot be used.
 type Fields = repo.Fields
 
-// Kind is a kind of work: the documents of one collection, and the function that does the work of one
-// of them. A Kind in which only Run is set is the kind of analyses. The command taskguard reads Kinds
-// from KINDS, as JSON without Run and Start.
+// Kind is a kind of work: a collection of documents, and the function that does the work of one of them. A Kind with
+// only Run is the kind of analyses. The command taskguard reads Kinds from KINDS, as JSON without the functions.
 type Kind struct {
 	// Name has letters, digits, - and _, and begins with a letter. The default is analysis.
 	Name string `json:"name"`
-	// Collection has the documents. It is required, except that the kind analysis has a default, analyses.
+	// Collection has the documents. It is required; only the kind analysis has a default, analyses.
 	Collection string `json:"collection,omitempty"`
 	// IDField names the document's id in the body of a request. The default is NAME_id.
 	IDField string `json:"id_field,omitempty"`
-	// Path is where tasks call the handler of this kind. The default is /internal/tasks/NAME. It is a plain
-	// path: no pattern, no empty segment, no percent-encoding and no query.
+	// Path is where tasks call this kind's handler. The default is /internal/tasks/NAME. It is a plain path, without
+	// patterns, empty segments, percent-encoding or a query.
 	Path   string `json:"path,omitempty"`
 	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
 	// KeyFields names the fields of a document that Key reads, such as tenant or input.account. With them, at
@@ -82,19 +81,20 @@ type Kind struct {
 	KeyHold bool `json:"key_hold,omitempty"`
 	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
-	// Run does the work, and returns its result or an error. Typed makes one that decodes the input.
+	// Run does the work, and returns its result or an error. Typed makes a Run that decodes the input.
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
-	// Start begins the run of the document id in another program, such as an execution of a Cloud Run job
-	// that calls [Work.Run]. With a Start, a delivery does not call Run: it reads the document, calls Start
-	// unless the document is finished, locked or not due, and answers 200 started. After an error of Start
-	// the queue delivers again. Start must return within 30 seconds. It can be called again before the run
-	// has its lock, and concurrently: the lock lets only one of these runs work. It needs a Queue, whose
-	// recovery finds a run that died. RunTimeout may then be as long as MaxRunTime.
+	// Start runs the document elsewhere, such as in a Cloud Run job that calls [Work.Run]. A delivery then calls Start
+	// instead of Run, unless the document is finished, locked or not due, and answers 200 started. After an error the
+	// queue delivers again.
+	//
+	// Start must return within 30 seconds. It may be called twice for one run, also concurrently: the lock lets only
+	// one of them work. It needs a Queue, because recovery must enqueue a document again whose run died. RunTimeout may
+	// then be as long as MaxRunTime.
 	Start func(ctx context.Context, id string) error `json:"-"`
 }
 
-// Typed returns a Run that decodes the job's input as In. An input that does not decode is a
-// permanent failure with the code invalid_input. So is a missing one, unless In can be nil.
+// Typed returns a Run that decodes the job's input as In. An input that does not decode fails for good, with the code
+// invalid_input. So does a missing input, unless In can be nil.
 func Typed[In, Out any](
 	run func(ctx context.Context, in In, job Job) (Out, error),
 ) func(ctx context.Context, job Job) (any, error) {
@@ -139,7 +139,7 @@ var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 // of net/http with {. Both decode a request's path before they match it.
 func notInPath(r rune) bool { return strings.ContainsRune(" ?#:*%{}", r) || unicode.IsControl(r) }
 
-// Filled returns k with the defaults of its empty fields, or an error if k is not usable.
+// Filled returns k with the defaults of its empty fields, or an error if k cannot be used.
 func (k Kind) Filled() (Kind, error) {
 	k.Name = cmp.Or(k.Name, analysis)
 	if k.Name == analysis {

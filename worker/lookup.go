@@ -8,10 +8,10 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Lookup returns the outcome of an operation and a key, and runs nothing. It makes one read.
-// Errors: lease.ErrNotFound if there is no record; a *RunningError while a call runs the function;
-// ErrUnfinished, also if an act of Once is uncertain; a *FailedError; and ErrParams, a *ResultError,
-// lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
+// Lookup returns the outcome of an operation and a key with one read, and runs nothing. Its errors are
+// lease.ErrNotFound if there is no record; a *RunningError while a call runs the function; ErrUnfinished, also if an
+// act of Once is uncertain; a *FailedError; and, as in Do, ErrParams, a *ResultError, lease.ErrInvalidKey,
+// lease.ErrUnavailable and ErrStopping.
 func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOptions) (out Outcome[T], err error) {
 	defer g.lifecycle.Track()()
 	r, err := g.record(operation, key, o)
@@ -33,11 +33,10 @@ func Lookup[T any](ctx context.Context, g *Guard, operation, key string, o DoOpt
 	return out, ErrUnfinished
 }
 
-// Reset opens a key again, whether its function has succeeded, failed or not finished: the next
-// Do runs the function, without the last checkpoint. It needs the same Params as before; Reset does
-// not compare those of o. Errors: lease.ErrNotFound if there is no record; a *RunningError
-// while a call runs the function; ErrUncertain if an act of Once is uncertain; and
-// lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping as Do.
+// Reset opens a key again, whether its function has succeeded, failed or not finished. The next Do runs the function,
+// without the last checkpoint and with the same Params as before; the Params in o are ignored. Its errors are
+// lease.ErrNotFound if there is no record; a *RunningError while a call runs the function; ErrUncertain if an act of
+// Once is uncertain; and, as in Do, lease.ErrInvalidKey, lease.ErrUnavailable and ErrStopping.
 func Reset(ctx context.Context, g *Guard, operation, key string, o DoOptions) error {
 	defer g.lifecycle.Track()()
 	r, err := g.record(operation, key, o)

@@ -16,12 +16,12 @@ import (
 	"taskguard/orchestrator"
 )
 
-// UncertainError reports an act that an attempt has begun and may have done; see Once.
+// UncertainError reports a side effect that an earlier attempt began and may have done; see Once.
 //
 //	Key   string    // the id of the document
-//	Name  string    // of the act
+//	Name  string    // the name of the act
 //	Token int64     // the LockToken of the attempt that began it
-//	Since time.Time // the time when it began, by Firestore's clock
+//	Since time.Time // when it began, by Firestore's clock
 type UncertainError = orchestrator.UncertainError
 
 // Finder asks whether an act has been done; see Find.
@@ -29,17 +29,16 @@ type Finder[T any] struct {
 	find func(ctx context.Context) (result T, found bool, err error)
 }
 
-// Find returns an option of Once: find asks the receiver of the act, such as a payment provider,
-// whether an earlier attempt has done it. If found is true, its result is recorded. If found is
-// false, the act begins again; that is safe only if no request of an earlier attempt can still
-// arrive, or if the receiver gets job.Key with each. If find returns an error, so does Once, and a
+// Find returns an option for Once: find asks the receiver, such as a payment provider, whether an earlier attempt did
+// it. If found is true, its result is recorded. If found is false, the act is done again; that is safe only if no
+// earlier request can still arrive, or if each request carries job.Key. If find returns an error, so does Once, and a
 // later attempt asks again.
 func Find[T any](find func(ctx context.Context) (result T, found bool, err error)) Finder[T] {
 	return Finder[T]{find}
 }
 
-// ErrNoGuard reports that no guard made the job: the request is not behind Idempotent, for example, or its
-// key is Optional and missing. Check the ok of JobFromContext. In a unit test, use workertest.Job.
+// ErrNoGuard reports that the job comes from no guard, for example because the request is not behind Idempotent, or has
+// no key where keys are Optional. Check the ok of JobFromContext. In a unit test, use workertest.Job.
 var ErrNoGuard = orchestrator.ErrNoGuard
 
 // notDone is the error of an act that was not done.
@@ -52,42 +51,43 @@ type notDone struct {
 // Unwrap returns the act's error.
 func (e notDone) Unwrap() error { return e.error }
 
-// NotDone returns err for an act of Once that you know was not done, for example because its
-// receiver has refused it. Once removes the marker, so that a later call does the act. If an
-// outer act returns the error of an inner Once, NotDone counts only for the inner one.
+// NotDone wraps the error of an act that you know was not done, for example because the provider refused it. Once then
+// removes the marker, so that a later call does the act. If an act calls another Once and returns its error, NotDone
+// counts only for the inner one.
 func NotDone(err error) error {
 	return notDone{cmp.Or(err, errors.New("worker: the act was not done")), false}
 }
 
-// Once calls act, a side effect that must not be repeated, such as a charge. It commits a marker
-// with the name of the act to the document before the call, and the result after it. Both
-// commits are conditional on the lock. name has up to 64 letters, digits, "_" and "-", and is not like
-// __x__. Once returns the result as decoded from JSON, in the first call too.
+// Once calls act, a side effect that must not be repeated, such as a charge. It commits a marker with the name of the
+// act before the call and the result after it, both only while the lock is held. Once returns the result decoded from
+// JSON, in the first call too.
 //
-// If an earlier attempt has recorded the result, Once returns it without calling act. If an earlier
-// attempt has left only the marker, because its process died or act returned
-// an error that is not from NotDone, the act may have been done. Then Once uses Find, or returns an
-// *UncertainError. A run that returns it becomes FAILED with the code effect_uncertain; Do returns
-// it to its caller. An operator answers by taskguard resolve.
+// A later attempt finds the record. If it has the result, Once returns that result and does not call act. If it has
+// only the marker, the act may have been done: the process died, or act returned an error without NotDone. Then Once
+// asks Find, or returns an *UncertainError. A run that returns it becomes FAILED with the code effect_uncertain, until
+// an operator answers with taskguard resolve. Do returns it to its caller.
 //
-// In one run, each act needs its own name: number those of a loop, or add the ids of their items. Retry
-// inside act, not around Once. Only after NotDone can the run call Once with the same name again.
+// A name has up to 64 letters, digits, "_" and "-", and is not like __x__. Use each name once in a run: in a loop, add
+// the id of the item. Retry inside act, not around Once. Only after NotDone may the run use the name again.
 //
-// When the process stops, an act that has begun goes on: its context ends two seconds before Shutdown's
-// deadline, and what has ended by then is recorded. So does the context of Find. A lost lock, RunTimeout
-// and the end of Do's ctx end it at once. No act begins after the end of ctx.
+// When the process stops, an act or a Find that has begun goes on: its context ends two seconds before Shutdown's
+// deadline. A lost lock, RunTimeout and the end of Do's ctx end it at once. No act begins after ctx has ended.
 //
-// Once returns these errors without calling act. ErrNoGuard: no guard made the job. A *PermanentError:
-// the run has used the name before (act_name_reused), the document has no room for another act and its
-// result (acts_full: 16 acts, 64 KiB of results, and 4 KiB for each open act), the run is a self-test
-// (act_in_self_test), name is not valid (act_name_invalid), or encoding/json can encode no T. After the
-// first three, the run ends with that code even if it ignores the error.
+// Before act, Once can return ErrNoGuard, or a *PermanentError with one of these codes:
 //
-// After act, Once returns the error of act; or, if act returned none, a *NotStoredError with its value.
-// That one wraps lease.ErrLost if the lock was lost. If the result cannot be stored, because encoding/json
-// refuses it or the document has no room, the act is recorded as done: act is not called again, and each
-// later call returns a *ResultError. So does a call with a stored result that does not decode as a T. A
-// run of a Kind that returns a *ResultError becomes FAILED with the code effect_result_invalid.
+//   - act_name_reused: the run has used the name before.
+//   - acts_full: the document has no room. It holds 16 acts and 64 KiB of results, with 4 KiB for each open act.
+//   - act_in_self_test: the run is a self-test.
+//   - act_name_invalid: the name is invalid.
+//   - result_invalid: encoding/json can never encode a T.
+//
+// After the first three, the run ends with that code even if it ignores the error.
+//
+// After act, Once returns act's error. If act succeeded and the result is not stored, the error is a *NotStoredError
+// with the value; it wraps lease.ErrLost if the lock was lost. If the result can never be stored, because encoding/json
+// refuses it or the document has no room, the act is recorded as done, and each later call returns a *ResultError. So
+// does a call whose T cannot decode the stored result. A run of a Kind that returns a *ResultError becomes FAILED with
+// the code effect_result_invalid.
 func Once[T any](ctx context.Context, job Job, name string, act func(ctx context.Context) (T, error),
 	find ...Finder[T],
 ) (result T, err error) {

@@ -12,11 +12,11 @@ import (
 	"taskguard/repo"
 )
 
-// Documents reads and changes the documents of one kind. [repo.Analyses] describes its methods.
+// Documents reads and changes the documents of one kind. [repo.Analyses] describes the methods.
 //
-// Get, Summary, KeyState, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken are for one document. Find, Page,
-// Count, Active, Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain
-// and Abandoned are for many. Fields returns the vocabulary, and Now Firestore's time.
+// Get, Summary, KeyState, Unlock, Requeue, Cancel, Resolve, Delete and RaiseToken take one document. Find, Page, Count,
+// Active, Backlog, Failures, Codes, Unfinished, OldestUnfinished, Unfound, UnknownStatus, Uncertain and Abandoned are
+// about many. Fields returns the vocabulary, and Now Firestore's time.
 type Documents interface {
 	Get(ctx context.Context, id string) (analysislock.Analysis, error)
 	Summary(ctx context.Context, id string) (analysislock.Analysis, error)
@@ -49,20 +49,19 @@ type Documents interface {
 	Now(ctx context.Context) (time.Time, error)
 }
 
-// Operator reads and changes the documents of one kind, as the commands of taskguard do. It is
-// safe for concurrent use, until the Shutdown of its Guard.
+// Operator reads and changes the documents of one kind, as the commands of taskguard do. It is safe for concurrent use,
+// until its Guard's Shutdown.
 type Operator struct {
-	// Unlock, Requeue and Resolve book no delivery. Pass them a name from NewTask, and then call Book
-	// with it.
+	// Unlock, Requeue and Resolve enqueue nothing. Pass them a name from NewTask, and then call Book with that name.
 	Documents
 	runner *delivery.Runner
 }
 
 // Recovery is the result of Operator.Recover.
 //
-//	Found     int           // how many orphaned documents there are, without those that could not be marked
-//	Booked    int           // how many deliveries this call booked for them
-//	Waiting   int           // how many have a task in the queue, and need no other
+//	Found     int           // how many orphaned documents there are, except any that could not be marked
+//	Booked    int           // how many of them this call enqueued
+//	Waiting   int           // how many still have a task in the queue
 //	More      bool          // there may be others: call again
 //	Abandoned int           // how many records of Do are abandoned; an Operator does not count them
 //	Oldest    time.Duration // the age of the oldest unfinished document, if it is known
@@ -78,8 +77,8 @@ func (w *Work) Operator() *Operator {
 	return &Operator{w.analyses, &runner}
 }
 
-// ActKey returns what job.Key returns for an act of the document id; empty for analysislock.Unreadable,
-// which stands for acts whose names are lost.
+// ActKey returns what job.Key returns for an act of the document id. It is empty for analysislock.Unreadable, which
+// stands for acts whose names are lost.
 func (o *Operator) ActKey(id, act string) string {
 	if act == analysislock.Unreadable {
 		return ""
@@ -95,8 +94,8 @@ func (o *Operator) NewTask(id string) (task string) {
 	return taskqueue.Name("operator", id, rand.Text())
 }
 
-// Book books a delivery of the document id for now, under a name of NewTask. An additional delivery is
-// harmless. Errors: ErrNoQueue, and errors of Cloud Tasks with their gRPC status.
+// Book enqueues the document id for now, under a name from NewTask. One delivery too many is harmless. Errors:
+// ErrNoQueue, and errors of Cloud Tasks with their gRPC status.
 func (o *Operator) Book(ctx context.Context, id, task string) error {
 	if o.runner.Queue == nil {
 		return ErrNoQueue
@@ -105,7 +104,6 @@ func (o *Operator) Book(ctx context.Context, id, task string) error {
 	return err
 }
 
-// Recover books a delivery for each orphaned document, as the handler of Recovery does. It
-// takes at most 50 s, and returns the first error with the result. Without a Queue the error is
-// ErrNoQueue.
+// Recover enqueues each orphaned document, as the handler of Recovery does. It takes at most 50 s, and returns the
+// first error with the result. Without a Queue the error is ErrNoQueue.
 func (o *Operator) Recover(ctx context.Context) (Recovery, error) { return o.runner.Recover(ctx) }

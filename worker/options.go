@@ -23,25 +23,25 @@ import (
 	"taskguard/repo"
 )
 
-// Options configures a Guard. Every field has a default. FromEnv reads the fields from the
-// environment variables that docs/reference.md describes.
+// Options configures a Guard. Every field has a default. [FromEnv] reads them from the environment variables listed in
+// docs/reference.md.
 type Options struct {
-	// Project is Google Cloud's. Without it, Open uses GOOGLE_CLOUD_PROJECT, or asks the metadata server.
+	// Project is the Google Cloud project. The default is GOOGLE_CLOUD_PROJECT, or the metadata server's answer.
 	Project  string
 	Database string // the Firestore database; the default is (default)
 	// Emulator is the host:port of a Firestore emulator. FIRESTORE_EMULATOR_HOST overrides it.
 	Emulator string
-	// Collection has the documents of the kind analysis, unless its Kind names another. The default is analyses.
+	// Collection has the documents of the kind analysis. The default is analyses.
 	Collection string
 
-	// Queue books deliveries: for submitted work, for the next attempt, and after a crash. Without a
-	// Queue nothing is booked, and a delivery that must be repeated is answered by an error.
+	// Queue is the Cloud Tasks queue for submitted work, for the next attempt, and after a crash. Without a Queue
+	// nothing is enqueued, and a delivery that must be repeated is answered by an error.
 	Queue Queue
-	// Auth checks the caller of each request. By default a request needs an OIDC token of the Queue's
-	// Caller for its audience. With an emulator no caller is checked by default.
+	// Auth checks the caller of each request. The default requires an OIDC token of the Queue's Caller. With an
+	// emulator the default checks nobody.
 	Auth Authenticator
-	// NoHTTP is for a program that runs work only by [Work.Run]: its handlers refuse every request, so Auth is
-	// not needed, and RunTimeout may be as long as MaxRunTime, since no delivery waits for a run.
+	// NoHTTP is for a program that only calls [Work.Run]. Its handlers refuse every request, so it needs no Auth, and
+	// its RunTimeout may be as long as MaxRunTime.
 	NoHTTP bool
 
 	Lock lease.Policy // the locks' times; 10 attempts if MaxAttempts is zero
@@ -51,10 +51,10 @@ type Options struct {
 	MaxRunTime time.Duration
 	// CheckpointInterval is how long a reported checkpoint may wait for its commit. The default is 10 seconds.
 	CheckpointInterval time.Duration
-	// StallTimeout ends a run that reports nothing for this long, but no run of Do. Zero means no limit.
+	// StallTimeout ends a run that reports nothing for this long, except a run of Do. Zero means no limit.
 	StallTimeout time.Duration
-	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue. The defaults are 30 seconds
-	// and 10 minutes. If you set only one, the default of the other gives way.
+	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue. The defaults are 30 seconds and 10
+	// minutes. If you set only one, the other adapts.
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int // how many deliveries run at once, of all kinds; the default is 100
 	// KeyField is a field of the documents, such as tenant or input.account. At most KeyLimit documents of a kind
@@ -62,10 +62,10 @@ type Options struct {
 	KeyField string
 	KeyLimit int  // how many run at a time; the default is 1
 	KeyHold  bool // keeps the key of a document until its next attempt, for all kinds; see Kind
-	// Keep sets the expireAt of a finished document this long after its finish. Zero sets none.
+	// Keep sets expireAt, for a TTL policy, this long after a document is finished. Zero sets none.
 	Keep time.Duration
-	// SelfTest is an input. POST /internal/self-test runs the work on it, without a document, to check a
-	// release. Without an input the route answers 404.
+	// SelfTest is the input on which POST /internal/self-test runs the work, without a document, to test a release.
+	// Without it the route answers 404.
 	SelfTest json.RawMessage
 
 	Log            *slog.Logger         // the default is slog.Default()
@@ -76,7 +76,7 @@ type Options struct {
 	FirestoreOptions, QueueOptions []option.ClientOption
 }
 
-// Queue is a queue of Cloud Tasks, and how its tasks call this service.
+// Queue is a Cloud Tasks queue, and how its tasks call this service.
 //
 //	Name         string // projects/P/locations/L/queues/Q
 //	TargetURL    string // the base URL of this service
@@ -84,12 +84,12 @@ type Options struct {
 //	Audience     string // the audience of that token; the default is TargetURL
 //	EmulatorHost string // host:port of an emulator of Cloud Tasks
 //
-// Its methods Check and Filled return its problems, and the Queue with its defaults.
+// Check returns what is wrong with it, and Filled adds the defaults.
 type Queue = taskqueue.Config
 
-// Authenticator checks the caller of a request. It returns nil if the caller may pass. An
-// error that matches ErrForbidden is answered 403, ErrNoKeys 503, and any other 401. The
-// error is logged, so it must not contain a token. Check is called concurrently.
+// Authenticator checks the caller of a request. Check returns nil to let the caller in. An error that matches
+// ErrForbidden is answered 403, ErrNoKeys 503, and any other 401. Check is called concurrently. Its error is logged, so
+// it must not contain a token.
 type Authenticator interface {
 	Check(r *http.Request) error
 }
@@ -100,9 +100,9 @@ var (
 	ErrNoKeys    = taskauth.ErrNoKeys    // the keys to check a caller are not available now
 )
 
-// OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
-// service accounts. Open refuses an empty audience; the Guard fetches Google's keys. Set it as
-// Options.Auth itself: an Authenticator that wraps it refuses every request with ErrNoKeys.
+// OIDC returns an Authenticator that accepts Google's ID tokens for this audience and these service accounts. Set it as
+// Options.Auth itself, because Open makes it fetch Google's keys: inside another Authenticator it refuses every request
+// with ErrNoKeys. Open refuses an empty audience.
 func OIDC(audience string, accounts ...string) Authenticator {
 	return tokens{Audience: audience, Accounts: accounts}
 }
@@ -187,8 +187,8 @@ func (o Options) check() (problems []error) {
 	return problems
 }
 
-// Filled returns o with the defaults of its zero durations and numbers, and of the Queue. A default
-// gives way to the fields that you have set.
+// Filled returns o with defaults for the durations and numbers that are zero, and for the Queue. The defaults adapt to
+// the fields that you have set.
 func (o Options) Filled() Options {
 	o.Lock.TTL = cmp.Or(o.Lock.TTL, lease.DefaultTTL)
 	o.Lock.Heartbeat = cmp.Or(o.Lock.Heartbeat, o.Lock.TTL/3)

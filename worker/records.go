@@ -20,22 +20,20 @@ import (
 
 // DoOptions configures a call of DoOutcome, Lookup or Reset. Do uses the zero value.
 type DoOptions struct {
-	Collection string // of the records; empty: idempotency
-	// Params are the parameters of the call. encoding/json must be able to encode them. The
-	// record keeps a hash of their JSON, and a later call with other parameters returns ErrParams.
-	// The hash ignores the order of fields, the difference between a struct and a map, and the form
-	// of a number of up to 100 bytes: 1, 1.0 or 1e0. If two fields have one name, the last counts.
-	// All bytes that are not UTF-8 are equal. Nil: not compared.
+	Collection string // has the records; the default is idempotency
+	// Params are the parameters of the call. The record keeps a hash of their JSON, and a later call with other Params
+	// returns ErrParams. The order of fields, the form of a number (1, 1.0 or 1e0, up to 100 bytes), and whether it is
+	// a struct or a map make no difference. If two fields have one name, the last counts. All bytes that are not UTF-8
+	// are equal. Nil is not compared.
 	Params any
-	// Keep is the time that a record is kept after its last change. Each change sets the
-	// Timestamp expireAt, for which the collection needs a TTL policy. Firestore deletes the
-	// record up to a day later; until then the key has its result. An unfinished record with an
-	// act has no expireAt. Zero: 24 h. Keep must be at least 1 h and longer than the lock's TTL.
+	// Keep is how long a record is kept after its last change, by expireAt and a TTL policy of the collection.
+	// Firestore deletes it up to a day later, and until then the key has its result. An unfinished record with an act
+	// has no expireAt. The default is 24 h; Keep must be at least 1 h and longer than the lock's TTL.
 	Keep time.Duration
-	// Lock is the policy of the lock. After a crash, the function can run again when the TTL has
-	// passed. MaxAttempts is ignored: each caller decides when to give up. Zero: the Guard's.
+	// Lock is the policy of the lock: after a crash, the function can run again when its TTL has passed. MaxAttempts is
+	// ignored, because each caller decides when to give up. The default is the Guard's.
 	Lock lease.Policy
-	// RunTimeout limits one run of the function, at most 24 h. Zero: the Guard's.
+	// RunTimeout limits one run of the function, to at most 24 h. The default is the Guard's.
 	RunTimeout time.Duration
 }
 

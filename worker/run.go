@@ -21,7 +21,7 @@ type RunResult struct {
 	Outcome string `json:"outcome"`
 	// Status is READY or FAILED, if the document is finished, whatever the words in Fields are.
 	Status  string `json:"status,omitempty"`
-	Code    string `json:"code,omitempty"`       // of a failure, for good or for now, as in the document
+	Code    string `json:"code,omitempty"`       // of a permanent or temporary failure, as in the document
 	Message string `json:"message,omitempty"`    // of that failure, for people
 	Token   int64  `json:"lock_token,omitempty"` // the fencing token; zero: the lock was not acquired
 	Attempt int    `json:"attempt,omitempty"`    // the number of this attempt
@@ -30,22 +30,21 @@ type RunResult struct {
 	Booked  bool      `json:"booked"` // the Queue has the next delivery
 }
 
-// Run runs the document id in this program, as one delivery does, without HTTP: it acquires the lock, calls
-// the kind's Run under it, and finishes the document, or releases the lock and books the next delivery in
-// the Queue. Without a Queue nothing is booked. Use it in a Cloud Run job, or wherever a run takes longer
-// than a delivery: with Options.NoHTTP, or with a Start in the kind, RunTimeout may be as long as
-// MaxRunTime.
+// Run runs the document id in this program, as a delivery does, without HTTP. It acquires the lock, calls the kind's
+// Run, and finishes the document, or releases the lock and enqueues the next delivery if there is a Queue. Use it in a
+// Cloud Run job, or wherever a run takes longer than a delivery: with Options.NoHTTP, or with a Start in the kind,
+// RunTimeout may be as long as MaxRunTime.
 //
-// Run returns when nothing that it has started runs any more. It writes one log line, like a delivery, and
-// is not refused by MaxRuns. With a MaxRuns of 1 its attempt counts as alone: after two crashes in a row the
-// document is FAILED. If ctx ends, or in Shutdown, the run's context ends, its lock is released
-// and a delivery is booked for now. That takes up to 8 s after the end of ctx: an act inside Once is
-// cancelled after 6 s. End ctx on SIGTERM, by signal.NotifyContext: otherwise the signal kills the run.
+// Run returns when everything that it started has ended. It writes one log line, like a delivery, and MaxRuns does not
+// limit it. With a MaxRuns of 1 its attempt counts as alone: after two crashes in a row the document is FAILED.
 //
-// The error is nil if the document is READY, or was finished before. It is a *FailedError if this call made
-// it FAILED. After any other error the document is not finished: a *RunningError if another program runs
-// it; ErrLost; ErrStopping, or the cause of ctx; ErrNotFound; ErrInvalidKey; ErrUnavailable; or the error of
-// the kind's Run, which failed for now.
+// End ctx on SIGTERM, by signal.NotifyContext: otherwise the signal kills the run. When ctx ends, or in Shutdown, the
+// run's context ends, its lock is released and a delivery is enqueued for now. That takes up to 8 s; an act inside Once
+// is cancelled after 6 s.
+//
+// The error is nil if the document is READY, or was finished before. It is a *FailedError if this call made it FAILED.
+// After any other error the document is not finished: a *RunningError if another program runs it; ErrLost; ErrStopping,
+// or the cause of ctx; ErrNotFound; ErrInvalidKey; ErrUnavailable; or the temporary error of the kind's Run.
 func (w *Work) Run(ctx context.Context, id string) (RunResult, error) {
 	g := w.service
 	defer g.lifecycle.Track()() // not counted towards MaxRuns

@@ -88,12 +88,12 @@ func newTelemetry(o Options) (*telemetry.Telemetry, error) {
 		cmp.Or[trace.TracerProvider](o.TracerProvider, tracenoop.NewTracerProvider()))
 }
 
-// Recovery returns the handler of POST /internal/tasks/recover, for Cloud Scheduler: it books
-// a delivery for each orphaned document of the kinds that have a handler.
+// Recovery returns the handler of POST /internal/tasks/recover, which Cloud Scheduler calls. It enqueues each orphaned
+// document of the kinds that have a handler.
 func (g *Guard) Recovery() http.Handler { return g.recovery() }
 
-// Health returns the handler of /health/live, which answers 200, and /health/ready, which
-// answers 503 until Firestore has answered, and from Shutdown on.
+// Health returns the handler of /health/live, which answers 200, and of /health/ready, which answers 503 until
+// Firestore has answered, and again after Shutdown was called.
 func (g *Guard) Health() http.Handler {
 	g.awaitReady()
 	return g.newEcho()
@@ -104,10 +104,10 @@ func (g *Guard) awaitReady() {
 	g.ready.Do(func() { g.background.Go(func() { g.lifecycle.AwaitReady(g.work, g.probe.Ping) }) })
 }
 
-// Routes returns a handler of all routes: Handler at the Path of each work, Recovery, Health,
-// and at /internal/self-test a run of the first work on Options.SelfTest. It answers other
-// paths and methods in JSON too. Its error says which work has no Run and no Start, has a Start without
-// a Queue or belongs to another Guard, or that nothing checks the callers.
+// Routes returns one handler for all routes: Handler at the Path of each work, Recovery, Health, and at
+// /internal/self-test a run of the first work on Options.SelfTest. It answers other paths and methods in JSON too. Its
+// error says which work has no Run and no Start, has a Start without a Queue, or belongs to another Guard, or that
+// nothing checks the callers.
 func (g *Guard) Routes(works ...*Work) (http.Handler, error) {
 	if refusing, ok := g.auth.(always); ok && refusing.err != nil {
 		return nil, refusing.err
@@ -148,13 +148,13 @@ func stopBefore(deadline time.Time) *delivery.StopError {
 	return &delivery.StopError{Deadline: deadline.Add(-answerTime), Acts: deadline.Add(-actsTime)}
 }
 
-// Shutdown takes no more deliveries, cancels the runs, and waits until they have released
-// their locks, booked their next deliveries and answered, or until ctx ends. An act inside Once
-// and a handler inside Idempotent are cancelled only two seconds before ctx's deadline. Give Shutdown
-// at least 8 s: a program that ignores SIGTERM takes 5 s. A run that has not ended by then keeps
-// its lock until the lock expires; the error has the number of such runs. Call Shutdown
-// before the HTTP server is shut down, so that the answers are sent. A further call waits likewise, and
-// changes nothing.
+// Shutdown accepts no more deliveries and cancels the runs. It waits until they have released their locks, enqueued
+// their next deliveries and answered, or until ctx ends. An act inside Once and a handler inside Idempotent are
+// cancelled only two seconds before ctx's deadline.
+//
+// Give Shutdown at least 8 s, because a program that ignores SIGTERM takes 5 s, and call it before the HTTP server's
+// own Shutdown, so that the answers are sent. A run that has not ended by then keeps its lock until the lock expires;
+// the error has the number of such runs. A second call waits too, and changes nothing.
 func (g *Guard) Shutdown(ctx context.Context) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -18,8 +18,8 @@ import (
 // Submission is the result of Submit.
 type Submission struct {
 	Created bool   // this call created the document
-	Booked  bool   // a delivery is booked, by this call or an earlier one
-	Already bool   // an earlier call booked it
+	Booked  bool   // it is enqueued, by this call or an earlier one
+	Already bool   // an earlier call enqueued it
 	Status  string // QUEUED, PROCESSING, READY or FAILED, whatever the words in Fields are
 }
 
@@ -27,19 +27,18 @@ type Submission struct {
 var (
 	// ErrOtherInput reports that a document with this id exists with another input.
 	ErrOtherInput = errors.New("a document with this id exists with another input")
-	// ErrNotBooked reports that the document exists, but the queue refused its delivery or did not
-	// answer. Call Submit again, or leave it to recovery. The delivery is booked only once.
+	// ErrNotBooked reports that the document exists, but the queue refused its task or did not answer. Call
+	// Submit again, or leave it to recovery. The document is enqueued only once.
 	ErrNotBooked = errors.New("the document exists, but its delivery may not be booked")
 )
 
-// NewDocument returns the fields of a document, for a Create in your own transaction: the work then exists
-// only if the transaction's other writes do. Create the document in the kind's Collection. encoding/json
-// must be able to encode input. Firestore sets createdAt and updatedAt to the time of the commit. After the
-// commit call [Work.Book]. If the process dies before that, recovery books the delivery within one TTL and
-// a minute.
+// NewDocument returns the fields of a document for a Create in your own transaction, so that the work exists only if
+// the transaction's other writes do. Create it in the kind's Collection. Firestore sets createdAt and updatedAt to the
+// time of the commit. After the commit call [Work.Book]. If the process dies before that, recovery enqueues the
+// document within one TTL and a minute.
 //
-// NewDocument makes no call. Its error is an *orchestrator.PermanentError for an input that Firestore
-// cannot hold.
+// NewDocument makes no call. encoding/json must be able to encode input. For an input that Firestore cannot hold, the
+// error is an *orchestrator.PermanentError.
 func (w *Work) NewDocument(input any) (map[string]any, error) {
 	value, err := orchestrator.StorableInput(input)
 	if err != nil {
@@ -48,12 +47,12 @@ func (w *Work) NewDocument(input any) (map[string]any, error) {
 	return w.Fields.Document(value), nil
 }
 
-// Book books a delivery of the document id in the Guard's Queue, unless the document is finished. You can
-// call it as often as you like: the task's name is the document's bookedTask. A document without a
-// bookedTask gets a name made of its id and createdAt, and nothing is booked while a delivery runs it.
+// Book enqueues the document id, unless it is finished. Call it as often as you like: the task's name is the document's
+// bookedTask. A document without one gets a name made of its id and createdAt, and is not enqueued while a delivery
+// runs it.
 //
-// Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue; lease.ErrInvalidKey;
-// lease.ErrUnavailable; ErrStopping after Shutdown. After ErrNotBooked call Book again, or leave it to recovery.
+// Errors: lease.ErrNotFound; ErrNotBooked, also without a Queue; lease.ErrInvalidKey; lease.ErrUnavailable; and
+// ErrStopping after Shutdown. After ErrNotBooked call Book again, or leave it to recovery.
 func (w *Work) Book(ctx context.Context, id string) error {
 	defer w.service.lifecycle.Track()()
 	if w.service.work.Err() != nil {
@@ -73,15 +72,14 @@ func (w *Work) Book(ctx context.Context, id string) error {
 	return err
 }
 
-// Submit creates the document id with an input, and books its delivery in the Guard's Queue, if there is
-// one. encoding/json must be able to encode input. Derive the id from the request, and a repeated request
-// changes nothing: a document that exists keeps its state. If it has another input, Submit books nothing
-// and returns ErrOtherInput. Submit writes once, and reads only a document that exists. The runs continue the
-// trace of ctx, as they do after Book.
+// Submit creates the document id with an input and, with a Queue, enqueues it. Derive the id from the request: then a
+// repeated call changes nothing, because a document that exists keeps its state. If it has another input, Submit
+// enqueues nothing and returns ErrOtherInput. Submit costs one write, and a read if the document exists. Its runs
+// continue the trace of ctx, as they do after Book. encoding/json must be able to encode input.
 //
-// Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
-// an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
-// after which the document may exist; ErrNotBooked; ErrStopping after Shutdown.
+// Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or an
+// *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable, after which the document may
+// exist; ErrNotBooked; and ErrStopping after Shutdown.
 func (w *Work) Submit(ctx context.Context, id string, input any) (s Submission, err error) {
 	defer w.service.lifecycle.Track()()
 	if w.service.work.Err() != nil {

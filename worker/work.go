@@ -13,23 +13,22 @@ import (
 	"taskguard/internal/telemetry"
 )
 
-// Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has
-// the defaults of its empty fields; its Run is Kind.Run, since Work has a method Run. A Work is safe for
-// concurrent use, until the Shutdown of its Guard.
+// Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has the defaults
+// of its empty fields. Call its function Run as Kind.Run, because Work has a method Run. A Work is safe for concurrent
+// use, until its Guard's Shutdown.
 type Work struct {
 	Kind
 	collection
 	service *Guard
 }
 
-// Register adds a kind of work to the Guard. A kind without Run is for a program that only submits or
-// operates on documents, and for the handlers of [Work.PubSub] and [Work.Eventarc] that book deliveries.
+// Register adds a kind of work to the Guard. Leave out Run in a program that only submits or operates on documents, and
+// for handlers of [Work.PubSub] and [Work.Eventarc] that only enqueue.
 //
-// Two kinds of one Guard have different names, paths and collections: otherwise a delivery of one
-// could be handled as the other's. The error says which field of the kind to change. A kind with a Run
-// needs a check of its callers: see Options.Auth. The kind do has the records of Do in its Collection, for an
-// Operator only: the records have no deliveries, so a Run is refused, and Submit too. After Shutdown the error
-// is ErrStopping.
+// Each kind of a Guard needs its own name, path and collection: otherwise a delivery of one could be handled as the
+// other's. The error says which field to change. A kind with a Run needs a check of its callers; see Options.Auth. The
+// name do is for an Operator on the records of Do in Collection. These have no deliveries, so Run and Submit are
+// refused. After Shutdown the error is ErrStopping.
 func (g *Guard) Register(k Kind) (*Work, error) {
 	if cmp.Or(k.Name, analysis) == analysis {
 		k.Collection = cmp.Or(k.Collection, g.options.Collection)
@@ -77,7 +76,7 @@ func (g *Guard) recordsWork(k Kind) (*Work, error) {
 	return &Work{k, records, g}, nil
 }
 
-// MustRegister is like Register, and panics with its error.
+// MustRegister is like Register, and panics on an error.
 func (g *Guard) MustRegister(k Kind) *Work {
 	work, err := g.Register(k)
 	if err != nil {
@@ -103,17 +102,17 @@ func (g *Guard) add(work *Work) error {
 	return nil
 }
 
-// WithoutRun returns w for [Work.PubSub] and [Work.Eventarc] that only book a delivery to Path, where the
-// queue then runs the work. Pub/Sub waits at most 10 minutes for an answer, and Cloud Tasks 30.
+// WithoutRun returns w for handlers of [Work.PubSub] and [Work.Eventarc] that only enqueue a delivery to Path, where
+// the queue then runs the work. Cloud Tasks waits 30 minutes for an answer, and Pub/Sub at most 10.
 func (w *Work) WithoutRun() *Work {
 	booking := *w
 	booking.Kind.Run, booking.Start = nil, nil
 	return &booking
 }
 
-// Echo returns the handler of Cloud Tasks' deliveries, for POST in an Echo. For each, it acquires the
-// lock, calls the kind's Run and then answers, as docs/reference.md describes. If the kind has a Start, it
-// calls that instead, without the lock. Without both, or with a Start and no Queue, it answers 500.
+// Echo returns the handler of Cloud Tasks' deliveries, for POST in an Echo. For each delivery it acquires the lock,
+// calls the kind's Run and answers, as docs/reference.md describes. With a Start it calls that instead, without the
+// lock. It answers 500 without both, and with a Start but no Queue.
 func (w *Work) Echo() echo.HandlerFunc { return echo.WrapHandler(w.Handler()) }
 
 // Handler is like Echo, for net/http.
@@ -131,25 +130,22 @@ func (w *Work) runs() error {
 	return nil
 }
 
-// PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
-// 1 MiB. A message's attribute IDField is the id of a document, which must exist; without
-// it, the data is a JSON object with that field. A message is handled as a task of Handler: a
-// 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the
-// subscription's retry policy. What can never succeed is acknowledged, and logged as rejected.
+// PubSub returns the handler of a Pub/Sub push subscription with wrapped messages of at most 1 MiB. A message has the
+// id of an existing document in its attribute IDField or in its data, a JSON object with that field. It is handled like
+// a task of Handler: a 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the subscription's
+// retry policy. A message that can never succeed is acknowledged, and logged as rejected.
 //
-// Pub/Sub waits for the answer until the acknowledgement deadline: 10 s by default, at most 600 s.
-// Then it delivers the message again. The work does not run twice, but without a Queue the
-// deliveries are repeated during the run. Set RunTimeout to less than the deadline, or let the
-// Queue run the work: without a Run, see [Work.WithoutRun], a message only books a delivery to Path, and
-// is then acknowledged. Without a Run and a Queue each message is answered 500.
+// Pub/Sub waits for the answer until the acknowledgement deadline, 10 s by default and at most 600 s, and then delivers
+// the message again. The work does not run twice, but without a Queue the deliveries repeat during the run. Set
+// RunTimeout to less than the deadline, or use [Work.WithoutRun], so that a message only enqueues a delivery to Path.
+// Without a Run and a Queue each message is answered 500.
 //
 // The subscription's token must pass Options.Auth.
 func (w *Work) PubSub() http.Handler { return w.pushHandler(parseMessage) }
 
-// Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
-// documents that other programs create in Collection, in the binary mode of CloudEvents.
-// Any other event, or one of another project or database, is logged as rejected. Eventarc
-// delivers by Pub/Sub, so the same limits apply. The event has the id in a header, so a document
+// Eventarc is like PubSub, for the event google.cloud.firestore.document.v1.created of documents that other programs
+// create in Collection, in the binary mode of CloudEvents. Other events, and events of another project or database, are
+// logged as rejected. Eventarc delivers by Pub/Sub, so the same limits apply. The id is in a header, so a document
 // whose id begins or ends with a space is not found.
 func (w *Work) Eventarc() http.Handler {
 	o := w.service.options
