@@ -61,7 +61,7 @@ func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 		return string(out)
 	}
 	for id, work := range map[string]string{"report-7": "long", "report-8": "ocr", "report-9": "long", "order-1": "charge"} {
-		run(fmt.Sprintf(`taskguard submit --id %s --input '{"work": "%s"}'`, id, work))
+		run(fmt.Sprintf(`taskguard submit --id %s --input '{"work": %q}'`, id, work))
 	}
 	await := func(parts ...string) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {

@@ -142,6 +142,22 @@ func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
 	}
 }
 
+// A kind cannot give its own fields the names that the page lists as the guard's.
+func TestThePageOfTheLibraryListsTheNamesThatBelongToTheGuard(t *testing.T) {
+	_, list, _ := strings.Cut(read(t, "library.md"), "**These names belong to the guard**")
+	_, list, _ = strings.Cut(list, ": ")
+	list, _, _ = strings.Cut(list, ". [")
+	names := regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(list, -1)
+	for _, name := range names {
+		if err := (worker.Fields{Error: name[1]}).Check(); err == nil {
+			t.Errorf("an error may have the name %s, which belongs to the guard", name[1])
+		}
+	}
+	if len(names) < 20 {
+		t.Errorf("library.md lists %d names: %q", len(names), list)
+	}
+}
+
 // mentions reports whether a comment contains the name as a word.
 func mentions(comment, name string) bool {
 	return slices.Contains(strings.FieldsFunc(comment, func(r rune) bool { return !unicode.IsLetter(r) }), name)
