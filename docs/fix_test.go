@@ -3,7 +3,6 @@
 package docs
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,7 +49,7 @@ func plain(output string) (lines []string) {
 // The commands of fix-an-analysis.md, in their order, print what the page shows.
 func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 	env := examplestest.Start(t, "local", "MAX_ATTEMPTS=3", "MAX_RUNS=10",
-		"ANALYZER=exec:/bin/sh "+must(filepath.Abs("testdata/fix.sh"))(t))
+		"ANALYZER=exec:/bin/sh "+must(filepath.Abs("examples/shell/practise.sh"))(t))
 	bin := t.TempDir()
 	check(t, os.Symlink(examplestest.Build(t, "taskguard/cmd/taskguard"), filepath.Join(bin, "taskguard")))
 	env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
@@ -60,8 +59,9 @@ func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 		out, _ := cmd.CombinedOutput() // the page shows refusals too
 		return string(out)
 	}
-	for id, work := range map[string]string{"report-7": "long", "report-8": "ocr", "report-9": "long", "order-1": "charge"} {
-		run(fmt.Sprintf(`taskguard submit --id %s --input '{"work": %q}'`, id, work))
+	page := read(t, "fix-an-analysis.md")
+	for _, submission := range regexp.MustCompile(`(?m)^ +(taskguard submit .*)$`).FindAllStringSubmatch(page, -1) {
+		run(submission[1])
 	}
 	await := func(parts ...string) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -77,11 +77,11 @@ func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 	}
 	await("effect_uncertain", "attempts_exhausted, last: ocr_down", "report-7  PROCESSING", "report-9  PROCESSING")
 
-	page := shown.FindAllStringSubmatch(read(t, "fix-an-analysis.md"), -1)
-	if len(page) < 10 {
-		t.Fatalf("the page shows %d commands", len(page))
+	examples := shown.FindAllStringSubmatch(page, -1)
+	if len(examples) < 10 {
+		t.Fatalf("the page shows %d commands", len(examples))
 	}
-	for _, example := range page {
+	for _, example := range examples {
 		if strings.Contains(example[1], "--dry-run") {
 			await("attempts_exhausted, last: ocr_down") // it was requeued, and fails again
 		}

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The analyzer of fix_test.go: it charges, needs a service that is down, or takes ten minutes.
+# An analyzer with which to practise: it charges, needs a service that is down, or takes ten minutes.
+# docs/fix-an-analysis.md describes it.
 job=$(cat)
 case $job in
 *'"charge"'*)
