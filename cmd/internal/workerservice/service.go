@@ -136,7 +136,7 @@ func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Conf
 // readAnalyzer reads the variables of the analyzer that AnalyzerSpec names.
 func (c *Config) readAnalyzer(e *env.Environment) {
 	options := orchestrator.Options{
-		JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV"),
+		AnyOutput: e.OneOf("ANALYZER_OUTPUT", "json", "any") == "any", Env: e.List("ANALYZER_ENV"),
 	}
 	if !strings.HasPrefix(c.AnalyzerSpec, execScheme) {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
