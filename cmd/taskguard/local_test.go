@@ -193,7 +193,7 @@ func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	a := analyses(t, env)
 	create(t, a, "x")
 	awaitReady(t, a, "x")
-	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, booked 1") })
+	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, enqueued 1") })
 	if strings.Contains(progress.String(), "booked 0") {
 		t.Errorf("recovery without a finding is reported:\n%s", progress)
 	}

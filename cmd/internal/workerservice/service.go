@@ -115,7 +115,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	c, e := parseConfig(lookup, worker.FromEnv)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	e.Refuse(c.Job != "" && c.Options.Queue == (worker.Queue{}), "TASK_QUEUE",
-		"missing: ANALYZER=job:… needs it, since recovery books a delivery for a run that died in the job")
+		"missing: ANALYZER=job:… needs it, because recovery enqueues a run that died in the job")
 	return c, e.Err()
 }
 
