@@ -37,7 +37,7 @@ type trial struct {
 	runs, now, together int // how often the analyzer was called, is running, and most at once
 }
 
-// process is one instance of a worker, with a connection of its own.
+// process is one instance of a worker, with its own connection.
 type process struct {
 	http.Handler
 	frozen atomic.Bool // its calls to Firestore and Cloud Tasks wait
