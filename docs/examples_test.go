@@ -36,6 +36,38 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
+var diffs = regexp.MustCompile("(?ms)^```diff\n--- (\\S+)\n\\+\\+\\+ (\\S+)\n(.*?)\n```$")
+
+// A diff leads from one file of the examples to another. Its hunks are separated by lines of "@@".
+func TestTheDiffsAreThoseOfTheExamples(t *testing.T) {
+	for _, page := range []string{"from-go.md", "from-express.md", "from-fastapi.md"} {
+		shown := diffs.FindAllStringSubmatch(read(t, page), -1)
+		if len(shown) == 0 {
+			t.Errorf("%s has no diff", page)
+		}
+		for _, diff := range shown {
+			for hunk := range strings.SplitSeq(diff[3], "\n@@\n") {
+				for sign, file := range map[string]string{"-": diff[1], "+": diff[2]} {
+					if text := side(hunk, sign); !strings.Contains(read(t, "examples/"+file), text) {
+						t.Errorf("%s: %s does not have\n%s", page, file, text)
+					}
+				}
+			}
+		}
+	}
+}
+
+// side returns the lines of a hunk that one of the two files has: those with the sign, or with none.
+func side(hunk, sign string) string {
+	lines := []string{}
+	for line := range strings.SplitSeq(hunk, "\n") {
+		if mark := (line + " ")[:1]; mark == sign || mark == " " {
+			lines = append(lines, strings.TrimPrefix(strings.TrimPrefix(line, sign), " "))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
 	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../locks/document/server/web/testdata/package-lock.json": 1} {
 		lock := read(t, file)
