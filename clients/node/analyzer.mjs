@@ -1,5 +1,5 @@
 // What an analyzer in Node needs: run for a program (ANALYZER=exec:node analyzer.mjs), and endpoint for a
-// service (ANALYZER=http://…). Both call your function with a Job, and store what it returns as the result.
+// service (ANALYZER=http://…). Both call your function with a Job, and what it returns is the result.
 //
 //   await run(async (job) => ({ pages: job.input.pages }));
 import { createHash } from 'node:crypto';
@@ -9,20 +9,28 @@ import { createInterface } from 'node:readline';
 
 const exitRejected = 65; // the exit status of a permanent failure
 
-/** Failure is an error with a code. It is temporary, so the analysis is retried, unless permanent is true. */
-export class Failure extends Error {
+/** Failed ends a run as failed. It is retried, unless permanent is true. */
+export class Failed extends Error {
   constructor(code, message, { permanent = false, retryAfter, cause } = {}) {
     super(message, { cause });
-    this.name = 'Failure';
-    this.code = code;
-    this.permanent = permanent;
-    this.retryAfter = retryAfter;
+    this.name = this.constructor.name;
+    Object.assign(this, { code, permanent, retryAfter });
   }
+}
 
-  // line returns the failure as the last line of a run.
-  get line() {
-    const { code, message, permanent, retryAfter } = this;
-    return { error: { code, message, permanent: permanent || undefined }, retry_after: retryAfter };
+/** NotCommitted: the worker has not committed a line. With unknown, it may have. */
+export class NotCommitted extends Failed {
+  constructor(message, unknown = false) {
+    super('not_committed', message);
+    this.unknown = unknown;
+  }
+}
+
+/** NotStored: a side effect happened and is recorded, but not its result, the value. */
+export class NotStored extends Failed {
+  constructor(name, reason, value) {
+    super('effect_result_not_stored', `the result of ${name} was not stored: ${reason}`);
+    this.value = value;
   }
 }
 
@@ -30,7 +38,6 @@ export class Failure extends Error {
 export class NotDone extends Error {
   constructor(cause) {
     super('the side effect was not done', { cause });
-    this.name = 'NotDone';
   }
 }
 
@@ -39,11 +46,11 @@ class Job {
   #worker;
 
   constructor(fields, worker) {
-    this.id = fields.analysis_id;
-    this.token = fields.lock_token;
+    this.analysisId = fields.analysis_id;
+    this.lockToken = fields.lock_token;
     this.attempt = fields.attempt;
     this.input = fields.input;
-    this.resume = fields.checkpoint ?? null;
+    this.resume = worker.resume ?? null;
     this.selfTest = fields.self_test ?? false;
     this.#worker = worker;
   }
@@ -65,7 +72,7 @@ class Job {
     if (effect.state === 'uncertain') {
       if (!find) throw effect.failure;
       const found = await find(effect.key);
-      if (found !== undefined) return this.#worker.done(name, found);
+      if (found !== undefined) return this.#worker.end(name, found);
       effect = await this.#worker.beginAgain(name);
     }
     if (effect.state === 'done') return effect.result;
@@ -75,49 +82,96 @@ class Job {
       result = await act(effect.key);
     } catch (err) {
       if (!(err instanceof NotDone)) throw err; // it may have happened
-      await this.#worker.notDone(name);
-      throw err.cause;
+      await this.#worker.undo(name);
+      throw err.cause ?? err;
     }
-    return this.#worker.done(name, result ?? null);
+    return this.#worker.end(name, result);
   }
 }
 
-/** run is a program: it reads the job, calls analyze, prints its result, and exits. */
+/** run is a program: it reads the job, calls analyze, prints the result, and exits. */
 export async function run(analyze) {
   const print = process.stdout.write.bind(process.stdout);
   process.stdout.write = process.stderr.write.bind(process.stderr); // what console.log writes is no result
 
   let text = '';
   for await (const chunk of process.stdin.setEncoding('utf8')) text += chunk;
-  const worker = new Pipes(process.env);
+  const fields = JSON.parse(text);
+  const worker = new Pipes(process.env, fields.checkpoint);
   let status = 0;
   try {
-    const result = JSON.stringify((await analyze(new Job(JSON.parse(text), worker))) ?? null);
-    await new Promise((printed) => { print(`${result}\n`, printed); });
+    const result = plain(await analyze(new Job(fields, worker)));
+    await new Promise((printed) => { print(`${JSON.stringify(result)}\n`, printed); });
   } catch (err) {
-    status = err instanceof Failure && err.permanent ? exitRejected : 1;
-    if (err instanceof Failure) worker.send(err.line);
-    // Without a line, the worker stores the end of this as the message.
-    await new Promise((printed) => { process.stderr.write(`${err?.stack ?? err}\n`, printed); });
+    const line = failure(err);
+    if (!(err instanceof Failed)) {
+      delete line.error.message; // instead, the worker takes the end of this, with the stack
+      await new Promise((printed) => { process.stderr.write(`${err?.stack ?? err}\n`, printed); });
+    }
+    worker.send(line);
+    status = line.error.permanent ? exitRejected : 1;
   }
   process.exit(status);
 }
 
-// Pipes reach the worker of a program: lines on REPORT_FD, and replies on REPLY_FD. A program that you start
-// yourself has neither. Then reports are dropped, and no side effect begins.
+/** endpoint returns a handler for Express and node:http that answers the worker's POST. */
+export function endpoint(analyze) {
+  return async (request, response) => {
+    let worker;
+    try {
+      const fields = await parse(request);
+      worker = new Answer(fields, response);
+      const result = plain(await analyze(new Job(fields, worker)));
+      if (worker.ended) throw worker.ended;
+      worker.finish({ result });
+    } catch (err) {
+      if (!(err instanceof Failed || worker?.signal.aborted)) console.error(err);
+      (worker ?? new Answer({}, response)).finish(failure(err));
+    }
+  };
+}
+
+// parse returns the job of a request, whose body express.json() may have read.
+async function parse(request) {
+  if (request.body !== null && typeof request.body === 'object') return request.body;
+  const chunks = [];
+  for await (const chunk of request) chunks.push(chunk);
+  return JSON.parse(Buffer.concat(chunks));
+}
+
+// plain returns a result as decoded from its JSON, as a later attempt gets it.
+function plain(result = null) {
+  try {
+    return JSON.parse(JSON.stringify(result) ?? 'null');
+  } catch (cause) {
+    throw new Failed('result_invalid', `the result is not JSON: ${cause.message}`, { permanent: true, cause });
+  }
+}
+
+// failure returns the line that reports an error. The code of one that is not Failed is its class.
+function failure(err) {
+  const message = err?.message ?? String(err);
+  if (!(err instanceof Failed)) return { error: { code: err?.name, message } };
+  const { code, permanent, retryAfter } = err;
+  return { error: { code, message, permanent: permanent || undefined }, retry_after: retryAfter };
+}
+
+// Pipes reach the worker of a program: lines on REPORT_FD, replies on REPLY_FD. A program that you start
+// yourself has neither: then reports go to standard error, and no side effect begins.
 class Pipes {
-  #report;
-  #reply;
+  #reports;
+  #replies;
   #stop;
   #acks = 0;
-  #waiting = new Map(); // ack -> the function that takes the reply
+  #waiting = new Map(); // ack -> the function that takes its reply
 
-  constructor({ REPORT_FD, REPLY_FD }) {
-    this.#report = REPORT_FD && Number(REPORT_FD);
-    this.#reply = REPLY_FD && Number(REPLY_FD);
+  constructor({ REPORT_FD = '2', REPLY_FD }, resume) {
+    this.#reports = Number(REPORT_FD);
+    this.#replies = REPLY_FD && Number(REPLY_FD);
+    this.resume = resume;
   }
 
-  // Without this, SIGTERM ends the program at once, as is right for one that does not ask.
+  // An analyzer that does not look at the signal is ended by SIGTERM at once.
   get signal() {
     if (!this.#stop) {
       this.#stop = new AbortController();
@@ -127,38 +181,40 @@ class Pipes {
   }
 
   send(line) {
-    if (!this.#report) return;
     for (let rest = Buffer.from(`${JSON.stringify(line)}\n`); rest.length > 0;) {
-      rest = rest.subarray(writeSync(this.#report, rest));
+      rest = rest.subarray(writeSync(this.#reports, rest));
     }
   }
 
   async checkpoint(checkpoint, wait) {
-    if (wait && this.#reply) await this.#ask({ checkpoint });
+    if (wait && this.#replies) await this.#ask({ checkpoint });
     else this.send({ checkpoint });
   }
 
   async begin(effect) {
-    if (!this.#reply) throw new Failure('not_committed', 'there is no worker that could record a side effect');
-    const reply = await this.#ask({ effect });
-    const { result_error: reason, ...state } = reply.effect;
-    if (reason !== undefined) throw notStored(effect, reason);
-    return { ...state, failure: new Failure('effect_uncertain', `${effect} may have been done since ${state.since}`) };
+    if (!this.#replies) throw new NotCommitted('REPLY_FD is not set: no worker has started this program');
+    const { effect: { result_error: reason, ...state } } = await this.#ask({ effect });
+    if (reason !== undefined) {
+      const message = `the result of ${effect} was not stored: ${reason}`;
+      throw new Failed('effect_result_invalid', message, { permanent: true });
+    }
+    return { ...state, failure: new Failed('effect_uncertain', `${effect} may have been done since ${state.since}`) };
   }
 
   async beginAgain(effect) {
-    await this.notDone(effect);
+    await this.undo(effect);
     return this.begin(effect);
   }
 
-  async notDone(effect) {
+  async undo(effect) {
     await this.#ask({ effect, not_done: true });
   }
 
-  async done(effect, result) {
-    const reply = await this.#ask({ effect, done: result });
-    if (reply.effect) throw notStored(effect, reply.effect.result_error);
-    return decoded(result);
+  async end(effect, result) {
+    const done = plain(result);
+    const reply = await this.#ask({ effect, done });
+    if (reply.effect) throw new NotStored(effect, reply.effect.result_error, done);
+    return done;
   }
 
   async #ask(line) {
@@ -168,15 +224,15 @@ class Pipes {
       this.#waiting.set(ack, resolve);
       this.send({ ...line, ack });
     });
-    if (error) throw new Failure(unknown ? 'commit_unknown' : 'not_committed', error);
+    if (error) throw new NotCommitted(error, unknown);
     return reply;
   }
 
   #listen() {
-    const socket = new Socket({ fd: this.#reply, readable: true, writable: false });
+    const socket = new Socket({ fd: this.#replies, readable: true, writable: false });
     createInterface({ input: socket }).on('line', (text) => {
       const reply = JSON.parse(text);
-      // A reply without an ack is for a line that was too long: it may be any of these.
+      // One without an ack is for a line that was too long, which may be any of these.
       for (const ack of reply.ack === undefined ? [...this.#waiting.keys()] : [reply.ack]) {
         this.#waiting.get(ack)?.(reply);
         this.#waiting.delete(ack);
@@ -185,52 +241,24 @@ class Pipes {
   }
 }
 
-function notStored(effect, reason) {
-  return new Failure('effect_result_invalid', `the result of ${effect} was not stored: ${reason}`, { permanent: true });
-}
-
-// decoded returns a value as a later attempt gets it.
-function decoded(value) {
-  return JSON.parse(JSON.stringify(value));
-}
-
-/** endpoint returns a handler for Express and node:http that answers the worker's POST. */
-export function endpoint(analyze) {
-  return async (request, response) => {
-    const fields = await parse(request).catch(() => undefined);
-    const worker = new Answer(fields ?? {}, response);
-    try {
-      if (!fields) throw new Failure('bad_job', 'the body is no JSON', { permanent: true });
-      worker.end({ result: (await analyze(new Job({ ...fields, checkpoint: worker.resume }, worker))) ?? null });
-    } catch (err) {
-      if (!(err instanceof Failure)) console.error(err);
-      worker.end((err instanceof Failure ? err : new Failure(undefined, String(err))).line);
-    }
-  };
-}
-
-async function parse(request) {
-  if (request.body !== null && typeof request.body === 'object') return request.body; // by express.json()
-  const chunks = [];
-  for await (const chunk of request) chunks.push(chunk);
-  return JSON.parse(Buffer.concat(chunks));
-}
-
-// Answer is a service's answer to the worker: one JSON value, or from the first report on lines of JSON. There
-// are no replies, so side effects are recorded in the checkpoint, which the end of the attempt commits: one
-// attempt records that the effect will begin, and the next one does it. A later one does not know.
+// Answer is a service's answer to the worker: one JSON value, or from the first report on lines of JSON.
+//
+// It gets no replies, so side effects are in its checkpoint, which the end of the attempt commits. One attempt
+// records that an effect begins in the next one, whose lock token is greater by one, and ends. An attempt with
+// another token may follow one that has acted.
 class Answer {
   #fields;
   #response;
   #stop = new AbortController();
-  #effects = {}; // name -> {token}: the next attempt after this one does it; or {done}
-  #begun = new Set();
+  #effects; // name -> {token} or {done}
+  #used = new Set();
+  ended; // the error that ends this attempt, also if analyze has caught it
 
   constructor(fields, response) {
     const { taskguard_effects: effects, checkpoint } = fields.checkpoint ?? {};
-    this.#fields = fields;
-    this.#effects = { ...effects };
     this.resume = effects ? checkpoint : fields.checkpoint;
+    this.#effects = { ...effects };
+    this.#fields = fields;
     this.#response = response;
     response.on('close', () => { this.#stop.abort(new Error('the worker has closed the connection')); });
   }
@@ -240,22 +268,24 @@ class Answer {
   }
 
   send(line) {
-    this.signal.throwIfAborted(); // ends an analysis that nobody waits for
+    this.signal.throwIfAborted(); // ends an analysis for which nobody waits
     if (!this.#response.headersSent) this.#response.writeHead(200, { 'Content-Type': 'application/x-ndjson' });
     this.#response.write(`${JSON.stringify(line)}\n`);
   }
 
-  end({ result, error, retry_after: wait }) {
+  finish(line) {
+    const { result, error, retry_after: wait } = line;
     const response = this.#response;
     if (response.headersSent) {
-      response.end(`${JSON.stringify({ result, error, retry_after: wait })}\n`);
+      response.end(`${JSON.stringify(line)}\n`);
       return;
     }
-    const body = JSON.stringify(error ? { error } : result);
-    response.statusCode = error ? errorStatus(error, wait) : 200;
-    if (error && wait) response.setHeader('Retry-After', Math.ceil(wait));
+    const failed = wait ? 503 : 500;
+    response.statusCode = 200;
+    if (error) response.statusCode = error.permanent ? 422 : failed; // after 422, nothing is retried
+    if (wait) response.setHeader('Retry-After', Math.ceil(wait));
     response.setHeader('Content-Type', 'application/json');
-    response.end(body);
+    response.end(JSON.stringify(error ? { error } : result));
   }
 
   async checkpoint(value) {
@@ -265,47 +295,43 @@ class Answer {
   }
 
   async begin(effect) {
-    const { self_test: selfTest, lock_token: token } = this.#fields;
-    if (selfTest) throw new Failure('act_in_self_test', `a self-test must not begin ${effect}`, { permanent: true });
-    if (this.#begun.has(effect)) throw new Failure('act_name_reused', `this run has begun ${effect}`, { permanent: true });
+    const { self_test: selfTest, lock_token: token, analysis_id: id } = this.#fields;
+    if (selfTest) throw new Failed('act_in_self_test', `a self-test must not do ${effect}`, { permanent: true });
+    if (this.#used.has(effect)) {
+      throw new Failed('act_name_reused', `this run has used the name ${effect} before`, { permanent: true });
+    }
+    this.#used.add(effect);
     const recorded = this.#effects[effect];
     if (!recorded) return this.beginAgain(effect);
     if ('done' in recorded) return { state: 'done', result: recorded.done };
 
-    const key = createHash('sha256').update(`\0${this.#fields.analysis_id}\0${effect}`).digest('hex').slice(0, 32);
+    const key = createHash('sha256').update(`${id}\0${effect}`).digest('hex').slice(0, 32);
     const doer = recorded.token + 1;
-    if (doer === token) {
-      this.#begun.add(effect);
-      return { state: 'go', key };
-    }
+    if (doer === token) return { state: 'go', key };
     const message = `${effect} may have been done under lock token ${doer}`;
-    return { state: 'uncertain', key, failure: new Failure('http_effect_uncertain', message, { permanent: true }) };
+    return { state: 'uncertain', key, failure: new Failed('http_effect_uncertain', message, { permanent: true }) };
   }
 
   async beginAgain(effect) {
     await this.#record(effect, { token: this.#fields.lock_token });
-    throw new Failure('before_effect', `${effect} begins in the next attempt`, { retryAfter: 1 });
+    this.ended = new Failed('before_effect', `${effect} begins in the next attempt`, { retryAfter: 1 });
+    throw this.ended;
   }
 
-  async notDone(effect) {
-    this.#begun.delete(effect);
+  async undo(effect) {
+    this.#used.delete(effect);
     await this.#record(effect, undefined);
   }
 
-  async done(effect, result) {
-    await this.#record(effect, { done: result });
-    return decoded(result);
+  async end(effect, result) {
+    const done = plain(result);
+    await this.#record(effect, { done });
+    return done;
   }
 
   async #record(effect, record) {
-    this.#effects[effect] = record;
-    if (!record) delete this.#effects[effect];
+    if (record) this.#effects[effect] = record;
+    else delete this.#effects[effect];
     await this.checkpoint(this.resume ?? null);
   }
-}
-
-// A status says whether the failure is permanent: 422 is, and the two others are not.
-function errorStatus({ permanent }, wait) {
-  if (permanent) return 422;
-  return wait ? 503 : 500;
 }

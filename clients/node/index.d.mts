@@ -3,9 +3,9 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 /** One attempt at one analysis. */
 export interface Job<Input = any, State = any> {
   /** The id of the document. */
-  readonly id: string;
+  readonly analysisId: string;
   /** The fencing token. It grows with each attempt, so systems that you write to can refuse an older one. */
-  readonly token: number;
+  readonly lockToken: number;
   /** The number of this attempt, from 1. */
   readonly attempt: number;
   readonly input: Input;
@@ -23,8 +23,8 @@ export interface Job<Input = any, State = any> {
   report(progress: number, message?: string): void;
   /**
    * Reports the state from which a later attempt continues: JSON of up to 256 KiB; null deletes it. With wait,
-   * a program's promise resolves when the checkpoint is committed, which takes up to a second; it rejects with a
-   * Failure not_committed or commit_unknown. A service gets no such answer, so there it does not wait.
+   * a program's promise resolves when the checkpoint is committed, which takes up to a second, or rejects with
+   * NotCommitted. A service gets no such answer, so there it does not wait.
    */
   checkpoint(value: State | null, options?: { wait?: boolean }): Promise<void>;
   /**
@@ -48,13 +48,13 @@ export type Analyze<Input = any, State = any> = (job: Job<Input, State>) => unkn
 
 /**
  * Is a program: ANALYZER=exec:node analyzer.mjs. It reads the job, calls analyze, prints the result and exits. What
- * console.log prints during analyze goes to standard error. An error that is no Failure is retried.
+ * console.log prints during analyze goes to standard error. An error that is not Failed is retried.
  */
 export function run<Input = any, State = any>(analyze: Analyze<Input, State>): Promise<never>;
 
 /**
  * Returns a handler for Express and node:http that answers the worker's POST: ANALYZER=http://…. An error that
- * is no Failure is logged and answered 500, and retried. When the worker has closed the connection, the next
+ * is not Failed is logged and answered 500, and retried. When the worker has closed the connection, the next
  * report and the next checkpoint throw.
  */
 export function endpoint<Input = any, State = any>(
@@ -62,22 +62,34 @@ export function endpoint<Input = any, State = any>(
 ): (request: IncomingMessage, response: ServerResponse) => Promise<void>;
 
 /** An error with a code: letters, digits, "_" and "-", at most 64. The analysis is retried, unless it is permanent. */
-export class Failure extends Error {
-  constructor(code: string | undefined, message: string, options?: {
+export class Failed extends Error {
+  constructor(code: string, message: string, options?: {
     /** A retry cannot help: the analysis becomes FAILED. */
     permanent?: boolean;
     /** Retry after so many seconds, 1 to 43,200. Such an attempt is not counted. */
     retryAfter?: number;
     cause?: unknown;
   });
-  readonly code: string | undefined;
+  readonly code: string;
   readonly permanent: boolean;
   readonly retryAfter: number | undefined;
 }
 
+/** The worker did not commit a checkpoint or a side effect. With unknown, it may have committed it. */
+export class NotCommitted extends Failed {
+  constructor(message: string, unknown?: boolean);
+  readonly unknown: boolean;
+}
+
+/** A side effect happened and is recorded, but its result, the value, could not be stored. */
+export class NotStored extends Failed {
+  constructor(name: string, reason: string, value: unknown);
+  readonly value: unknown;
+}
+
 /** Tells once that its side effect did not happen. once then throws the cause. */
 export class NotDone extends Error {
-  constructor(cause: unknown);
+  constructor(cause?: unknown);
 }
 
 export interface SubmitOptions {
@@ -100,25 +112,24 @@ export interface SubmitOptions {
 }
 
 export interface Submission {
+  id: string;
   /** This call created the document. */
   created: boolean;
-  /** A delivery is enqueued, by this call or an earlier one; false: the analysis is finished. */
-  booked: boolean;
-  /** An earlier call enqueued it. */
-  already: boolean;
+  /** This call or an earlier one created its task; false: the analysis is finished. */
+  enqueued: boolean;
+  /** QUEUED, PROCESSING, READY or FAILED. */
   status: string;
 }
 
 /**
- * Creates the document id with an input and enqueues its delivery. A repeated call changes nothing, so derive the
- * id from the request. Rejects with a SubmitError, a TypeError, or the error of Google's client.
+ * Creates the document id with an input, and the task that delivers it to the worker. Derive the id from the
+ * request, and a repeated request changes nothing. Rejects with OtherInput, NotEnqueued, a TypeError, or an error of
+ * Google's client for Firestore, after which the document may exist: submit again.
  */
 export function submit(id: string, input: unknown, options: SubmitOptions): Promise<Submission>;
 
-/**
- * other_input: the document exists with another input, and nothing was enqueued. not_booked: the document exists,
- * but its delivery may not be enqueued; submit again, or leave it to recovery.
- */
-export class SubmitError extends Error {
-  readonly code: 'other_input' | 'not_booked';
-}
+/** A document with this id exists with another input. Nothing is changed. */
+export class OtherInput extends Error {}
+
+/** The document exists, but its task may not. Submit again, or leave it to recovery. */
+export class NotEnqueued extends Error {}

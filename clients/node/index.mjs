@@ -1,2 +1,2 @@
-export { Failure, NotDone, endpoint, run } from './analyzer.mjs';
-export { SubmitError, submit } from './submit.mjs';
+export { Failed, NotCommitted, NotDone, NotStored, endpoint, run } from './analyzer.mjs';
+export { NotEnqueued, OtherInput, submit } from './submit.mjs';

@@ -2,12 +2,12 @@
 //
 // As a program it does those of the file exec.json with the name in CASE.
 import { readFileSync } from 'node:fs';
-import { Failure, NotDone, run } from '../index.mjs';
+import { Failed, NotDone, run } from '../index.mjs';
 
 export const cases = (file) => JSON.parse(readFileSync(new URL(`../../../testdata/protocol/${file}`, import.meta.url)));
 
 const failure = ({ code, message, permanent, retry_after: retryAfter }) =>
-  new Failure(code, message, { permanent, retryAfter });
+  new Failed(code, message, { permanent, retryAfter });
 
 // doing returns the function that does a DO.
 function doing(what) {
