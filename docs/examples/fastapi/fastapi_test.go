@@ -103,7 +103,7 @@ func freePort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // nothing has connected
+	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
 }

@@ -62,7 +62,7 @@ func TestTheLargeResultOfASupersededRunIsNotTheResult(t *testing.T) {
 	if details[7] == details[8] || !strings.HasSuffix(details[8], "/results/a/8.json") {
 		t.Errorf("the results are %v, want one object for each token", details)
 	}
-	written, err := os.ReadDir(filepath.Join(bucket, "results/a/8.json"))
+	written, err := os.ReadDir(filepath.Join(bucket, "results", "a", "8.json"))
 	if err != nil || len(written) != 1 {
 		t.Errorf("the result of token 8 was written %d times, %v, want once", len(written), err)
 	}
