@@ -11,12 +11,8 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-// The protocol vectors, which orchestrator/protocol_test.go feeds to the workers' own code, and what they do
-// not have.
-func TestAnalyzersInNode(t *testing.T) {
-	for _, file := range []string{"testdata/protocol.test.mjs", "testdata/analyzer.test.mjs"} {
-		nodeTest(t, ".", os.Environ(), file)
-	}
+func TestAnalyzersInNodeSpeakTheProtocol(t *testing.T) {
+	nodeTest(t, ".", os.Environ(), "testdata/analyzer.test.mjs")
 }
 
 func TestAProgramAndAServiceAreKilledAndContinue(t *testing.T) {

@@ -37,7 +37,8 @@ test('an analysis continues after kills, and charges once', { timeout: 120_000 }
   }
   assert.deepEqual(done.result, { words: 7, bill: { charged: 7 } }, JSON.stringify(done));
   assert.deepEqual(readFileSync(journal, 'utf8').split('\n'), [
-    'page 1 of 4', 'page 2 of 4', 'page 3 of 4', 'killed at page 3', 'page 3 of 4', 'page 4 of 4', 'killed at charge', '',
+    'page 1 of 4', 'page 2 of 4', 'page 3 of 4', 'killed at page 3',
+    'page 3 of 4', 'page 4 of 4', 'killed at charge', '',
   ]);
   assert.equal(readFileSync(ledger, 'utf8').split('\n').length, 2);
 });

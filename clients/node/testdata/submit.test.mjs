@@ -37,7 +37,7 @@ async function queued() { // in the order of their creation
   return all.sort((a, b) => at(a) - at(b));
 }
 
-test('submit is that of the workers: the same document, the same task, and each finds what the other one did', limited, async () => {
+test('submit writes the document and the task that the command writes', limited, async () => {
   await tasks.pauseQueue({ name: TASK_QUEUE });
   const input = { text: 'é', pages: 40, rate: 0.5, tags: ['a', null, true], more: {} };
   const queue = { tries: 0 };
