@@ -36,8 +36,9 @@ def submit(id: str, input: Any, *, run_timeout: float = 1500) -> Submission:
     run_timeout is the worker's RUN_TIMEOUT in seconds. The settings are the variables that `taskguard local` and
     `terraform output -raw environment` print. It uses Google's clients if they are installed, and REST otherwise.
 
-    It blocks. OSError, or an exception of Google's clients: the document or its task may exist or not. Call submit
-    again: it creates each of them once. Recovery creates the task of a document that has none.
+    It blocks. ValueError: Firestore cannot hold the id or the input. OSError, or an exception of Google's clients:
+    the document and its task may exist or not. Call submit again: it creates each of them once. If you do not, and
+    the document exists without its task, recovery creates that.
     """
     if not re.fullmatch(r"(?!\.{1,2}$|__.*__$)[^/]{1,375}", id):
         raise ValueError(f"{id!r} cannot be the id of a document")
@@ -143,7 +144,8 @@ class Rest:
                 if error.code == 409:
                     return None
                 if tries == 3 or error.code < 500 and error.code != 429:
-                    raise OSError(f"{url}: {error.code} {error.read(2000).decode(errors='replace')}") from error
+                    kind = ValueError if error.code == 400 else OSError
+                    raise kind(f"{url}: {error.code} {error.read(2000).decode(errors='replace')}") from error
             except OSError:
                 if tries == 3:
                     raise
