@@ -1,10 +1,12 @@
 package python
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -99,12 +101,53 @@ func TestAProgramWhoseWorkerIsKilledContinuesAndChargesOnce(t *testing.T) {
 		if err != nil || strings.Count(string(charges), "\n") != 1 {
 			t.Errorf("%s: the ledger has %q, %v; want one charge", id, charges, err)
 		}
-		var outcomes []string
-		for _, attempt := range fields["history"].([]any) {
-			outcomes = append(outcomes, attempt.(map[string]any)["outcome"].(string))
-		}
-		if !slices.Contains(outcomes, "crashed") {
+		if outcomes := outcomes(fields); !slices.Contains(outcomes, "crashed") {
 			t.Errorf("%s: no attempt has crashed: %q", id, outcomes)
 		}
+	}
+}
+
+// outcomes are those of the attempts.
+func outcomes(fields map[string]any) (all []string) {
+	for _, attempt := range fields["history"].([]any) {
+		all = append(all, attempt.(map[string]any)["outcome"].(string))
+	}
+	return all
+}
+
+// An endpoint sends its mail in the attempt after the one that commits the intention, which is not counted.
+func TestAnEndpointActsInItsSecondAttempt(t *testing.T) {
+	service := python(t, "examples/service.py", "0")
+	out, err := service.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = service.Process.Kill(), service.Wait() }()
+	port, _ := bufio.NewReader(out).ReadString('\n')
+	address := "http://localhost:" + strings.TrimSpace(port) + "/analyze"
+	env := examplestest.Start(t, "local", "ANALYZER="+address, "ANALYZER_OUTPUT=json")
+	rest, c := examplestest.REST(t, env), client(t, env)
+
+	outbox := filepath.Join(t.TempDir(), "outbox")
+	input, _ := json.Marshal(map[string]any{"text": "good day", "outbox": outbox})
+	submit(t, rest, "counted", string(input))
+	fields := finished(t, c, "counted")
+	if !reflect.DeepEqual(fields["result"], map[string]any{"words": int64(2)}) || fields["attempts"] != int64(1) {
+		t.Errorf("%v, %v after %v attempts", fields["result"], fields["error"], fields["attempts"])
+	}
+	if outcomes := outcomes(fields); !slices.Equal(outcomes, []string{"retry", "ready"}) {
+		t.Errorf("the attempts were %q", outcomes)
+	}
+	if mails, err := os.ReadFile(outbox); err != nil || !regexp.MustCompile(`^[0-9a-f]{32} 2 words\n$`).Match(mails) {
+		t.Errorf("the outbox has %q, %v", mails, err)
+	}
+
+	submit(t, rest, "refused", `{}`)
+	want := map[string]any{"code": "no_text", "message": "the input has no text"}
+	if fields := finished(t, c, "refused"); !reflect.DeepEqual(fields["error"], want) {
+		t.Errorf("%v, %v; want %v", fields["result"], fields["error"], want)
 	}
 }

@@ -177,7 +177,12 @@ class endpoint:
                     logging.getLogger("taskguard").error("an analysis has failed", exc_info=error)
                 return failure(error)
 
-        threading.Thread(target=lambda: put(context.run(work)), daemon=True).start()
+        def run() -> None:
+            last = context.run(work)
+            if not job.closed.is_set():  # else nobody reads it, and the loop may be closed
+                put(last)
+
+        threading.Thread(target=run, daemon=True).start()
         return job
 
 
