@@ -107,7 +107,7 @@ func TestAProgramWhoseWorkerIsKilledContinuesAndChargesOnce(t *testing.T) {
 	}
 }
 
-// outcomes are those of the attempts.
+// outcomes returns the outcome of each attempt.
 func outcomes(fields map[string]any) (all []string) {
 	for _, attempt := range fields["history"].([]any) {
 		all = append(all, attempt.(map[string]any)["outcome"].(string))
@@ -115,7 +115,7 @@ func outcomes(fields map[string]any) (all []string) {
 	return all
 }
 
-// An endpoint sends its mail in the attempt after the one that commits the intention, which is not counted.
+// An endpoint sends its mail in its second attempt. The first one commits the intention, and does not count.
 func TestAnEndpointActsInItsSecondAttempt(t *testing.T) {
 	service := python(t, "examples/service.py", "0")
 	out, err := service.StdoutPipe()

@@ -94,7 +94,7 @@ class Request(Job):
 class endpoint:
     """Makes an analyzer, a function or a coroutine function, an ASGI application. wsgi is the same for WSGI.
 
-    A function runs in a thread of its own, a coroutine function in the loop of the ASGI server. When the
+    A function runs in its own thread, a coroutine function in the loop of the ASGI server. When the
     worker hangs up, the next report raises Stopped.
     """
 

@@ -112,7 +112,7 @@ class Once:
             charge.result = provider.charge(cents, idempotency_key=charge.key)
 
     Read the key before you act. If an earlier attempt has acted, reading the key leaves the block, and
-    result is that of the earlier attempt. If an earlier attempt may have acted, find(key) asks the provider: it
+    result has what the earlier attempt stored. If an earlier attempt may have acted, find(key) asks the provider: it
     returns the result, or raises NotDone. Without find the analysis fails, and an operator decides.
     """
 

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import pathlib
 import subprocess
 import sys
 import threading
@@ -14,9 +15,8 @@ from taskguard import Failed, NotDone, Stopped, endpoint
 class Programs(unittest.TestCase):
     """Programs without a worker, whose reports go to standard error."""
 
-    def check(self, analyze, exit, output, errors):
+    def check(self, analyze, exit, output, errors, job='{"input": [7]}'):
         text = f"import taskguard\n{analyze}\ntaskguard.run(analyze)"
-        job = '{"input": [7]}'
         ended = subprocess.run([sys.executable, "-c", text], input=job, capture_output=True, text=True)
         self.assertEqual((ended.returncode, ended.stdout), (exit, output), ended.stderr)
         self.assertIn(errors, ended.stderr)
@@ -27,6 +27,10 @@ class Programs(unittest.TestCase):
     def test_a_result_that_is_no_json_is_a_permanent_failure(self):
         for value in ("{1, 2}", "float('nan')", "b'x'"):
             self.check(f"def analyze(job): return {value}", 65, "", '{"error": {"code": "result_invalid"')
+
+    def test_the_program_of_the_readme(self):
+        shown = (pathlib.Path(__file__).parents[1] / "README.md").read_text().split("```")[1]
+        self.check(shown.removeprefix("python\n"), 0, '{"words": 2}\n', "", '{"input": {"text": "good day"}}')
 
     def test_what_is_printed_is_not_the_result(self):
         self.check('import os\ndef analyze(job): print("a"); os.system("echo b"); return "c"', 0, '"c"\n', "b\n")
