@@ -18,10 +18,11 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 			"examples/library/service/main.go", "examples/library/payments/main.go",
 			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go",
 		},
-		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
-		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py"},
+		"js": {"examples/node/submit.js", "examples/node/analyzer.js"},
+		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py",
+			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py"},
 	}
-	for page, most := range map[string]int{"guide.md": 1000, "library.md": 320, "payments.md": 120, "acts.md": 120} {
+	for page, most := range map[string]int{"analyzer.md": 250, "guide.md": 1000, "library.md": 320, "payments.md": 120, "acts.md": 120} {
 		text := read(t, page)
 		shown := fenced.FindAllStringSubmatch(text, -1)
 		for _, block := range shown {
