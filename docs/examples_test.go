@@ -21,10 +21,11 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 		"js": {"examples/express/analyzer.js", "examples/express/resume.js", "examples/node/submit.js", "examples/node/analyzer.js"},
 		"python": {"examples/fastapi/analyzer.py", "examples/fastapi/resume.py", "examples/python/count.py",
 			"examples/python/pages.py", "examples/python/upload.py", "examples/python/large.py",
-			"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py"},
+			"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py",
+			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py"},
 	}
 	for page, most := range map[string]int{
-		"tutorial.md": 200, "from-express.md": 250, "from-fastapi.md": 250, "large-files.md": 120,
+		"analyzer.md": 250, "tutorial.md": 200, "from-express.md": 250, "from-fastapi.md": 250, "large-files.md": 120,
 		"library.md": 320, "payments.md": 120, "acts.md": 120,
 	} {
 		text := read(t, page)

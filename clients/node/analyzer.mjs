@@ -267,10 +267,10 @@ class Answer {
     return this.#stop.signal;
   }
 
-  send(line) {
+  send(line, sent) {
     this.signal.throwIfAborted(); // ends an analysis for which nobody waits
     if (!this.#response.headersSent) this.#response.writeHead(200, { 'Content-Type': 'application/x-ndjson' });
-    this.#response.write(`${JSON.stringify(line)}\n`);
+    this.#response.write(`${JSON.stringify(line)}\n`, sent);
   }
 
   finish(line) {
@@ -291,7 +291,8 @@ class Answer {
   async checkpoint(value) {
     this.resume = value;
     const effects = Object.keys(this.#effects).length > 0;
-    this.send({ checkpoint: effects ? { taskguard_effects: this.#effects, checkpoint: value } : value });
+    const checkpoint = effects ? { taskguard_effects: this.#effects, checkpoint: value } : value;
+    await new Promise((sent) => { this.send({ checkpoint }, sent); }); // a crash after this does not lose it
   }
 
   async begin(effect) {

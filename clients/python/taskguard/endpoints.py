@@ -94,7 +94,7 @@ class Request(Job):
 class endpoint:
     """Makes an analyzer, a function or a coroutine function, an ASGI application. wsgi is the same for WSGI.
 
-    A function runs in a thread of its own, a coroutine function in the loop of the ASGI server. When the
+    A function runs in its own thread, a coroutine function in the loop of the ASGI server. When the
     worker hangs up, the next report raises Stopped.
     """
 
@@ -177,7 +177,12 @@ class endpoint:
                     logging.getLogger("taskguard").error("an analysis has failed", exc_info=error)
                 return failure(error)
 
-        threading.Thread(target=lambda: put(context.run(work)), daemon=True).start()
+        def run() -> None:
+            last = context.run(work)
+            if not job.closed.is_set():  # else nobody reads it, and the loop may be closed
+                put(last)
+
+        threading.Thread(target=run, daemon=True).start()
         return job
 
 

@@ -112,7 +112,7 @@ class Once:
             charge.result = provider.charge(cents, idempotency_key=charge.key)
 
     Read the key before you act. If an earlier attempt has acted, reading the key leaves the block, and
-    result is that of the earlier attempt. If an earlier attempt may have acted, find(key) asks the provider: it
+    result has what the earlier attempt stored. If an earlier attempt may have acted, find(key) asks the provider: it
     returns the result, or raises NotDone. Without find the analysis fails, and an operator decides.
     """
 
@@ -149,17 +149,16 @@ class Once:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if self._key is None:
-            return isinstance(error, _Skipped) and error.args[0] is self
-        if isinstance(error, NotDone):
+        if self._key is not None and error is None:
+            self._job._end(self._name, {"done": self.result})
+        elif self._key is not None and isinstance(error, NotDone):
             self._job._end(self._name, {"not_done": True})
             if error.__cause__:
                 raise error.__cause__
-        elif error is None:
-            self._job._end(self._name, {"done": self.result})
-            if not self._asked:  # say so now, and not after a crash: the block would act once more
-                raise RuntimeError(f"the block of once({self._name!r}) must read the key before it acts")
-        return False
+        if error is None and not self._asked:  # in the next attempt the block would act once more
+            message = f"the block of once({self._name!r}) must read the key before it acts"
+            raise Failed("key_not_read", message, permanent=True)
+        return isinstance(error, _Skipped) and error.args[0] is self
 
 
 def run(analyze: Callable[[Job], Any]) -> NoReturn:

@@ -13,9 +13,11 @@ import urllib.parse
 import urllib.request
 import uuid
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 Fields = dict[str, Any]  # a JSON object
+CLIENTS = "the packages google-cloud-firestore and google-cloud-tasks"
 
 
 class OtherInput(Exception):
@@ -36,8 +38,9 @@ def submit(id: str, input: Any, *, run_timeout: float = 1500) -> Submission:
     run_timeout is the worker's RUN_TIMEOUT in seconds. The settings are the variables that `taskguard local` and
     `terraform output -raw environment` print. It uses Google's clients if they are installed, and REST otherwise.
 
-    It blocks. OSError, or an exception of Google's clients: the document or its task may exist or not. Call submit
-    again: it creates each of them once. Recovery creates the task of a document that has none.
+    It blocks. ValueError: Firestore cannot hold the id or the input. OSError, or an exception of Google's clients:
+    the document and its task may exist or not. Call submit again: it creates each of them once. If you do not, and
+    the document exists without its task, recovery creates that.
     """
     if not re.fullmatch(r"(?!\.{1,2}$|__.*__$)[^/]{1,375}", id):
         raise ValueError(f"{id!r} cannot be the id of a document")
@@ -139,31 +142,28 @@ class Rest:
             try:
                 with urllib.request.urlopen(request, timeout=10) as answer:
                     return dict(json.load(answer))
-            except urllib.error.HTTPError as error:
-                if error.code == 409:
+            except (OSError, HTTPException) as error:
+                problem, code = str(error), getattr(error, "code", 503)
+                if code == 409:
                     return None
-                if tries == 3 or error.code < 500 and error.code != 429:
-                    raise OSError(f"{url}: {error.code} {error.read(2000).decode(errors='replace')}") from error
-            except OSError:
-                if tries == 3:
-                    raise
+                if isinstance(error, urllib.error.HTTPError):
+                    problem = error.read(2000).decode(errors="replace")
+                if code < 500 and code != 429:
+                    break
             time.sleep(tries)
-        raise AssertionError
+        hint = "" if url.startswith("https:") else f"; an emulator that speaks gRPC alone needs {CLIENTS}"
+        raise (ValueError if code == 400 else OSError)(f"{url}: {problem}{hint}")
 
 
 def token() -> str:
-    """Returns an access token, by google-auth if it is installed, else from the metadata server."""
+    """Returns an access token of the metadata server of Google Cloud."""
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
     try:
-        import google.auth
-        import google.auth.transport.requests
-    except ImportError:
-        host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-        url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
         with urllib.request.urlopen(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout=5) as a:
             return str(json.load(a)["access_token"])
-    credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-    credentials.refresh(google.auth.transport.requests.Request())
-    return str(credentials.token)
+    except OSError as error:
+        raise OSError(f"{host}: {error}; outside Google Cloud you need {CLIENTS}") from error
 
 
 def value(v: Any) -> Fields:

@@ -7,7 +7,7 @@ from taskguard import Failed, NotDone, run
 
 
 def failed(failure):
-    return Failed(failure["code"], failure["message"], **{k: v for k, v in failure.items() if k not in ("code", "message")})
+    return Failed(failure["code"], failure["message"], **{k: failure[k] for k in failure.keys() - {"code", "message"}})
 
 
 def perform(do):
