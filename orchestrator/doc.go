@@ -48,12 +48,11 @@
 //	exit 65           permanent (analyzer_rejected); the end of standard error, up to 2 KiB, is the message
 //	any other, signal to be retried; the error has the status and the end of standard error
 //
-// Output that is one JSON value is that value, output of only white space is null,
-// and any other output is a string, without one newline at its end, and with a warning if it
-// begins with { or [: "echo 12" is an integer, "echo twelve" a string. It must be UTF-8. If
-// it exceeds [MaxOutputBytes], the group is ended at once (result_too_large). With
-// [Options].JSON, output that is not JSON, also none, is a failure to be retried
-// (invalid_output).
+// Standard output must be one JSON value. Anything else, and no output, is a failure to be retried
+// (invalid_output). With [Options].AnyOutput, output that is not JSON is stored as a string without
+// the newline at its end ("echo 12" is an integer, "echo twelve" a string), with a warning if it
+// begins with { or [; white space alone is null. Output must be UTF-8. If it exceeds
+// [MaxOutputBytes], the group is ended at once (result_too_large).
 //
 // When ctx ends, the group gets SIGTERM, and SIGKILL after 5 s, or sooner if an error
 // in the chain of context.Cause(ctx) has a method

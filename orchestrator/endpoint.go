@@ -59,7 +59,7 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 		},
 	}
 	name := u.Scheme + "://" + u.Host
-	return &endpoint{url: u, name: name, client: client, wantJSON: o.JSON, patience: defaultPatience}, nil
+	return &endpoint{url: u, name: name, client: client, wantJSON: !o.AnyOutput, patience: defaultPatience}, nil
 }
 
 // Analyze implements [Analyzer].

@@ -27,7 +27,7 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 
 func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (any, error) {
 	t.Helper()
-	a := newAnalyzer(t, url, orchestrator.Options{})
+	a := newAnalyzer(t, url, orchestrator.Options{AnyOutput: true})
 	orchestrator.SetPatience(a, time.Millisecond)
 	return orchestrator.Run(ctx, a, job)
 }
@@ -74,7 +74,7 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		contentType, body string
 		status            int
-		json              bool   // Options.JSON
+		json              bool   // not Options.AnyOutput
 		want              any    // if it is a result
 		stopped           string // if it is not
 	}{
@@ -105,7 +105,7 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 				w.WriteHeader(c.status)
 				_, _ = io.WriteString(w, c.body)
 			})
-			a := newAnalyzer(t, s.URL, orchestrator.Options{JSON: c.json})
+			a := newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: !c.json})
 			orchestrator.SetPatience(a, time.Millisecond)
 			var warned recorder
 			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Reporter: &warned})

@@ -10,7 +10,7 @@ const DefaultGrace = defaultGrace
 // NewWithGrace returns the analyzer of a program that gets SIGKILL sooner, and the variable
 // of the race detector.
 func NewWithGrace(spec string, grace time.Duration) (Analyzer, error) {
-	a, err := New(spec, Options{Env: []string{"GORACE"}})
+	a, err := New(spec, Options{AnyOutput: true, Env: []string{"GORACE"}})
 	if err != nil {
 		return nil, err
 	}

@@ -98,9 +98,10 @@ func traceHeaders(ctx context.Context) propagation.MapCarrier {
 
 // Options configures [New]. The zero value is the default.
 type Options struct {
-	// JSON requires the output of a program or an endpoint to be JSON. Other output, also
-	// empty output, is a [FailureError] with [CodeInvalidOutput].
-	JSON bool
+	// AnyOutput stores output that is not JSON as a string, and empty output as null. Without it
+	// both are a [FailureError] with [CodeInvalidOutput]: they are more often the HTML of an error
+	// page, or a program that did nothing, than a result.
+	AnyOutput bool
 	// Env lists the variables that a program gets from this process's environment, in
 	// addition to the default ones: names, or prefixes of names with a * at the end.
 	Env []string

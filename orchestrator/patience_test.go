@@ -46,7 +46,7 @@ var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
 		s := serve(t, nil)
 		s.Close()
 		leave()
-		return newAnalyzer(t, s.URL, orchestrator.Options{})
+		return newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: true})
 	},
 	"SIGTERM": ending("kill -TERM $$"), "SIGINT": ending("kill -INT $$"), "exit of a shell": ending("exit 143"),
 }
@@ -58,7 +58,7 @@ func answering(t *testing.T, answer func(w http.ResponseWriter)) orchestrator.An
 		_, _ = io.Copy(io.Discard, r.Body)
 		answer(w)
 	})
-	return newAnalyzer(t, s.URL, orchestrator.Options{})
+	return newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: true})
 }
 
 // answeringStatus returns an endpoint that answers with a status.
@@ -120,7 +120,7 @@ func TestOtherEndsWaitForNoStop(t *testing.T) {
 		w.Header().Set("Retry-After", "9")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{})
+	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{AnyOutput: true})
 	for name, a := range map[string]orchestrator.Analyzer{
 		"a 500 with a code": answering(t, named), "a 503 with a wait": answering(t, busy), "a 429": answering(t, status(429)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
 		"lines with a result": answering(t, result),

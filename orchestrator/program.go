@@ -61,7 +61,7 @@ func newProgram(line string, o Options) (Analyzer, error) {
 	}
 	env := slices.Concat(defaultEnv, o.Env)
 	return &program{
-		path: path, args: args, grace: defaultGrace, patience: defaultPatience, wantJSON: o.JSON, env: env,
+		path: path, args: args, grace: defaultGrace, patience: defaultPatience, wantJSON: !o.AnyOutput, env: env,
 	}, nil
 }
 

@@ -122,7 +122,7 @@ func TestProgramGetsOnlyTheListedVariables(t *testing.T) {
 		"MODEL_,ODEL*": {},
 		"*":            {"A_MODEL", "MODEL", "MODEL_KEY", "OTEL_EXPORTER_OTLP_HEADERS"},
 	} {
-		a := newAnalyzer(t, "exec:env", orchestrator.Options{Env: strings.Split(listed, ",")})
+		a := newAnalyzer(t, "exec:env", orchestrator.Options{AnyOutput: true, Env: strings.Split(listed, ",")})
 		out := result(t, a, orchestrator.Job{Attempt: 2})
 		var got []string
 		for line := range strings.Lines(out.(string)) {
@@ -181,7 +181,7 @@ func TestAPrintedDecimalIsRoundedWithAWarning(t *testing.T) {
 func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	for stdout, stopped := range map[string]string{``: "it is empty", `\ufeff`: "it is empty", `\ufeff{}x`: "after 3 of 3 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes"} {
 		spec := strings.Join([]string{"exec:" + testBinary(t), asProgram, "end", "0", "out=" + stdout, "err="}, " ")
-		_, err := orchestrator.Run(t.Context(), newAnalyzer(t, spec, orchestrator.Options{JSON: true}), orchestrator.Job{})
+		_, err := orchestrator.Run(t.Context(), newAnalyzer(t, spec, orchestrator.Options{}), orchestrator.Job{})
 		wantInvalidOutput(t, err, stopped)
 	}
 }
@@ -236,7 +236,7 @@ func deletedProgram(t *testing.T) orchestrator.Analyzer {
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a := newAnalyzer(t, "exec:"+file, orchestrator.Options{})
+	a := newAnalyzer(t, "exec:"+file, orchestrator.Options{AnyOutput: true})
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

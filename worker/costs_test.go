@@ -21,11 +21,11 @@ import (
 	"taskguard/repo"
 )
 
-// costs returns the rows of the first table of docs/adopt.md: reads, writes, calls to
+// costs returns the rows of the first table of docs/cost.md: reads, writes, calls to
 // Firestore and Cloud Tasks, and bytes of log lines.
 func costs(t *testing.T) map[string][5]int {
 	t.Helper()
-	page, err := os.ReadFile("../docs/adopt.md")
+	page, err := os.ReadFile("../docs/cost.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 			}
 			row := want[what]
 			if measured[what] = true; [4]int(got[:4]) != [4]int(row[:4]) || got[4] > row[4] || got[4] < row[4]/2 {
-				t.Errorf("%s: %v, docs/adopt.md has %v", what, got, row)
+				t.Errorf("%s: %v, docs/cost.md has %v", what, got, row)
 			}
 		}
 		deliver := func(id string) { // as Cloud Tasks and Cloud Run do
@@ -160,7 +160,7 @@ func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
 		measure("analysis that waits in the queue for longer than a TTL, in a call of recovery", []string{"call of recovery"}, 10, recovery)
 		for what := range want {
 			if !measured[what] {
-				t.Errorf("%s: it is in docs/adopt.md, and is not measured", what)
+				t.Errorf("%s: it is in docs/cost.md, and is not measured", what)
 			}
 		}
 	})

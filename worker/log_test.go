@@ -110,7 +110,7 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 			id, message string
 			error       any
 		}{
-			{"held", "no delivery booked", "no"},
+			{"held", "could not enqueue a delivery", "no"},
 			{"full", "Firestore refused the result", nil},
 			{"unavailable", "lock not released", "*"},
 		} {

@@ -160,7 +160,7 @@ func (o Options) check() (problems []error) {
 		refuse(!slices.Contains(accepted.Accounts, o.Queue.Caller), "Auth", "TASK_CALLER",
 			"%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own tasks", o.Queue.Caller)
 		refuse(accepted.Audience != o.Queue.Audience, "Auth", "TASK_AUDIENCE",
-			"%q is not that of the Queue's tasks, %q", accepted.Audience, o.Queue.Audience)
+			"%q differs from the audience of the Queue's tasks, %q", accepted.Audience, o.Queue.Audience)
 	}
 
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)

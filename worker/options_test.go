@@ -45,7 +45,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"Queue, TASK_QUEUE: ":                                        {Queue: worker.Queue{Name: "q"}},
 		"Queue, CLOUD_TASKS_EMULATOR_HOST: ":                         {Queue: worker.Queue{Name: queue.Name, TargetURL: queue.TargetURL, EmulatorHost: "h"}},
 		`Auth, TASK_CALLER: "a@b.c" is not in TASK_SERVICE_ACCOUNTS`: {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
-		`Auth, TASK_AUDIENCE: "https://other.example" is not`:        {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
+		`Auth, TASK_AUDIENCE: "https://other.example" differs`:       {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
 		"taskqueue: open":                                            {QueueOptions: []option.ClientOption{option.WithAuthCredentialsFile(option.ServiceAccount, "/none")}, Queue: queue},
 		"repo: ":                                                     {FirestoreOptions: []option.ClientOption{option.WithAuthCredentialsFile(option.ServiceAccount, "/none"), option.WithoutAuthentication()}},
 		"worker: options: taskauth":                                  {Auth: worker.OIDC("https://a.example")},

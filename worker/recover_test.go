@@ -321,7 +321,7 @@ func TestRecoveryAsksTheQueueForWhatWaitsInIt(t *testing.T) {
 			}
 			waiting := len(tc.has)
 			w.recover(t).check(t, 200, map[string]any{"found": 6.0, "booked": float64(6 - waiting), "waiting": float64(waiting)})
-			if n := strings.Count(w.log.String(), "does not answer"); len(q.asked) != tc.asked || (n == 1) != (tc.mute != nil) {
+			if n := strings.Count(w.log.String(), "does not say whether"); len(q.asked) != tc.asked || (n == 1) != (tc.mute != nil) {
 				t.Errorf("asked for %q, want %d; %d warnings", q.asked, tc.asked, n)
 			}
 			booked := names(q.tasks)

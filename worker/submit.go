@@ -29,7 +29,7 @@ var (
 	ErrOtherInput = errors.New("a document with this id exists with another input")
 	// ErrNotBooked reports that the document exists, but the queue refused its delivery or did not
 	// answer. Call Submit again, or leave it to recovery. The delivery is booked only once.
-	ErrNotBooked = errors.New("the document exists, but its delivery may not be booked")
+	ErrNotBooked = errors.New("the document exists, but may not be enqueued")
 )
 
 // NewDocument returns the fields of a document, for a Create in your own transaction: the work then exists
@@ -68,7 +68,7 @@ func (w *Work) Book(ctx context.Context, id string) error {
 		_, err = w.book(ctx, d)
 	}
 	if err != nil {
-		err = fmt.Errorf("worker: book %q: %w", id, err)
+		err = fmt.Errorf("worker: enqueue %q: %w", id, err)
 	}
 	return err
 }

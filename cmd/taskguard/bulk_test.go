@@ -93,7 +93,7 @@ func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
 	}
 	for _, line := range []string{"cancel --since 1h --rate 0.001", "requeue --since 1h --rate 1000", "status --limit 1", "restore --min-token 1"} {
 		o := taskguard(t, env, strings.Fields(line)...).want(t, cli.ExitDone)
-		if unbooked := strings.Contains(o.err, "no deliveries are booked"); unbooked != strings.HasPrefix(line, "requeue") {
+		if unbooked := strings.Contains(o.err, "nothing is enqueued"); unbooked != strings.HasPrefix(line, "requeue") {
 			t.Errorf("%s prints %s", line, o.err)
 		}
 	}
@@ -184,7 +184,7 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 	}
 
 	resolve(cli.ExitDone, "command=resolve analysis_id=done", "--done", `{"receipt":7}`, "--token", "3", "done", "charge")
-	resolve(cli.ExitDone, "not-done is QUEUED; a delivery is booked", "--not-done", "not-done", "charge")
+	resolve(cli.ExitDone, "not-done is QUEUED; enqueued", "--not-done", "not-done", "charge")
 	resolve(cli.ExitFailed, "no uncertain act", "--not-done", "done", "charge")
 	if got, want := q.booked(t), `/tasks/order {"order":"done"}; /tasks/order {"order":"not-done"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
@@ -202,8 +202,8 @@ func TestAnUncertainActIsListedAndResolvedOnce(t *testing.T) {
 
 	uncertain(t, q.env, "unbooked", nil)
 	missing := q.env.with("TASK_QUEUE", queueName+"-missing")
-	taskguard(t, missing, "resolve", "--kind", "order", "--not-done", "unbooked", "charge").want(t, cli.ExitFailed, "; taskguard requeue --kind order unbooked books it\n")
-	taskguard(t, q.env, "requeue", "--kind", "order", "unbooked").want(t, cli.ExitDone, "a delivery is booked")
+	taskguard(t, missing, "resolve", "--kind", "order", "--not-done", "unbooked", "charge").want(t, cli.ExitFailed, "; taskguard requeue --kind order unbooked enqueues it\n")
+	taskguard(t, q.env, "requeue", "--kind", "order", "unbooked").want(t, cli.ExitDone, "enqueued")
 }
 
 // No task can run the function of a record of Do. It is kept for its acts until it is cancelled.
@@ -221,8 +221,8 @@ func TestARecordOfDoIsResolvedWithoutADelivery(t *testing.T) {
 	if got := strings.Fields(list.out)[6:]; len(got) != 12 || got[0] != "charge:1" || got[1]+got[4] != "chargestarted" || got[7]+got[10] != "maildone" {
 		t.Errorf("status lists %q", got)
 	}
-	taskguard(t, q.env, "resolve", "--kind", "do", "--not-done", "charge:1", "charge").want(t, cli.ExitDone, "no delivery is booked")
-	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "found 0, booked 0")
+	taskguard(t, q.env, "resolve", "--kind", "do", "--not-done", "charge:1", "charge").want(t, cli.ExitDone, "not enqueued")
+	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "found 0, enqueued 0")
 	if books := q.booked(t); books != "" {
 		t.Errorf("it books %q", books)
 	}

@@ -137,7 +137,7 @@ func TestTheConsoleMakesChangesAsTheCommandsDo(t *testing.T) {
 	if code, text := confirm(t, address, "requeue", "x"); code != http.StatusConflict || !strings.Contains(text, "locked by w/1") {
 		t.Errorf("requeue of a locked one: %d %s", code, text)
 	}
-	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. No delivery is booked, because no queue is configured") {
+	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. Nothing was enqueued: TASK_QUEUE is not set") {
 		t.Errorf("unlock: %d %s", code, text)
 	}
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || d.Attempts != 1 {
@@ -153,7 +153,7 @@ func TestTheConsoleMakesChangesAsTheCommandsDo(t *testing.T) {
 	locked(t, analyses(t, q.env), "y")
 	address, log, _ = consoleOf(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "--port", "0", "--write")
 	code, text := confirm(t, address, "unlock", "y")
-	if code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=y"`) || !strings.Contains(log.String(), `msg="no delivery is booked, or nothing is changed" command=unlock analysis_id=y by=`) {
+	if code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=y"`) || !strings.Contains(log.String(), `msg="changed nothing, or could not enqueue" command=unlock analysis_id=y by=`) {
 		t.Errorf("unlock without its queue: %d %s\n%s", code, text, log)
 	}
 	putFailed(t, q.env, 100) // 16 at once; the others must be left alone

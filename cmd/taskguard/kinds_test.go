@@ -70,8 +70,8 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 			t.Errorf("%s names the task %q, which is not booked", id, d.BookedTask)
 		}
 	}
-	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; delivery booked")
-	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; its delivery was booked before")
+	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; enqueued")
+	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; already enqueued")
 	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders on the emulator ", "QUEUED")
 	step("", "status --kind order --json --status QUEUED", `{"kind":"order","id":"x","status":"QUEUED"`)
 	step("", "status --kind order --json x", `{"kind":"order","id":"x"`, `"input":{"n":1}`)
@@ -107,11 +107,11 @@ func TestRecoverBooksTheOrphanedDocumentsOfAllKinds(t *testing.T) {
 		t.Errorf("it books %q, want %q", got, want)
 	}
 	orphaned(t, q.env, "a")
-	taskguard(t, q.env, "recover", "--kind", "order").want(t, cli.ExitDone, "order: found 0, booked 0\n")
+	taskguard(t, q.env, "recover", "--kind", "order").want(t, cli.ExitDone, "order: found 0, enqueued 0\n")
 	if got := q.booked(t); got != "" {
 		t.Errorf("it books %q, of another kind", got)
 	}
-	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "recover").want(t, cli.ExitFailed, "then it failed\norder: found 0, booked 0\n")
+	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "recover").want(t, cli.ExitFailed, "then it failed\norder: found 0, enqueued 0\n")
 }
 
 func TestWrongKindsAreRefusedByName(t *testing.T) {
@@ -175,7 +175,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/kind/order/?state=PROCESSING", `data-poll="/kind/order/?state=PROCESSING"`, "id=failed")
 	page("/kind/order/failures", `href="/kind/order/failures/requeue?code=c"`, "id=x")
 	page("/kind/order/failures", `>rev/7</bdi>, <b class="alone">alone</b>`, "requeue?code=crashed")
-	if code, text := confirm(t, address, "kind/order/unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
+	if code, text := confirm(t, address, "kind/order/unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. It is in the queue again.") {
 		t.Errorf("%d %s", code, text)
 	}
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || !strings.Contains(log.String(), "kind=order") {

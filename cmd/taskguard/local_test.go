@@ -139,7 +139,7 @@ func TestOnALocalCloud(t *testing.T) {
 // local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
-	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; printf serving >&2; sleep 0.3; exit $end`)
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; printf serving >&2; sleep 0.3; echo 0; exit $end`)
 	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram, "MAX_RUNS": "1"}, "--workers", "1")
 	for _, id := range []string{"y1", "y2", "y3"} { // more than the worker takes
 		taskguard(t, env, "submit", "--input", `{"end":0}`, "--id", id).want(t, cli.ExitDone)
@@ -193,7 +193,7 @@ func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	a := analyses(t, env)
 	create(t, a, "x")
 	awaitReady(t, a, "x")
-	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, booked 1") })
+	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, enqueued 1") })
 	if strings.Contains(progress.String(), "booked 0") {
 		t.Errorf("recovery without a finding is reported:\n%s", progress)
 	}

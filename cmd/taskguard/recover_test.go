@@ -57,7 +57,7 @@ func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {
 	orphaned(t, q.env, "a")
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")
 	put(t, q.env, "malformed", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "lockToken": "7"})
-	taskguard(t, env, "recover").want(t, cli.ExitFailed, "analysis not recovered", "analysis_id=malformed", "found 1, booked 0; then it failed\n", "taskguard recover: the queue does not exist: correct TASK_QUEUE (", "NotFound")
+	taskguard(t, env, "recover").want(t, cli.ExitFailed, "analysis not recovered", "analysis_id=malformed", "found 1, enqueued 0; then it failed\n", "taskguard recover: the queue does not exist: correct TASK_QUEUE (", "NotFound")
 	orphaned(t, q.env, "a") // the first call has marked it
 	if o := taskguard(t, env, "recover", "--json").want(t, cli.ExitFailed, "NotFound"); o.out != `{"found":1,"booked":0,"waiting":0,"more":true}`+"\n" {
 		t.Errorf("stdout %q", o.out)

@@ -60,7 +60,7 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		{"-x", cli.ExitDone, "-x is READY\n", false},
 	} {
 		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
-		if booked := strings.Contains(o.err, "the next delivery is booked"); booked != tc.booked {
+		if booked := strings.Contains(o.err, "the next delivery is enqueued"); booked != tc.booked {
 			t.Errorf("%s: booked %t, want %t: %s", tc.id, booked, tc.booked, o.err)
 		}
 		errs := strings.TrimPrefix(o.err, "no\n") // of the program
@@ -72,7 +72,7 @@ func TestRunSaysWhatHappened(t *testing.T) {
 	q.wantTasks(t, 2) // of retry, whose name is booked once, and of locked
 
 	without := analyzer.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
-	taskguard(t, without, "run", "locked").want(t, later, "; no delivery is booked\n")
+	taskguard(t, without, "run", "locked").want(t, later, "; nothing is enqueued\n")
 	o := taskguard(t, without, "run", "retry", "--json").want(t, later, `"outcome":"retry"`)
 	wantKeys(t, o.out, "id", "outcome", "attempt", "lock_token", "code", "message", "booked")
 	wantKeys(t, taskguard(t, analyzer, "run", "ready", "--json").want(t, cli.ExitDone).out, "id", "outcome", "status", "booked")
@@ -188,12 +188,12 @@ func TestARunEndsAsItShould(t *testing.T) {
 		held   bool // the lock is kept, and nothing is booked
 	}{
 		"another run of the same id": {func(t *testing.T, q *testQueue, r *running) {
-			taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by", "the next delivery is booked")
+			taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by", "the next delivery is enqueued")
 			check(t, r.Process.Signal(syscall.SIGTERM))
-		}, later, "x was stopped, and can run again; the next delivery is booked\n", "QUEUED", false},
+		}, later, "x was stopped, and can run again; the next delivery is enqueued\n", "QUEUED", false},
 		"Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
 			check(t, r.Process.Signal(os.Interrupt))
-		}, later, "x was stopped, and can run again; the next delivery is booked\n", "QUEUED", false},
+		}, later, "x was stopped, and can run again; the next delivery is enqueued\n", "QUEUED", false},
 		"a second Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
 			check(t, r.Process.Signal(os.Interrupt))
 			time.Sleep(200 * time.Millisecond) // two signals at once would be one
@@ -207,7 +207,7 @@ func TestARunEndsAsItShould(t *testing.T) {
 			a := analyses(t, q.env)
 			_, err := a.AcquireAnalysisLock(t.Context(), "x", "w/2", 0, analysislock.AcquireOptions{})
 			check(t, err)
-		}, later, "x lost its lock: nothing of this run is written; the next delivery is booked\n", "PROCESSING", true},
+		}, later, "x lost its lock: nothing of this run is written; the next delivery is enqueued\n", "PROCESSING", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -304,7 +304,7 @@ func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
 	taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by") // a second execution
 	check(t, killed.Process.Kill())
 	eventually(t, "recovery has booked", func() bool {
-		return strings.HasPrefix(taskguard(t, q.env, "recover").want(t, cli.ExitDone).out, "found 1, booked 1")
+		return strings.HasPrefix(taskguard(t, q.env, "recover").want(t, cli.ExitDone).out, "found 1, enqueued 1")
 	})
 	api.execution(1).end(t, cli.ExitDone, "x is READY\n")
 	if d := must(analyses(t, q.env).Get(t.Context(), "x"))(t); d.Status != analysislock.Ready || d.Result != "done" || len(d.History) != 2 || d.History[1].Outcome != analysislock.OutcomeReady {

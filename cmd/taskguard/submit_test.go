@@ -21,9 +21,9 @@ func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
 	submit(`"created":true,"booked":"now","status":"QUEUED"`)
 	submit(`"created":false,"booked":"already","status":"QUEUED"`)
 	taskguard(t, q.env, "submit", "--input", `{"text":"x"}`, "--id", "x").
-		want(t, cli.ExitDone, "x: exists already, QUEUED; its delivery was booked before", "taskguard submit: to demo-test / (default) / analyses on the emulator ")
+		want(t, cli.ExitDone, "x: exists already, QUEUED; already enqueued", "taskguard submit: to demo-test / (default) / analyses on the emulator ")
 	taskguard(t, q.env, "submit", "--input", `{"text":"y"}`, "--id", "x").
-		want(t, cli.ExitFailed, "choose another --id", "x: exists already with another input, which is left as it is; QUEUED; no delivery booked")
+		want(t, cli.ExitFailed, "choose another --id", "x: exists already with another input, which stays as it is; QUEUED; not enqueued")
 	q.wantTasks(t, 1)
 	taskguard(t, q.env.with("TASK_TARGET_URL", "https://w.example/internal/tasks/analysis/"), "submit", "main.go").
 		want(t, cli.ExitUsage, "TASK_TARGET_URL: want it without /internal/tasks/analysis, ")
@@ -61,7 +61,7 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "10h": 30 * time.Minute, "": 26 * time.Minute} {
 		id := cmp.Or(runTimeout, "unset")
 		env := q.env.with("RUN_TIMEOUT", runTimeout).with("TASK_AUDIENCE", "https://"+id)
-		taskguard(t, env, "submit", "--input", "{}", "--id", id).want(t, cli.ExitDone, "booked")
+		taskguard(t, env, "submit", "--input", "{}", "--id", id).want(t, cli.ExitDone, "enqueued")
 		found := false
 		for _, task := range q.tasks(t) {
 			token := task.GetHttpRequest().GetOidcToken()

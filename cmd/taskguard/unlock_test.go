@@ -35,10 +35,10 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 
 	without := q.env.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
 	o = taskguard(t, without, "unlock", "y").want(t, cli.ExitDone)
-	if o.out != "y is QUEUED; no delivery is booked, as TASK_QUEUE is not set, or as this is a record of Do\n" || strings.Count(o.err, "\n") != 2 {
+	if o.out != "y is QUEUED; not enqueued: TASK_QUEUE is not set, or this is a record of Do\n" || strings.Count(o.err, "\n") != 2 {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
-	taskguard(t, without, "unlock", "y", "--json").want(t, cli.ExitDone, `"delivery":"none"`, "TASK_QUEUE is not set", "no delivery was booked")
+	taskguard(t, without, "unlock", "y", "--json").want(t, cli.ExitDone, `"delivery":"none"`, "TASK_QUEUE is not set", "nothing was enqueued")
 	if d, err := a.Get(t.Context(), "y"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
 		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
 	}
@@ -152,9 +152,9 @@ func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
 	q := newQueue(t)
 	locked(t, analyses(t, q.env), "x")
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")
-	taskguard(t, env, "unlock", "x").want(t, cli.ExitFailed, "the document is changed, but", "repeat the command")
+	taskguard(t, env, "unlock", "x").want(t, cli.ExitFailed, "the document changed, but", "repeat the command")
 	taskguard(t, env, "submit", "--input", "{}", "--id", "new").
-		want(t, cli.ExitFailed, "new: the queue does not exist: correct TASK_QUEUE (the document exists, but its delivery may not be booked: ", "repeat the command")
+		want(t, cli.ExitFailed, "new: the queue does not exist: correct TASK_QUEUE (the document exists, but may not be enqueued: ", "repeat the command")
 }
 
 func TestUnlockOfARoomTakesItsLock(t *testing.T) {

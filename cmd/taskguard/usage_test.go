@@ -98,14 +98,14 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 
 func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "help"}} {
-		o := taskguard(t, vars{}, args...).want(t, cli.ExitDone, "\nExit 0: done, 1: refused or failed")
+		o := taskguard(t, vars{}, args...).want(t, cli.ExitDone, "\nExit codes: 0 done, 1 refused or failed")
 		for _, c := range commands() {
 			if !strings.Contains(o.out, "  "+c.Name+" ") {
 				t.Errorf("%q does not list %s", args, c.Name)
 			}
 		}
 	}
-	if o := taskguard(t, vars{}).want(t, cli.ExitUsage, "\nExit 0: done, 1: refused or failed"); o.out != "" {
+	if o := taskguard(t, vars{}).want(t, cli.ExitUsage, "\nExit codes: 0 done, 1 refused or failed"); o.out != "" {
 		t.Errorf("without a command, standard output has %s", o.out)
 	}
 	for command, parts := range map[string][]string{

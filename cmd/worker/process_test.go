@@ -218,7 +218,7 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.create(t, "y")
-	p := c.start(t, "ANALYZER=exec:sleep 1")
+	p := c.start(t, "ANALYZER=exec:sleep 1", "ANALYZER_OUTPUT=any")
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {

@@ -5,9 +5,9 @@ variable "analyzer" {
 }
 
 variable "analyzer_output" {
-  description = "ANALYZER_OUTPUT: with json an output that is no JSON is a failure for now, with any it is a text."
+  description = "ANALYZER_OUTPUT: json retries an attempt whose output is not JSON; any stores such output as text."
   type        = string
-  default     = "any"
+  default     = "json"
 
   validation {
     condition     = length(regexall("^(any|json)$", var.analyzer_output)) == 1

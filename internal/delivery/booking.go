@@ -37,7 +37,7 @@ func (runner *Runner) bookNext(ctx context.Context, id string, t taskqueue.Task)
 	followUp = booked
 	if err != nil {
 		followUp = notBooked
-		runner.Log.WarnContext(ctx, "no delivery booked", "analysis_id", id, "error", err)
+		runner.Log.WarnContext(ctx, "could not enqueue a delivery", "analysis_id", id, "error", err)
 	}
 	outcome := followUp
 	if already {

@@ -54,7 +54,7 @@ func LogFields() []Field {
 
 		{"attempt", "integer", "number of the attempt; with attempts_exhausted, of the last attempt",
 			func(l LogLine) any { return valueIf(l.Attempt != 0, l.Attempt) }},
-		{"stolen", "boolean", "true if the lock was stolen: it was another owner's, and had expired",
+		{"stolen", "boolean", "true if an expired lock of another owner was taken over",
 			func(l LogLine) any { return valueIf(l.Stolen, true) }},
 		{"acquire_ms", "integer", "time until the lock was acquired or refused",
 			func(l LogLine) any { return valueIf(l.AcquireTried, l.Acquire) }},
@@ -67,7 +67,7 @@ func LogFields() []Field {
 		{"lost", "string", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time",
 			func(l LogLine) any { return l.Lost }},
 
-		{"follow_up", "string", "whether another delivery was booked: booked or failed. Absent without a queue, " +
+		{"follow_up", "string", "whether another delivery was enqueued: booked or failed. Absent without a queue, " +
 			"and if this delivery is itself that follow-up", func(l LogLine) any { return l.FollowUp }},
 		{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt",
 			func(l LogLine) any { return valueIf(!l.RetryAt.IsZero(), iso8601.Format(l.RetryAt)) }},
@@ -88,9 +88,9 @@ func LogFields() []Field {
 
 		{"found", "integer", "number of orphaned analyses that a recovery found",
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Found) }},
-		{"booked", "integer", "number of deliveries that a recovery booked",
+		{"booked", "integer", "number of deliveries that recovery enqueued",
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Booked) }},
-		{"waiting", "integer", "number of orphaned analyses whose booked task the queue has",
+		{"waiting", "integer", "number of orphaned analyses whose task is still in the queue",
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Waiting) }},
 		{"stuck", "integer", "`found` without `waiting`",
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Found-l.Recovery.Waiting) }},

@@ -199,7 +199,7 @@ func (r *recovery) find(ctx context.Context, orphan *analysislock.Analysis) task
 	}
 	found, err := r.Queue.Find(ctx, orphan.BookedTask, orphan.ReadAt)
 	if err != nil && ctx.Err() == nil && !r.unanswered.Swap(true) {
-		r.Log.WarnContext(ctx, "deliveries may be booked twice: the queue does not answer whether it has them",
+		r.Log.WarnContext(ctx, "deliveries may be enqueued twice: the queue does not say whether it has them",
 			"error", err)
 	}
 	return found

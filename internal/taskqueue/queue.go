@@ -109,7 +109,7 @@ type BookingError struct {
 }
 
 func (e *BookingError) Error() string {
-	return fmt.Sprintf("taskqueue: book a delivery of %q: %v", e.AnalysisID, e.Err)
+	return fmt.Sprintf("taskqueue: enqueue %q: %v", e.AnalysisID, e.Err)
 }
 
 // Unwrap returns Cloud Tasks' answer.

@@ -90,14 +90,14 @@ func Metrics() []Metric {
 			"Time until a lock was acquired or refused.", calls, Outcome),
 		HeartbeatDuration: histogram("lock.heartbeat.duration", "s",
 			"Time of a renewal, including all its tries.", slices.Concat(calls, []float64{30, 60, 120, 300}), Outcome),
-		Steals: counter("lock.steals", "{steal}", "Expired locks of other owners that were stolen."),
+		Steals: counter("lock.steals", "{steal}", "Expired locks taken over from another owner."),
 		Losses: counter("lock.losses", "{loss}",
 			"Locks lost during a run, or before its result was written.", Reason),
 		Timeouts: counter("run.timeouts", "{run}", "Runs that passed a limit of time: continued and run_timeout are "+
 			"RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Reason),
-		FollowUps: counter("followups", "{task}", "Deliveries booked by a delivery: follow-ups, next attempts, "+
+		FollowUps: counter("followups", "{task}", "Deliveries enqueued by a delivery: follow-ups, retries, "+
 			"continuations, and replacements of runs that were stopped.", Outcome),
-		Recoveries:     counter("recoveries", "{analysis}", "Deliveries booked by recovery."),
+		Recoveries:     counter("recoveries", "{analysis}", "Deliveries enqueued by recovery."),
 		CheckpointSize: histogram("checkpoint.size", "By", "Size of each committed checkpoint, as JSON.", sizes),
 		Stuck:          gauge("stuck", "{analysis}", "Orphaned analyses that the last recovery found, unless they wait in the queue."),
 		StartDuration: histogram("analysis.start.duration", "s",

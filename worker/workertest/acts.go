@@ -91,7 +91,7 @@ func (a *Acts) record(p *process, r request) {
 
 	a.counts[counted]++
 	if p.token < a.tokens[r.name] && !a.repeatable(r.name) {
-		p.fail("act %q of an attempt that had lost the lock was done after that of a newer attempt", r.name)
+		p.fail("an attempt that had lost the lock did act %q after a newer attempt did", r.name)
 	}
 	a.tokens[r.name] = max(a.tokens[r.name], p.token)
 }

@@ -184,10 +184,10 @@ func TestAPlantedFaultIsFoundByTheScheduleThatShowsIt(t *testing.T) {
 			`p1 checkpoint 1: crash after | act "unit 1" was done 0 times, want 1`,
 		},
 		"a token that is not passed on": {balances(true), Options{},
-			`p1 act 1: late, after the next run | act "PUT /balance" of an attempt that had lost the lock was done after that of a newer attempt`,
+			`p1 act 1: late, after the next run | an attempt that had lost the lock did act "PUT /balance" after a newer attempt did`,
 		},
 		"a Find without a key": {finds(true), Options{},
-			`p1 act 1: late, after the next run | act "POST /charges" of an attempt that had lost the lock was done after that of a newer attempt | act "POST /charges" was done 2 times, want 1`,
+			`p1 act 1: late, after the next run | an attempt that had lost the lock did act "POST /charges" after a newer attempt did | act "POST /charges" was done 2 times, want 1`,
 		},
 		"an uncertain act that is taken for done": {simple(func(ctx context.Context, a *Acts, job worker.Job) (any, error) {
 			_, err := worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) { return 1, a.Do(ctx, "charge", nil) })

@@ -166,8 +166,9 @@ func usage(w io.Writer, commands []Command) {
 	for _, c := range commands {
 		Print(w, "  %-28s %s\n", strings.TrimSpace(c.Name+" "+c.Arguments), c.Summary)
 	}
-	Print(w, "\nExit 0: done, 1: refused or failed, 2: wrong usage or environment, 75: run has not finished it, 130: interrupted.\n"+
-		"Flags and environment of one command: taskguard help COMMAND\n")
+	Print(w, "\nExit codes: 0 done, 1 refused or failed, 2 wrong usage or environment, 75 run did not finish, "+
+		"130 interrupted.\n"+
+		"Help for one command: taskguard help COMMAND\n")
 }
 
 // NewCall returns a call of c with args.

@@ -72,7 +72,7 @@ type Bulk struct {
 
 // ErrNotBooked is the error of a change that is made, but whose delivery may not be booked: the queue
 // refused it, or did not answer.
-var ErrNotBooked = errors.New("the document is changed, but its delivery may not be booked")
+var ErrNotBooked = errors.New("the document changed, but may not be enqueued")
 
 // Delivery is the result of the booking that goes with a change.
 type Delivery string
@@ -85,8 +85,8 @@ const (
 )
 
 var results = map[Delivery]string{
-	Booked: "A delivery is booked.", NotNeeded: "It is finished and needs no delivery.",
-	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
+	Booked: "It is in the queue again.", NotNeeded: "It is finished, so nothing was enqueued.",
+	None: "Nothing was enqueued: TASK_QUEUE is not set.",
 }
 
 // verb describes a change that has its own path.
@@ -226,8 +226,8 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			}
 			return s.askAgain(c, &p)
 		case errors.Is(err, ErrNotBooked):
-			return refusal{http.StatusBadGateway, v.Past + ", but no delivery could be booked; the console's log " +
-				"has the reason. Go on to book one: unlocking a free analysis does only that.",
+			return refusal{http.StatusBadGateway, v.Past + ", but could not be enqueued; the console's log " +
+				"has the reason. Continue to enqueue it: unlocking a free analysis does only that.",
 				address("/unlock", change.ID)}
 		case err != nil:
 			return refusalOf(err, p.Back)

@@ -50,7 +50,7 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 			t.Fatalf("%s: %d, to %s", verb, w.Code, location)
 		}
 		h.want(t, verb+" a b by operator-1")
-		has(t, page(t, s, location), `id="notice"`, "ed. A delivery is booked.")
+		has(t, page(t, s, location), `id="notice"`, "ed. It is in the queue again.")
 	}
 }
 
@@ -68,7 +68,7 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	}
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
-		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
+		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "nothing is enqueued", "/requeue?id=done": "Its result stays",
 		"/cancel?id=held": "The lock is taken from", "/cancel?id=free": "Its state becomes FAILED", "/cancel?id=done": "Nothing will be changed",
 	} {
 		has(t, page(t, s, target), want)
@@ -177,7 +177,7 @@ func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 func TestTheNoticeOfAChangeIsOneOfFixedTexts(t *testing.T) {
 	s, _ := writable(t, newSource(analysis("a", "QUEUED")))
 	for query, want := range map[string]string{
-		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, because no queue is configured",
+		"did=unlock&done=booked": "Unlocked. It is in the queue again.", "did=requeue&done=none": "Requeued. Nothing was enqueued: TASK_QUEUE is not set",
 		"did=unlock&done=not_needed": "Unlocked. It is finished", "did=cancel&done=not_needed": "Cancelled. It is finished",
 	} {
 		has(t, page(t, s, "/analysis?id=a&"+query), `id="notice"`, want)
@@ -195,7 +195,7 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 		if w.Code != http.StatusBadGateway {
 			t.Errorf("%s: %d", verb, w.Code)
 		}
-		has(t, w.Body.String(), past+", but no delivery could be booked", `href="/unlock?id=a"`)
+		has(t, w.Body.String(), past+", but could not be enqueued", `href="/unlock?id=a"`)
 		h.fail = nil
 		if w = confirmed(t, s, "unlock", "a"); w.Code != http.StatusSeeOther {
 			t.Errorf("repeated: %d %s", w.Code, w.Body)

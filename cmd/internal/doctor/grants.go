@@ -48,7 +48,7 @@ func neededGrants(queue, caller, database, job string) []Grant {
 		},
 		{
 			rule: "account-cannot-book", severity: Problem, permissions: []string{"cloudtasks.tasks.create"},
-			effect:   "the next attempts and recovered analyses are not booked",
+			effect:   "retries and recovered analyses are not enqueued",
 			resource: queue, command: ofQueue,
 			roles: []string{
 				"roles/cloudtasks.enqueuer", "roles/cloudtasks.admin", "roles/cloudtasks.editor", editor, owner,
@@ -63,7 +63,7 @@ func neededGrants(queue, caller, database, job string) []Grant {
 		},
 		{
 			rule: "account-cannot-find-tasks", severity: Advice, permissions: []string{"cloudtasks.tasks.get"},
-			effect:   "each analysis that waits in the queue is booked again after each TTL",
+			effect:   "each analysis that waits in the queue is enqueued again after each TTL",
 			resource: queue, command: ofQueue,
 			roles: []string{"roles/cloudtasks.viewer", "roles/cloudtasks.admin", "roles/cloudtasks.editor",
 				"roles/viewer", editor, owner},

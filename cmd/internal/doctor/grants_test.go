@@ -69,7 +69,7 @@ func TestTheFixOfAnIndexFitsItsState(t *testing.T) {
 }
 
 func TestTheWorkerMustBeAllowedToStartItsJob(t *testing.T) {
-	const builtin = `"builtin:document"},{"name":"ANALYZER_OUTPUT","value":"any"},{"name":"SMOKE_INPUT","value":"{\"text\":\"a test\"}"}`
+	const builtin = `"builtin:document"},{"name":"ANALYZER_OUTPUT","value":"json"},{"name":"SMOKE_INPUT","value":"{\"text\":\"a test\"}"}`
 	const service, ofJob = location + "/services/taskguard-worker", "/v1/" + longJob + ":getIamPolicy"
 	for answer, want := range map[string]string{
 		policy("run.jobsExecutorWithOverrides", "serviceAccount:"+workerAccount): "",

@@ -29,7 +29,7 @@ import (
 // for a shell to evaluate, so deliveries are printed on standard error.
 func Emulator(ctx context.Context, c *cli.Call) error {
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
-	port := c.Flags.Int("port", 8680, "Firestore's `port`; the next two are those of Cloud Tasks and of /health; "+
+	port := c.Flags.Int("port", 8680, "Firestore's `port`; the next two serve Cloud Tasks and /health; "+
 		"0: any free ones")
 	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks"),
 		"the `name` of the queue that exists from the start")

@@ -44,7 +44,7 @@ type local struct {
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
 func Local(ctx context.Context, c *cli.Call) error {
-	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five are those of Cloud Tasks, the workers, "+
+	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five serve Cloud Tasks, the workers, "+
 		"the keys of the tokens, the document lock and the console; 0: any free ones")
 	workers := c.Flags.Int("workers", 2, "`how many` workers")
 	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
@@ -258,7 +258,7 @@ func (l *local) callRecovery(ctx context.Context, every time.Duration) {
 		case err != nil:
 			l.show.Print("recovery: %v", err)
 		case r.Booked > 0:
-			l.show.Print("recovery found %d orphaned, booked %d", r.Found, r.Booked)
+			l.show.Print("recovery found %d orphaned, enqueued %d", r.Found, r.Booked)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print a JSON line for each analysis and, with a filter, one for the summary")
 	b.flags(c)
-	c.Flags.BoolVar(&b.dryRun, "dry-run", false, "with a filter: change nothing, only count")
+	c.Flags.BoolVar(&b.dryRun, "dry-run", false, "with a filter: count, change nothing")
 	c.Flags.Float64Var(&b.rate, "rate", 0, "with a filter: at most `N` changes a second (default: no limit)")
 	ids, err := c.Parse(0, -1)
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 		return err
 	}
 	if !cl.books && verb != console.Cancel {
-		c.Notice("TASK_QUEUE is not set: no deliveries are booked")
+		c.Notice("TASK_QUEUE is not set: nothing is enqueued")
 	}
 
 	t := &tally{c: c, matched: len(all), dryRun: b.dryRun, outcomes: map[string]int{}, reasons: map[string]int{}}
@@ -88,7 +88,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	}
 	again := iso8601.Format(limit)
 	if t.notBooked {
-		c.Notice("taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; "+
+		c.Notice("taskguard requeue%s --status QUEUED --since %s enqueues them now; "+
 			"recovery does after one TTL", cl.place.Flag(), again)
 	}
 	switch {
@@ -274,14 +274,17 @@ type filter struct {
 
 // flags declares the flags of f.
 func (f *filter) flags(c *cli.Call) {
-	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
+	c.Flags.StringVar(&f.status, "status", "", "filter: `STATUS` is QUEUED, PROCESSING, READY or FAILED")
 	c.Flags.StringVar(&f.code, "code", "",
 		"filter: with this `CODE` of the error, or of the last attempt's if it is the cause")
-	const usage = "filter: by the last update: a `TIME`, or how long ago it was, such as 1h"
+	usage := map[string]string{
+		"since":      "filter: last updated after this `TIME`, or this long ago, such as 1h",
+		"older-than": "filter: last updated before this `TIME`, or longer ago than, such as 1h",
+	}
 	unlimited := func(time.Time) (none time.Time) { return none }
 	f.since, f.olderThan = unlimited, unlimited
 	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.olderThan} {
-		c.Flags.Func(name, usage, func(text string) (err error) {
+		c.Flags.Func(name, usage[name], func(text string) (err error) {
 			*limit, err = cli.ParseTime(text)
 			return err
 		})

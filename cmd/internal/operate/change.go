@@ -35,9 +35,9 @@ type changed struct {
 // loses its lock and writes nothing. A finished analysis needs no delivery, and none is
 // booked. With --room it releases the lock of a document's room instead.
 func Unlock(ctx context.Context, c *cli.Call) error {
-	room := c.Flags.String("room", "", "take the lock of this document `room` instead of an analysis's")
+	room := c.Flags.String("room", "", "unlock this document `room` instead of an analysis")
 	c.TakesKind(firstKind)
-	c.TakesJSON("print what was changed as one JSON line")
+	c.TakesJSON("print the change as one line of JSON")
 	args, err := c.Parse(0, 1)
 	switch {
 	case err != nil:
@@ -54,7 +54,7 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
 func Requeue(ctx context.Context, c *cli.Call) error {
-	fresh := c.Flags.Bool("fresh", false, "delete the checkpoint and the marked acts: the next run begins anew")
+	fresh := c.Flags.Bool("fresh", false, "also delete the checkpoint and recorded side effects: start over")
 	var b bulk
 	ids, err := b.parse(c)
 	if err != nil {
@@ -71,7 +71,7 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 func Cancel(ctx context.Context, c *cli.Call) error {
 	var b bulk
 	c.Flags.BoolVar(&b.running, "running", false,
-		"with a filter: cancel also those that a worker holds; their runs end at the next heartbeat")
+		"with a filter: also cancel running analyses; each run stops at its next heartbeat")
 	ids, err := b.parse(c)
 	if err != nil {
 		return err
@@ -130,13 +130,13 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, request console.Ch
 	done, err := cl.change(ctx, request, log)
 	switch {
 	case errors.Is(err, console.ErrNotBooked) && request.Verb == console.Resolve: // again it would be refused
-		return fmt.Errorf("%w; taskguard requeue%s %s books it", err, cl.place.Flag(), printable.Line(request.ID))
+		return fmt.Errorf("%w; taskguard requeue%s %s enqueues it", err, cl.place.Flag(), printable.Line(request.ID))
 	case errors.Is(err, console.ErrNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
 	case err != nil:
 		return cl.explain(request.ID, err)
 	case c.JSON && done.Delivery == console.None:
-		c.Notice("TASK_QUEUE is not set: the document is changed, but no delivery was booked")
+		c.Notice("TASK_QUEUE is not set: the document changed, but nothing was enqueued")
 	}
 	if request.Verb == console.Unlock && done.Lock.Held {
 		c.Notice("%s was locked: if its worker is alive, its run and the next one overlap for up to %v",
@@ -161,9 +161,9 @@ func (done *changed) note(verb console.Verb) string {
 	case verb == console.Cancel || verb == console.Delete:
 		return "it was " + statusOrNone(done.Was)
 	case done.Delivery == console.Booked:
-		return "a delivery is booked"
+		return "enqueued"
 	case done.Delivery == console.None:
-		return "no delivery is booked, as TASK_QUEUE is not set, or as this is a record of Do"
+		return "not enqueued: TASK_QUEUE is not set, or this is a record of Do"
 	}
 	return "it is finished and needs no delivery"
 }
@@ -261,11 +261,11 @@ func operator() string {
 // Resolve answers an uncertain act of an analysis, and books a delivery. It is refused while the
 // analysis is locked, and if its state or the act has changed since it was read.
 func Resolve(ctx context.Context, c *cli.Call) (err error) {
-	result := c.Flags.String("done", "", "the act was done: record this `JSON` as its result")
-	token := c.Flags.Int64("token", 0, "only if the act was begun with this lock `token`; 0: with any")
-	notDone := c.Flags.Bool("not-done", false, "the act was certainly not done: a later attempt does it")
+	result := c.Flags.String("done", "", "the side effect happened: record this `JSON` as its result")
+	token := c.Flags.Int64("token", 0, "only if it began under this lock `token`; 0: any")
+	notDone := c.Flags.Bool("not-done", false, "you know that it did not happen: the next attempt does it")
 	c.TakesKind(firstKind)
-	c.TakesJSON("print what was changed as one JSON line")
+	c.TakesJSON("print the change as one line of JSON")
 	args, err := c.Parse(2, 2)
 	if err != nil {
 		return err

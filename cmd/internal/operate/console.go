@@ -194,7 +194,7 @@ func (o consoleOperator) Change(ctx context.Context, c console.Change) (console.
 
 // warn logs why a change is not made, or its delivery not booked.
 func (o consoleOperator) warn(ctx context.Context, c console.Change, err error) {
-	o.log.WarnContext(ctx, "no delivery is booked, or nothing is changed",
+	o.log.WarnContext(ctx, "changed nothing, or could not enqueue",
 		"command", c.Verb, "analysis_id", c.ID, "by", c.Who, "error", err)
 }
 

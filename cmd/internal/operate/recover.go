@@ -25,7 +25,7 @@ import (
 // for each orphaned analysis, of all kinds unless --kind names one.
 func Recover(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind("all")
-	c.TakesJSON("print what was found and booked as one JSON document for each kind, also after an error")
+	c.TakesJSON("print one JSON document for each kind, even after an error")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func printRecovered(c *cli.Call, kind string, r worker.Recovery, failed error) {
 		}{kind, r})
 		return
 	}
-	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
+	text := fmt.Sprintf("found %d, enqueued %d", r.Found, r.Booked)
 	if r.Waiting > 0 {
 		text += fmt.Sprintf(", waiting in the queue %d", r.Waiting)
 	}

@@ -140,11 +140,11 @@ func happened(r worker.RunResult, err error) (code int, words string) {
 
 	switch {
 	case r.Booked:
-		words += "; the next delivery is booked"
+		words += "; the next delivery is enqueued"
 	case r.Status != "" && code == exitLater: // another program has finished the analysis
 		words += "; it is " + r.Status
 	case code == exitLater:
-		words += "; no delivery is booked"
+		words += "; nothing is enqueued"
 	}
 	return code, words
 }

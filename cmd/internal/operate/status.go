@@ -75,15 +75,15 @@ func (s *selection) parse(c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
 	c.Flags.BoolVar(&s.unfinished, "unfinished", false,
-		"list only QUEUED, PROCESSING and those without a status, oldest update first")
+		"list unfinished analyses, oldest update first")
 	c.Flags.IntVar(&s.limit, "limit", 100,
 		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
-		"list only those with an act that may have been done, and that resolve answers")
+		"list analyses with an uncertain side effect, for resolve")
 	c.Flags.BoolVar(&s.abandoned, "abandoned", false,
 		"with --kind do: list the unfinished records with an act whose callers have not come back")
-	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and when it will be drained")
-	c.Flags.StringVar(&s.key, "idempotency-key", "", "show the stored response of this `KEY`; also give --scope")
+	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and an estimate of its end")
+	c.Flags.StringVar(&s.key, "idempotency-key", "", "show the stored response to this `KEY`; needs --scope")
 	c.Flags.StringVar(&s.scope, "scope", "", "the `SCOPE` of --idempotency-key, such as the client's account")
 	c.Flags.StringVar(&s.operation, "operation", "", "the `OPERATION` of --idempotency-key (default: http)")
 	s.flags(c)
@@ -178,7 +178,7 @@ func (cl *Client) unfinished(ctx context.Context, c *cli.Call, limit int) ([]ana
 	}
 	undated, err := cl.Unfound(ctx, limit-len(dated))
 	if err != nil {
-		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("those that recovery does not find are not all listed: %w", err))
+		cli.Report(ctx, c.Err, c.Name, fmt.Errorf("the list may miss analyses that recovery does not find: %w", err))
 	}
 	return slices.Concat(dated, undated), nil
 }

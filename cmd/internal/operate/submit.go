@@ -42,9 +42,9 @@ type submitted struct {
 // analysis is made from its name and content, so submitting it again changes nothing.
 func Submit(ctx context.Context, c *cli.Call) (err error) {
 	input := c.Flags.String("input", "",
-		"submit this JSON `value`, that of @FILE, or with - that of standard input, instead of files")
-	id := c.Flags.String("id", "", "the `id` of the one analysis; without it, the id is made from name and content")
-	wait := c.Flags.Bool("wait", false, "wait until the analyses are finished; exit 1 if any is FAILED")
+		"submit this JSON `value`; @FILE reads it from a file, - from standard input")
+	id := c.Flags.String("id", "", "the analysis `id`; by default a hash of the file name and content")
+	wait := c.Flags.Bool("wait", false, "wait for the results; exit 1 if any analysis is FAILED")
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
 	files, err := c.Parse(0, -1)
@@ -155,14 +155,14 @@ func (s *submitted) String() string {
 	}
 	switch {
 	case s.Other:
-		return fmt.Sprintf("%s: exists already with another input, which is left as it is; %s; no delivery booked",
+		return fmt.Sprintf("%s: exists already with another input, which stays as it is; %s; not enqueued",
 			name, statusOrNone(s.Status))
 	case !s.Created:
 		created = "exists already, " + statusOrNone(s.Status)
 	}
 
 	booking := map[string]string{
-		"now": "delivery booked", "already": "its delivery was booked before",
+		"now": "enqueued", "already": "already enqueued",
 		notNeeded: "finished, no delivery needed",
 	}
 	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])

@@ -71,7 +71,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 
 func TestAProgramsArgumentsAndVariablesAreNotLogged(t *testing.T) {
 	t.Setenv("MY_KEY", "s3cret")
-	for output, result := range map[string]any{"any": "s3cret", "json": nil} {
+	for output, result := range map[string]any{"any": "s3cret", "json": nil, "": nil} {
 		c, err := parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output)
 		if err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"log format":            {[]string{"TASK_AUTH=iam", "LOG_FORMAT=xml"}, []string{"LOG_FORMAT: "}},
 		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
-		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
+		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of json, any`}},
 		"an endpoint's env":     {[]string{"TASK_AUTH=iam", "ANALYZER=http://127.0.0.1:1", "ANALYZER_ENV=A"}, []string{"ANALYZER_ENV: belongs to ANALYZER=exec:"}},
 		"a job":                 {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "ANALYZER=job:projects/p/locations/l/jobs/j-1"}, nil},
 		"a job without a queue": {[]string{"TASK_AUTH=iam", "ANALYZER=job:projects/p/locations/l/jobs/j-1"}, []string{"TASK_QUEUE: missing"}},

@@ -115,7 +115,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	c, e := parseConfig(lookup, worker.FromEnv)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	e.Refuse(c.Job != "" && c.Options.Queue == (worker.Queue{}), "TASK_QUEUE",
-		"missing: ANALYZER=job:… needs it, since recovery books a delivery for a run that died in the job")
+		"missing: ANALYZER=job:… needs it, because recovery enqueues a run that died in the job")
 	return c, e.Err()
 }
 
@@ -136,7 +136,7 @@ func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Conf
 // readAnalyzer reads the variables of the analyzer that AnalyzerSpec names.
 func (c *Config) readAnalyzer(e *env.Environment) {
 	options := orchestrator.Options{
-		JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV"),
+		AnyOutput: e.OneOf("ANALYZER_OUTPUT", "json", "any") == "any", Env: e.List("ANALYZER_ENV"),
 	}
 	if !strings.HasPrefix(c.AnalyzerSpec, execScheme) {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")

@@ -1,6 +1,6 @@
 """An analyzer that continues where an earlier attempt was interrupted:
 
-    ANALYZER="exec:python3 analyzer.py" ANALYZER_OUTPUT=json
+    ANALYZER="exec:python3 analyzer.py"
 
 Its input is {"pages": 40}; with "seconds": 0.5 in it, each page takes so long."""
 import json, os, sys, time
