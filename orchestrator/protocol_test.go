@@ -122,7 +122,7 @@ func (v vector) check(t *testing.T, spec string) {
 	t.Helper()
 	recorded := &record{vector: v, got: map[string]any{}, effects: map[string]any{}}
 	v.Job.Reporter = recorded
-	analyzer := newAnalyzer(t, spec, orchestrator.Options{JSON: true})
+	analyzer := newAnalyzer(t, spec, orchestrator.Options{})
 	result, err := orchestrator.Run(t.Context(), analyzer, v.Job)
 	if len(recorded.effects) > 0 {
 		recorded.got["effects"] = recorded.effects
