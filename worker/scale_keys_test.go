@@ -23,6 +23,8 @@ import (
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
 
@@ -30,7 +32,8 @@ import (
 type tenancy struct {
 	tenants, each int           // each of the others submits so many analyses, at random times
 	over, run     time.Duration // within this time; each runs for so long
-	flood, rate   int           // the last one submits so many more, at that rate a second, from floodBegins
+	parked        int           // so many of the last one are parked from the start, as their deliveries have left them
+	flood, rate   int           // it submits so many more, at that rate a second, from floodBegins
 	limit         int           // analyses of a tenant that run at a time
 	places        int           // deliveries that a queue sends at once
 	throttling    cloudtasks.Throttling
@@ -68,10 +71,10 @@ func percentile(starts []time.Duration, p int) time.Duration { return starts[(le
 // one more. Time is virtual, so a slow machine does not change the figures.
 func TestScaleKeys(t *testing.T) {
 	load := tenancy{tenants: 99, each: 2, over: 4 * time.Minute, run: 20 * time.Second, limit: 3, places: 30}
-	size, rate, atOnce := 400, 4, 300
+	parked, size, rate, atOnce := 1600, 400, 4, 300
 	if os.Getenv("SCALE") != "" {
-		load = tenancy{tenants: 999, each: 2, over: 8 * time.Minute, run: time.Minute, limit: 3, places: 500}
-		size, rate, atOnce = 100_000, 250, 5_000
+		load = tenancy{tenants: 999, each: 1, over: 4 * time.Minute, run: time.Minute, limit: 3, places: 1000}
+		parked, size, rate, atOnce = 80_000, 20_000, 250, 3_000
 	}
 	without := load.simulate(t)
 
@@ -83,7 +86,9 @@ func TestScaleKeys(t *testing.T) {
 		// comes before it, and books that one again.
 		reads, tasks int64 // of one that is parked
 	}{
-		{"submitted no faster than the queue sends", func(l *tenancy) { l.flood, l.rate = size, rate }, true, 3, 1},
+		{"submitted no faster than the queue sends", func(l *tenancy) {
+			l.parked, l.flood, l.rate = parked, size, rate
+		}, true, 3, 1},
 		{"at once", func(l *tenancy) {
 			l.flood, l.rate, l.throttling = atOnce, 1000, cloudtasks.AsDocumented
 		}, false, 4 + int64(load.limit), 1 + int64(load.limit)},
@@ -157,11 +162,12 @@ func (load tenancy) simulate(t *testing.T) (figures tenancyFigures) {
 		others := load.others()
 		s := &simulation{
 			scenario: scenario{n: others, run: load.run}, b: emulatortest.Embedded(t),
-			queue: startLimited(t, load.throttling, int32(load.places)), created: make([]time.Time, others+load.flood),
+			queue:   startLimited(t, load.throttling, int32(load.places)),
+			created: make([]time.Time, others+load.flood+load.parked),
 			started: map[string]time.Duration{}, ready: map[string]int{}, answers: map[string]int{},
 		}
 		var instances []*mortal
-		for range load.places / 20 {
+		for range 10 {
 			instances = append(instances, load.start(t, s))
 		}
 		s.serve(instances)
@@ -171,23 +177,24 @@ func (load tenancy) simulate(t *testing.T) (figures tenancyFigures) {
 			bulk.workers = slices.Clone(s.queue.workers)
 		}
 
-		began, application := time.Now(), load.start(t, s).runner
+		load.park(t, s)
+		before, began, application := s.b.Server.Usage(), time.Now(), load.start(t, s).runner
 		var submission sync.WaitGroup
 		submission.Go(func() { load.submit(t, s, application) })
 		submission.Go(func() { load.submitFlood(t, s, bulk) })
 		calls := int64(0)
 		for time.Since(began) < load.over+load.run {
 			time.Sleep(time.Minute)
-			before := s.b.Server.Usage().Reads
+			reads := s.b.Server.Usage().Reads
 			if r, err := instances[0].runner.Recover(t.Context()); err != nil || r.Found > 0 {
 				t.Errorf("recovery: %+v, %v", r, err)
 			}
-			figures.recovery += s.b.Server.Usage().Reads - before
+			figures.recovery += s.b.Server.Usage().Reads - reads
 			calls++
 		}
 		submission.Wait()
 		usage := s.b.Server.Usage()
-		figures.reads, figures.writes = usage.Reads-figures.recovery, usage.Writes
+		figures.reads, figures.writes = usage.Reads-before.Reads-figures.recovery, usage.Writes-before.Writes
 		figures.recovery /= calls
 		for _, i := range instances { // the flood has not ended
 			i.kill()
@@ -279,39 +286,71 @@ func (load tenancy) submit(t *testing.T, s *simulation, application *delivery.Ru
 	calls.Wait()
 }
 
-// submitFlood submits the analyses of one tenant in q. It writes many documents in one commit, which is cheap.
+// submitFlood submits the analyses of one tenant in q.
 func (load tenancy) submitFlood(t *testing.T, s *simulation, q *CloudQueue) {
+	time.Sleep(floodBegins)
+	began, first := time.Now(), load.others()
+	times := s.created[first : first+load.flood]
+	for i := range times {
+		times[i] = began.Add(time.Duration(i) * time.Second / time.Duration(load.rate))
+	}
+	write(t, s, "analyses", len(times), func(i int) (id string, fields map[string]any) {
+		id = strconv.Itoa(first + i)
+		return id, map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": times[i], "updatedAt": times[i], "bookedTask": "flood-" + id,
+		}
+	})
+	for i, at := range times {
+		time.Sleep(time.Until(at))
+		id := strconv.Itoa(first + i)
+		if _, err := q.Book(t.Context(), taskqueue.Task{Name: "flood-" + id, AnalysisID: id}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// flood is the input of the analyses of one tenant.
+var flood = map[string]any{"tenant": "flood"}
+
+// park writes what is parked from the start, which was created one a second until now, and the record of its key.
+func (load tenancy) park(t *testing.T, s *simulation) {
+	if load.parked == 0 {
+		return
+	}
+	key, first, now := analysislock.KeyID("flood"), load.others()+load.flood, time.Now()
+	write(t, s, "analyses", load.parked, func(i int) (id string, fields map[string]any) {
+		s.created[first+i] = now.Add(time.Duration(i-load.parked) * time.Second)
+		at := iso8601.Format(s.created[first+i])
+		return strconv.Itoa(first + i), map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": at, "updatedAt": at, "parkedAt": at, "parkedFor": key + " " + at,
+		}
+	})
+	write(t, s, "analysesKeys", 1, func(int) (id string, fields map[string]any) {
+		return key, map[string]any{"key": "flood", "waiting": true}
+	})
+}
+
+// write creates many documents in few commits, which is cheap.
+func write(t *testing.T, s *simulation, collection string, count int,
+	doc func(i int) (id string, fields map[string]any),
+) {
+	t.Helper()
 	client, err := firestore.NewClient(t.Context(), s.b.Project, s.b.Client(t)...)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	time.Sleep(floodBegins)
-	began, ids := time.Now(), s.created[load.others():]
-	for i := range ids {
-		ids[i] = began.Add(time.Duration(i) * time.Second / time.Duration(load.rate))
-	}
 	const together = 250
-	for first := 0; first < load.flood; first += together {
-		part := ids[first:min(first+together, load.flood)]
+	for first := 0; first < count; first += together {
 		err := client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) (err error) {
-			for i, at := range part {
-				id := strconv.Itoa(load.others() + first + i)
-				fields := repo.Fields{}.Document(map[string]any{"tenant": "flood"})
-				fields["createdAt"], fields["bookedTask"] = at, "flood-"+id
-				err = errors.Join(err, tx.Create(client.Collection("analyses").Doc(id), fields))
+			for i := first; i < min(first+together, count); i++ {
+				id, fields := doc(i)
+				err = errors.Join(err, tx.Create(client.Collection(collection).Doc(id), fields))
 			}
 			return err
 		})
 		if err != nil {
 			t.Error(err)
-		}
-		for i, at := range part {
-			time.Sleep(time.Until(at))
-			id := strconv.Itoa(load.others() + first + i)
-			if _, err := q.Book(t.Context(), taskqueue.Task{Name: "flood-" + id, AnalysisID: id}); err != nil {
-				t.Error(err)
-			}
 		}
 	}
 }
