@@ -85,12 +85,15 @@ func (a *Analyses) limitKeys(d *Database, o Options) {
 	name := func(id string) slog.Attr { return slog.String("key_hash", id) }
 	a.Keys = &analysislock.Keys{
 		Store: keyStore{&documents[analysislock.Key]{
-			db: d, collection: d.client.Collection(o.Collection + "Keys"), noun: "key", log: o.Log,
+			db: d, collection: d.client.Collection(KeyCollection(o.Collection)), noun: "key", log: o.Log,
 			codec: keyCodec{lockCodec{policy: o.Policy, log: o.Log, name: name}},
 		}},
 		Limit: o.Concurrency.Limit, Parked: a.parked,
 	}
 }
+
+// KeyCollection returns the collection of the records of the keys of a collection.
+func KeyCollection(collection string) string { return collection + "Keys" }
 
 // keyStore has one document for each key whose record is Kept.
 type keyStore struct{ *documents[analysislock.Key] }

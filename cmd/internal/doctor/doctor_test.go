@@ -212,6 +212,7 @@ func seeded() []misconfiguration {
 			f.Indexes.Fields["orders/parkedFor"] = false
 		}},
 		{"limit without a key", "environment", problem, set("CONCURRENCY_LIMIT", "3")},
+		{"key of a job's runs", "environment", problem, set("ANALYZER", "job:"+longJob, "SMOKE_INPUT", "", "CONCURRENCY_KEY", "tenant")},
 		{"key that is no field", "environment", problem, set("CONCURRENCY_KEY", "input..tenant")},
 		{"more heartbeats than the key's document takes", "concurrency-limit", advice, set("CONCURRENCY_KEY", "tenant", "CONCURRENCY_LIMIT", "101")},
 		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
