@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,7 +72,9 @@ func (c *Concurrency) key(r reading) string {
 	switch v := value.(type) {
 	case string:
 		return cut(v)
-	case int64, float64, bool:
+	case float64: // one account may be 1000000 in Node, and 1e6 in Python
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case int64, bool:
 		return fmt.Sprint(v)
 	}
 	return ""
@@ -138,7 +141,25 @@ func (keyCodec) changes(prev analysislock.Key, next *analysislock.Key, _ *revisi
 	if !maps.Equal(prev.Slots, next.Slots) {
 		fields["slots"] = slotsValue(next.Slots)
 	}
+	if len(fields) > 0 {
+		fields["expireAt"] = keyExpiry(next)
+	}
 	return fields
+}
+
+// keyExpiry returns when a TTL policy may delete the record, a day after its last slot has expired: a worker that
+// crashes may leave a record that nobody reads again. A record for which somebody waits must stay.
+func keyExpiry(k *analysislock.Key) any {
+	last := time.Time{}
+	for _, s := range k.Slots {
+		if s.Lease.ExpiresAt.After(last) {
+			last = s.Lease.ExpiresAt
+		}
+	}
+	if k.Waiting || last.IsZero() {
+		return firestore.Delete
+	}
+	return last.Add(24 * time.Hour)
 }
 
 func keyFields(k analysislock.Key) map[string]any {
