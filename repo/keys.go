@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -150,16 +151,14 @@ func (keyCodec) changes(prev analysislock.Key, next *analysislock.Key, _ *revisi
 // keyExpiry returns when a TTL policy may delete the record, a day after its last slot has expired: a worker that
 // crashes may leave a record that nobody reads again. A record for which somebody waits must stay.
 func keyExpiry(k *analysislock.Key) any {
-	last := time.Time{}
-	for _, s := range k.Slots {
-		if s.Lease.ExpiresAt.After(last) {
-			last = s.Lease.ExpiresAt
-		}
-	}
-	if k.Waiting || last.IsZero() {
+	if k.Waiting || len(k.Slots) == 0 {
 		return firestore.Delete
 	}
-	return last.Add(24 * time.Hour)
+	ends := make([]time.Time, 0, len(k.Slots))
+	for _, s := range k.Slots {
+		ends = append(ends, s.Lease.ExpiresAt)
+	}
+	return slices.MaxFunc(ends, time.Time.Compare).Add(24 * time.Hour)
 }
 
 func keyFields(k analysislock.Key) map[string]any {
