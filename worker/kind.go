@@ -179,7 +179,7 @@ func (k Kind) checkKeys(o Options) error {
 	case keyed && !queued:
 		return errors.New("KeyFields need Options.Queue, TASK_QUEUE")
 	case keyed && k.Start != nil: // an execution of a job for each of 10,000 that only wait
-		return errors.New("Start cannot limit its runs by a key: remove KeyFields, or the KeyField of Options")
+		return errors.New("a Start cannot limit its runs by a key: remove KeyFields, or the KeyField of Options")
 	case !keyed && (k.KeyLimit != nil || k.KeyHold):
 		return errors.New("KeyLimit and KeyHold need KeyFields, or the KeyField of Options")
 	}
