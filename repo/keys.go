@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,7 +73,9 @@ func (c *Concurrency) key(r reading) string {
 	switch v := value.(type) {
 	case string:
 		return cut(v)
-	case int64, float64, bool:
+	case float64: // one account may be 1000000 in Node, and 1e6 in Python
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case int64, bool:
 		return fmt.Sprint(v)
 	}
 	return ""
@@ -85,12 +89,15 @@ func (a *Analyses) limitKeys(d *Database, o Options) {
 	name := func(id string) slog.Attr { return slog.String("key_hash", id) }
 	a.Keys = &analysislock.Keys{
 		Store: keyStore{&documents[analysislock.Key]{
-			db: d, collection: d.client.Collection(o.Collection + "Keys"), noun: "key", log: o.Log,
+			db: d, collection: d.client.Collection(KeyCollection(o.Collection)), noun: "key", log: o.Log,
 			codec: keyCodec{lockCodec{policy: o.Policy, log: o.Log, name: name}},
 		}},
 		Limit: o.Concurrency.Limit, Parked: a.parked,
 	}
 }
+
+// KeyCollection returns the collection of the records of the keys of a collection.
+func KeyCollection(collection string) string { return collection + "Keys" }
 
 // keyStore has one document for each key whose record is Kept.
 type keyStore struct{ *documents[analysislock.Key] }
@@ -135,7 +142,23 @@ func (keyCodec) changes(prev analysislock.Key, next *analysislock.Key, _ *revisi
 	if !maps.Equal(prev.Slots, next.Slots) {
 		fields["slots"] = slotsValue(next.Slots)
 	}
+	if len(fields) > 0 {
+		fields["expireAt"] = keyExpiry(next)
+	}
 	return fields
+}
+
+// keyExpiry returns when a TTL policy may delete the record, a day after its last slot has expired: a worker that
+// crashes may leave a record that nobody reads again. A record for which somebody waits must stay.
+func keyExpiry(k *analysislock.Key) any {
+	if k.Waiting || len(k.Slots) == 0 {
+		return firestore.Delete
+	}
+	ends := make([]time.Time, 0, len(k.Slots))
+	for _, s := range k.Slots {
+		ends = append(ends, s.Lease.ExpiresAt)
+	}
+	return slices.MaxFunc(ends, time.Time.Compare).Add(24 * time.Hour)
 }
 
 func keyFields(k analysislock.Key) map[string]any {

@@ -66,7 +66,7 @@ type Kind struct {
 	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
 	// KeyFields names the fields of a document that Key reads, such as tenant or input.account. With them, at
 	// most KeyLimit documents with the same key run at a time, and the others wait without a delivery, in the
-	// order of their creation. It needs a Queue. The default is the KeyField of Options.
+	// order of their creation. It needs a Queue, and cannot be used with Start. The default is the KeyField of Options.
 	KeyFields []string `json:"key_fields,omitempty"`
 	// Key returns the key of a document with these fields, which are nested as in the document and may be missing;
 	// an empty key is not limited. It must be pure and fast, and must not panic. By default the key is the first
@@ -168,6 +168,22 @@ func (k Kind) Filled() (Kind, error) {
 		return k, fmt.Errorf("worker: kind %q: %w", k.Name, problem)
 	}
 	return k, nil
+}
+
+// checkKeys returns an error if the keys of a kind that runs cannot work with o, or its limit limits nothing.
+func (k Kind) checkKeys(o Options) error {
+	keyed, queued := k.concurrency(o) != nil, o.Queue != (Queue{})
+	switch {
+	case k.Run == nil && k.Start == nil:
+		return nil
+	case keyed && !queued:
+		return errors.New("KeyFields need Options.Queue, TASK_QUEUE")
+	case keyed && k.Start != nil: // an execution of a job for each of 10,000 that only wait
+		return errors.New("a Start cannot limit its runs by a key: remove KeyFields, or the KeyField of Options")
+	case !keyed && (k.KeyLimit != nil || k.KeyHold):
+		return errors.New("KeyLimit and KeyHold need KeyFields, or the KeyField of Options")
+	}
+	return nil
 }
 
 // concurrency returns the limit of this kind's keys with the defaults of o; nil: there is none.

@@ -110,7 +110,8 @@ func (a *attempt) acquire(stop context.Context) error {
 	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
-	if acq.First {
+	runner.watchKeys(ctx, acq)
+	if acq.First && !acq.Unparked { // the wait for its key is no late start
 		m.ToStart = a.age()
 		runner.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
