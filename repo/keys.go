@@ -23,7 +23,8 @@ type Concurrency struct {
 	// Key returns the key of a document with these fields, and perhaps others; empty: it is not limited. Nil:
 	// the key is the first of Fields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string
-	// Limit returns how many analyses with that key may run at a time. It may change. Zero or less: none.
+	// Limit returns how many analyses with that key may run at a time, up to 1,000. It may change. Zero or
+	// less: none.
 	Limit func(key string) int
 	// Hold keeps the slot of an analysis that must run again until its next attempt.
 	Hold bool
@@ -77,6 +78,9 @@ func (c *Concurrency) key(r reading) string {
 	return ""
 }
 
+// maxSlots bounds the slots of one key, which are in one document.
+const maxSlots = 1000
+
 // limitKeys lets the locks of a take slots, if o has a Concurrency.
 func (a *Analyses) limitKeys(d *Database, o Options) {
 	if o.Concurrency == nil {
@@ -88,7 +92,8 @@ func (a *Analyses) limitKeys(d *Database, o Options) {
 			db: d, collection: d.client.Collection(o.Collection + "Keys"), noun: "key", log: o.Log,
 			codec: keyCodec{lockCodec{policy: o.Policy, log: o.Log, name: name}},
 		}},
-		Limit: o.Concurrency.Limit, Parked: a.parked,
+		Limit:  func(key string) int { return min(o.Concurrency.Limit(key), maxSlots) },
+		Parked: a.parked,
 	}
 }
 

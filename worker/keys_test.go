@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +31,8 @@ type keyed struct {
 	work *worker.Work
 	docs *firestore.Client
 
-	lasts time.Duration // of a run
+	lasts time.Duration         // of a run
+	fails func(id string) error // of a run that has lasted so long; nil: none fails
 
 	mu      sync.Mutex
 	begun   []string
@@ -55,10 +58,15 @@ func serveKeyed(t *testing.T, k worker.Kind, o worker.Options, dial ...grpc.Dial
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.running[tenant]--
+		if s.fails != nil {
+			return "done", s.fails(job.AnalysisID)
+		}
 		return "done", ctx.Err()
 	}
-	s.work = s.Guard(o, dial...).MustRegister(k)
+	g := s.Guard(o, dial...)
+	s.work = g.MustRegister(k)
 	s.Mux.Handle("POST "+s.work.Path, s.work.Handler())
+	s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
 	conn, err := s.Firestore.Dial()
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +91,13 @@ func (s *keyed) submit(t *testing.T, tenant string, count int) {
 		}
 		time.Sleep(time.Second)
 	}
+}
+
+// recovery makes one call of recovery, and returns its answer.
+func (s *keyed) recovery() string {
+	answer := httptest.NewRecorder()
+	s.Mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", nil))
+	return answer.Body.String()
 }
 
 // idle waits for the end of all tasks, and checks that all is READY and nothing is left of the keys.
@@ -140,6 +155,60 @@ func TestKey(t *testing.T) {
 					t.Errorf("ran in the order %q", order)
 				}
 			})
+		})
+	}
+}
+
+// A limit of zero or less pauses a key, also if an attempt was kept for its analysis: nothing begins. When the limit
+// is back, recovery goes on in the same order. A limit over 1,000 is 1,000, and without KeyLimit it is 1, whatever
+// Options say.
+func TestKey_Limits(t *testing.T) {
+	for _, paused := range []int{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			var limit atomic.Int64
+			limit.Store(1)
+			s := serveKeyed(t, worker.Kind{
+				KeyFields: []string{"input.tenant"}, KeyHold: true, KeyLimit: func(string) int { return int(limit.Load()) },
+			}, worker.Options{})
+			s.fails = func(string) error {
+				if len(s.begun) > 1 {
+					return nil
+				}
+				limit.Store(int64(paused))
+				return errors.New("for now")
+			}
+			s.submit(t, "a", 3)
+			time.Sleep(time.Hour)
+			if got := s.recovery(); !slices.Equal(s.begun, []string{"a0"}) || !strings.Contains(got, `"booked":0`) {
+				t.Errorf("with the limit %d ran %q, and recovery answered %s; want only a0", paused, s.begun, got)
+			}
+			limit.Store(1)
+			s.recovery()
+			s.idle(t, 3)
+			if want := []string{"a0", "a0", "a1", "a2"}; !slices.Equal(s.begun, want) {
+				t.Errorf("ran %q, want %q", s.begun, want)
+			}
+		})
+	}
+
+	for want, k := range map[int]worker.Kind{
+		1:    {KeyFields: []string{"input.tenant"}},
+		1000: {KeyFields: []string{"input.tenant"}, KeyLimit: func(string) int { return 2000 }},
+		2:    {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, k, worker.Options{KeyField: "input.other", KeyLimit: 2})
+			if want == 2 {
+				s = serveKeyed(t, k, worker.Options{KeyField: "input.tenant", KeyLimit: 2})
+			}
+			s.submit(t, "a", 1)
+			synctest.Wait()
+			d, err := s.work.Operator().Summary(t.Context(), "a0")
+			state, stateErr := s.work.Operator().KeyState(t.Context(), &d, false)
+			if err != nil || stateErr != nil || state.Limit != want {
+				t.Errorf("the limit is %d, %v, %v; want %d", state.Limit, err, stateErr, want)
+			}
+			s.idle(t, 1)
 		})
 	}
 }
@@ -258,9 +327,6 @@ func TestKey_State(t *testing.T) {
 func TestKey_Recovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
-		g := s.Guard(worker.Options{KeyField: "input.tenant"})
-		s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
-		g.MustRegister(worker.Kind{}).Handler() // so that recovery includes the kind
 
 		const iso = "2006-01-02T15:04:05.000Z"
 		id, past := fmt.Sprintf("%x", sha256.Sum256([]byte("a"))), time.Now().Add(-time.Hour).UTC()
@@ -279,16 +345,11 @@ func TestKey_Recovery(t *testing.T) {
 		slot := map[string]any{"analysis": "dead", "lockExpiresAt": time.Now().Add(2 * time.Minute).UTC().Format(iso)}
 		put("analysesKeys", id, map[string]any{"key": "a", "waiting": true, "slots": map[string]any{"w/1": slot}})
 
-		recovery := func() string {
-			answer := httptest.NewRecorder()
-			s.Mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", nil))
-			return answer.Body.String()
-		}
-		if got := recovery(); !strings.Contains(got, `"found":0,"booked":0`) {
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":0`) {
 			t.Errorf("with a slot that is held, recovery answers %s", got)
 		}
 		time.Sleep(3 * time.Minute)
-		if got := recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
 			t.Errorf("with a free slot, recovery answers %s", got)
 		}
 		s.idle(t, 3)

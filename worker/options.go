@@ -58,10 +58,10 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int // how many deliveries run at once, of all kinds; the default is 100
 	// KeyField is a field of the documents, such as tenant or input.account. At most KeyLimit documents of a kind
-	// with the same value run at a time. It is for the kinds without KeyFields.
+	// with the same value run at a time. It is for the kinds without KeyFields, as KeyLimit and KeyHold are.
 	KeyField string
 	KeyLimit int  // how many run at a time; the default is 1
-	KeyHold  bool // keeps the key of a document until its next attempt, for all kinds; see Kind
+	KeyHold  bool // keeps the key of a document until its next attempt; see Kind
 	// Keep sets the expireAt of a finished document this long after its finish. Zero sets none.
 	Keep time.Duration
 	// SelfTest is an input. POST /internal/self-test runs the work on it, without a document, to check a
@@ -178,6 +178,7 @@ func (o Options) check() (problems []error) {
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
 	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
 	refuse(o.KeyField == "" && o.KeyLimit != 0, "KeyLimit", "CONCURRENCY_LIMIT", "it needs CONCURRENCY_KEY")
+	refuse(o.KeyField == "" && o.KeyHold, "KeyHold", "CONCURRENCY_RETRY", "it needs CONCURRENCY_KEY")
 	refuse(o.KeyLimit < 0, "KeyLimit", "CONCURRENCY_LIMIT", "%d is negative", o.KeyLimit)
 	if o.KeyField != "" {
 		add("KeyField", env.Named("CONCURRENCY_KEY", Kind{}.concurrency(o).Check()))
