@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -157,6 +158,37 @@ func TestKey(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The document of a parked analysis is deleted when its delivery is booked. That delivery finds nothing, so it cannot
+// know the key: the next call of recovery books the next analysis.
+func TestKey_DeletedAfterItsBooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *keyed
+		deleted := false
+		s = serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"}, grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption,
+		) error {
+			create, _ := req.(*cloudtaskspb.CreateTaskRequest)
+			if strings.HasSuffix(create.GetTask().GetName(), "-slot") && !deleted {
+				deleted = true
+				if _, err := s.docs.Collection("analyses").Doc("a1").Delete(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+			return invoke(ctx, method, req, reply, conn, opts...)
+		}))
+		s.submit(t, "a", 3)
+		time.Sleep(time.Minute)
+		if !deleted || !slices.Equal(s.begun, []string{"a0"}) {
+			t.Fatalf("deleted: %v, and ran %q; want only a0", deleted, s.begun)
+		}
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
+			t.Errorf("recovery answers %s, want the next one booked", got)
+		}
+		s.idle(t, 2)
+	})
 }
 
 // A limit of zero or less pauses a key, also if an attempt was kept for its analysis: nothing begins. When the limit
