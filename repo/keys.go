@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -72,7 +74,9 @@ func (c *Concurrency) key(r reading) string {
 	switch v := value.(type) {
 	case string:
 		return cut(v)
-	case int64, float64, bool:
+	case float64: // other languages write 1000000 as a double
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case int64, bool:
 		return fmt.Sprint(v)
 	}
 	return ""
@@ -161,10 +165,26 @@ func slotsValue(slots map[string]analysislock.Slotted) map[string]any {
 // maxParkedReads is how many documents a search for parked analyses reads at most.
 const maxParkedReads = 1000
 
-// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor.
+// maxLeaving is how many finished analyses leave a line at the same time.
+const maxLeaving = 32
+
+// leaveLine removes the place of an analysis that a program has finished which does not know keys, if the
+// document has not changed since.
+func leaveLine(ctx context.Context, snap *firestore.DocumentSnapshot) error {
+	_, err := snap.Ref.Update(ctx, []firestore.Update{
+		{Path: "parkedFor", Value: firestore.Delete}, {Path: "parkedAt", Value: firestore.Delete},
+	}, firestore.LastUpdateTime(snap.UpdateTime))
+	return err
+}
+
+// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor. Finished analyses leave the
+// line, so that they do not hide others.
 func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found []analysislock.Analysis, err error) {
 	q := a.documents.collection.Where("parkedFor", ">", keyID+" ").Where("parkedFor", "<", keyID+"!").
 		OrderBy("parkedFor", firestore.Asc).Select(a.parkedFields()...)
+	var leaving errgroup.Group
+	leaving.SetLimit(maxLeaving)
+	defer func() { _ = leaving.Wait() }() // the next search meets those that have not left
 	for read, size := 0, max(limit, 1); len(found) < limit && read < maxParkedReads; size = 100 {
 		n := 0
 		for snap, err := range eachDocument(ctx, "find parked analyses", q.Limit(size)) {
@@ -173,7 +193,12 @@ func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found [
 			}
 			n++
 			q = q.StartAfter(snap)
-			if d := a.decode(snapshot(snap)); d.Malformed == nil && lease.Orphaned(d.Lock, d.ReadAt) {
+			d := a.decode(snapshot(snap))
+			switch {
+			case d.Malformed != nil:
+			case d.Finished():
+				leaving.Go(func() error { return leaveLine(ctx, snap) })
+			case lease.Orphaned(d.Lock, d.ReadAt):
 				found = append(found, d)
 			}
 		}

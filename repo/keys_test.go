@@ -12,6 +12,53 @@ import (
 	"taskguard/lease/analysislock"
 )
 
+// A number is one key, whether a program writes it as an integer or as a double.
+func TestConcurrency_KeyOfAValue(t *testing.T) {
+	c := &Concurrency{Fields: []string{"account"}}
+	for want, values := range map[string][]any{
+		"1000000": {"1000000", int64(1_000_000), 1e6}, "0.5": {0.5}, "true": {true},
+		"": {nil, "", map[string]any{}, []any{"a"}, time.Now()},
+	} {
+		for _, v := range values {
+			if got := c.key(reading{fields: map[string]any{"account": v}}); got != want {
+				t.Errorf("the key of %T %v is %q, want %q", v, v, got, want)
+			}
+		}
+	}
+}
+
+// A thousand that are finished stay in the line, because another program has finished them. A search removes them, so
+// that they do not hide the next one, and are not read again.
+func TestFinishedOnesLeaveTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		a := withKeys(t, b, 1)
+		const dead = maxParkedReads + 50
+		for n := range dead + 1 {
+			status, at := analysislock.Ready, timeValue(time.Now().Add(time.Duration(n)*time.Second))
+			if n == dead {
+				status = analysislock.Queued
+			}
+			b.Put(t, fmt.Sprint("x", n), map[string]any{
+				"status": status, "tenant": "a",
+				"parkedAt": at, "parkedFor": analysislock.KeyID("a") + " " + at.(string),
+			})
+		}
+		for call, found := range [][]string{nil, {"x1050"}, {"x1050"}} {
+			before := b.Server.Usage().Reads
+			next, err := a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1)
+			fatal(t, err)
+			var got []string
+			for i := range next {
+				got = append(got, next[i].ID)
+			}
+			if reads := b.Server.Usage().Reads - before; !slices.Equal(got, found) || call == 2 && reads > 1 {
+				t.Errorf("call %d found %q with %d reads, want %q", call, got, reads, found)
+			}
+		}
+	})
+}
+
 // What recovery reads each minute does not grow with the parked analyses of a key, and they hide no orphan: a new
 // one is found at once, one amid them after some calls. Those parked long ago cost a page in each call, and those
 // parked a moment ago another.

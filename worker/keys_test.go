@@ -34,6 +34,8 @@ type keyed struct {
 
 	lasts time.Duration         // of a run
 	fails func(id string) error // of a run that has lasted so long; nil: none fails
+	each  func(job worker.Job)  // is called when a run begins; nil: nothing is
+	late  time.Duration         // of the deliveries that are not for a slot
 
 	mu      sync.Mutex
 	begun   []string
@@ -51,10 +53,14 @@ func serveKeyed(t *testing.T, k worker.Kind, o worker.Options, dial ...grpc.Dial
 		s.begun = append(s.begun, job.AnalysisID)
 		s.running[tenant]++
 		s.most[tenant] = max(s.most[tenant], s.running[tenant])
+		if s.each != nil {
+			s.each(job)
+		}
+		lasts := s.lasts
 		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(s.lasts):
+		case <-time.After(lasts):
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -66,7 +72,13 @@ func serveKeyed(t *testing.T, k worker.Kind, o worker.Options, dial ...grpc.Dial
 	}
 	g := s.Guard(o, dial...)
 	s.work = g.MustRegister(k)
-	s.Mux.Handle("POST "+s.work.Path, s.work.Handler())
+	handler := s.work.Handler()
+	s.Mux.HandleFunc("POST "+s.work.Path, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.Header.Get("X-CloudTasks-TaskName"), "-slot") {
+			time.Sleep(s.late)
+		}
+		handler.ServeHTTP(w, r)
+	})
 	s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
 	conn, err := s.Firestore.Dial()
 	if err != nil {
@@ -191,6 +203,100 @@ func TestKey_DeletedAfterItsBooking(t *testing.T) {
 	})
 }
 
+// An attempt keeps the slot for its next one with KeyHold, and without it if it was only interrupted: then the next
+// analysis does not run between its halves.
+func TestKey_InterruptedRunsKeepTheirSlot(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", RunTimeout: 20 * time.Second})
+			s.lasts, s.late = time.Minute, 300*time.Millisecond
+			s.fails = func(string) error {
+				if len(s.begun) > 1 {
+					return nil
+				}
+				if fails {
+					return errors.New("for now")
+				}
+				return context.DeadlineExceeded
+			}
+			s.each = func(job worker.Job) {
+				s.lasts = 10 * time.Second
+				if len(s.begun) == 1 && !fails {
+					s.lasts = time.Minute
+					_ = job.Checkpoint(t.Context(), 1)
+				}
+			}
+			s.submit(t, "a", 3)
+			s.idle(t, 3)
+			want := []string{"a0", "a0", "a1", "a2"}
+			if fails {
+				want = []string{"a0", "a1", "a2", "a0"}
+			}
+			if !slices.Equal(s.begun, want) {
+				t.Errorf("fails: %v, and ran %q; want %q", fails, s.begun, want)
+			}
+		})
+	}
+}
+
+// An operator cancels or deletes an analysis that keeps its key for six hours: recovery frees the key.
+func TestKey_EndOfOneThatHolds(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, s *keyed) error{
+		"cancel": func(ctx context.Context, s *keyed) error {
+			_, err := s.work.Operator().Cancel(ctx, "a0", "me", nil)
+			return err
+		},
+		"delete": func(ctx context.Context, s *keyed) error {
+			_, err := s.docs.Collection("analyses").Doc("a0").Delete(ctx)
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyHold: true})
+			s.fails = func(id string) error {
+				if id == "a0" {
+					return worker.RetryAfter(errors.New("later"), 6*time.Hour)
+				}
+				return nil
+			}
+			s.submit(t, "a", 2)
+			time.Sleep(time.Minute)
+			if got := s.recovery(); !strings.Contains(got, `"booked":0`) {
+				t.Errorf("%s: before it recovery answers %s, want nothing booked", name, got)
+			}
+			if err := end(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.recovery(); !strings.Contains(got, `"booked":1`) {
+				t.Errorf("%s: recovery answers %s, want the next one booked", name, got)
+			}
+			time.Sleep(time.Minute)
+			if want := []string{"a0", "a1"}; !slices.Equal(s.begun, want) {
+				t.Errorf("%s: ran %q, want %q", name, s.begun, want)
+			}
+			_ = s.Tasks.Idle(t.Context())
+		})
+	}
+}
+
+// A worker died with the slot of its analysis, and an operator unlocks that: its next delivery takes over the slot.
+func TestKey_UnlockedTakesOverItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
+		s.lasts = time.Hour
+		s.submit(t, "a", 1)
+		synctest.Wait()
+		s.lasts = time.Second
+		if _, err := s.work.Operator().Unlock(t.Context(), "a0", "me", nil, ""); err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.work.Run(t.Context(), "a0")
+		if err != nil || d.Outcome != "ready" {
+			t.Errorf("after the unlock: %+v, %v", d, err)
+		}
+	})
+}
+
 // A limit of zero or less pauses a key, also if an attempt was kept for its analysis: nothing begins. When the limit
 // is back, recovery goes on in the same order. A limit over 1,000 is 1,000, and without KeyLimit it is 1, whatever
 // Options say.
@@ -241,6 +347,21 @@ func TestKey_Limits(t *testing.T) {
 				t.Errorf("the limit is %d, %v, %v; want %d", state.Limit, err, stateErr, want)
 			}
 			s.idle(t, 1)
+		})
+	}
+}
+
+// A kind that has a limit and no key would not be limited.
+func TestKey_NeedsFields(t *testing.T) {
+	run := func(context.Context, worker.Job) (any, error) { return "done", nil }
+	for name, k := range map[string]worker.Kind{
+		"a limit": {Run: run, KeyLimit: func(string) int { return 1 }}, "hold": {Run: run, KeyHold: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := workertest.New(t).Guard(worker.Options{})
+			if _, err := g.Register(k); err == nil || !strings.Contains(err.Error(), "need KeyFields") {
+				t.Errorf("%s without KeyFields: %v", name, err)
+			}
 		})
 	}
 }
@@ -321,6 +442,22 @@ func TestKey_ParkingCosts(t *testing.T) {
 			t.Errorf("two that are parked cost %d writes, want %d", got, want)
 		}
 		s.idle(t, 3)
+	})
+}
+
+// The end of a run wakes as many as slots are free. What that reads does not grow with the limit.
+func TestKey_WakingCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyLimit: 20})
+		s.lasts = time.Minute
+		s.submit(t, "b", 45)
+		time.Sleep(14500 * time.Millisecond) // until a moment before the end of the first
+		before := s.Firestore.Usage().Reads
+		time.Sleep(time.Second)
+		if got := s.Firestore.Usage().Reads - before; len(s.begun) != 21 || got > 6 {
+			t.Errorf("the end of a run began %d others with %d reads, want 1 with at most 6", len(s.begun)-20, got)
+		}
+		s.idle(t, 45)
 	})
 }
 

@@ -54,8 +54,12 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	o := g.options
 	o.NoHTTP = o.NoHTTP || k.Start != nil // then no delivery waits for the run
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
-	if runs := k.Run != nil || k.Start != nil; runs && k.concurrency(o) != nil && g.queue == nil {
+	limited, runs := k.concurrency(o) != nil, k.Run != nil || k.Start != nil
+	switch {
+	case runs && limited && g.queue == nil:
 		return nil, fmt.Errorf("worker: kind %q: KeyFields need Options.Queue, TASK_QUEUE", k.Name)
+	case runs && !limited && (k.KeyLimit != nil || k.KeyHold):
+		return nil, fmt.Errorf("worker: kind %q: KeyLimit and KeyHold need KeyFields or Options.KeyField", k.Name)
 	}
 	work := &Work{Kind: k, service: g}
 	work.collection, err = g.collection(k, g.storeOptions(k))
