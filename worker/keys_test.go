@@ -106,6 +106,20 @@ func (s *keyed) submit(t *testing.T, tenant string, count int) {
 	}
 }
 
+// ran returns the analyses in the order in which their runs began.
+func (s *keyed) ran() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.begun)
+}
+
+// last sets how long a run lasts.
+func (s *keyed) last(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lasts = d
+}
+
 // recovery makes one call of recovery, and returns its answer.
 func (s *keyed) recovery() string {
 	answer := httptest.NewRecorder()
@@ -163,7 +177,7 @@ func TestKey(t *testing.T) {
 				if s.most["a"] != 1 || s.most["b"] != 2 || s.most["free"] < 3 {
 					t.Errorf("at a time ran %v, want one of a, two of b and all of free", s.most)
 				}
-				order := slices.DeleteFunc(s.begun, func(id string) bool { return id[0] != 'a' })
+				order := slices.DeleteFunc(s.ran(), func(id string) bool { return id[0] != 'a' })
 				if !slices.IsSorted(order) {
 					t.Errorf("ran in the order %q", order)
 				}
@@ -177,14 +191,13 @@ func TestKey(t *testing.T) {
 func TestKey_DeletedAfterItsBooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s *keyed
-		deleted := false
+		var deleted atomic.Bool
 		s = serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"}, grpc.WithChainUnaryInterceptor(func(
 			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 			opts ...grpc.CallOption,
 		) error {
 			create, _ := req.(*cloudtaskspb.CreateTaskRequest)
-			if strings.HasSuffix(create.GetTask().GetName(), "-slot") && !deleted {
-				deleted = true
+			if strings.HasSuffix(create.GetTask().GetName(), "-slot") && deleted.CompareAndSwap(false, true) {
 				if _, err := s.docs.Collection("analyses").Doc("a1").Delete(ctx); err != nil {
 					t.Error(err)
 				}
@@ -193,8 +206,8 @@ func TestKey_DeletedAfterItsBooking(t *testing.T) {
 		}))
 		s.submit(t, "a", 3)
 		time.Sleep(time.Minute)
-		if !deleted || !slices.Equal(s.begun, []string{"a0"}) {
-			t.Fatalf("deleted: %v, and ran %q; want only a0", deleted, s.begun)
+		if !deleted.Load() || !slices.Equal(s.ran(), []string{"a0"}) {
+			t.Fatalf("deleted: %v, and ran %q; want only a0", deleted.Load(), s.ran())
 		}
 		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
 			t.Errorf("recovery answers %s, want the next one booked", got)
@@ -232,8 +245,8 @@ func TestKey_InterruptedRunsKeepTheirSlot(t *testing.T) {
 			if fails {
 				want = []string{"a0", "a1", "a2", "a0"}
 			}
-			if !slices.Equal(s.begun, want) {
-				t.Errorf("fails: %v, and ran %q; want %q", fails, s.begun, want)
+			if !slices.Equal(s.ran(), want) {
+				t.Errorf("fails: %v, and ran %q; want %q", fails, s.ran(), want)
 			}
 		})
 	}
@@ -271,8 +284,8 @@ func TestKey_EndOfOneThatHolds(t *testing.T) {
 				t.Errorf("%s: recovery answers %s, want the next one booked", name, got)
 			}
 			time.Sleep(time.Minute)
-			if want := []string{"a0", "a1"}; !slices.Equal(s.begun, want) {
-				t.Errorf("%s: ran %q, want %q", name, s.begun, want)
+			if want := []string{"a0", "a1"}; !slices.Equal(s.ran(), want) {
+				t.Errorf("%s: ran %q, want %q", name, s.ran(), want)
 			}
 			_ = s.Tasks.Idle(t.Context())
 		})
@@ -283,10 +296,10 @@ func TestKey_EndOfOneThatHolds(t *testing.T) {
 func TestKey_UnlockedTakesOverItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
-		s.lasts = time.Hour
+		s.last(time.Hour)
 		s.submit(t, "a", 1)
 		synctest.Wait()
-		s.lasts = time.Second
+		s.last(time.Second)
 		if _, err := s.work.Operator().Unlock(t.Context(), "a0", "me", nil, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -317,14 +330,14 @@ func TestKey_Limits(t *testing.T) {
 			}
 			s.submit(t, "a", 3)
 			time.Sleep(time.Hour)
-			if got := s.recovery(); !slices.Equal(s.begun, []string{"a0"}) || !strings.Contains(got, `"booked":0`) {
-				t.Errorf("with the limit %d ran %q, and recovery answered %s; want only a0", paused, s.begun, got)
+			if got := s.recovery(); !slices.Equal(s.ran(), []string{"a0"}) || !strings.Contains(got, `"booked":0`) {
+				t.Errorf("with the limit %d ran %q, and recovery answered %s; want only a0", paused, s.ran(), got)
 			}
 			limit.Store(1)
 			s.recovery()
 			s.idle(t, 3)
-			if want := []string{"a0", "a0", "a1", "a2"}; !slices.Equal(s.begun, want) {
-				t.Errorf("ran %q, want %q", s.begun, want)
+			if want := []string{"a0", "a0", "a1", "a2"}; !slices.Equal(s.ran(), want) {
+				t.Errorf("ran %q, want %q", s.ran(), want)
 			}
 		})
 	}
@@ -454,8 +467,8 @@ func TestKey_WakingCosts(t *testing.T) {
 		time.Sleep(14500 * time.Millisecond) // until a moment before the end of the first
 		before := s.Firestore.Usage().Reads
 		time.Sleep(time.Second)
-		if got := s.Firestore.Usage().Reads - before; len(s.begun) != 21 || got > 6 {
-			t.Errorf("the end of a run began %d others with %d reads, want 1 with at most 6", len(s.begun)-20, got)
+		if got := s.Firestore.Usage().Reads - before; len(s.ran()) != 21 || got > 6 {
+			t.Errorf("the end of a run began %d others with %d reads, want 1 with at most 6", len(s.ran())-20, got)
 		}
 		s.idle(t, 45)
 	})
@@ -522,8 +535,8 @@ func TestKey_Recovery(t *testing.T) {
 			t.Errorf("with a free slot, recovery answers %s", got)
 		}
 		s.idle(t, 3)
-		if want := []string{"a2", "a1", "a0"}; !slices.Equal(s.begun, want) {
-			t.Errorf("ran %q, want %q", s.begun, want)
+		if want := []string{"a2", "a1", "a0"}; !slices.Equal(s.ran(), want) {
+			t.Errorf("ran %q, want %q", s.ran(), want)
 		}
 	})
 }
