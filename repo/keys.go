@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -25,7 +26,8 @@ type Concurrency struct {
 	// Key returns the key of a document with these fields, and perhaps others; empty: it is not limited. Nil:
 	// the key is the first of Fields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string
-	// Limit returns how many analyses with that key may run at a time. It may change. Zero or less: none.
+	// Limit returns how many analyses with that key may run at a time, up to 1,000. It may change. Zero or
+	// less: none.
 	Limit func(key string) int
 	// Hold keeps the slot of an analysis that must run again until its next attempt.
 	Hold bool
@@ -81,6 +83,9 @@ func (c *Concurrency) key(r reading) string {
 	return ""
 }
 
+// maxSlots bounds the slots of one key, which are in one document.
+const maxSlots = 1000
+
 // limitKeys lets the locks of a take slots, if o has a Concurrency.
 func (a *Analyses) limitKeys(d *Database, o Options) {
 	if o.Concurrency == nil {
@@ -92,7 +97,8 @@ func (a *Analyses) limitKeys(d *Database, o Options) {
 			db: d, collection: d.client.Collection(KeyCollection(o.Collection)), noun: "key", log: o.Log,
 			codec: keyCodec{lockCodec{policy: o.Policy, log: o.Log, name: name}},
 		}},
-		Limit: o.Concurrency.Limit, Parked: a.parked,
+		Limit:  func(key string) int { return min(o.Concurrency.Limit(key), maxSlots) },
+		Parked: a.parked,
 	}
 }
 
@@ -179,10 +185,26 @@ func slotsValue(slots map[string]analysislock.Slotted) map[string]any {
 // maxParkedReads is how many documents a search for parked analyses reads at most.
 const maxParkedReads = 1000
 
-// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor.
+// maxLeaving is how many finished analyses leave a line at the same time.
+const maxLeaving = 32
+
+// leaveLine removes the place of an analysis that a program has finished which does not know keys, if the
+// document has not changed since.
+func leaveLine(ctx context.Context, snap *firestore.DocumentSnapshot) error {
+	_, err := snap.Ref.Update(ctx, []firestore.Update{
+		{Path: "parkedFor", Value: firestore.Delete}, {Path: "parkedAt", Value: firestore.Delete},
+	}, firestore.LastUpdateTime(snap.UpdateTime))
+	return err
+}
+
+// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor. Finished analyses leave the
+// line, so that they do not hide others.
 func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found []analysislock.Analysis, err error) {
 	q := a.documents.collection.Where("parkedFor", ">", keyID+" ").Where("parkedFor", "<", keyID+"!").
 		OrderBy("parkedFor", firestore.Asc).Select(a.parkedFields()...)
+	var leaving errgroup.Group
+	leaving.SetLimit(maxLeaving)
+	defer func() { _ = leaving.Wait() }() // the next search meets those that have not left
 	for read, size := 0, max(limit, 1); len(found) < limit && read < maxParkedReads; size = 100 {
 		n := 0
 		for snap, err := range eachDocument(ctx, "find parked analyses", q.Limit(size)) {
@@ -191,7 +213,12 @@ func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found [
 			}
 			n++
 			q = q.StartAfter(snap)
-			if d := a.decode(snapshot(snap)); d.Malformed == nil && lease.Orphaned(d.Lock, d.ReadAt) {
+			d := a.decode(snapshot(snap))
+			switch {
+			case d.Malformed != nil:
+			case d.Finished():
+				leaving.Go(func() error { return leaveLine(ctx, snap) })
+			case lease.Orphaned(d.Lock, d.ReadAt):
 				found = append(found, d)
 			}
 		}

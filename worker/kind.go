@@ -72,12 +72,12 @@ type Kind struct {
 	// an empty key is not limited. It must be pure and fast, and must not panic. By default the key is the first
 	// of KeyFields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string `json:"-"`
-	// KeyLimit returns how many documents with that key may run at a time. It may change from call to call;
-	// zero lets none run. The default is the KeyLimit of Options.
+	// KeyLimit returns how many documents with that key may run at a time, up to 1,000. It may change from call
+	// to call. Zero or less pauses the key: what runs ends, and nothing else begins. The default is 1.
 	KeyLimit func(key string) int `json:"-"`
 	// KeyHold keeps the key of a document that must run again until its next attempt. With a limit of 1,
 	// documents then run strictly one after the other, and one that keeps failing holds up its key. By default
-	// the next document passes. The KeyHold of Options sets it for all kinds.
+	// the next document passes.
 	KeyHold bool `json:"key_hold,omitempty"`
 	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
@@ -188,15 +188,16 @@ func (k Kind) checkKeys(o Options) error {
 
 // concurrency returns the limit of this kind's keys with the defaults of o; nil: there is none.
 func (k Kind) concurrency(o Options) *repo.Concurrency {
-	c := &repo.Concurrency{Fields: k.KeyFields, Key: k.Key, Limit: k.KeyLimit, Hold: k.KeyHold || o.KeyHold}
-	if len(c.Fields) == 0 && c.Key == nil {
+	if len(k.KeyFields) == 0 && k.Key == nil {
 		if o.KeyField == "" || k.Name == recordsName {
 			return nil
 		}
-		c.Fields = []string{o.KeyField}
+		k.KeyFields, k.KeyHold = []string{o.KeyField}, k.KeyHold || o.KeyHold
+	} else {
+		o.KeyLimit = 1
 	}
-	if c.Limit == nil {
-		c.Limit = func(string) int { return max(1, o.KeyLimit) }
+	if k.KeyLimit == nil {
+		k.KeyLimit = func(string) int { return max(1, o.KeyLimit) }
 	}
-	return c
+	return &repo.Concurrency{Fields: k.KeyFields, Key: k.Key, Limit: k.KeyLimit, Hold: k.KeyHold}
 }

@@ -86,7 +86,7 @@ type Acquisition struct {
 	Key       string        // of the analysis
 	Unparked  bool          // if acquired: it was parked until now
 	// Slot is the slot of the Key that the call has taken, also if it has not acquired the lock afterwards.
-	// The caller must Leave or Keep it after the lock.
+	// The caller must Leave it after the lock.
 	Slot *Slot
 	// Parked reports, if KeyBusy, that the analysis is parked: it needs no delivery before a slot is free.
 	Parked bool

@@ -156,6 +156,8 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"tasks deployed":        {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"CLOUD_TASKS_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
 		"a whole iam deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
 		"limits, all wrong":     {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1ms", "STALL_TIMEOUT=1h", "MAX_RUN_TIME=1m"}, []string{"CHECKPOINT_INTERVAL: ", "STALL_TIMEOUT: ", "MAX_RUN_TIME: "}},
+		"a limit, no key":       {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "CONCURRENCY_LIMIT=1", "CONCURRENCY_RETRY=hold"}, []string{"CONCURRENCY_LIMIT: belongs to CONCURRENCY_KEY, which is not set", "CONCURRENCY_RETRY: belongs to CONCURRENCY_KEY"}},
+		"a key, no queue":       {[]string{"TASK_AUTH=iam", "CONCURRENCY_KEY=a"}, []string{"CONCURRENCY_KEY: belongs to TASK_QUEUE"}},
 		"retries, no queue":     {[]string{"TASK_AUTH=iam", "RETRY_MIN=1m", "RETRY_MAX=1h"}, []string{"RETRY_MIN: belongs to TASK_QUEUE", "RETRY_MAX: belongs to TASK_QUEUE"}},
 		"no JSON":               {[]string{"TASK_AUTH=iam", "SMOKE_INPUT={"}, []string{"SMOKE_INPUT: it is not JSON"}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
