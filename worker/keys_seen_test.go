@@ -58,7 +58,6 @@ func TestKey_ParkedIsNotLate(t *testing.T) {
 		}
 		s := serveKeyed(t, worker.Kind{}, o, grpc.WithChainUnaryInterceptor(slow))
 		g := s.Guard(o)
-		s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
 		g.MustRegister(worker.Kind{}).Handler() // so that recovery includes the kind
 		parked := func(want string) {
 			t.Helper()
