@@ -52,7 +52,7 @@ type effect struct {
 
 func vectors(t *testing.T, file string) (all []vector) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../testdata/protocol", file))
+	text, err := os.ReadFile(filepath.Join("..", "testdata", "protocol", file))
 	if err != nil {
 		t.Fatal(err)
 	}
