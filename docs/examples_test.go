@@ -18,7 +18,8 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 			"examples/library/service/main.go", "examples/library/payments/main.go",
 			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go",
 		},
-		"js": {"examples/node/submit.js", "examples/node/analyzer.js"},
+		"js": {"examples/node/submit.js", "examples/node/analyzer.js", "../clients/node/examples/analysis.mjs",
+			"../clients/node/examples/program.mjs", "../clients/node/examples/service.mjs"},
 		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py",
 			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py"},
 	}
