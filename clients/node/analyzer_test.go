@@ -23,7 +23,7 @@ func TestAProgramAndAServiceAreKilledAndContinue(t *testing.T) {
 	}
 	t.Run("program", func(t *testing.T) {
 		t.Parallel()
-		local(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" "+filepath.Join(dir, "testdata/killed.mjs"))
+		local(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" "+filepath.Join(dir, "testdata", "killed.mjs"))
 	})
 	t.Run("service", func(t *testing.T) {
 		t.Parallel()

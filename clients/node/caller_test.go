@@ -24,7 +24,7 @@ func directory(t *testing.T, npm string, files ...string) (dir string) {
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	examplestest.Copy(t, dir, "analyzer.mjs", "index.d.mts", "index.mjs", "lock.mjs", "lock.d.mts", "submit.mjs")
+	examplestest.Copy(t, dir, "index.d.mts", "lock.mjs", "lock.d.mts")
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {

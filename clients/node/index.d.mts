@@ -112,7 +112,6 @@ export interface SubmitOptions {
 }
 
 export interface Submission {
-  id: string;
   /** This call created the document. */
   created: boolean;
   /** This call or an earlier one created its task; false: the analysis is finished. */

@@ -45,10 +45,10 @@ export async function submit(id, input, options) {
   const created = data.bookedTask === bookedTask;
   const { status } = data;
   if (!isDeepStrictEqual(plain(data.input), wanted)) throw new OtherInput(`${id} exists with another input`);
-  if (status === 'READY' || status === 'FAILED') return { id, created, enqueued: false, status };
+  if (status === 'READY' || status === 'FAILED') return { created, enqueued: false, status };
   let name = data.bookedTask;
   if (typeof name !== 'string' || !/^[\w-]{1,500}$/.test(name)) {
-    if (data.lockOwner) return { id, created, enqueued: true, status }; // the task that runs it was created
+    if (data.lockOwner) return { created, enqueued: true, status }; // the task that runs it was created
     name = taskName('submit', id, iso(data.createdAt));
   }
   try {
@@ -56,7 +56,7 @@ export async function submit(id, input, options) {
   } catch (cause) {
     throw new NotEnqueued(`${id} exists, but its task may not: ${cause.message}`, { cause });
   }
-  return { id, created, enqueued: true, status };
+  return { created, enqueued: true, status };
 }
 
 function settings({ firestore, tasks, ...options }) {

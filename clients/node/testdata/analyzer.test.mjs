@@ -19,7 +19,8 @@ const parsed = (lines) => lines.split('\n').filter(Boolean).map((line) => JSON.p
 // ran runs a program, writes what reply returns for its lines so far, and returns how it ended.
 async function ran(name, reply, job = aJob) {
   const env = { PATH: process.env.PATH, ...(reply && { REPORT_FD: '3', REPLY_FD: '4' }) };
-  const child = spawn(process.execPath, [programs, name], { env, stdio: Array(5).fill('pipe') });
+  const ends = { timeout: 40_000, killSignal: 'SIGKILL' }; // a program that hangs fails its test
+  const child = spawn(process.execPath, [programs, name], { env, stdio: Array(5).fill('pipe'), ...ends });
   const [stdin, stdout, stderr, reports, replies] = child.stdio;
   const ended = Promise.all([once(child, 'exit'), text(stdout), text(stderr)]);
   stdin.end(JSON.stringify(job));

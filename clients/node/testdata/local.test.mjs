@@ -22,7 +22,7 @@ test('an analysis continues after kills, and charges once', { timeout: 120_000 }
   [journal, ledger].forEach((file) => writeFileSync(file, ''));
   const input = { pages: ['one', 'two words', 'good', 'and three words'], journal, ledger };
   const submission = execFileSync(process.execPath, ['examples/submit.mjs', 'killed', JSON.stringify(input)]);
-  assert.deepEqual(JSON.parse(submission), { id: 'killed', created: true, enqueued: true, status: 'QUEUED' });
+  assert.deepEqual(JSON.parse(submission), { created: true, enqueued: true, status: 'QUEUED' });
 
   const firestore = new Firestore();
   let done;
