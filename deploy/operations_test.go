@@ -50,7 +50,7 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 }
 
 var (
-	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
+	invoked         = regexp.MustCompile("(?m)(?:^|`)taskguard ([a-z]+)")
 	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
